@@ -134,6 +134,14 @@ class Codec:
         """
         raise NotImplementedError
 
+    def largest(self, encoded: EncodedBlocks) -> float:
+        """The magnitude that no decoded value of an encoder's exceeds; from the scales alone where there are some.
+
+        Raises:
+            ValueError: as `check_decodable`.
+        """
+        raise NotImplementedError
+
     def decode_accumulate(self, encoded: EncodedBlocks, weight: float, out: F32) -> None:
         """out = out + weight * decoded, the weight and both results rounded to float32 one after the other.
 
@@ -237,6 +245,10 @@ class BlockCodec(Codec):
         self.check_fits(encoded, encoded.num_values)
         self.scales_of(encoded)
 
+    def largest(self, encoded: EncodedBlocks) -> float:
+        self.check_fits(encoded, encoded.num_values)
+        return float(self.scales_of(encoded).max(initial=0.0)) * self.format.top_code
+
     def decode(self, encoded: EncodedBlocks, out: F32) -> None:
         self._check_encoded(encoded, out)
         self._run_on(encoded, out, self._kernels.decode, copy_tail=False)
@@ -323,6 +335,10 @@ class _CastCodec(Codec):
     def check_decodable(self, encoded: EncodedBlocks) -> None:
         self.check_fits(encoded, encoded.num_values)
         self._checked_bits(encoded)
+
+    def largest(self, encoded: EncodedBlocks) -> float:
+        self.check_fits(encoded, encoded.num_values)
+        return max((float(np.abs(part).max()) for _, part in self._chunks(encoded)), default=0.0)
 
     def decode(self, encoded: EncodedBlocks, out: F32) -> None:
         self._check_encoded(encoded, out)

@@ -9,13 +9,14 @@ from dataclasses import dataclass, field
 
 from averaging.codec.blocks import Buffer
 from averaging.exchange.exchange_ports import Context
+from averaging.exchange.usual_work import UsualWork, length_of
 from averaging.fragment.runtime import FragmentRuntime
 from averaging.outer.contribution_weights import staleness_of
 from averaging.outer.fragment_anchor_and_residual import FragmentState
 from averaging.outer.own_contributions import Announced, Sent
 from averaging.rounds.line_budget import LineBudget, bytes_each
 from averaging.rounds.machine_events import Ready, SendShards
-from averaging.rounds.round_facts import SentContribution, WorkDropped
+from averaging.rounds.round_facts import SentContribution, WorkDropped, WorkWithheld
 from averaging.wire.messages import Contribution, Offer, own_entry
 
 
@@ -28,6 +29,7 @@ class _Outgoing:
     encodes_first: bool = False
     """The last work that was offered could not be encoded: nobody should wait for such work again."""
     budget: LineBudget = field(default_factory=LineBudget)
+    usual: UsualWork = field(default_factory=UsualWork)
 
     def __post_init__(self) -> None:
         self.encoded.set()
@@ -89,7 +91,7 @@ class Sending:
             if sent is not None:
                 self._begin_round(fragment, sent)
                 return
-            if await self._drop_expired(fragment):
+            if await self._drop_expired(fragment) or await self._withhold(fragment):
                 return
             self._sequence += 1
             sent = await self._encode_and_offer(fragment, state.announce(self._sequence))
@@ -120,6 +122,23 @@ class Sending:
             return False
         report = WorkDropped(fragment.index, state.version, staleness, state.unsent_tokens)
         context.show(fragment, await context.ports.compute(state.drop_waiting))
+        fragment.persist()
+        context.ports.report(report)
+        return True
+
+    async def _withhold(self, fragment: FragmentRuntime) -> bool:
+        """Drop the waiting work if only a fault of this machine can have made it; the caller holds `fragment.busy`.
+
+        Nobody can tell whether the fault is in the work or in the live parameters. So the owner, who hears of it, puts
+        these back as a whole.
+        """
+        context, state = self._context, fragment.state
+        length = await context.ports.compute(lambda: length_of(state.residual))
+        reason = self._outgoing[fragment.index].usual.objection(length, state.unsent_steps)
+        if not reason:
+            return False
+        report = WorkWithheld(fragment.index, state.version, state.unsent_tokens, reason)
+        await context.ports.compute(state.drop_waiting)
         fragment.persist()
         context.ports.report(report)
         return True

@@ -1,6 +1,6 @@
 """How the contributions to one shard become one outer gradient, also when some of their senders lie. Pure.
 
-`combine` looks at norms first, then combines what is left in the way the manifest names:
+`combine` refuses what no training produces, looks at norms, then combines what is left in the way the manifest names:
 
 - `mean`: the weighted mean.
 - `trimmed_mean`: per coordinate, without the k largest and k smallest values (arXiv 1803.01498), weighted.
@@ -33,7 +33,7 @@ import numpy as np
 from averaging.arrays import F32, F64
 from averaging.codec.blocks import EncodedBlocks
 from averaging.codec.codec import Codec
-from averaging.outer.contribution_weights import Terms, weights_of
+from averaging.outer.contribution_weights import Terms, raw_weight, weights_of
 from averaging.outer.outer_settings import OuterRule
 
 ShardContribution = tuple[int, Terms, EncodedBlocks]
@@ -48,8 +48,9 @@ FEWEST_TO_COMPARE = 3
 REFUSED_BEYOND_LIMIT = 4.0
 """Up to this multiple of the norm limit a contribution is shortened; beyond it, it is refused. With the default limit
 that is 8 times the median norm: training noise stays far below, the attack -10 D does not."""
-LARGEST_NORM = 2.0**100
-"""Nothing that trains comes near; below it no sum or difference here can leave float32."""
+LARGEST_VALUE = 2.0**64
+"""Nothing that trains comes near: the square of such a value leaves float32, and with it each gradient norm and second
+moment. A flipped top bit of the exponent, which is 128 doublings, brings every value from 2^-64 on beyond it."""
 SMALLEST_NORM = 2.0**-100
 """Below it a contribution is zero and has no direction."""
 CENTERED_CLIP_STEPS = 20
@@ -89,9 +90,10 @@ def combine(contributions: Sequence[ShardContribution], rule: OuterRule, codec: 
     Args:
         contributions: in roster order; each of `num_values` values.
     """
+    usable, refused = _usable(contributions, rule, codec, num_values)
     if rule.combine == "mean" and rule.clip_norm_ratio is None and rule.clip_weight_ratio is None:
-        return _plain_mean(contributions, rule, codec, num_values)
-    members, refused = _measured(contributions, rule, codec)
+        return _plain_mean(usable, refused, rule, codec, num_values)
+    members = _measured(usable, rule, codec)
     limits = _norm_limits(members, rule)
     while beyond := _beyond(members, limits):
         refused += [
@@ -204,25 +206,37 @@ def _decoded_chunks(encoded: Sequence[EncodedBlocks], codec: Codec) -> Iterator[
         yield slice(start, start + size), part
 
 
-def _measured(
-    contributions: Sequence[ShardContribution], rule: OuterRule, codec: Codec
-) -> tuple[list[_Member], list[RefusedMember]]:
-    """Those whose weight counts, with their norms; and those that are not decodable or absurdly large."""
-    weights = weights_of([terms for _, terms, _ in contributions], rule)
-    members, refused = [], []
-    for (index, terms, encoded), weight in zip(contributions, weights, strict=True):
-        if not weight > 0:
+def _usable(
+    contributions: Sequence[ShardContribution], rule: OuterRule, codec: Codec, num_values: int
+) -> tuple[list[ShardContribution], list[RefusedMember]]:
+    """Those whose weight counts and which training can have produced; their scales tell, nothing is decoded."""
+    usable, refused = [], []
+    for index, terms, encoded in contributions:
+        if not raw_weight(terms, rule) > 0:
             continue
         try:
-            norm = math.sqrt(math.fsum(_sum_of_squares(rows[0]) for _, rows in _decoded_chunks([encoded], codec)))
+            codec.check_fits(encoded, num_values)
+            largest = codec.largest(encoded)
         except ValueError as error:
             refused.append(RefusedMember(index, "undecodable", str(error)))
             continue
-        if norm > LARGEST_NORM:
-            refused.append(RefusedMember(index, "beyond_norm", f"norm {norm:.3g}, far beyond anything that trains"))
+        if largest > LARGEST_VALUE:
+            what = f"values up to {largest:.3g}, far beyond anything that trains"
+            refused.append(RefusedMember(index, "beyond_norm", what))
             continue
-        members.append(_Member(index, terms, encoded, norm if norm >= SMALLEST_NORM else 0.0))
-    return members, refused
+        usable.append((index, terms, encoded))
+    return usable, refused
+
+
+def _measured(contributions: Sequence[ShardContribution], rule: OuterRule, codec: Codec) -> list[_Member]:
+    """Contributions with their norms."""
+    weights = weights_of([terms for _, terms, _ in contributions], rule)
+    members = []
+    for (index, terms, encoded), weight in zip(contributions, weights, strict=True):
+        if weight > 0:
+            norm = math.sqrt(math.fsum(_sum_of_squares(rows[0]) for _, rows in _decoded_chunks([encoded], codec)))
+            members.append(_Member(index, terms, encoded, norm if norm >= SMALLEST_NORM else 0.0))
+    return members
 
 
 def _norm_limits(members: Sequence[_Member], rule: OuterRule) -> list[float]:
@@ -251,28 +265,18 @@ def _sum_of_squares(values: F32) -> float:
 # ------------------------------------------------------------------------------------------------ ways of combining
 
 
-def _plain_mean(contributions: Sequence[ShardContribution], rule: OuterRule, codec: Codec, num_values: int) -> Combined:
+def _plain_mean(
+    contributions: Sequence[ShardContribution],
+    refused: Sequence[RefusedMember],
+    rule: OuterRule,
+    codec: Codec,
+    num_values: int,
+) -> Combined:
     """Weighted mean in one pass over the encoded values."""
-    usable, refused = list(contributions), []
-    while True:
-        weights = weights_of([terms for _, terms, _ in usable], rule)
-        counted = [(one, weight) for one, weight in zip(usable, weights, strict=True) if weight > 0]
-        try:
-            values = pairwise_sum(codec, [(encoded, weight) for (_, _, encoded), weight in counted], num_values)
-        except _Undecodable as fault:
-            # Without it the weights of the others change, so start over.
-            left_out = counted[fault.position][0]
-            refused.append(RefusedMember(left_out[0], "undecodable", str(fault)))
-            usable = [one for one in usable if one is not left_out]
-            continue
-        included = tuple(index for (index, _, _), _ in counted)
-        return Combined(values, included, tuple(sorted(refused, key=lambda one: one.member)))
-
-
-class _Undecodable(ValueError):
-    def __init__(self, position: int, what: str) -> None:
-        super().__init__(what)
-        self.position = position
+    weights = weights_of([terms for _, terms, _ in contributions], rule)
+    counted = [(one, weight) for one, weight in zip(contributions, weights, strict=True) if weight > 0]
+    values = pairwise_sum(codec, [(encoded, weight) for (_, _, encoded), weight in counted], num_values)
+    return Combined(values, tuple(index for (index, _, _), _ in counted), tuple(refused))
 
 
 def pairwise_sum(codec: Codec, parts: Sequence[tuple[EncodedBlocks, float]], num_values: int) -> F32:
@@ -296,13 +300,10 @@ def _chunk_sum(
     codec: Codec, parts: Sequence[tuple[EncodedBlocks, float]], num_values: int, start: int, size: int
 ) -> F32:
     sums: list[tuple[int, F32]] = []
-    for position, (encoded, weight) in enumerate(parts):
+    for encoded, weight in parts:
         total, num_pairings = np.zeros(size, dtype=np.float32), 0
-        try:
-            codec.check_fits(encoded, num_values)
-            codec.decode_accumulate(encoded.slice_blocks(start, size), weight, total)
-        except ValueError as error:
-            raise _Undecodable(position, _reason(codec, encoded, weight, num_values, error)) from error
+        codec.check_fits(encoded, num_values)
+        codec.decode_accumulate(encoded.slice_blocks(start, size), weight, total)
         while sums and sums[-1][0] == num_pairings:
             total += sums.pop()[1]
             num_pairings += 1
@@ -311,15 +312,6 @@ def _chunk_sum(
     while sums:
         total += sums.pop()[1]
     return total
-
-
-def _reason(codec: Codec, encoded: EncodedBlocks, weight: float, num_values: int, error: ValueError) -> str:
-    """Why a part is not decodable, with blocks counted from its beginning and not from that of a chunk."""
-    try:
-        codec.decode_accumulate(encoded, weight, np.zeros(num_values, dtype=np.float32))
-    except ValueError as whole:
-        return str(whole)
-    return str(error)
 
 
 def _mean(group: _Group) -> F32:

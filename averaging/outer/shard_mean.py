@@ -17,7 +17,7 @@ from averaging.arrays import F32
 from averaging.codec.blocks import EncodedBlocks
 from averaging.codec.codec import Codec, make_codec
 from averaging.outer.outer_settings import OuterRule
-from averaging.outer.robust_mean import RefusedMember, ShardContribution, combine
+from averaging.outer.robust_mean import LARGEST_VALUE, RefusedMember, ShardContribution, combine
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,8 +49,8 @@ def reduce_shard(
             this mean, so that the sum of all broadcasts follows the sum of all means.
 
     Returns:
-        None when no contribution counts (all beyond the staleness limit or not decodable), or when the mean is too
-        large to be encoded.
+        None when no contribution counts (all beyond the staleness limit or not decodable), or when the mean is larger
+        than any contribution may be.
     """
     combined = combine(contributions, rule, codec, num_values)
     if not combined.included:
@@ -60,7 +60,9 @@ def reduce_shard(
     try:
         encoded = codec.encode_with_residual(mean)
     except ValueError:
-        # Each contribution is within the codec's range, yet their mean with the carried error can just leave it.
+        return None
+    if codec.largest(encoded) > LARGEST_VALUE:
+        # Only a fault of this machine makes such a mean: a flipped bit in what was carried, for instance.
         return None
     return Reduction(encoded, combined.included, keep_error(mean, codec.block_size), combined.refused)
 

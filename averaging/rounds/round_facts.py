@@ -242,6 +242,22 @@ class WorkDropped(OfVersion):
 
 
 @dataclass(frozen=True, slots=True)
+class WorkWithheld(OfVersion):
+    """Own work was not sent because no training makes such work, and the fragment was put back on its anchor."""
+
+    tokens: int
+    reason: str
+    counted: str = COUNTED
+
+    def sentence(self) -> str:
+        return (
+            f"Withheld work of {count_text(self.tokens)} {self.counted} on fragment {self.fragment} and put its "
+            f"parameters back on the anchor: {bare(self.reason)}. A bit may have flipped in this machine's memory, or "
+            "training diverged; if it comes again, test the memory or lower the learning rate."
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class WorkLost(OfVersion):
     """Own work of `tokens` is not in the anchor that was taken over, and is not remembered any more to send it again.
 

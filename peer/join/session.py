@@ -35,6 +35,7 @@ from pydantic import ValidationError
 from torch import nn
 from torch.optim import Optimizer
 
+from averaging.rounds.round_facts import WorkWithheld
 from dht.admission.tickets import Invite
 from dht.errors import LocalFault, UsageFault
 from dht.host import PeerId
@@ -71,7 +72,7 @@ from peer.trainer.loop.several_optimizers import Optimizers
 NOT_OF_AN_OWN_LOOP = (*choices_with(ChoiceMark.TRAINING), *choices_with(ChoiceMark.OWN_TERMINAL))
 """Fields of `PeerConfig` that nothing here could follow: the loop trains, and there is no panel."""
 _SIGNALS = (signal.SIGTERM, signal.SIGHUP)
-_WORTH_A_WARNING = (CheckpointFailed, CheckpointUnusable, NetworkRestarted, SwarmLost, WaitingForPeers)
+_WORTH_A_WARNING = (CheckpointFailed, CheckpointUnusable, NetworkRestarted, SwarmLost, WaitingForPeers, WorkWithheld)
 
 log = logging.getLogger(__name__)
 _Part = TypeVar("_Part")

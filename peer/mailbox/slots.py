@@ -43,7 +43,8 @@ class MergeKind(IntEnum):
     REBASE = 4
     """L = ref - x; ref = values; x = values - L: unsent work stays, whatever was shown before (restart, full slots).
 
-    `values` count less the work that still lies in the outbox; the network side leaves it there until then."""
+    Of SET and REBASE `values` count less the work that still lies in the outbox; the network side leaves it there
+    until then."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,6 +44,7 @@ class TrainerDesk:
     _moment: int = field(default=0, init=False)
     _held: set[int] = field(default_factory=set, init=False)
     _drafts: dict[int, Draft] = field(default_factory=dict, init=False)
+    _distrusted: set[int] = field(default_factory=set, init=False)
 
     async def open(self, *, keeps_work: Collection[int]) -> None:
         """Hand over the starting point; unsent work of the trainer stays in the fragments `keeps_work`."""
@@ -149,6 +150,11 @@ class TrainerDesk:
         if self._rebasing or not self._post_change(index, change, version):
             self.undelivered[index] = None
 
+    def put_back(self, index: int) -> None:
+        """Hand over a fragment as a whole, and let go what the trainer did since: its parameters are not trusted."""
+        self.undelivered[index] = None
+        self._distrusted.add(index)
+
     def _post_change(self, index: int, change: Change, version: int) -> bool:
         inbox, draft = self.mailbox.inbox, self._drafts.get(index)
         if draft is not None and change is draft.values:
@@ -170,12 +176,17 @@ class TrainerDesk:
             state = self.fragments[index].state
             if not self.mailbox.inbox.num_free():
                 return
-            if self.mailbox.inbox.try_post(MergeKind.REBASE, index, state.shown, version=state.version):
+            kind = MergeKind.SET if index in self._distrusted else MergeKind.REBASE
+            if self.mailbox.inbox.try_post(kind, index, state.shown, version=state.version):
                 self.undelivered.pop(index, None)
+                self._distrusted.discard(index)
                 self._rebasing = True
 
     def deliver_anchor(self, index: int) -> None:
         """Mode streaming: hand over the new anchor, to be blended `overlap_steps` after the send."""
+        if index in self._distrusted:
+            self._show([index])
+            return
         state = self.fragments[index].state
         apply_at = self.last_send_step.get(index, 0) + self.section.overlap_steps
         delivered = not self._rebasing and self.mailbox.inbox.try_post(

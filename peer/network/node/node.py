@@ -18,7 +18,7 @@ from averaging.exchange.exchange import Exchange
 from averaging.exchange.exchange_ports import ExchangePorts
 from averaging.lanes.links import LinkPorts, Links
 from averaging.outer.fragment_schedule import effective_sync_every, fastest_believed
-from averaging.rounds.round_facts import AppliedCommit, CommitTaken, PeerRefused, RepairNeeded, Report
+from averaging.rounds.round_facts import AppliedCommit, CommitTaken, PeerRefused, RepairNeeded, Report, WorkWithheld
 from averaging.signing.round_signatures import Notary, Scope
 from averaging.transfer.server import StateServer
 from averaging.transfer.snapshots import Snapshot
@@ -420,6 +420,8 @@ class Node:
                 self._moved.set()
                 if self.rule.mode == "streaming" and self.desk.is_open:
                     self.desk.deliver_anchor(report.fragment)
+            elif isinstance(report, WorkWithheld):
+                self.desk.put_back(report.fragment)
 
     def _check_welcome(self, refusal: str) -> None:
         if refusal:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from averaging.rounds.round_facts import WorkWithheld
 from dht.host import PeerId
 from dht.quantities import bytes_text, count_text, plural
 from peer.events import peer_events as events
@@ -16,7 +17,7 @@ NewsKind = Literal["person", "own", "good", "trouble", "note"]
 
 _AS_THEY_ARE = (
     *(events.CheckpointFailed, events.CheckpointUnusable, events.ClockIsWrong, events.DaemonRestarted),
-    *(events.ManifestRevised, events.MicroBatchHalved, events.NetworkRestarted, events.RunEnded),
+    *(events.ManifestRevised, events.MicroBatchHalved, events.NetworkRestarted, events.RunEnded, WorkWithheld),
 )
 """Rare, and written for people: their own sentence is the news."""
 _PART_TAKEN = 0.01

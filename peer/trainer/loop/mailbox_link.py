@@ -382,14 +382,16 @@ class TrainerLink:
             # x keeps a share of every anchor it was blended with; the newest one is in it already.
             progress.is_set = True
             return
-        posted = self._unabsorbed(message.fragment) if message.kind == MergeKind.REBASE else []
+        is_whole = message.kind in (MergeKind.SET, MergeKind.REBASE)
+        posted = self._unabsorbed(message.fragment) if is_whole else []
         fragment, values = self.layout.fragments[message.fragment], torch.from_numpy(message.values)
         for work in posted:
             values = values - work
         self.ranks.merge(self.portion, fragment, message.kind, values, message.merge_alpha)
         if message.kind == MergeKind.SET:
             progress.num_steps = progress.num_tokens = 0
-        progress.is_set |= message.kind in (MergeKind.SET, MergeKind.REBASE)
+            progress.awaits_newer_than = None  # what was sent will not come back
+        progress.is_set |= is_whole
         progress.applied_version = message.version
         if message.kind in (MergeKind.SET, MergeKind.BLEND) or progress.num_steps == 0:
             progress.base_version = message.version

@@ -30,7 +30,7 @@ from averaging.outer.robust_mean import (
     num_trimmed,
     pairwise_sum,
 )
-from averaging.outer.shard_mean import reduce_shard
+from averaging.outer.shard_mean import keep_error, reduce_shard
 from averaging.wire.messages import Contribution, Plan, RosterEntry, ShardPlan
 from dht.host import PeerId
 from peer.config.averaging_rules import rule_of
@@ -295,6 +295,39 @@ def test_absurd_magnitudes_are_refused_even_in_pairs(rule):
     assert np.array_equal(result.values, normal(1))
 
 
+def flipped(values, position, bit=30):
+    """The same values, with one bit of one of them the other way round."""
+    bits = values.copy().view(np.uint32)
+    bits[position] ^= np.uint32(1 << bit)
+    return bits.view(np.float32)
+
+
+@pytest.mark.parametrize("rule", [MEAN, MEAN_LIMITED, *ROBUST], ids=name_of)
+@pytest.mark.parametrize("codec_name", ["fp32", "int4"])
+@pytest.mark.parametrize("num_members", [2, 4, 64])
+@pytest.mark.parametrize("usual", [1e-2, 1e-9, 1e-18])
+def test_a_flipped_exponent_in_one_contribution_moves_nobody(rule, codec_name, num_members, usual):
+    values = [normal(seed, scale=np.float32(usual)) for seed in range(num_members)]
+    others = combined(rule, [*values[:1], *values[2:]], codec_name=codec_name).values
+    values[1] = flipped(values[1], 7)
+    result = combined(rule, values, codec_name=codec_name)
+    assert [(refusal.member, refusal.offence) for refusal in result.refused] == [(1, "beyond_norm")]
+    assert np.array_equal(result.values, others)
+
+
+@pytest.mark.parametrize("codec_name", ["fp32", "int4"])
+def test_a_contribution_is_not_refused_for_its_size_alone(codec_name):
+    values = [normal(1, scale=np.float32(1e-3)), normal(2, scale=np.float32(1e15)), np.zeros(50, dtype=np.float32)]
+    assert combined(MEAN, values, codec_name=codec_name).included == (0, 1, 2)
+
+
+def test_a_mean_that_no_contributions_give_is_not_broadcast():
+    """A bit may flip in the reducer's memory, too: in the error that it carries from its earlier broadcasts."""
+    codec, contributions = group([normal(1), normal(2)], codec_name="int4")
+    carried = keep_error(flipped(normal(3, scale=0.01), 9))
+    assert reduce_shard(contributions, MEAN, codec, 50, carried) is None
+
+
 def test_a_sum_in_chunks_has_the_bits_of_the_whole_and_counts_blocks_from_its_beginning():
     codec = make_codec("int4", block_size=BLOCK)
     num_values = SUM_CHUNK_VALUES + 3 * BLOCK + 5
@@ -309,10 +342,9 @@ def test_a_sum_in_chunks_has_the_bits_of_the_whole_and_counts_blocks_from_its_be
     assert np.array_equal(pairwise_sum(codec, parts, num_values), ((first + second) + (third + fourth)) + fifth)
     scales = bytearray(parts[3][0].scales)
     scales[-2:] = b"\xff\xff"
-    parts[3] = (replace(parts[3][0], scales=scales), 1.0)
     last_block = -(-num_values // BLOCK) - 1
-    with pytest.raises(ValueError, match=f"of block {last_block};"):
-        pairwise_sum(codec, parts, num_values)
+    (refusal,) = combine([(0, FRESH, replace(parts[3][0], scales=scales))], MEAN, codec, num_values).refused
+    assert f"of block {last_block};" in refusal.what
     with pytest.raises(ValueError, match="values; expected"):
         pairwise_sum(codec, [(codec.encode(normal(1, num_values + BLOCK)), 1.0)], num_values)
 
