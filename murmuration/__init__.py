@@ -54,14 +54,15 @@ def __getattr__(name: str) -> object:
     from murmuration.own_packages import import_path
 
     if name == "__version__":
-        home, inside = "peer.version", "VERSION"
+        home, inside = "peer.version", "full_version"
     elif name in _HOMES:
         home, inside = _HOMES[name], name
     else:
         raise AttributeError(f"module 'murmuration' has no attribute {name!r}")
     if fault := import_path().package_fault(_USED_HERE):
         raise ImportError(fault)
-    value = globals()[name] = getattr(importlib.import_module(home), inside)
+    found = getattr(importlib.import_module(home), inside)
+    value = globals()[name] = found() if name == "__version__" else found
     return value
 
 

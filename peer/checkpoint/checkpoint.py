@@ -51,7 +51,7 @@ from peer.checkpoint.checkpoint_facts import (
 )
 from peer.checkpoint.kept_commits import write_commits
 from peer.checkpoint.tensor_files import TensorFile, TensorSpec, open_arrays, write_arrays
-from peer.version import SOFTWARE
+from peer.version import software
 
 FORMAT_VERSION = 3
 METADATA_NAME = "checkpoint.json"
@@ -215,7 +215,7 @@ class CheckpointDraft:
             peer_id=owner.peer_id,
             manifest_hash=owner.manifest_hash.hex(),
             layout_digest=owner.layout_digest.hex(),
-            software=SOFTWARE,
+            software=software(),
             is_last=is_last,
             totals=totals,
             fragments=tuple(facts for _, facts in sorted(self._facts.items())),

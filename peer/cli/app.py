@@ -21,7 +21,7 @@ from collections.abc import Sequence
 
 from peer.cli.usage.commands import COMMANDS, help_text
 from peer.console.first_lines import LABELS, OF_A_SEED, say, show_first_lines
-from peer.version import SOFTWARE
+from peer.version import software
 
 _COMPLETION = "_PEER_COMPLETE"
 """Set by the shell, which then wants words and not help."""
@@ -37,7 +37,7 @@ def run(arguments: Sequence[str]) -> int:
             print(help_text(), end="")
             return 0 if words else 2
         if words in (["--version"], ["-V"]):
-            print(SOFTWARE)
+            print(software())
             return 0
         _show_at_once(words)
     return _run_command(words)

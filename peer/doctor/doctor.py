@@ -37,7 +37,7 @@ from peer.trainer.data.prepared_folder import data_facts
 from peer.trainer.devices.device_choice import select_device
 from peer.trainer.hf.base_weights import base_facts
 from peer.trainer.hf.run_model import check_architecture, check_joinable
-from peer.version import SOFTWARE, is_older
+from peer.version import full_version, is_older, version_order
 from peer.view.run_standing import RunStanding
 
 MAX_ASKED: Final = 3
@@ -205,7 +205,7 @@ def _run_facts(
 ) -> ReportedRun:
     manifest = observer.manifest
     version = min(standing.versions, default=0)
-    newer = [record.software for record in standing.electors if is_older(SOFTWARE, record.software)]
+    newer = [record.software for record in standing.electors if is_older(full_version(), record.software)]
     ends = manifest.end_version
     return ReportedRun(
         run_id=observer.run_id,
@@ -213,7 +213,7 @@ def _run_facts(
         own_manifest_hash=_own_manifest_hash(config),
         num_members=len(records),
         num_others=sum(record.manifest_hash != manifest.hash for record in records),
-        newer_software=max(newer, default=""),
+        newer_software=max(newer, key=version_order, default=""),
         minimum_software=minimum_software_at(manifest, version),
         has_ended=ends is not None and version >= ends,
         needs=needs,

@@ -14,7 +14,7 @@ from dht.p2pd.congestion_control import BBR
 from dht.quantities import bit_rate_text, bytes_text, plural, seconds_text
 from peer.doctor.doctor_facts import DoctorFacts, LineFacts, MachineFacts, NeedFacts, PaceFacts, ReportedRun
 from peer.plan.homes import HomeGroup
-from peer.version import SOFTWARE, is_older
+from peer.version import full_version, is_older
 
 CLOCK_NOTED_SECONDS: Final = 5.0
 """Time services keep clocks within a tenth of a second; this far off, none is at work."""
@@ -145,7 +145,7 @@ def _software(machine: MachineFacts, run: ReportedRun | None) -> Finding:
     if missing:
         what = f"{shown}; {' and '.join(missing)} cannot be found"
         return Finding("software", "stop", what, "install this software again; in its folder: `pip install .`")
-    if run is not None and run.minimum_software and is_older(SOFTWARE, run.minimum_software):
+    if run is not None and run.minimum_software and is_older(full_version(), run.minimum_software):
         what = f"{shown}; the run's owner asks for {run.minimum_software} or newer"
         return Finding("software", "stop", what, NEWER, Incompatible.exit_code)
     if run is not None and run.newer_software:

@@ -35,7 +35,7 @@ from peer.trainer.hf.architecture import Compressed
 from peer.trainer.hf.run_model import build_run_model
 from peer.trainer.model.inner_optimizer import has_fused, make_optimizer
 from peer.user_folders import folder_fault, place_of
-from peer.version import VERSION
+from peer.version import full_version
 
 MAX_COMMAND_BYTES: Final = 256 * 1024
 """Of a process; a longer command line is no peer's."""
@@ -158,7 +158,7 @@ def _made_up(manifest: RunManifest) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def _versions() -> dict[str, str]:
-    versions = {"murmuration": VERSION, "Python": platform.python_version()}
+    versions = {"murmuration": full_version(), "Python": platform.python_version()}
     for name in ("torch", "hivemind"):
         try:
             versions[name] = importlib.metadata.version(name)

@@ -21,7 +21,7 @@ from dht.regular_files import read_regular, write_whole
 from peer.limited_child.child_limits import ChildLimits
 from peer.limited_child.limited_child import LimitedChild
 from peer.user_folders import user_data_dir_here
-from peer.version import VERSION
+from peer.version import full_version
 
 CHILD = "peer.trainer.hf.sizes_child"
 LIMITS: Final = ChildLimits(memory_bytes=2 * 10**9, seconds=60, answer_bytes=16 << 20)
@@ -161,7 +161,7 @@ def _fields_of(sizes: ArchitectureSizes) -> dict[str, Any]:
 def _kept_at(config: str, task: str | None) -> Path | None:
     """The file with the sizes; None: this user has no folder, or the library is missing."""
     try:
-        follows_from = [config, task, version("transformers"), version("torch"), VERSION]
+        follows_from = [config, task, version("transformers"), version("torch"), full_version()]
         digest = hashlib.sha256(json.dumps(follows_from).encode()).hexdigest()
         return user_data_dir_here() / FOLDER_NAME / f"{digest}.json"
     except (PackageNotFoundError, UsageFault):

@@ -36,7 +36,7 @@ from peer.network.membership.mistyped_run_id import in_other_run
 from peer.network.membership.run_handshake_policy import RunHandshakePolicy
 from peer.network.membership.run_protocol import run_of
 from peer.observe.signed_work import NUM_VERSIONS, signed_work
-from peer.version import SOFTWARE
+from peer.version import full_version
 from peer.view.run_standing import RunStanding, standing_of
 
 LOOK_SECONDS = 1.0
@@ -174,7 +174,7 @@ async def fetch_run_file(
 
 
 def _handshake_policy(host: Host, record: RunRecord, entry: ObserverEntry | None) -> RunHandshakePolicy:
-    rule = AccessRule(record.run_id, manifest_hash(record.manifest), SOFTWARE)
+    rule = AccessRule(record.run_id, manifest_hash(record.manifest), full_version())
     return RunHandshakePolicy(rule, host.peer_id, "observer", None if entry is None else entry.admission)
 
 

@@ -20,7 +20,7 @@ from typing import Any, Final
 from urllib.parse import SplitResult, urljoin, urlsplit
 
 from dht.fields import clean_text
-from peer.version import SOFTWARE
+from peer.version import software
 
 TIMEOUT_SECONDS: Final = 30.0
 """Without a byte: longer than a slow server takes, short beside the patience of a person."""
@@ -138,7 +138,7 @@ def web_answer(
     Raises:
         OSError, HTTPException, ValueError: nothing comes from there; `HTTPError` has the status of an answer.
     """
-    request = urllib.request.Request(url, headers={"User-Agent": SOFTWARE, **(headers or {})})
+    request = urllib.request.Request(url, headers={"User-Agent": software(), **(headers or {})})
     for name, value in (secret_headers or {}).items():
         request.add_unredirected_header(name, value)
     watch = _Watch(window_seconds)

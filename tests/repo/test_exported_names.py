@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import murmuration
-from peer.version import VERSION
+from peer.version import full_version
 
 STUB = Path(murmuration.__file__).with_suffix(".pyi")
 STABLE = {
@@ -38,7 +38,7 @@ def names_in_stub() -> dict[str, str]:
 def test_no_public_name_is_lost() -> None:
     assert set(murmuration.__all__) == STABLE | FAULTS
     assert set(murmuration.__all__) <= set(dir(murmuration))
-    assert murmuration.__version__ == VERSION
+    assert murmuration.__version__ == full_version()
 
 
 @pytest.mark.parametrize("name", sorted(STABLE | FAULTS))

@@ -14,7 +14,7 @@ from dht.errors import EXIT_INTERRUPTED
 from peer.cli.usage.commands import COMMANDS, MAX_COLUMNS, help_text
 from peer.cli.usage.plain_help import CONTEXT
 from peer.console.first_lines import say
-from peer.version import SOFTWARE
+from peer.version import software
 
 
 class LazyCommands(Mapping[str, Any]):
@@ -90,7 +90,7 @@ def peer_command() -> Any:
 
 def _tell_version(is_asked: bool) -> None:
     if is_asked:
-        typer.echo(SOFTWARE)
+        typer.echo(software())
         raise typer.Exit
 
 

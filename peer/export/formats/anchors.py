@@ -21,7 +21,7 @@ from peer.files.layout_file import named_shapes
 from peer.run_clock import committed_tokens
 from peer.trainer.model.evaluation import fill_tensors
 from peer.trainer.model.gpt import tensors_digest
-from peer.version import SOFTWARE
+from peer.version import software
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +119,7 @@ def run_facts(anchors: Anchors, parameters_digest: str, now: float, **others: An
     facts = {
         "schema": SCHEMA,
         "run_id": anchors.run_id,
-        "software": SOFTWARE,
+        "software": software(),
         "exported_at": now,
         "origin": anchors.origin,
         "manifest_hash": anchors.manifest.hash.hex(),

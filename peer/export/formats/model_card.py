@@ -16,7 +16,7 @@ from peer.config.manifest import RunManifest
 from peer.export.formats.adapter_files import base_of
 from peer.export.formats.anchors import Anchors
 from peer.trainer.hf.task_losses import CLASSIFIES
-from peer.version import SOFTWARE
+from peer.version import software
 
 MAX_CONTRIBUTORS_SHOWN = 100
 
@@ -61,7 +61,7 @@ def model_card(anchors: Anchors, architecture: str, notes: Sequence[str] = (), *
         notes=notes,
         num_contributors=plural(len(anchors.contributors), "contributor"),
         most_shown=MAX_CONTRIBUTORS_SHOWN,
-        software=SOFTWARE,
+        software=software(),
     )
 
 

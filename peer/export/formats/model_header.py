@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from dht.errors import Incompatible, LocalFault, UsageFault
 from peer.config.manifest import RunManifest
 from peer.config.validation_sentences import explain, shown
-from peer.version import SOFTWARE
+from peer.version import software
 
 SCHEMA = 2
 """Form 1 had no digest over all fields; its manifest and its parameters have one each."""
@@ -122,4 +122,4 @@ def _manifest_of(path: Path, header: ModelHeader) -> RunManifest:
         )
         return RunManifest.from_bytes(canonical.encode())
     except (ValueError, RecursionError) as error:
-        raise Incompatible(f"the manifest in {path} does not fit {SOFTWARE}: {error}") from error
+        raise Incompatible(f"the manifest in {path} does not fit {software()}: {error}") from error

@@ -25,7 +25,7 @@ from peer.config.manifest import RunManifest
 from peer.config.section import MAX_WHOLE_NUMBER
 from peer.events.peer_events import NOTED, RunEnded
 from peer.network.membership.run_handshake_policy import RunHandshakePolicy
-from peer.version import SOFTWARE, is_older
+from peer.version import full_version, is_older, software
 
 WHEN_JOINING = MAX_WHOLE_NUMBER
 """A newcomer has no version yet. It goes by all changes at once: whom it fetches from may have been admitted lately."""
@@ -63,7 +63,7 @@ def manifest_of(record: RunRecord) -> RunManifest:
         return RunManifest.from_bytes(record.manifest)
     except ValueError as error:
         raise Incompatible(
-            f"the manifest of {record.run_id} does not fit this software ({SOFTWARE}): {error} "
+            f"the manifest of {record.run_id} does not fit this software ({software()}): {error} "
             "Expected a manifest of this version; install the version that the run's owner uses."
         ) from error
 
@@ -220,10 +220,10 @@ class Revisions:
                 "expected to stay a member; ask the owner"
             )
         wanted = minimum_software_at(self.manifest, self._version)
-        if wanted and is_older(SOFTWARE, wanted):
+        if wanted and is_older(full_version(), wanted):
             self._fault = Incompatible(
                 f"the owner of the run asks for software {wanted} or newer (revision {self.manifest.revision}); this "
-                f"is {SOFTWARE}; update it and join again"
+                f"is {software()}; update it and join again"
             )
         end = self.manifest.end_version
         if end is not None and self._version >= end and not self.has_ended:

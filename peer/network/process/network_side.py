@@ -67,7 +67,7 @@ from peer.network.process.second_process import refuse_second_process, watch_for
 from peer.network.reachability.own_reachability_and_relays import Paths
 from peer.network.reachability.probe_client import DialBack, probing
 from peer.network.reachability.probe_server import ProbeServer
-from peer.version import SOFTWARE
+from peer.version import full_version
 
 T = TypeVar("T")
 
@@ -186,7 +186,7 @@ class NetworkSide:
             serve_run(host, self._admission, lambda: upkeep.record)
             if not await self._unless_left(self._clock_check.settle(self._look_for_members)):
                 return
-            rule = AccessRule(self.config.run_id, manifest.hash, SOFTWARE)
+            rule = AccessRule(self.config.run_id, manifest.hash, full_version())
             handshake_policy = RunHandshakePolicy(rule, host.peer_id, self.role, self._admission)
             files = await self._unless_left(
                 have_files(self.config, manifest, host, store, handshake_policy, self._report)
@@ -291,7 +291,7 @@ class NetworkSide:
     ) -> Node:
         config, identity, host = self.config, self._identity, self._host
         who = NodeIdentity(
-            *(identity, config.run_id, secrets.randbits(62), self.role, device, config.name, SOFTWARE),
+            *(identity, config.run_id, secrets.randbits(62), self.role, device, config.name, full_version()),
             contributor_key=self._contributor.public_key if self._contributor is not None else b"",
             site=config.site,
         )

@@ -32,7 +32,7 @@ from peer.export.model_source import CheckpointSource, ModelFileSource, RunSourc
 from peer.folder_lock import FolderInUse, FolderLock
 from peer.observe.run_and_address import Target
 from peer.simulation import scenarios
-from peer.version import SOFTWARE
+from peer.version import software
 
 OWNER = Identity.generate()
 RUN_ID = make_run_id("demo", OWNER.public_key)
@@ -112,7 +112,7 @@ def test_the_commands_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_the_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:
     assert app.run(["--version"]) == 0
-    assert capsys.readouterr().out == f"{SOFTWARE}\n"
+    assert capsys.readouterr().out == f"{software()}\n"
 
 
 def test_init_makes_a_key_and_a_signed_manifest(home: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -19,7 +19,7 @@ from peer.cli import app
 from peer.cli.usage.commands import COMMANDS, GROUPS, help_text
 from peer.cli.usage.lazy_commands import peer_command
 from peer.network.membership.mistyped_run_id import other_run
-from peer.version import SOFTWARE
+from peer.version import software
 
 UNKNOWN_RUN = "demo.aaaaaaaaaaaaaaaaaaaa"
 NOBODY_THERE = f"/ip4/127.0.0.1/tcp/1/p2p/{Identity.generate().peer_id}"
@@ -265,7 +265,7 @@ def test_help_is_asked_for_in_many_ways(capsys: pytest.CaptureFixture[str]) -> N
     assert text.startswith("Usage: peer join [OPTIONS] [RUN]")
     for words in (["--version"], ["-V"]):
         assert app.run(words) == 0
-        assert capsys.readouterr().out == f"{SOFTWARE}\n"
+        assert capsys.readouterr().out == f"{software()}\n"
 
 
 def test_help_is_in_groups_and_says_first_what_everybody_needs(capsys: pytest.CaptureFixture[str]) -> None:
