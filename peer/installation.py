@@ -29,6 +29,29 @@ def install_command() -> str:
     return command_for(found.read_text("direct_url.json"), found.metadata.get_all("Project-URL") or ())
 
 
+def update_command() -> str:
+    """What a user types to get a newer version in place of this copy."""
+    try:
+        direct_url = importlib.metadata.distribution(DISTRIBUTION).read_text("direct_url.json")
+    except importlib.metadata.PackageNotFoundError:
+        return "`git pull` in its folder"
+    return update_command_for(direct_url)
+
+
+def update_command_for(direct_url: str | None) -> str:
+    """`update_command` of a copy with this text of its `direct_url.json` (PEP 610); None: it came from an index."""
+    if direct_url is None:
+        return f"`pip install --upgrade {DISTRIBUTION}`"
+    source: dict[str, Any] = json.loads(direct_url)
+    if "vcs_info" in source and _is_for_everybody(url := str(source.get("url", ""))):
+        # pip keeps a copy whose version did not grow.
+        address = shlex.quote(f"{source['vcs_info']['vcs']}+{url}")
+        return f"`pip install --force-reinstall --no-deps {address}`"
+    if source.get("dir_info", {}).get("editable"):
+        return "`git pull && pip install -e .` in its folder"
+    return "`git pull && pip install .` in the folder that it was installed from"
+
+
 def command_for(direct_url: str | None, project_urls: Sequence[str]) -> str:
     """`install_command` of a copy with these metadata.
 

@@ -86,7 +86,7 @@ class Member:
         self.fragments = [self._fragment(index, size, manifest) for index, size in enumerate(sizes)]
         self.changes = [np.zeros(size, np.float32) for size in sizes]
         keeper = RunHandshakePolicy(
-            AccessRule(f"{manifest.name}.bench", manifest.hash, "bench"), host.peer_id, "trainer"
+            AccessRule(f"{manifest.name}.bench", manifest.hash, "bench", manifest.rules), host.peer_id, "trainer"
         )
         heard = LinkPorts(
             lambda *message: self.exchange.on_message(*message),

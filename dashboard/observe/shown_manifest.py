@@ -6,6 +6,7 @@ import json
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final, TypeVar
 from urllib.parse import urlsplit
 
@@ -133,7 +134,7 @@ class ShownManifest:
 def run_facts(record: RunRecord) -> ShownManifest:
     """What the page shows of a verified run record. Fields that are missing or of another kind are left out."""
     manifest = json.loads(record.manifest)
-    known = _or_none(RunManifest.from_bytes, record.manifest)
+    known = _or_none(partial(RunManifest.from_bytes, takes_part=False), record.manifest)
     return ShownManifest(
         name=record.run_id.partition(".")[0],
         description=_line(manifest.get("description"), 500),

@@ -15,12 +15,12 @@ from typing import Any, Final, Literal
 
 from dht.admission.dated_proofs import MAX_PROOF_BYTES
 from dht.errors import PeerFault
-from dht.fields import check_bytes, check_choice, check_text, clean_text, pack, unpack
+from dht.fields import check_bytes, check_choice, check_text, check_whole, clean_text, pack, unpack
 from dht.host import PeerId
 from dht.records.peer_record import MAX_RUN_ID_LENGTH, MAX_SOFTWARE_LENGTH
 from dht.records.signed_manifest import MANIFEST_HASH_BYTES
 
-PROTOCOL_VERSION: Final = 1
+PROTOCOL_VERSION: Final = 2
 """Of the hello; checked before anything else."""
 MAX_HELLO_BYTES: Final = 1024
 """A hello takes about 250."""
@@ -42,6 +42,8 @@ class AccessRule:
     """32 bytes."""
     software: str
     """Version, at most 20 characters; only shown."""
+    rules: int = 0
+    """The number of what decides bits and verdicts in this run (`averaging/rules.py`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +52,7 @@ class Hello:
 
     protocol_version: int
     software: str
+    rules: int
     run_id: str
     manifest_hash: bytes
     peer_id: PeerId
@@ -57,6 +60,7 @@ class Hello:
     proof: bytes
 
 
+_WHO_UPDATES: Final = "the older of the two peers needs an update"
 _HELLO_FIELDS = frozenset(field.name for field in fields(Hello))
 
 
@@ -67,7 +71,16 @@ def make_hello(rule: AccessRule, me: PeerId, role: str, proof: bytes = b"") -> b
         ValueError: a field that `check_hello` would refuse.
     """
     check_choice("role", role, HELLO_ROLES)
-    hello = Hello(PROTOCOL_VERSION, rule.software, rule.run_id, rule.manifest_hash, me, role, proof)  # type: ignore[arg-type]
+    hello = Hello(
+        PROTOCOL_VERSION,
+        rule.software,
+        rule.rules,
+        rule.run_id,
+        rule.manifest_hash,
+        me,
+        role,  # type: ignore[arg-type]
+        proof,
+    )
     _check_fields(asdict(hello))
     return pack(asdict(hello))
 
@@ -88,6 +101,8 @@ def check_hello(rule: AccessRule, remote: PeerId, frame: bytes) -> Hello:
         hello = Hello(**content)
         if hello.run_id != rule.run_id:
             raise ValueError(f"run {hello.run_id}; expected {rule.run_id}; check the run id")
+        if hello.rules != rule.rules:
+            raise ValueError(f"rules {hello.rules}; expected {rule.rules}; {_WHO_UPDATES}")
         if hello.manifest_hash != rule.manifest_hash:
             raise ValueError(
                 f"manifest {hello.manifest_hash.hex()[:12]}; expected {rule.manifest_hash.hex()[:12]}; "
@@ -156,13 +171,12 @@ def _unpack_map(frame: bytes, max_bytes: int, what: str) -> dict[Any, Any]:
 def _check_version(content: dict[Any, Any]) -> None:
     version = content.get("protocol_version")
     if type(version) is not int or version != PROTOCOL_VERSION:
-        raise ValueError(
-            f"protocol version {version!r:.20}; expected {PROTOCOL_VERSION}; the older of the two peers needs an update"
-        )
+        raise ValueError(f"protocol version {version!r:.20}; expected {PROTOCOL_VERSION}; {_WHO_UPDATES}")
 
 
 def _check_fields(content: dict[Any, Any]) -> None:
     check_text("software", content["software"], MAX_SOFTWARE_LENGTH)
+    check_whole("rules", content["rules"])
     check_text("run_id", content["run_id"], MAX_RUN_ID_LENGTH)
     check_bytes("manifest_hash", content["manifest_hash"], MANIFEST_HASH_BYTES)
     check_text("peer_id", content["peer_id"], 64)

@@ -71,7 +71,7 @@ PEER_STATES: Final[tuple[PeerState, ...]] = ("joining", "training", "serving", "
 PEER_ROLES: Final[tuple[PeerRole, ...]] = ("trainer", "seed")
 
 
-_PEER_FORMAT = 5
+_PEER_FORMAT = 6
 
 
 _PEER_DOMAIN = b"murmuration peer record\0"
@@ -147,6 +147,8 @@ class PeerRecord:
     """How much longer it lives than one of a small swarm, where a look reads all keys."""
     reading: bytes = b""
     """Which data it reads (`data_reading.py`); empty: it reads nothing that is divided among peers."""
+    rules: int = 0
+    """The number of what decides bits and verdicts in its run (`averaging/rules.py`)."""
 
     @property
     def is_training(self) -> bool:
@@ -158,7 +160,7 @@ _WIRE_FIELDS = tuple(field.name for field in fields(PeerRecord) if field.name !=
 """Their order is the wire format: a change of the dataclass needs another `_PEER_FORMAT`."""
 
 
-_WHOLES = ("session", "sequence", "inner_steps", "tokens", "rounds_contributed", "held_out_version")
+_WHOLES = ("rules", "session", "sequence", "inner_steps", "tokens", "rounds_contributed", "held_out_version")
 
 
 _REALS = (

@@ -11,6 +11,7 @@ The files, each built on those above it:
     model_section.py           the manifest's section on the model
     training_section.py        the manifest's section on the inner loop
     data_source.py             the manifest's section on data, and what a volunteer reads instead
+    unknown_rules.py           the refusal of a run whose rules this software does not know
     manifest.py                RunManifest
     peer_config.py             PeerConfig: flags, peer.toml, defaults; where files of a peer are
     model_shapes.py            shapes of the model's parameters, and how a manifest cuts a model into fragments

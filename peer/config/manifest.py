@@ -10,10 +10,11 @@ import hashlib
 import json
 from datetime import datetime
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Final, Literal, Self
 
-from pydantic import BeforeValidator, Field, ValidationError, field_validator, model_validator
+from pydantic import BeforeValidator, Field, ValidationError, ValidationInfo, field_validator, model_validator
 
+from averaging.rules import RULES, UNNUMBERED
 from averaging.wire.messages import MAX_NUM_ROUNDS
 from dht.errors import UsageFault
 from dht.fields import refuse_constant
@@ -23,6 +24,7 @@ from peer.config.data_source import DataSection, needs_own
 from peer.config.model_section import ModelSection
 from peer.config.section import LINE_OF_TEXT, MAX_WHOLE_NUMBER, WEB_EXAMPLE, WEB_PATTERN, Section, later
 from peer.config.training_section import TrainingSection
+from peer.config.unknown_rules import UnknownRules, check_rules
 from peer.config.validation_sentences import explain, read_toml, shown
 
 MAX_MANIFEST_BYTES = 12 * 1024
@@ -250,6 +252,10 @@ class GoalSection(Section):
         return self
 
 
+READ_ONLY: Final = {"takes_part": False}
+"""Context of a validation: the run's rules may be any."""
+
+
 class RunManifest(Section):
     """One run, frozen. Equal bytes mean the same run; see `to_bytes` and `hash`."""
 
@@ -260,6 +266,12 @@ class RunManifest(Section):
     )
     format_version: Literal[4] = Field(
         default=4, description="grows with any change of a field, a default or a meaning; others are refused"
+    )
+    rules: int = Field(
+        default=RULES,
+        ge=UNNUMBERED,
+        le=MAX_WHOLE_NUMBER,
+        description="number of what decides the bits of the model; software that does not know it refuses the run",
     )
     revision: int = Field(default=1, ge=1, le=MAX_WHOLE_NUMBER, description="grows when the owner changes the manifest")
     seed: int = Field(
@@ -342,6 +354,15 @@ class RunManifest(Section):
         description="what later revisions change in the live run, oldest first; not part of the hash",
     )
 
+    @model_validator(mode="before")
+    @classmethod
+    def _check_rules(cls, fields: object, info: ValidationInfo) -> object:
+        # First: a run of other rules may have fields that nobody here knows, and then only the number says why.
+        rules = fields.get("rules", RULES) if isinstance(fields, dict) else None
+        if type(rules) is int and info.context != READ_ONLY:
+            check_rules(rules)
+        return fields
+
     @model_validator(mode="after")
     def _check_together(self) -> Self:
         if self.model.kind != "gpt" and self.averaging.fragment_by != "balanced":
@@ -368,6 +389,8 @@ class RunManifest(Section):
         return self
 
     def _written(self, fields: dict[str, Any]) -> dict[str, Any]:
+        if self.rules == UNNUMBERED:
+            del fields["rules"]
         if self.model.kind == "custom":
             # Its loop has a rate, a batch and data of its own; what its owner did not write is not known. Runs that
             # older software made have all of it, and keep their bytes.
@@ -459,10 +482,14 @@ class RunManifest(Section):
         ]
 
     @classmethod
-    def from_bytes(cls, data: bytes) -> RunManifest:
+    def from_bytes(cls, data: bytes, *, takes_part: bool = True) -> RunManifest:
         """Read canonical bytes, which may come from a stranger.
 
+        Args:
+            takes_part: in the run; False for what only shows or exports its model, where any rules will do.
+
         Raises:
+            UnknownRules: this software does not follow the run's rules.
             ValueError: too long, not canonical JSON, or a field is unknown, missing, of the wrong type or out of
                 range; the message names the field.
         """
@@ -473,7 +500,9 @@ class RunManifest(Section):
             parsed = json.loads(data.decode(), parse_constant=refuse_constant)
         except (ValueError, RecursionError) as error:
             raise ValueError(f"manifest is not JSON ({type(error).__name__}); expected a JSON object.") from error
-        manifest = cls.from_fields(parsed)
+        if isinstance(parsed, dict):
+            parsed.setdefault("rules", UNNUMBERED)
+        manifest = cls._validated(parsed, None if takes_part else READ_ONLY)
         if manifest.to_bytes() != data:
             raise ValueError(
                 "manifest is not in canonical form; expected every field once (later ones only where they differ from "
@@ -498,11 +527,20 @@ class RunManifest(Section):
         """Check fields and sections given as plain values, as a TOML or JSON file holds them.
 
         Raises:
+            UnknownRules: this software does not follow the rules that they name.
             ValueError: a field is unknown, missing, of the wrong type or out of range; the message names it.
         """
+        return cls._validated(fields)
+
+    @classmethod
+    def _validated(cls, fields: object, context: object = None) -> RunManifest:
         try:
-            return cls.model_validate(fields)
+            return cls.model_validate(fields, context=context)
         except ValidationError as error:
+            reasons = (detail.get("ctx", {}).get("error") for detail in error.errors(include_url=False))
+            for reason in reasons:
+                if isinstance(reason, UnknownRules):
+                    raise reason from error
             raise ValueError(explain(error, cls)) from error
 
 
@@ -521,9 +559,18 @@ def run_file_fields(path: str | Path, *, name: str | None = None) -> dict[str, A
 def manifest_hash(data: bytes) -> bytes:
     """`RunManifest.hash` (32 bytes) of signed bytes; of the bytes themselves when other software wrote them."""
     try:
-        return RunManifest.from_bytes(data).hash
+        return RunManifest.from_bytes(data, takes_part=False).hash
     except ValueError:
         return hashlib.sha256(data).digest()
+
+
+def manifest_rules(data: bytes) -> int:
+    """The number of the rules in signed bytes, also in those of other software."""
+    try:
+        rules = json.loads(data).get("rules", UNNUMBERED)
+    except (ValueError, RecursionError, AttributeError):
+        return UNNUMBERED
+    return rules if type(rules) is int and 0 <= rules <= MAX_WHOLE_NUMBER else UNNUMBERED
 
 
 def _flat(fields: dict[str, Any], prefix: str = "") -> dict[str, Any]:

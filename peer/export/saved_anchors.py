@@ -35,7 +35,7 @@ def anchors_of_checkpoint(source: CheckpointSource) -> Anchors:
     try:
         with reading(record_path, "the data folder of a peer of this run."):
             record = decode_run_record(read_regular(record_path, MAX_RUN_RECORD_BYTES), run_id=source.run_id)
-        manifest = RunManifest.from_bytes(record.manifest)
+        manifest = RunManifest.from_bytes(record.manifest, takes_part=False)
     except PeerFault as error:
         raise UsageFault(f"{record_path} is not of run {source.run_id} ({error.what}).") from error
     except ValueError as error:

@@ -25,7 +25,7 @@ from dht.records.peer_record import PeerRecord
 from dht.records.signed_manifest import RunRecord, decode_run_record
 from dht.store import RecordStore
 from peer.config.averaging_rules import codec_of, codecs_of, limits_of
-from peer.config.manifest import RunManifest, manifest_hash
+from peer.config.manifest import RunManifest, manifest_hash, manifest_rules
 from peer.config.model_shapes import seed_sizes
 from peer.files.checked_folder import files_folder, run_file_path
 from peer.files.fetching import FileFetcher
@@ -174,7 +174,8 @@ async def fetch_run_file(
 
 
 def _handshake_policy(host: Host, record: RunRecord, entry: ObserverEntry | None) -> RunHandshakePolicy:
-    rule = AccessRule(record.run_id, manifest_hash(record.manifest), full_version())
+    rules = manifest_rules(record.manifest)
+    rule = AccessRule(record.run_id, manifest_hash(record.manifest), full_version(), rules)
     return RunHandshakePolicy(rule, host.peer_id, "observer", None if entry is None else entry.admission)
 
 

@@ -169,7 +169,7 @@ class Life:
         world, spec = self._world, self._world.spec
         me = self._identity.peer_id
         host = self._host()
-        rule = AccessRule(world.run_id, spec.manifest.hash, SOFTWARE)
+        rule = AccessRule(world.run_id, spec.manifest.hash, SOFTWARE, spec.manifest.rules)
         handshake_policy, owner_public_key = RunHandshakePolicy(rule, me, "trainer"), bytes(32)
         if world.entry is not None:
             handshake_policy, owner_public_key = world.entry(self._identity)

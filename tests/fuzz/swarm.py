@@ -166,7 +166,7 @@ class HostileSwarm:
             manifest = RunManifest.from_bytes(decode_run_record(self._run, run_id=RUN_ID).manifest)
         except (ValueError, PeerFault):
             return
-        door = RunHandshakePolicy(AccessRule(RUN_ID, manifest.hash, "0.1.0"), who.peer_id, "trainer")
+        door = RunHandshakePolicy(AccessRule(RUN_ID, manifest.hash, "0.1.0", manifest.rules), who.peer_id, "trainer")
         with contextlib.suppress(MemoryError, ValueError, OverflowError):
             StateServer(hosts, door, _Source(), manifest.averaging.num_fragments)  # type: ignore[arg-type]
         ProbeServer(hosts, door, _dial, wall_clock=lambda: NOW, clock=lambda: 0.0)  # type: ignore[arg-type]

@@ -66,7 +66,7 @@ class Swarm:
             lambda: next(nonces).to_bytes(8, "big") + identity.public_key[:8],
             rules=member_rules(self.manifest, OWNER.public_key, WHEN_JOINING),
         )
-        rule = AccessRule(self.run_id, self.manifest.hash, SOFTWARE)
+        rule = AccessRule(self.run_id, self.manifest.hash, SOFTWARE, self.manifest.rules)
         return RunHandshakePolicy(rule, identity.peer_id, "trainer", admission), OWNER.public_key
 
     def life(self, index: int) -> Life:

@@ -120,6 +120,6 @@ def _manifest_of(path: Path, header: ModelHeader) -> RunManifest:
         canonical = json.dumps(
             header.manifest, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False
         )
-        return RunManifest.from_bytes(canonical.encode())
+        return RunManifest.from_bytes(canonical.encode(), takes_part=False)
     except (ValueError, RecursionError) as error:
         raise Incompatible(f"the manifest in {path} does not fit {software()}: {error}") from error

@@ -23,6 +23,7 @@ from peer.config.averaging_rules import rule_of
 from peer.config.learning_rate_schedule import Cooldown, rate_factor
 from peer.config.manifest import RunManifest
 from peer.config.section import MAX_WHOLE_NUMBER
+from peer.config.unknown_rules import UnknownRules
 from peer.events.peer_events import NOTED, RunEnded
 from peer.network.membership.run_handshake_policy import RunHandshakePolicy
 from peer.version import full_version, is_older, software
@@ -61,6 +62,8 @@ def manifest_of(record: RunRecord) -> RunManifest:
     """
     try:
         return RunManifest.from_bytes(record.manifest)
+    except UnknownRules as error:
+        raise Incompatible(str(error)) from error
     except ValueError as error:
         raise Incompatible(
             f"the manifest of {record.run_id} does not fit this software ({software()}): {error} "

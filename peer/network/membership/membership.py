@@ -93,6 +93,7 @@ class Membership:
         wall_clock: unix seconds.
         on_view: called whenever the set of live peers may have changed; among many by `show_changes`.
         report: takes an event once per peer that appears or disappears.
+        rules: the number of the run's rules; records of other rules are ignored.
         on_refused: called when a remote introduces itself wrongly.
         on_met: called with a peer that opened a stream to this one, or answered one, and whether it introduced itself;
             returns whether that was news.
@@ -116,6 +117,7 @@ class Membership:
     on_view: Callable[[], None]
     report: Callable[[Fact], None]
     on_refused: Callable[[PeerId, str], None]
+    rules: int = 0
     on_met: Callable[[PeerId, bool], bool] = lambda peer_id, has_introduced_itself: False
     has_been_there: Callable[[PeerId], bool] = lambda peer_id: True
     counts: Callable[[PeerId], bool] = lambda peer_id: True
@@ -460,6 +462,8 @@ class Membership:
                 record = decode_peer_record(data, run_id=self.run_id, now=now, verified=self.verified)
                 if record.manifest_hash != self.manifest_hash:
                     raise PeerFault(record.peer_id, "announces another manifest of this run")
+                if record.rules != self.rules:
+                    raise PeerFault(record.peer_id, f"announces rules {record.rules}; expected {self.rules}")
                 records.append(record)
             except PeerFault as fault:
                 log.debug("ignored a record: %s", fault)

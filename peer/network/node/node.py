@@ -181,6 +181,7 @@ class Node:
             on_view=self._on_view,
             report=self.reporter.report,
             on_refused=self._on_refused,
+            rules=self.manifest.rules,
             on_met=self._on_met,
             has_been_there=lambda peer_id: self.guard.presence.has_been_there(peer_id),
             counts=lambda peer_id: self.guard.presence.counts(peer_id),
@@ -508,6 +509,7 @@ class Node:
             site=self.who.site,
             newest_round=self.reporter.round_clock.newest,
             reading=b"" if reading is None else reading.to_bytes(),
+            rules=self.manifest.rules,
         )
 
     async def _keep_lineage(self) -> None:

@@ -186,7 +186,7 @@ class NetworkSide:
             serve_run(host, self._admission, lambda: upkeep.record)
             if not await self._unless_left(self._clock_check.settle(self._look_for_members)):
                 return
-            rule = AccessRule(self.config.run_id, manifest.hash, full_version())
+            rule = AccessRule(self.config.run_id, manifest.hash, full_version(), manifest.rules)
             handshake_policy = RunHandshakePolicy(rule, host.peer_id, self.role, self._admission)
             files = await self._unless_left(
                 have_files(self.config, manifest, host, store, handshake_policy, self._report)

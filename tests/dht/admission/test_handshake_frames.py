@@ -29,7 +29,7 @@ OWNER = Identity.generate()
 ALICE = Identity.generate().peer_id
 BOB = Identity.generate().peer_id
 RUN_ID = make_run_id("tiny", OWNER.public_key)
-RULE = AccessRule(RUN_ID, bytes(range(32)), "0.1.0")
+RULE = AccessRule(RUN_ID, bytes(range(32)), "0.1.0", rules=1)
 
 
 @given(st.sampled_from(HELLO_ROLES), st.binary(max_size=512))
@@ -45,7 +45,11 @@ def test_same_run_and_manifest_are_admitted(role: str, proof: bytes) -> None:
     ("rule", "words"),
     [
         (AccessRule(make_run_id("other", OWNER.public_key), RULE.manifest_hash, "0.1.0"), "run other.*expected tiny"),
-        (AccessRule(RUN_ID, bytes(32), "0.1.0"), "manifest 000000000000; expected 000102030405; join again"),
+        (AccessRule(RUN_ID, bytes(32), "0.1.0", rules=1), "manifest 000000000000; expected 000102030405; join again"),
+        (
+            AccessRule(RUN_ID, bytes(32), "9.9.9", rules=2),
+            "rules 2; expected 1; the older of the two peers needs an up",
+        ),
     ],
 )
 def test_another_run_or_manifest_is_refused_with_the_reason(rule: AccessRule, words: str) -> None:
@@ -59,18 +63,18 @@ def test_another_run_or_manifest_is_refused_with_the_reason(rule: AccessRule, wo
 
 
 def test_another_software_version_is_admitted() -> None:
-    newer = AccessRule(RUN_ID, RULE.manifest_hash, "9.9.9")
+    newer = AccessRule(RUN_ID, RULE.manifest_hash, "9.9.9", rules=1)
     assert check_hello(RULE, ALICE, make_hello(newer, ALICE, "trainer")).software == "9.9.9"
 
 
 def test_another_protocol_version_is_named_whatever_else_is_in_the_frame() -> None:
-    for frame in ({"protocol_version": 2}, {"protocol_version": 2, "new": [1, 2]}):
-        with pytest.raises(PeerFault, match="protocol version 2; expected 1"):
+    for frame in ({"protocol_version": 3}, {"protocol_version": 3, "new": [1, 2]}):
+        with pytest.raises(PeerFault, match="protocol version 3; expected 2"):
             check_hello(RULE, ALICE, msgpack.packb(frame))
     with pytest.raises(PeerFault, match="refused us: too old"):
-        check_reply(BOB, msgpack.packb({"protocol_version": 2, "refused": "too old", "more": 1}))
-    with pytest.raises(PeerFault, match="protocol version 2"):
-        check_reply(BOB, msgpack.packb({"protocol_version": 2, "refused": None}))
+        check_reply(BOB, msgpack.packb({"protocol_version": 3, "refused": "too old", "more": 1}))
+    with pytest.raises(PeerFault, match="protocol version 3"):
+        check_reply(BOB, msgpack.packb({"protocol_version": 3, "refused": None}))
 
 
 def test_a_false_peer_id_is_refused() -> None:

@@ -176,7 +176,7 @@ async def hostile_member(
         try:
             if addresses:
                 assert await store.bootstrap(list(addresses))
-            rule = AccessRule(swarm.run_id, swarm.run.manifest.hash, "0.0.0")
+            rule = AccessRule(swarm.run_id, swarm.run.manifest.hash, "0.0.0", swarm.run.manifest.rules)
             yield HostileMember(swarm, identity, host, store, RunHandshakePolicy(rule, identity.peer_id, "trainer"))
         finally:
             await store.close()

@@ -301,7 +301,7 @@ def test_a_welcome_of_a_stranger_is_not_believed() -> None:
     with pytest.raises(PeerFault, match="is not on the list"):
         bob.check_reply(EVE.peer_id, hello, eve.welcome(BOB.peer_id, hello))
     with pytest.raises(PeerFault, match="no membership proof"):
-        bob.check_reply(EVE.peer_id, hello, msgpack.packb({"protocol_version": 1, "refused": None}))
+        bob.check_reply(EVE.peer_id, hello, msgpack.packb({"protocol_version": 2, "refused": None}))
 
 
 def test_strangers_get_no_frame_even_when_the_rest_of_their_hello_is_wrong() -> None:

@@ -39,7 +39,7 @@ def test_it_leaves_at_once(role: str) -> None:
         ports = NodePorts(
             host,
             MemoryStore(MemoryRecords(network, lambda: 1e9 + loop.time()), host),
-            RunHandshakePolicy(AccessRule(RUN_ID, manifest.hash, "test"), identity.peer_id, role),
+            RunHandshakePolicy(AccessRule(RUN_ID, manifest.hash, "test", manifest.rules), identity.peer_id, role),
             lambda: 1e9 + loop.time(),
             loop.time,
             compute_inline,

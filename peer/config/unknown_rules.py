@@ -1,0 +1,32 @@
+"""The refusal of a run whose rules this software does not follow; `averaging/rules.py` says what rules are."""
+
+from __future__ import annotations
+
+from averaging.rules import RULES
+from peer.version import software
+
+
+class UnknownRules(ValueError):
+    """A run with another number of rules; the sentence says which side needs an update, and how."""
+
+    def __init__(self, rules: int) -> None:
+        if rules > RULES:
+            from peer.installation import update_command  # reads the metadata of packages
+
+            remedy = f"update this software: {update_command()}"
+        else:
+            remedy = "the run needs an update by its owner (docs/organiser/update.md), or this peer the older software"
+        super().__init__(
+            f"the run follows rules {rules or 'without a number'}; expected rules {RULES}, which this software "
+            f"({software()}) knows, because members with other rules would compute another model; {remedy}"
+        )
+
+
+def check_rules(rules: int) -> None:
+    """Refuse rules that this software does not know.
+
+    Raises:
+        UnknownRules: with both numbers, and which command updates this software.
+    """
+    if rules != RULES:
+        raise UnknownRules(rules)
