@@ -58,7 +58,7 @@ ROOMS: dict[str, tuple[str, bool, str]] = {
     "peer.data_division": ("dht.records", True, "numpy"),
     "peer.mailbox": ("dht.records averaging peer.data_division", False, "numpy"),
     "peer.config": (
-        "dht.identity dht.records averaging.codec averaging.wire averaging.outer peer",
+        "dht.identity dht.records averaging averaging.codec averaging.wire averaging.outer peer",
         False,
         "pydantic",
     ),
