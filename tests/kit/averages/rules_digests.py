@@ -31,7 +31,7 @@ from averaging.rounds.leader_ranking import rank_leaders
 from averaging.rounds.shard_plan import plan_shards
 from averaging.rules import RULES
 from averaging.signing.commit_credit import milli, round_of
-from averaging.signing.round_signatures import Scope, contribution_statement, leader_statement, mean_statement
+from averaging.signing.round_signatures import Scope, commit_statement, contribution_statement, mean_statement
 from averaging.trust.mean_checks import is_wrong, suspicion
 from averaging.wire.frames import commit_digest
 from averaging.wire.messages import DIGEST_BYTES, Commit, Contribution, RosterEntry, ShardResult
@@ -160,7 +160,7 @@ def _credit() -> Iterator[object]:
 
 def _statements() -> Iterator[object]:
     commit, scope = _commit(), Scope("tiny.run", bytes(range(32)))
-    yield commit_digest(commit), leader_statement(scope, commit)
+    yield commit_digest(commit), commit_statement(scope, commit)
     yield mean_statement(scope, commit, commit.leader, commit.shards[0])
     sent = Contribution(0, 3, 1, MEMBERS[0], 0, 5, 0, 8192, 1000)
     yield contribution_statement(scope, sent, bytes(DIGEST_BYTES))
