@@ -52,7 +52,7 @@ class ArchitectureSizes:
         parameters: in the module's order, tied ones once.
         buffers: saved or not.
         other_bytes: of tensors that the module keeps and has not registered.
-        peak_bytes: of all tensors that are there at one moment while it is built with values.
+        peak_bytes: of all tensors that are there at one moment while it is built with values, or takes a few tokens.
     """
 
     parameters: tuple[TensorSize, ...] = ()

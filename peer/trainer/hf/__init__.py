@@ -6,7 +6,7 @@ ever loaded: an architecture is one of the library's own, described by a config 
 The files, each built on those above it:
 
     library_modules.py       a config text as a module of the library, in whatever process asks
-    sizes_child.py           does that in a limited child, and answers with names and shapes
+    sizes_child.py           does that in a limited child, passes a few tokens, and answers with names and shapes
     architecture.py          does that once the child has: a config text as a module of the library
     initial_values.py        the architecture's own initialisation, with the same bits on every machine
     base_weights.py          given weights: their digest, the folder or the hub they come from

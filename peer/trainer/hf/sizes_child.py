@@ -1,14 +1,17 @@
 """Builds an architecture on torch's meta device in a limited child, and answers with its names, shapes and types.
 
+A few tokens then pass through it, without values: a config can repeat the same parameters 10^9 times.
+
 Most of the library is imported with this module, before any limit: a slow machine may take a minute for it.
 """
 
 from __future__ import annotations
 
 import gc
+import sys
 import weakref
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, Final
 
 import torch
 from torch import Tensor
@@ -16,8 +19,18 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from transformers import PreTrainedModel
 
+from dht.errors import Incompatible
 from peer.limited_child.parent_link import ParentLink
 from peer.trainer.hf.library_modules import library, library_config, library_module
+
+MAX_USES: Final = 64
+"""Of the average parameter in a forward pass. ALBERT uses most of its parameters 12 times; other models use theirs
+once."""
+_aten: Final = torch.ops.aten
+_LOOKUPS: Final = (_aten.embedding, _aten.gather, _aten.index, _aten.index_select)
+"""Operations that read as many values of a table as they return."""
+_LENGTHS: Final = ((2, "cpu"), (64, "cpu"), (64, "meta"), (4096, "cpu"))
+"""Tokens, and where an architecture's code makes tensors of its own: some take no text as short, or mix devices."""
 
 
 def prepare(setup: dict[str, Any], parent: ParentLink) -> Callable[[dict[str, Any], bytes], dict[str, Any]]:
@@ -35,15 +48,16 @@ def architecture_parts(config: str, task: str | None) -> dict[str, Any]:
     Returns:
         `parameters` and `buffers`, saved or not, each a list of (name, shape, bytes per value), tied ones once; and
         `other_bytes`, of tensors that the module keeps and has not registered; and `peak_bytes`, of all tensors that
-        are there at one moment while it is built with values.
+        are there at one moment while it is built with values, or a few tokens pass through it.
 
     Raises:
-        Incompatible: as from `library_module`.
+        Incompatible: as from `library_module`, or a forward pass uses the parameters more than `MAX_USES` times.
     """
     if task is None:
         library_config(config)
         return {"parameters": [], "buffers": [], "other_bytes": 0, "peak_bytes": 0}
-    with _Peak() as peak:
+    tensors = _Tensors()
+    with tensors:
         module = library_module(config, task, torch.device("meta"))
     assert isinstance(module, PreTrainedModel)
     parameters, buffers = dict(module.named_parameters()), dict(module.named_buffers())
@@ -51,36 +65,94 @@ def architecture_parts(config: str, task: str | None) -> dict[str, Any]:
     others = {
         _storage(thing): thing.untyped_storage().nbytes()
         for thing in gc.get_objects()
-        if isinstance(thing, Tensor) and thing.is_meta
+        if issubclass(type(thing), Tensor) and thing.is_meta
     }
-    return {
+    answer = {
         "parameters": _described(parameters.items()),
         "buffers": _described(buffers.items()),
         "other_bytes": sum(num_bytes for storage, num_bytes in others.items() if storage not in registered),
-        "peak_bytes": peak.peak_bytes,
     }
+    _pass_tokens(module, tensors)
+    return answer | {"peak_bytes": tensors.peak_bytes}
 
 
-class _Peak(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Follows the bytes of all tensors that live at once."""
+def _pass_tokens(module: PreTrainedModel, tensors: _Tensors) -> None:
+    """Pass the first of `_LENGTHS` through a module that it takes; tell those that it fails with on standard error."""
+    # Some mixtures of experts compute in this type alone.
+    module.to(torch.bfloat16)  # type: ignore[arg-type]
+    for length, device in _LENGTHS:
+        tensors.count_uses(module.parameters())
+        try:
+            with torch.no_grad(), torch.device(device), tensors:
+                module(**_inputs(module, length))
+        except (MemoryError, Incompatible):
+            raise
+        except Exception as error:  # noqa: BLE001  whatever the architecture's code ran into
+            # What came before was counted. A module that takes none of these lengths fails in its first step too, or
+            # does not compute without values.
+            print(f"{length} tokens did not pass: {error}", file=sys.stderr)
+        else:
+            return
+
+
+def _inputs(module: PreTrainedModel, length: int) -> dict[str, Tensor]:
+    if module.main_input_name != "pixel_values":
+        return {"input_ids": torch.zeros(1, length, dtype=torch.int64, device="meta")}
+    channels, size = getattr(module.config, "num_channels", 3), getattr(module.config, "image_size", 224)
+    sides = size if isinstance(size, list | tuple) else (size, size)
+    return {"pixel_values": torch.zeros(1, channels, *sides, dtype=torch.bfloat16, device="meta")}
+
+
+class _Tensors(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Follows the bytes of all tensors that live at once, and how often parameters are used."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._living: set[int] = set()
         self._num_bytes = self.peak_bytes = 0
+        self._parameters: set[int] = set()
+        self._num_uses = self._most_uses = 0
+
+    def count_uses(self, parameters: Iterable[Tensor]) -> None:
+        """Count from now on how many values of these are used, and end what uses too many.
+
+        Raises:
+            Incompatible: from operations, later: it is more than `MAX_USES` of each value.
+        """
+        sizes = {_storage(parameter): parameter.numel() for parameter in parameters}
+        self._parameters, self._num_uses, self._most_uses = set(sizes), 0, MAX_USES * sum(sizes.values())
 
     def __torch_dispatch__(
-        self, function: Callable[..., Any], types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+        self, function: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
+        if function.overloadpacket is _aten._local_scalar_dense and args[0].is_meta:
+            # The value of a tensor that has none, for a decision of the architecture's code.
+            return {torch.bool: False}.get(args[0].dtype, 0.0 if args[0].is_floating_point() else 0)
         result = function(*args, **(kwargs or {}))
-        for tensor in tree_leaves(result):
-            if isinstance(tensor, Tensor) and (key := _storage(tensor)) not in self._living:
+        returned = {_storage(tensor): tensor for tensor in tree_leaves(result) if isinstance(tensor, Tensor)}
+        if self._parameters:
+            self._count(function, tree_leaves((args, kwargs)), returned)
+        for key, tensor in returned.items():
+            if key not in self._living:
                 storage = tensor.untyped_storage()
                 self._living.add(key)
                 self._num_bytes += storage.nbytes()
                 weakref.finalize(storage, self._forget, key, storage.nbytes())
         self.peak_bytes = max(self.peak_bytes, self._num_bytes)
         return result
+
+    def _count(self, function: Any, given: Iterable[Any], returned: dict[int, Tensor]) -> None:
+        for tensor in given:
+            if isinstance(tensor, Tensor) and (key := _storage(tensor)) in self._parameters and key not in returned:
+                num_values = sum(map(Tensor.numel, returned.values()))
+                is_lookup = function.overloadpacket in _LOOKUPS
+                self._num_uses += min(tensor.numel(), num_values) if is_lookup else tensor.numel()
+        if self._num_uses > self._most_uses:
+            raise Incompatible(
+                f"the model's config uses its parameters more than {MAX_USES} times in each forward pass; expected a "
+                "model whose work fits its size; correct the number of layers, loops or repeats in the config, or, of "
+                "a run that is not yours, tell its owner"
+            )
 
     def _forget(self, key: int, num_bytes: int) -> None:
         self._living.discard(key)
