@@ -114,6 +114,8 @@ class Applying:
             fragment.traffic.received(frame_bytes, message.end - message.start)
             self.result_arrived(fragment)
             if message.version == version:
+                for peer_id in fragment.machine.next_to(message.shard, sender):
+                    self._context.links.send(peer_id, message, [bytes(payload)])
                 self._expect(fragment, message.shard, digest, sender)
                 self._context.step(fragment, ResultArrived(sender, message.shard))
         return False
@@ -184,6 +186,7 @@ class Applying:
             self._anchors[fragment.index].unfetchable = commit
             self.ask_repair(fragment, Repair(commit.leader, "the results of a committed round cannot be fetched"))
             return
+        self._give_household(fragment, commit, payloads)
         arrived, leader = clock(), fragment.machine.leader
         if not await self._audits.passes(fragment, commit, payloads):
             self._not_applied(fragment, commit)
@@ -198,6 +201,14 @@ class Applying:
         context.guard.closed(commit, leader, fragment.traffic.began_at, fragment.machine.timing)
         self._on_advanced(fragment, None)
         await self._audits.applied(fragment, commit, payloads)
+
+    def _give_household(self, fragment: FragmentRuntime, commit: Commit, payloads: Mapping[int, Buffer]) -> None:
+        """Send each result to one of those that had no work in a large round and get it from this peer."""
+        household = fragment.machine.household_of(commit)
+        for index, payload in sorted(payloads.items()) if household else ():
+            shard = commit.shards[index]
+            header = Result(commit.fragment, commit.version, index, shard.start, shard.end)
+            self._context.links.send(household[index % len(household)], header, [payload])
 
     async def _step_and_show(
         self, fragment: FragmentRuntime, commit: Commit, payloads: Mapping[int, Buffer]

@@ -121,7 +121,7 @@ class Averaging:
 
     async def _deliver(self, fragment: FragmentRuntime, plan: Plan, index: int) -> None:
         """Send a mean of this peer; returns when another member has read it, or its round is over."""
-        to = tuple(entry.peer_id for entry in plan.roster if entry.peer_id != self._context.me)
+        to = fragment.machine.to_whom(plan)
         shard = plan.shards[index]
         header = Result(fragment.index, plan.version, index, shard.start, shard.end)
         payload = fragment.store.own_result(header)

@@ -52,7 +52,7 @@ class ResultSearch:
             began = self._clock()
             holders = self._holders(attempt)
             self._came_at.clear()
-            if attempt or not is_member:
+            if attempt or not (is_member or fragment.machine.comes_unasked):
                 self._ask(holders)
             longest = fragment.machine.timing.result.longest(holders.values())
             allowed_seconds = max(longest.seconds, self._line_seconds(holders))

@@ -1,4 +1,4 @@
-"""The flat round as state machines without I/O: events in, effects out, time as an argument. Pure.
+"""The round as state machines without I/O: events in, effects out, time as an argument. Pure.
 
 The files, each built on those above it:
 
@@ -10,7 +10,8 @@ The files, each built on those above it:
     line_budget.py          how much of a contribution a slow line brings in time
     shard_plan.py           which member reduces which shard
     attempt.py              what a member knows of the attempt at a round that it is in, and of those past that round
-    leader_ranking.py       in which order trainers may lead a round
+    leader_ranking.py       in which order trainers may lead a round, and which of many contribute to it
+    passing_on.py           which member passes plans, commits and means on to which others
     leader.py               the leader's half: offers, the start, results, the commit
     reducer.py              the reducer's half: whose contributions are waited for, and how long
     round_machine.py        all rounds of one fragment at one peer: member, leader and reducer in one

@@ -18,6 +18,7 @@ class RoundAttempt:
     plan: Plan | None = None
     planned_at: float = 0.0
     redirects: int = 0
+    has_asked: bool = False
 
     def hear(self, now: float) -> None:
         """The leader gave a sign of life."""
@@ -25,6 +26,12 @@ class RoundAttempt:
 
     def follow(self, plan: Plan, now: float) -> None:
         self.plan, self.planned_at, self.heard_at = plan, now, now
+
+    def misses_plan(self, quorum: int) -> bool:
+        """Whether the leader's `wait` says that the round is planned and no plan came; true once in an attempt."""
+        misses = quorum == 0 and self.plan is None and not self.has_asked
+        self.has_asked |= misses
+        return misses
 
     def redirect(self) -> int:
         """It is sent on; returns how often by now."""

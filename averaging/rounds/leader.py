@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 
 from averaging.rounds.learned_durations import HEARTBEAT_SECONDS, RoundTiming
 from averaging.rounds.machine_events import WronglySigned
+from averaging.rounds.passing_on import DIRECT, next_from
 from averaging.rounds.presence import most_newcomers
 from averaging.rounds.round_facts import DeadlineExpired, Fact, QuorumAwaited
 from averaging.signing.round_signatures import Notary
@@ -101,7 +102,11 @@ class Leading:
             self.attempt = max(self.attempt, offer.attempt)
         elif peer_id not in self.offers and len(self.late) < messages.MAX_ROSTER:
             self.late.add(peer_id)  # it is in no plan of this round, and gets its commit
-        self.send(peer_id, self._wait(num_trainers))
+        is_known = peer_id in self.offers and self.offers[peer_id].sequence == offer.sequence
+        if self.plan is not None and self.plan.signature and is_known:
+            self.send(peer_id, self.plan)  # the member that passes it on did not
+        else:
+            self.send(peer_id, self._wait(num_trainers))
 
     def on_lost(self, peer_id: PeerId) -> None:
         """Forget an offer that was not planned yet; void the shards of a reducer that vanished."""
@@ -268,10 +273,15 @@ class Leading:
         # A reducer that waits for a dead member averages after the contribution deadline, and must still count.
         commit = contribution + max(LEAST_AVERAGING_SECONDS, AVERAGING_OF_MEAN * mean)
         place = (self.fragment, self.version, self.attempt)
-        self.plan = messages.Plan(*place, self.anchor_digest, roster, shards, contribution, commit)
+        plan = messages.Plan(*place, self.anchor_digest, roster, shards, contribution, commit)
+        members: Sequence[PeerId] = [entry.peer_id for entry in roster]
+        if len(roster) > DIRECT:
+            plan = self.notary.sign_plan(plan)
+            members = [*next_from(self.me, roster, self.me), *(one for one in members if one == self.me)]
+        self.plan = plan
         self.planned_at, self.closes_at = now, now + self.plan.commit_deadline_seconds
-        for entry in roster:
-            self.send(entry.peer_id, self.plan)
+        for peer_id in members:
+            self.send(peer_id, plan)
 
     def _with_those_in_time(self, offers: Sequence[messages.Offer]) -> Sequence[messages.Offer]:
         """The offers in roster order, with who was seen to bring its means too late as one that nobody can reach.
@@ -307,7 +317,9 @@ class Leading:
                 self.send(peer_id, self._wait(self._num_trainers))
 
     def _wait(self, num_trainers: int) -> messages.Wait:
-        return messages.Wait(self.fragment, self.version, self.attempt, len(self.offers), self.quorum(num_trainers))
+        is_passed_on = self.plan is not None and bool(self.plan.signature)
+        quorum = 0 if is_passed_on else self.quorum(num_trainers)
+        return messages.Wait(self.fragment, self.version, self.attempt, len(self.offers), quorum)
 
     def _extended(self, plan: messages.Plan, now: float) -> float:
         """When it closes after all: without a single mean not at the first deadline but after as long again, once.

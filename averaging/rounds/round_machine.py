@@ -24,8 +24,9 @@ from dataclasses import dataclass, field, replace
 from averaging.rounds import machine_events
 from averaging.rounds.attempt import LaterVersions, RoundAttempt
 from averaging.rounds.leader import Leading, earliest_start
-from averaging.rounds.leader_ranking import rank_leaders
+from averaging.rounds.leader_ranking import next_contributors, rank_leaders
 from averaging.rounds.learned_durations import LEAST_INTERVAL_SECONDS, RoundTiming, patience_factor
+from averaging.rounds.passing_on import DIRECT, household, next_from, passer_of, passing_on
 from averaging.rounds.reducer import Reducing
 from averaging.rounds.round_facts import Effect, LeaderReplaced, RoundAbandoned, RoundStarted
 from averaging.rounds.shard_plan import plan_shards
@@ -81,11 +82,14 @@ class RoundMachine:
     """Why a remote's offer on the anchor that is here is not taken; empty when it is."""
     doubt: Callable[[PeerId, Offer], bool] = lambda sender, offer: False
     """Whether such an offer, with nothing against it, has to wait for a later version."""
+    site_of: Callable[[PeerId], str] = lambda peer_id: ""
     leading_type: type[Leading] = Leading
     most_of_median: float = math.inf  # see `plan_shards`
     least_share: float = 0.0  # see `Leading`
     history: dict[int, Commit] = field(default_factory=dict)
     applying: Commit | None = None
+    comes_unasked: bool = False
+    """Whether the results of the commit that is applied are passed on to this peer, which had no work in it."""
     leading: Leading | None = None
     _offer: Offer | None = None
     _member: RoundAttempt | None = None
@@ -96,6 +100,10 @@ class RoundMachine:
     later: LaterVersions = field(default_factory=LaterVersions)
     _began_at: float | None = None
     _previous_began_at: float | None = None
+    _passed_on: set[tuple[int, int]] = field(default_factory=set)
+    """(attempt, shard) of the means of this version."""
+    _turn: frozenset[PeerId] | None = None
+    """The trainers whose turn it is to contribute; None: that of all."""
     _inbox: deque[machine_events.Event] = field(default_factory=deque)
     _effects: list[Effect] = field(default_factory=list)
 
@@ -164,13 +172,15 @@ class RoundMachine:
         elif isinstance(event, machine_events.Ready):
             self._began_at = now if self._began_at is None else self._began_at
             self._offer = replace(event.offer, version=self.version, anchor_digest=self.anchor_digest)
-            if self.applying is None:
+            if self.applying is None and self._is_in_turn:
                 self._join_round(0, now)
         elif isinstance(event, machine_events.View):
             self.trainers, self.num_known = event.trainers, max(len(event.trainers), event.num_known)
             self.followers, self.newcomers, self.awaited = event.followers, event.newcomers, event.awaited
             self._reducing.expect(self.num_known)
             self._silent.intersection_update((*event.trainers, *event.newcomers))
+            self._draw_turn()
+            self._join_in_turn(now)
         elif isinstance(event, machine_events.Lost):
             self._lose(event.peer_id, event.reason, now)
         elif isinstance(event, machine_events.ContributionArrived):
@@ -211,6 +221,8 @@ class RoundMachine:
             if isinstance(message, Wait):
                 self.timing.leader_silence.observe(sender, now - self._member.heard_at)
                 self._member.hear(now)
+                if self._member.misses_plan(message.quorum) and self._offer is not None:
+                    self.send(sender, replace(self._offer, attempt=self._member.attempt))
             elif isinstance(message, Abandon):
                 self._effects.append(RoundAbandoned(self.fragment, self.version, message.attempt, message.reason))
                 self._take_over(message.reason, now)
@@ -223,11 +235,15 @@ class RoundMachine:
             return
         if self.leading is not None:
             self.leading.hold(self.plan is not None and self.leader != self.me)
-            closing = self.leading.check(self.trainers, self._given_up(now), now, self.num_known, self.awaited)
+            turn = self._turn
+            trainers, awaited = (
+                peer_ids if turn is None else tuple(filter(turn.__contains__, peer_ids))
+                for peer_ids in (self.trainers, self.awaited)
+            )
+            num_known = self.num_known if turn is None else len(trainers)
+            closing = self.leading.check(trainers, self._given_up(now), now, num_known, awaited)
             if isinstance(closing, Commit):
-                roster = (entry.peer_id for entry in closing.roster)
-                for peer_id in sorted({self.me, *self.trainers, *self.followers, *roster}):
-                    self.send(peer_id, closing)
+                self.send(self.me, closing)
             elif closing is not None:
                 waiting, self.leading = self.leading.waiting, None
                 for peer_id in waiting:
@@ -248,6 +264,21 @@ class RoundMachine:
         return set() if is_early else self._avoid - {self.me}
 
     # ------------------------------------------------------------------------------------------------- member
+
+    def _draw_turn(self) -> None:
+        trainers = {*self.trainers, *self.newcomers, self.me}
+        is_drawn = len(trainers) > MAX_ROSTER
+        self._turn = next_contributors(self.run_id, self.fragment, self.version, trainers) if is_drawn else None
+
+    def _join_in_turn(self, now: float) -> None:
+        """Begin the round of this version when it is this peer's turn; else its work waits for a later version."""
+        waits = self._offer is not None and self._member is None and self.applying is None
+        if waits and self._is_in_turn:
+            self._join_round(0, now)
+
+    @property
+    def _is_in_turn(self) -> bool:
+        return self._turn is None or self.me in self._turn
 
     def _join_round(self, attempt: int, now: float, leader: PeerId | None = None) -> None:
         assert self._offer is not None
@@ -286,18 +317,23 @@ class RoundMachine:
 
     def _hear_plan(self, sender: PeerId, plan: Plan, now: float) -> None:
         member = self._member
-        if member is None or member.leader != sender or self._offer is None:
+        if member is None or self._offer is None:
+            return
+        if sender != member.leader and not self.notary.is_planners(member.leader, plan):
             return
         if plan.anchor_digest != self.anchor_digest:
-            self.send(sender, self.version_is())
+            self.send(member.leader, self.version_is())
             return
         mine = [entry for entry in plan.roster if entry.peer_id == self.me]
         if not mine or mine[0].sequence != self._offer.sequence or member.plan is not None:
             return  # a leader plans an attempt once; each plan more would cost all of the contribution once more
         member.follow(plan, now)
-        self._effects.append(RoundStarted(self.fragment, plan.version, sender, len(plan.roster)))
-        self._effects.append(machine_events.SendShards(plan, sender))
-        self._reducing.on_plan(plan, sender, now)
+        if len(plan.roster) > DIRECT and self.me != member.leader:
+            for peer_id in next_from(member.leader, plan.roster, self.me):
+                self.send(peer_id, plan)
+        self._effects.append(RoundStarted(self.fragment, plan.version, member.leader, len(plan.roster)))
+        self._effects.append(machine_events.SendShards(plan, member.leader))
+        self._reducing.on_plan(plan, member.leader, now)
 
     def _note_result(self, event: machine_events.ResultArrived, now: float) -> None:
         """Members see how long each reducer takes, and know it when they lead."""
@@ -318,9 +354,8 @@ class RoundMachine:
         signature = self.notary.sign_result(plan, event.leader, result)
         report = Reduced(self.fragment, plan.version, event.attempt, event.shard, event.digest, included, signature)
         self.send(event.leader, report)
-        to = tuple(entry.peer_id for entry in plan.roster if entry.peer_id != self.me)
         header = Result(self.fragment, plan.version, event.shard, shard.start, shard.end)
-        self._effects.append(machine_events.SendResult(header, to))
+        self._effects.append(machine_events.SendResult(header, self.to_whom(plan)))
 
     # ------------------------------------------------------------------------------------------------- leader
 
@@ -386,6 +421,7 @@ class RoundMachine:
                 self.send(sender, self.version_is())
                 return
             self.applying = commit
+            self._pass_on(sender, commit)
             self._effects.append(machine_events.Apply(commit))
         elif commit.version > self.version:
             self.note_ahead(sender, commit.version + 1)
@@ -398,6 +434,51 @@ class RoundMachine:
                 )
             elif self.outweighs(commit):  # else it was signed twice
                 self.send(sender, mine)
+
+    def _pass_on(self, sender: PeerId, commit: Commit) -> None:
+        """Send a commit that is new here to those that get it from this peer."""
+        roster, leads = [entry.peer_id for entry in commit.roster], sender == commit.leader == self.me
+        self.comes_unasked = False
+        if len(roster) <= DIRECT:
+            to = {*self.trainers, *self.followers, *roster} if leads else set()
+        else:
+            to = {*next_from(commit.leader, commit.roster, self.me), *self.household_of(commit)}
+            self.comes_unasked = self.me not in roster and sender == passer_of(self.me, roster)
+        for peer_id in sorted(to - {self.me}):
+            self.send(peer_id, commit)
+
+    def household_of(self, commit: Commit) -> tuple[PeerId, ...]:
+        """The peers without work in a large round that get its commit and its results from this peer."""
+        roster = [entry.peer_id for entry in commit.roster]
+        if len(roster) <= DIRECT or self.me not in roster:
+            return ()
+        return household(self.me, roster, (*self.trainers, *self.followers))
+
+    def to_whom(self, plan: Plan, shard: int | None = None, sender: PeerId | None = None) -> tuple[PeerId, ...]:
+        """The members to which this peer sends its own mean, or passes on that of a shard which came from `sender`."""
+        members = tuple(entry.peer_id for entry in plan.roster)
+        trees = passing_on(members, MAX_ROSTER, tuple(map(self.site_of, members)))
+        reducer = self.me if shard is None else plan.reducer_of(shard)
+        if sender is not None and sender != trees.parent(reducer, self.me):
+            return ()
+        return trees.children(reducer, self.me)
+
+    def next_to(self, shard: int, sender: PeerId) -> tuple[PeerId, ...]:
+        """The peers to which a mean that came from `sender` is passed on: the first one of each shard."""
+        plan = self.plan
+        key = (-1 if plan is None else plan.attempt, shard)
+        to = () if key in self._passed_on else self._next_of(plan, shard, sender)
+        if to:
+            self._passed_on.add(key)
+        return to
+
+    def _next_of(self, plan: Plan | None, shard: int, sender: PeerId) -> tuple[PeerId, ...]:
+        if self.applying is not None and self.comes_unasked:
+            roster = [entry.peer_id for entry in self.applying.roster]
+            is_passer = sender == passer_of(self.me, roster)
+            others = (one for one in (*self.trainers, *self.followers) if one != self.me)
+            return household(sender, roster, others) if is_passer else ()
+        return () if plan is None or shard >= len(plan.shards) else self.to_whom(plan, shard, sender)
 
     def outweighs(self, commit: Commit) -> bool:
         """Whether the commit of that past version which counts here is heavier: it is the answer."""
@@ -436,8 +517,10 @@ class RoundMachine:
     def start_over(self, now: float) -> None:
         """The round goes on as if the commit had not come; somebody else may lead to one that can be applied."""
         self.applying = self.leading = None
-        if self._offer is not None:
-            self._join_round(next_attempt(self._member.attempt) if self._member is not None else 0, now)
+        if self._member is None:
+            self._join_in_turn(now)
+        elif self._offer is not None:
+            self._join_round(next_attempt(self._member.attempt), now)
 
     def _advance(self, event: machine_events.Advanced, now: float) -> None:
         if event.adopted is not None:
@@ -455,6 +538,8 @@ class RoundMachine:
             del self.history[version]
         self.version, self.anchor_digest = event.version, event.anchor_digest
         self.lineage_tokens = event.lineage_tokens
+        self._passed_on.clear()
+        self._draw_turn()
         self._previous_began_at, self._began_at = self._began_at or now, None
         self.applying = self._offer = self._member = self.leading = None
         self._reducing.advance()
@@ -484,6 +569,8 @@ class RoundMachine:
     def _ranked(self) -> list[PeerId]:
         """Who may lead, the first first: trainers that count, and only without any of them this peer and newcomers."""
         candidates = set(self.trainers) - self._avoid or {*self.newcomers, self.me} - self._avoid
+        if self._turn is not None:
+            candidates = candidates & self._turn or candidates
         return rank_leaders(self.run_id, self.fragment, self.version, candidates)
 
     @property

@@ -32,6 +32,7 @@ from dht.host import PeerId
 
 SHARD_DOMAIN = b"murmuration shard result\0"
 COMMIT_DOMAIN = b"murmuration commit\0"
+PLAN_DOMAIN = b"murmuration plan\0"
 CONTRIBUTION_DOMAIN = b"murmuration contribution\0"
 ACCUSATION_DOMAIN = b"murmuration accusation\0"
 
@@ -81,6 +82,11 @@ def commit_statement(scope: Scope, commit: Commit) -> bytes:
     return _statement(COMMIT_DOMAIN, scope, hashlib.sha256(encode(replace(commit, signature=b""))).digest())
 
 
+def plan_statement(scope: Scope, plan: Plan) -> bytes:
+    """What a leader signs of a plan that members pass on."""
+    return _statement(PLAN_DOMAIN, scope, hashlib.sha256(encode(replace(plan, signature=b""))).digest())
+
+
 def contribution_statement(scope: Scope, sent: Contribution | AuditShare, digest: bytes) -> bytes:
     """What a member signs about one shard of its contribution; `digest` is that of the payload.
 
@@ -115,6 +121,10 @@ class Checker:
     def is_leaders(self, commit: Commit) -> bool:
         """Whether the leader whom a commit names has signed it."""
         return self._holds(commit.leader, commit_statement(self.scope, commit), commit.signature)
+
+    def is_planners(self, leader: PeerId, plan: Plan) -> bool:
+        """Whether a leader has signed a plan."""
+        return bool(plan.signature) and self._holds(leader, plan_statement(self.scope, plan), plan.signature)
 
     def objection(self, commit: Commit) -> str:
         """Why a commit is no proof of anything; empty when its leader and all its reducers have signed it."""
@@ -158,6 +168,9 @@ class Notary(Checker):
 
     def sign_result(self, round_: Plan | Commit, leader: PeerId, mean: ShardResult) -> bytes:
         return self._sign(mean_statement(self.scope, round_, leader, mean))
+
+    def sign_plan(self, plan: Plan) -> Plan:
+        return replace(plan, signature=self._sign(plan_statement(self.scope, plan)))
 
     def sign_commit(self, commit: Commit) -> Commit:
         return replace(commit, signature=self._sign(commit_statement(self.scope, commit)))

@@ -21,7 +21,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
 from averaging.rounds.learned_durations import RoundTiming
-from averaging.wire.messages import Commit, own_entry
+from averaging.wire.messages import MAX_ROSTER, Commit, own_entry
 from dht.host import PeerId
 
 HOSTILE_SHARE = 0.25
@@ -186,7 +186,8 @@ class Leaders:
 
 
 def _fewest(live: Collection[PeerId]) -> int:
-    return min(len(live), math.floor(HOSTILE_SHARE * len(live)) + 1)
+    num_contributors = min(len(live), MAX_ROSTER)
+    return min(num_contributors, math.floor(HOSTILE_SHARE * num_contributors) + 1)
 
 
 def _members(commit: Commit) -> set[PeerId]:

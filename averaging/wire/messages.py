@@ -151,7 +151,10 @@ class Offer(OfAttempt):
 
 @dataclass(frozen=True, slots=True)
 class Wait(OfAttempt):
-    """Leader to member: offer received; the round starts when `quorum` offers and a grace window are in."""
+    """Leader to member: offer received; the round starts when `quorum` offers and a grace window are in.
+
+    `quorum` is 0 once members pass the plan on: a member without it offers again and gets it.
+    """
 
     KIND: ClassVar[str] = "wait"
     num_offers: Annotated[int, integer(0, MAX_ROSTER)]
@@ -168,7 +171,7 @@ class Redirect(Message):
 
 @dataclass(frozen=True, slots=True)
 class Plan(OfAttempt):
-    """Leader to members: who takes part, who reduces what, and until when."""
+    """Leader to members: who takes part, who reduces what, and until when. Signed where members pass it on."""
 
     KIND: ClassVar[str] = "plan"
     anchor_digest: Digest
@@ -176,6 +179,7 @@ class Plan(OfAttempt):
     shards: Annotated[tuple[ShardPlan, ...], rows(structure(ShardPlan), MAX_SHARDS)]
     contribution_deadline_seconds: Seconds
     commit_deadline_seconds: Seconds
+    signature: SignatureOrVoid = b""
 
     def reducer_of(self, shard: int) -> PeerId:
         return self.roster[self.shards[shard].reducer].peer_id

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 
@@ -37,6 +37,7 @@ def build_fragments(
     mailbox: Mailbox,
     notary: Notary,
     guard: Guard | None = None,
+    site_of: Callable[[PeerId], str] = lambda peer_id: "",
     leading_type: type[Leading] = Leading,
     of_buffers: int | None = None,
 ) -> list[FragmentRuntime]:
@@ -61,6 +62,7 @@ def build_fragments(
             timing,
             notary,
             section.quorum_fraction,
+            site_of=site_of,
             most_of_median=MOST_OF_MEDIAN if rule.is_strict else math.inf,
             least_share=HOSTILE_SHARE if rule.is_strict else 0.0,
             leading_type=leading_type,

@@ -106,6 +106,7 @@ class Node:
         notary = Notary(Scope(who.run_id, self._manifest_hash), who.identity.sign, verify, ports.verified)
         self.fragments = build_fragments(
             *(self.me, who.run_id, manifest.averaging, self.rule, self.codec, mailbox, notary, guard),
+            site_of=self.membership.site_of,
             leading_type=ports.parts.leading_type,
             of_buffers=manifest.buffers_fragment,
         )

@@ -186,7 +186,7 @@ def hostile_frames(me, victim):
     digest, version = bytes(DIGEST_BYTES), victim.fragments[1].machine.version
     of_a_shard = victim.codec.encoded_num_bytes(160)
     yield b""
-    yield b"\x04\x00"
+    yield bytes([frames.WIRE_VERSION, 0])
     yield chance.randbytes(500)
     yield b"\x01\xff\xff" + bytes(100)
     yield frames.encode(Contribution(1, version, 0, me, 0, 1, 0, 160, 9)) + bytes(5)

@@ -50,6 +50,7 @@ async def search(
             later=later,
             timing=RoundTiming.with_bounds(1.0),
             trainers=(),
+            comes_unasked=False,
         ),
         store=SimpleNamespace(result=lambda version, index, digest: store.get(index)),
     )

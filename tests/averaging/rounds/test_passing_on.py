@@ -1,0 +1,61 @@
+"""Who passes what on: everybody gets it once, nobody sends to all, and a site gets it once from another one."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from averaging.rounds.leader_ranking import next_contributors, rank_leaders
+from averaging.rounds.passing_on import FAN_OUT, PassingOn, household, passer_of
+from averaging.wire.messages import MAX_ROSTER
+from tests.kit.network.memory_networks import named
+
+NAMES = sorted(named(number) for number in range(600))
+
+
+@given(num=st.integers(1, 300), fan_out=st.sampled_from([FAN_OUT, MAX_ROSTER]), data=st.data())
+def test_every_member_gets_it_once_and_a_site_once_from_another_one(num, fan_out, data):
+    members = NAMES[:num]
+    sites = data.draw(st.lists(st.sampled_from(["", "a", "b", "c"]), min_size=num, max_size=num))
+    sender = data.draw(st.sampled_from(members))
+    trees = PassingOn(members, fan_out, sites)
+    site_of = dict(zip(members, sites, strict=True))
+    waiting, got, abroad = [sender], [], 0
+    while waiting:
+        me = waiting.pop()
+        children = trees.children(sender, me)
+        assert all(trees.parent(sender, child) == me for child in children)
+        abroad += sum(site_of[child] != site_of[me] for child in children)
+        waiting += children
+        got += children
+    assert sorted(got) == sorted(set(members) - {sender})
+    assert abroad == len(set(sites)) - 1
+    assert trees.parent(sender, sender) is None
+
+
+@pytest.mark.parametrize("num", [2, 33, MAX_ROSTER])
+def test_nobody_sends_to_more_than_the_fan_out(num):
+    trees = PassingOn(NAMES[:num], FAN_OUT)
+    sent = [len(trees.children(sender, me)) for sender in NAMES[:num:7] for me in NAMES[:num]]
+    assert max(sent) == min(num - 1, FAN_OUT)
+    assert trees.children(NAMES[599], NAMES[0]) == trees.children(NAMES[0], NAMES[599]) == ()
+
+
+def test_all_without_work_in_a_round_are_in_one_household_whatever_others_see():
+    contributors, others = NAMES[:256], NAMES[256:]
+    households = {member: household(member, contributors, NAMES) for member in contributors}
+    assert sorted(peer_id for theirs in households.values() for peer_id in theirs) == others
+    for member, theirs in households.items():
+        assert household(member, contributors, NAMES[::2]) == tuple(one for one in theirs if one in NAMES[::2])
+        assert all(passer_of(peer_id, contributors) == member for peer_id in theirs)
+
+
+def test_the_next_contributors_are_drawn_anew_for_each_version_and_their_leader_is_one():
+    assert next_contributors("run", 0, 3, NAMES[:256]) == set(NAMES[:256])
+    turns = [next_contributors("run", 0, version, NAMES) for version in range(20)]
+    assert {len(turn) for turn in turns} == {MAX_ROSTER}
+    assert frozenset.union(*turns) == set(NAMES)
+    assert rank_leaders("run", 0, 3, NAMES)[0] in turns[3]
+    # Two views that differ in ten members agree about nearly all.
+    assert len(turns[0] & next_contributors("run", 0, 0, NAMES[10:])) >= MAX_ROSTER - 10
