@@ -22,17 +22,16 @@ CELL_BYTES = 8
 TABLE_CELLS = 24
 _LINE_BYTES = 64  # cells of different writers sit on different cache lines
 
-_fence_lock = threading.Lock()
-
 
 def fence() -> None:
     """Order memory writes before against writes after: an unlock followed by a lock is a full barrier on every CPU.
 
     x86 keeps stores in order by itself; ARM does not.
     """
+    lock = threading.Lock()  # of its own: Ctrl+C may leave it locked
     for _ in range(2):
-        with _fence_lock:
-            pass
+        lock.acquire()
+        lock.release()
 
 
 class Cells:

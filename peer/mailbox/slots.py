@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import mmap
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -125,11 +126,19 @@ class _Slots:
         """Producer: nothing will be posted; the slot is free again."""
         self._drafts.discard(draft.slot)
 
+    def drop_all_but(self, drafts: Iterable[Draft]) -> None:
+        """Producer: of what is not posted only these drafts will be."""
+        self._drafts.intersection_update([draft.slot for draft in drafts])
+
     def release(self, slot: int) -> None:
         """Consumer: give the slot back; its values must not be read any more."""
+        self.releasing(slot)()
+
+    def releasing(self, slot: int) -> Callable[[], object]:
+        """`release`, to be called in place of it."""
         fence()
         ints = self._cells[slot].ints
-        ints[8] = ints[0]
+        return partial(ints.__setitem__, 8, ints[0])
 
     def try_post(self, kind: int, fragment: int, values: F32 | FillValues, **numbers: Any) -> bool:
         """Producer: fill a free slot, or return False at once when there is none.
@@ -152,13 +161,13 @@ class _Slots:
         self.post(draft, kind, **numbers)
         return True
 
-    def _end(self, draft: Draft, meta: Sequence[int], merge_alpha: float) -> None:
+    def _ending(self, draft: Draft, meta: Sequence[int], merge_alpha: float) -> list[Callable[[], object]]:
         cells = self._cells[draft.slot]
         cells.ints[1 : 1 + len(meta)] = meta
         cells.floats[7] = merge_alpha
         fence()
-        cells.ints[0] = 1 + max(int(other.ints[0]) for other in self._cells)
-        self._drafts.discard(draft.slot)
+        sequence = 1 + max(int(other.ints[0]) for other in self._cells)
+        return [partial(cells.ints.__setitem__, 0, sequence), partial(self._drafts.discard, draft.slot)]
 
     def _waiting(self) -> list[tuple[int, list[int], float, F32]]:
         waiting = []
@@ -174,7 +183,12 @@ class _Slots:
 class Outbox(_Slots):
     """Trainer -> network."""
 
-    def post(
+    def post(self, draft: Draft, kind: WorkKind, **facts: int) -> None:
+        """Trainer: the draft's values are there; from now on they are a message. `facts` as of `posting`."""
+        for change in self.posting(draft, kind, **facts):
+            change()
+
+    def posting(
         self,
         draft: Draft,
         kind: WorkKind,
@@ -183,9 +197,10 @@ class Outbox(_Slots):
         num_tokens: int = 0,
         base_version: int = 0,
         inner_step: int = 0,
-    ) -> None:
-        """Trainer: the draft's values are there; from now on they are a message."""
-        self._end(draft, (kind, draft.fragment, num_steps, num_tokens, base_version, inner_step), 0.0)
+    ) -> list[Callable[[], object]]:
+        """`post`, as changes that are to be made in this order, before anything else is posted."""
+        meta = (kind, draft.fragment, num_steps, num_tokens, base_version, inner_step)
+        return self._ending(draft, meta, 0.0)
 
     @property
     def last_sequence(self) -> int:
@@ -210,7 +225,8 @@ class Inbox(_Slots):
 
         The trainer applies messages strictly in order, each no earlier than after `apply_at_inner_step` inner steps.
         """
-        self._end(draft, (kind, draft.fragment, version, apply_at_inner_step), merge_alpha)
+        for change in self._ending(draft, (kind, draft.fragment, version, apply_at_inner_step), merge_alpha):
+            change()
 
     def take(self) -> list[MergeMessage]:
         """Trainer: all messages not yet released, oldest first."""

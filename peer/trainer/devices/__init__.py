@@ -2,6 +2,7 @@
 
 The files, each built on those above it:
 
+    at_once.py          several changes that nothing interrupts
     side_stream.py      copies from a CUDA device beside its computing
     rounding_errors.py  values in a short format, and what rounding left out of them
     finite_tensors.py   whether all values of a tensor are finite (pure)

@@ -9,8 +9,9 @@ Per element there is one float32 reference, `ref`: the point from which local wo
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -19,11 +20,16 @@ from torch import Tensor
 from averaging.outer.fragment_layout import Fragment, FragmentLayout
 from dht.errors import LocalFault, UsageFault
 from peer.mailbox.slots import MergeKind
+from peer.trainer.devices.at_once import Change, at_once
 from peer.trainer.devices.rounding_errors import ROUNDED, HeldPiece
 from peer.trainer.devices.side_stream import SideStream
 
 CARRIED = (torch.float32, torch.float64, *ROUNDED)
 """A fragment's values travel as float32: what these types hold comes through as far as that goes."""
+
+
+Beside = Callable[[Tensor], Sequence[Tensor]]
+"""Parameter -> copies of its values that an optimizer keeps, flat."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +88,9 @@ def range_of_rows(num_rows: int, rank: int, num_ranks: int) -> tuple[int, int]:
 class Portion:
     """One process's portion of all parameters.
 
+    Attributes:
+        find_copies: asked before each merge, for what moves with the parameters.
+
     Args:
         parameters: name -> leaf tensor, contiguous, of a dtype in `CARRIED`; they must stay the same tensor objects.
         layout: which elements make up which fragment.
@@ -106,7 +115,10 @@ class Portion:
             self._refs[name] = ref = local.to(ref_device or local.device, dtype, copy=True)
             if local.dtype in ROUNDED:
                 self._errors[name] = torch.zeros_like(ref)
+        self.find_copies: Callable[[], Beside] = lambda: _nothing_beside
         self._aside: dict[str, Tensor] = {}
+        self._merged = (0, 0)
+        """Number of a message, and how many of its pieces are merged."""
 
     @property
     def live(self) -> Mapping[str, Part]:
@@ -135,8 +147,9 @@ class Portion:
         """Where it trains."""
         return next((part.local.device for part in self.live.values()), torch.device("cpu"))
 
-    def pieces(self, fragment: Fragment) -> Iterator[HeldPiece]:
-        """What is here of a fragment, in its order."""
+    def pieces(self, fragment: Fragment, beside: Beside | None = None) -> Iterator[HeldPiece]:
+        """What is here of a fragment, in its order, and what lies `beside` it."""
+        beside = beside or _nothing_beside
         for piece in fragment.pieces:
             part = part_of(self._parameters[piece.name])
             first, behind = max(piece.start, part.start), min(piece.start + piece.length, part.end)
@@ -149,6 +162,7 @@ class Portion:
                     self._refs[piece.name][inside],
                     None if error is None else error[inside],
                     slice(place, place + behind - first),
+                    tuple(copy[inside] for copy in beside(self._parameters[piece.name])),
                 )
 
     def places(self, fragment: Fragment, rank: int, num_ranks: int) -> list[slice]:
@@ -163,28 +177,17 @@ class Portion:
         return places
 
     @torch.no_grad()
-    def merge(self, fragment: Fragment, kind: MergeKind, values: Tensor, merge_alpha: float) -> None:
-        """Take over what the network side sent; `values` float32 [num_values] of the whole fragment, on the CPU."""
-        for piece in self.pieces(fragment):
-            live, ref, taken = piece.live, piece.ref, values[piece.place]
-            if kind == MergeKind.ADD and live.dtype == torch.float32:
-                there = taken.to(live.device)
-                live.add_(there)
-                ref.add_(there if ref.device == live.device else taken)
-                continue
-            taken = taken.to(ref.device)
-            if kind == MergeKind.ADD:
-                piece.put(piece.exact() + taken)
-                ref.add_(taken)
-                continue
-            work = ref - piece.exact() if kind == MergeKind.REBASE else None
-            ref.copy_(taken)
-            if work is not None:
-                piece.put(torch.sub(ref, work, out=work))
-            elif kind == MergeKind.BLEND:
-                piece.put(piece.exact() * merge_alpha + taken * (1 - merge_alpha))
-            else:
-                piece.put(taken)
+    def merge(self, fragment: Fragment, kind: MergeKind, values: Tensor, merge_alpha: float, message: int = 0) -> None:
+        """Take over what the network side sent; `values` float32 [num_values] of the whole fragment, on the CPU.
+
+        An exception leaves every piece as it was, or merged. Called with the same `message` again, a number above 0, it
+        merges those that are missing.
+        """
+        merged = self._merged[1] if message and self._merged[0] == message else 0
+        for number, piece in enumerate(self.pieces(fragment, self.find_copies()), 1):
+            if number > merged:
+                changes = _merging(piece, kind, values[piece.place], merge_alpha)
+                at_once([*changes, partial(setattr, self, "_merged", (message, number))])
 
     @torch.no_grad()
     def gather_work(self, fragment: Fragment, out: Tensor, side: SideStream | None = None) -> None:
@@ -208,10 +211,9 @@ class Portion:
             out[piece.place].copy_(piece.exact())
 
     @torch.no_grad()
-    def measure_anew(self, fragment: Fragment) -> None:
+    def measuring_anew(self, fragment: Fragment) -> list[Change]:
         """Local work begins here: ref := x."""
-        for piece in self.pieces(fragment):
-            piece.ref.copy_(piece.exact())
+        return [change for piece in self.pieces(fragment) for change in piece.measuring_anew()]
 
     @torch.no_grad()
     def show(self, fragment: Fragment, values: Tensor) -> None:
@@ -226,10 +228,37 @@ class Portion:
 
     @torch.no_grad()
     def take_back(self) -> None:
-        """Put the same bits back."""
-        for name, part in self.live.items():
-            part.local.copy_(self._aside[name])
-        self._aside = {}
+        """Put the same bits back, if any are aside."""
+        if self._aside:
+            changes: list[Change] = [partial(part.local.copy_, self._aside[name]) for name, part in self.live.items()]
+            at_once([*changes, partial(setattr, self, "_aside", {})])
+
+
+def _merging(piece: HeldPiece, kind: MergeKind, values: Tensor, merge_alpha: float) -> list[Change]:
+    """What to do to a piece for a message of this kind."""
+    live, ref, taken = piece.live, piece.ref, values.to(piece.ref.device)
+    if kind == MergeKind.ADD:
+        changes: list[Change] = [partial(ref.add_, taken), *_moving(piece.beside, taken)]
+        if live.dtype == torch.float32:
+            return [partial(live.add_, values.to(live.device)), *changes]
+        return [*piece.putting(piece.exact() + taken), *changes]
+    if kind == MergeKind.REBASE:
+        work = ref - piece.exact()
+        moved = torch.sub(taken.to(ref.dtype), work, out=work)
+    elif kind == MergeKind.BLEND:
+        moved = piece.exact() * merge_alpha + taken * (1 - merge_alpha)
+    else:
+        moved = taken
+    copies = _moving(piece.beside, moved - piece.exact()) if piece.beside else []
+    return [*piece.putting(moved), partial(ref.copy_, taken), *copies]
+
+
+def _nothing_beside(parameter: Tensor) -> Sequence[Tensor]:
+    return ()
+
+
+def _moving(copies: Sequence[Tensor], change: Tensor) -> list[Change]:
+    return [partial(copy.add_, change.to(copy.device)) for copy in copies]
 
 
 def _check_parameters(parameters: dict[str, Tensor], layout: FragmentLayout) -> None:

@@ -25,6 +25,7 @@ from torch import Tensor
 from averaging.outer.fragment_layout import Fragment
 from dht.errors import LocalFault
 from peer.mailbox.slots import MergeKind
+from peer.trainer.devices.at_once import Change, at_once
 from peer.trainer.devices.portion import Part, Portion
 from peer.trainer.devices.side_stream import SideStream
 
@@ -107,11 +108,13 @@ class Ranks:
 
     # ------------------------------------------------------------------------------------------------- values
 
-    def merge(self, portion: Portion, fragment: Fragment, kind: MergeKind, values: Tensor, merge_alpha: float) -> None:
-        """Let every rank take over what came for a fragment; rank 0 only."""
+    def merge(
+        self, portion: Portion, fragment: Fragment, kind: MergeKind, values: Tensor, merge_alpha: float, message: int
+    ) -> None:
+        """Let every rank take over what came for a fragment; rank 0 only. `message` as of `Portion.merge`."""
         self.order(OrderKind.MERGE, fragment.index, kind, merge_alpha)
         self._broadcast(values)
-        portion.merge(fragment, kind, values, merge_alpha)
+        portion.merge(fragment, kind, values, merge_alpha, message)
 
     def gather_work(self, portion: Portion, fragment: Fragment, out: Tensor, side: SideStream | None = None) -> None:
         """Fill `out`, float32 [num_values], with all ranks' parts of L; rank 0 only.
@@ -135,10 +138,10 @@ class Ranks:
             places = portion.places(fragment, rank, self.size)
             self._receive_into(rank, [out[place] for place in places])
 
-    def measure_anew(self, portion: Portion, fragment: Fragment) -> None:
-        """Local work of a fragment begins anew on every rank; rank 0 only."""
+    def measuring_anew(self, portion: Portion, fragment: Fragment) -> list[Change]:
+        """Local work of a fragment begins anew on every other rank, and on this one with these changes; rank 0 only."""
         self.order(OrderKind.MEASURE_ANEW, fragment.index)
-        portion.measure_anew(fragment)
+        return portion.measuring_anew(fragment)
 
     def show(self, portion: Portion, fragment: Fragment, values: Tensor) -> None:
         """Put values into the live parameters of all ranks that measure; rank 0 only."""
@@ -187,7 +190,7 @@ class Ranks:
             case OrderKind.SHOW:
                 portion.show(fragment, self._values(fragment))
             case OrderKind.MEASURE_ANEW:
-                portion.measure_anew(fragment)
+                at_once(portion.measuring_anew(fragment))
             case OrderKind.SEND_WORK | OrderKind.SEND_LIVE:
                 values = torch.empty(fragment.num_values)
                 is_work = order.kind == OrderKind.SEND_WORK

@@ -75,7 +75,7 @@ class SideStream:
 
     def mark(self) -> Arrival:
         """The end of the copies begun since the last mark."""
-        total = torch.zeros((), pin_memory=True)
+        total = torch.zeros((), device="cpu", pin_memory=True)
         with torch.cuda.stream(self._stream):
             if self._sums:
                 total.copy_(torch.stack(self._sums).sum(), non_blocking=True)

@@ -26,6 +26,7 @@ from dht.clocks import steady_seconds
 from dht.errors import LocalFault, UsageFault
 from peer.mailbox.mailbox import Mailbox
 from peer.mailbox.slots import MergeKind, MergeMessage, WorkKind
+from peer.trainer.devices.at_once import Change, at_once
 from peer.trainer.devices.portion import Portion
 from peer.trainer.devices.rank_orders import ALONE, OrderKind, Ranks
 from peer.trainer.devices.side_stream import SideStream
@@ -61,6 +62,10 @@ class _Progress:
     initial_posted: bool = False
 
 
+def _setting(progress: _Progress, values: Mapping[str, Any]) -> list[Change]:
+    return [partial(setattr, progress, name, value) for name, value in values.items()]
+
+
 _KEPT = ("num_steps", "num_tokens", "base_version", "applied_version", "overdue")
 """What a checkpoint has of it."""
 
@@ -84,6 +89,7 @@ class TrainerLink:
 
     Attributes:
         num_merges: how often the live parameters were changed by what came.
+        clock: seconds.
 
     Raises:
         LocalFault: a parameter of the layout is missing, has another size, or is not contiguous.
@@ -113,7 +119,7 @@ class TrainerLink:
         self._schedule = SendSchedule(sync_every, len(layout.fragments), start_inner_step)
         self._blocks = mode == "sync"
         self._blends = mode == "streaming"
-        self._clock = clock
+        self.clock = clock
         self._pause = pause
         self._progress = [_Progress() for _ in layout.fragments]
         self.num_merges = 0
@@ -221,15 +227,21 @@ class TrainerLink:
 
     # --- every inner step ----------------------------------------------------------------------------------------
 
-    def after_inner_step(self, num_tokens: int, loss: float | None = None, learning_rate: float | None = None) -> None:
+    def after_inner_step(
+        self,
+        num_tokens: int,
+        loss: float | None = None,
+        learning_rate: float | None = None,
+        stop: Callable[[], bool] = lambda: False,
+    ) -> None:
         """Count one inner step of `num_tokens` tokens, merge what came, send what is due. Call it outside autograd.
 
-        Returns at once except in mode "sync" (and there only when `pause` was given).
+        Returns at once except in mode "sync" (and there only when `pause` was given), which waits until `stop`.
 
         Raises:
             LocalFault: live parameters are no longer finite.
         """
-        now = self._clock()
+        now = self.clock()
         self._count(num_tokens, loss, now)
         self._counters.learning_rate = math.nan if learning_rate is None else learning_rate
         self.poll()
@@ -239,12 +251,12 @@ class TrainerLink:
                 progress.overdue = int(not self._try_send(fragment, progress))
         if self._blocks:
             self.settle()
-        self._counters.exchange_seconds += max(0.0, self._clock() - now)
+        self._counters.exchange_seconds += max(0.0, self.clock() - now)
         if self._blocks and self._pause is not None:
-            while self.is_blocked:
+            while self.is_blocked and not stop():
                 self._rest()
                 self.poll()
-        self._last_step_at = self._clock()
+        self._last_step_at = self.clock()
 
     def poll(self) -> None:
         """Post work that has arrived in the outbox, and apply the inbox messages that are due, in order.
@@ -254,16 +266,16 @@ class TrainerLink:
         Raises:
             LocalFault: live parameters were no longer finite when the work was measured.
         """
+        self.portion.take_back()  # an anchor whose end an exception interrupted
         self._sender.settle()
         for message in self.mailbox.inbox.take():
             if message.apply_at_inner_step > self.inner_steps:
                 break
             self._apply(message)
-            self.mailbox.inbox.release(message.slot)
 
     def flush(self, timeout_seconds: float = 0.0) -> bool:
         """Send all unsent work, waiting for free slots at most so long; True when none is left. For an orderly end."""
-        started = self._clock()
+        started = self.clock()
         while True:
             self.poll()
             for fragment, progress in zip(self.layout.fragments, self._progress, strict=True):
@@ -271,7 +283,7 @@ class TrainerLink:
                     self._try_send(fragment, progress)
             self.settle()
             is_done = all(progress.num_steps == 0 for progress in self._progress)
-            if is_done or self._pause is None or self.stop_asked or self._clock() - started >= timeout_seconds:
+            if is_done or self._pause is None or self.stop_asked or self.clock() - started >= timeout_seconds:
                 return is_done
             self._pause(_POLL_SECONDS)
 
@@ -297,8 +309,8 @@ class TrainerLink:
         """
         if self.ranks.is_sharded:
             self.ranks.order(OrderKind.MEASURE)
-        self.portion.put_aside()
         try:
+            self.portion.put_aside()
             versions = [self._show_anchor(fragment) for fragment in self.layout.fragments]
             known = [version for version in versions if version is not None]
             is_whole = len(known) == len(versions)
@@ -366,42 +378,51 @@ class TrainerLink:
             "inner_step": self.inner_steps,
         }
         gather = partial(self.ranks.gather_work, self.portion, fragment, side=self._sender.side)
-        posted = self._sender.try_send(fragment, gather, facts)
-        if posted:
-            self.ranks.measure_anew(self.portion, fragment)
-            progress.num_steps = progress.num_tokens = 0
-            progress.base_version = progress.applied_version
-            progress.awaits_newer_than = progress.applied_version if self._blocks else None
-        return posted
+        begun = {
+            "num_steps": 0,
+            "num_tokens": 0,
+            "base_version": progress.applied_version,
+            "awaits_newer_than": progress.applied_version if self._blocks else None,
+        }
+
+        def measuring_anew() -> list[Change]:
+            return [*self.ranks.measuring_anew(self.portion, fragment), *_setting(progress, begun)]
+
+        return self._sender.try_send(fragment, gather, facts, measuring_anew)
 
     @torch.no_grad()
     def _apply(self, message: MergeMessage) -> None:
+        """Merge a message and give its slot back. What an exception interrupts is gone on with when it comes again."""
         self.num_merges += 1
         progress = self._progress[message.fragment]
+        release = self.mailbox.inbox.releasing(message.slot)
         if self._blends and message.kind == MergeKind.REBASE and message.version == progress.applied_version:
             # x keeps a share of every anchor it was blended with; the newest one is in it already.
             progress.is_set = True
+            release()
             return
         is_whole = message.kind in (MergeKind.SET, MergeKind.REBASE)
         posted = self._unabsorbed(message.fragment) if is_whole else []
         fragment, values = self.layout.fragments[message.fragment], torch.from_numpy(message.values)
         for work in posted:
             values = values - work
-        self.ranks.merge(self.portion, fragment, message.kind, values, message.merge_alpha)
+        self.ranks.merge(self.portion, fragment, message.kind, values, message.merge_alpha, message.sequence)
+        merged: dict[str, Any] = {"applied_version": message.version}
         if message.kind == MergeKind.SET:
-            progress.num_steps = progress.num_tokens = 0
-            progress.awaits_newer_than = None  # what was sent will not come back
-        progress.is_set |= is_whole
-        progress.applied_version = message.version
+            # What was sent will not come back.
+            merged |= {"num_steps": 0, "num_tokens": 0, "awaits_newer_than": None}
+        if is_whole:
+            merged["is_set"] = True
         if message.kind in (MergeKind.SET, MergeKind.BLEND) or progress.num_steps == 0:
-            progress.base_version = message.version
+            merged["base_version"] = message.version
         if progress.awaits_newer_than is not None and message.version > progress.awaits_newer_than:
-            progress.awaits_newer_than = None
-            now = self._clock()
+            merged["awaits_newer_than"] = None
+            now = self.clock()
             if self._pause is None and self._last_step_at is not None:
                 self._counters.wait_seconds += max(0.0, now - self._last_step_at)
             self._last_step_at = now
         self.mailbox.states[message.fragment].applied_version = message.version
+        at_once([*_setting(progress, merged), release])
 
     def _unabsorbed(self, fragment: int) -> list[torch.Tensor]:
         """Work that lies in the outbox: not in L any more, and not yet in what the network side shows."""
@@ -431,9 +452,9 @@ class TrainerLink:
 
     def _rest(self) -> None:
         assert self._pause is not None
-        before = self._clock()
+        before = self.clock()
         self._pause(_POLL_SECONDS)
-        self._counters.wait_seconds += max(0.0, self._clock() - before)
+        self._counters.wait_seconds += max(0.0, self.clock() - before)
 
     def wait_for_data(self, *, is_first: bool) -> float:
         """Rest for a moment because no data is here; returns the seconds. `is_first`: of one such wait.
@@ -478,11 +499,11 @@ class TrainerLink:
     ) -> bool:
         if self._pause is None:
             raise LocalFault("this link was made without `pause`; poll try_post_initial() and try_ready() instead")
-        started = self._clock()
+        started = self.clock()
         while not is_done():
             if stop() or self.stop_asked:
                 return False
-            if self._clock() - started > timeout_seconds:
+            if self.clock() - started > timeout_seconds:
                 raise LocalFault(
                     f"waited {timeout_seconds:g} s for {awaited}; see its log lines above, or raise --join-timeout"
                 )

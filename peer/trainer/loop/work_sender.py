@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -13,6 +14,7 @@ from averaging.finite_values import all_finite
 from averaging.outer.fragment_layout import Fragment
 from dht.errors import LocalFault
 from peer.mailbox.slots import Draft, Outbox, WorkKind
+from peer.trainer.devices.at_once import Change, at_once
 from peer.trainer.devices.side_stream import Arrival, SideStream
 
 
@@ -28,29 +30,36 @@ class WorkSender:
         self.side = side
         self._under_way: deque[tuple[Fragment, Draft, dict[str, int], Arrival]] = deque()
 
-    def try_send(self, fragment: Fragment, gather: Callable[[Tensor], None], facts: dict[str, int]) -> bool:
+    def try_send(
+        self,
+        fragment: Fragment,
+        gather: Callable[[Tensor], None],
+        facts: dict[str, int],
+        then: Callable[[], list[Change]],
+    ) -> bool:
         """Let `gather` begin to write a fragment's work into a free slot; False at once when there is none.
 
         Afterwards the parameters may change: what was measured is on its way.
 
         Args:
             facts: what `Outbox.post` takes with it.
+            then: what changes at the moment in which the work is this peer's no longer.
 
         Raises:
             LocalFault: the work is not finite; it was not sent. With `side`, `settle` says so.
         """
+        # Of a send that an exception ended, the slot is still taken.
+        self._outbox.drop_all_but([waiting[1] for waiting in self._under_way])
         draft = self._outbox.draft(fragment.index)
         if draft is None:
             return False
-        try:
-            gather(torch.from_numpy(draft.values))
-        except BaseException:
-            self._outbox.drop(draft)
-            raise
+        gather(torch.from_numpy(draft.values))
         if self.side is None:
-            self._post(fragment, draft, facts, is_finite=all_finite(draft.values))
+            self._check(fragment, draft, facts, is_finite=all_finite(draft.values))
+            at_once([*then(), *self._outbox.posting(draft, WorkKind.WORK, **facts)])
         else:
-            self._under_way.append((fragment, draft, facts, self.side.mark()))
+            waiting = (fragment, draft, facts, self.side.mark())
+            at_once([*then(), partial(self._under_way.append, waiting)])
         return True
 
     def settle(self, *, wait: bool = False) -> None:
@@ -65,11 +74,13 @@ class WorkSender:
                 mark.synchronize()
             elif not mark.query():
                 return
-            self._under_way.popleft()
             is_finite = math.isfinite(mark.total) or all_finite(draft.values)
-            self._post(fragment, draft, facts, is_finite=is_finite)
+            if not is_finite:
+                self._under_way.popleft()
+            self._check(fragment, draft, facts, is_finite=is_finite)
+            at_once([self._under_way.popleft, *self._outbox.posting(draft, WorkKind.WORK, **facts)])
 
-    def _post(self, fragment: Fragment, draft: Draft, facts: dict[str, int], *, is_finite: bool) -> None:
+    def _check(self, fragment: Fragment, draft: Draft, facts: dict[str, int], *, is_finite: bool) -> None:
         if not is_finite:
             self._outbox.drop(draft)
             names = ", ".join(piece.name for piece in fragment.pieces[:3])
@@ -78,4 +89,3 @@ class WorkSender:
                 f"step {facts['inner_step']}; expected finite numbers; nothing of it was sent; lower the learning "
                 "rate and join again, to go on from what other members or this peer's newest checkpoint have"
             )
-        self._outbox.post(draft, WorkKind.WORK, **facts)

@@ -15,6 +15,7 @@ from averaging.outer.fragment_layout import build_layout
 from dht.errors import LocalFault
 from peer.mailbox.mailbox import Mailbox
 from peer.mailbox.slots import MergeKind, WorkKind
+from peer.trainer.devices.at_once import at_once
 from peer.trainer.devices.portion import CARRIED, ROUNDED, Portion
 from peer.trainer.loop.mailbox_link import TrainerLink
 from tests.kit.clock import Clock
@@ -98,7 +99,7 @@ def test_live_is_what_the_network_shows_minus_local_work(dtype, actions):
             local += before - parameter.detach().double()
         elif action == "send":
             shown, local = shown - local, torch.zeros(8, dtype=torch.float64)
-            portion.measure_anew(fragment)
+            at_once(portion.measuring_anew(fragment))
         elif action == "add":
             portion.merge(fragment, MergeKind.ADD, change, 0.0)
             shown = shown + change.double()

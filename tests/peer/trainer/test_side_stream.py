@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -245,6 +246,17 @@ def test_a_device_that_failed_is_closed_without_another_error(monkeypatch):
     stream.close()
     stream.close()
     assert [call[0] for call in runtime.calls] == ["pin"]
+
+
+def test_sums_arrive_here_whatever_the_default_device_is(monkeypatch):
+    zeros = torch.zeros
+    monkeypatch.setattr(torch, "zeros", lambda size, pin_memory=False, **given: zeros(size, **given))  # no driver here
+    monkeypatch.setattr(torch.cuda, "stream", OnDevice)
+    monkeypatch.setattr(torch.cuda, "Event", lambda: SimpleNamespace(record=lambda stream: None))
+    stream = stream_with(monkeypatch, Runtime(0), zeros(8, dtype=torch.uint8))
+    with torch.device("meta"):
+        arrival = stream.mark()
+    assert arrival.total == 0.0
 
 
 @pytest.mark.parametrize(("outcome", "is_pinned"), [(0, True), (2, False)])
