@@ -6,6 +6,8 @@ The files, each built on those above it:
     frozen_parameters.py   whether what is not trained is what it was
     optimizer_options.py   which options of an optimizer its owner changed since a checkpoint (pure)
     several_optimizers.py  the optimizers of one module as one: when an inner step is over
+    absolute_state.py      values of parameters that optimizers keep, and that move with them
+    missing_steps.py       whether a loop trains beside its session
     inner_step.py          one inner step on all of a peer's devices
     work_sender.py         local work on its way into the outbox
     mailbox_link.py        measures local work, sends it, merges what comes back

@@ -29,8 +29,10 @@ from torch import nn
 
 from dht.errors import LocalFault, UsageFault
 from peer.trainer.data.context_blocks import Groups, OneGroup
+from peer.trainer.loop.absolute_state import AbsoluteState
 from peer.trainer.loop.checkpoint_portion import Stateful, check_state, warn_of_schedule
 from peer.trainer.loop.mailbox_link import TrainerLink
+from peer.trainer.loop.missing_steps import MissingSteps
 from peer.trainer.loop.several_optimizers import Optimizer, Optimizers
 from peer.trainer.loop.trainer_checkpoint import TrainerKeeper
 from peer.trainer.model.evaluation import evaluating
@@ -96,6 +98,7 @@ class LocalTraining:
         order: OrderKind = "random",
     ) -> None:
         self._optimizers = Optimizers(optimizer, module)
+        self._absolute = AbsoluteState(self._optimizers.layers, self._optimizers.all)
         self.module = module
         self.link = link
         self._stop = stop
@@ -114,16 +117,22 @@ class LocalTraining:
         self._keeper: TrainerKeeper | None = None
         self._follows_run = False
         self.stepped_by: threading.Thread | None = None
+        trained = [parameter for parameter in module.parameters() if parameter.requires_grad]
+        self._missing = MissingSteps(trained, link.clock)
+        self._last_measured: Callable[[], float] | None = None
         self._state = state or {}
         check_state(self._state)
         if checkpoints is not None:
             self._keeper = TrainerKeeper(
                 *(checkpoints, link, module, self._optimizers.all, self._counts, self._order),
                 state=state,
+                absolute=self._absolute,
             )
 
     def __enter__(self) -> Self:
         self._optimizers.hook(self._take_waiting, self._after_step)
+        self._absolute.look()
+        self.link.portion.find_copies = self._absolute.look
         if self._ready_timeout_seconds is not None:
             try:
                 self.link.post_initial(self._ready_timeout_seconds, self._stop)
@@ -136,6 +145,7 @@ class LocalTraining:
             except BaseException:
                 self._optimizers.unhook()
                 raise
+        self._missing.begin()
         return self
 
     def __exit__(
@@ -143,9 +153,14 @@ class LocalTraining:
     ) -> None:
         self._take_waiting()
         self._optimizers.unhook()
-        if kind is None:
-            self.link.flush(FLUSH_SECONDS)
-        self.link.finish()
+        try:
+            if kind is None and self._last_measured is not None and self.link.is_unmeasured:
+                # Nobody else measures the last anchor: the run has ended, or this peer was the only one.
+                self.evaluate(self._last_measured)
+        finally:
+            if kind is None:
+                self.link.flush(FLUSH_SECONDS)
+            self.link.finish()
 
     def let_go(self) -> None:
         """From now on the optimizers are stepped without a word to the network side."""
@@ -161,6 +176,7 @@ class LocalTraining:
     def rest(self, is_resting: Callable[[], bool]) -> None:
         """The owner paused training: take what comes and keep what is asked for, until they go on or stop."""
         self.link.rest(lambda: is_resting() and not self.should_stop, self.idle)
+        self._missing.begin()
 
     @property
     def optimizers(self) -> tuple[Optimizer, ...]:
@@ -197,7 +213,9 @@ class LocalTraining:
 
         Raises:
             StoppedWaiting: before any of them was there.
+            UsageFault: the loop steps another optimizer.
         """
+        self._missing.called()
         self._take_waiting()
         positions = self._order.next(num_blocks, context, groups)
         if positions is None:
@@ -241,8 +259,10 @@ class LocalTraining:
                 this peer's work in the mean.
 
         Raises:
-            UsageFault: `tokens` is no whole number from 1 on, or of too many for a step, or `loss` is no number.
+            UsageFault: `tokens` is no whole number from 1 on, or of too many for a step, `loss` is no number, or the
+                loop steps another optimizer.
         """
+        self._missing.called()
         if tokens is not None:
             self._reported_tokens += _counted(tokens, self._reported_tokens)
         if loss is not None:
@@ -254,7 +274,11 @@ class LocalTraining:
         self._losses.clear()
 
     def evaluate(self, held_out_loss: Callable[[], float]) -> tuple[float, int] | None:
-        """Measure `held_out_loss` on the anchor, in evaluation mode; see `TrainerLink.evaluate_on_anchor`."""
+        """Measure `held_out_loss` on the anchor, in evaluation mode; see `TrainerLink.evaluate_on_anchor`.
+
+        Leaving in an orderly way does it once more if the anchor has moved since.
+        """
+        self._last_measured = held_out_loss
         with evaluating(self.module), self._showing():
             return self.link.evaluate_on_anchor(held_out_loss)
 
@@ -313,7 +337,9 @@ class LocalTraining:
         # Work of no tokens has no weight in the mean: a loop with its own order of data counts one per step.
         num_tokens = self._reported_tokens or max(1, self._num_tokens)
         self.skip_step()
-        self.link.after_inner_step(num_tokens, loss, self._optimizers.learning_rate)
+        self._absolute.look()
+        self._missing.begin()
+        self.link.after_inner_step(num_tokens, loss, self._optimizers.learning_rate, lambda: self.should_stop)
         if self._keeper is not None:
             self._keeper.after_step()
 

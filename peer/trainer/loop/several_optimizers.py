@@ -20,8 +20,8 @@ Optimizer = torch.optim.Optimizer
 _INNER_NAMES = ("optimizer", "_optimizer", "_base_optimizer", "base_optimizer")
 """Under which wrappers keep what they wrap."""
 _MAX_WRAPPERS = 8
-MAX_STEPS_ALONE = 100
-"""Of one optimizer without any of another: GANs take 5 of a critic, and a scaler that skips a part takes a few."""
+MAX_STEPS_ALONE = 1000
+"""Of one optimizer without any of another: a WGAN takes up to 100 of its critic."""
 
 
 class Optimizers:
@@ -32,6 +32,7 @@ class Optimizers:
 
     Attributes:
         all: the optimizers themselves, in the given order.
+        layers: these and their wrappers.
 
     Raises:
         UsageFault: they do not hold all trained parameters of `module`, or one of them holds none.
@@ -40,6 +41,7 @@ class Optimizers:
     def __init__(self, given: Optimizer | Sequence[Optimizer], module: nn.Module) -> None:
         several = [*given] if isinstance(given, Sequence) else [given]
         self.all = tuple(innermost(optimizer) for optimizer in several)
+        self.layers = tuple(layer for optimizer in several for layer in layers_of(optimizer))
         _check_held(self.all, module)
         self._steps = [0] * len(self.all)
         self._hooks: list[RemovableHandle] = []
@@ -89,6 +91,16 @@ class Optimizers:
         return False
 
 
+def layers_of(optimizer: Any) -> list[Any]:
+    """An optimizer and what it wraps, outside in."""
+    layers: list[Any] = []
+    while optimizer is not None and len(layers) < _MAX_WRAPPERS:
+        layers.append(optimizer)
+        inner = (getattr(optimizer, name, None) for name in _INNER_NAMES)
+        optimizer = next((one for one in inner if one is not None), None)
+    return layers
+
+
 def innermost(optimizer: Optimizer) -> Optimizer:
     """The optimizer itself, out of wrappers such as those of accelerate, Lightning's Fabric and timm.
 
@@ -98,13 +110,11 @@ def innermost(optimizer: Optimizer) -> Optimizer:
     Raises:
         UsageFault: there is no `torch.optim.Optimizer` with hooks in it.
     """
-    found: Any = optimizer
-    for _ in range(_MAX_WRAPPERS):
-        is_made = hasattr(found, "_optimizer_step_post_hooks")
-        if isinstance(found, Optimizer) and is_made and getattr(type(found).step, "hooked", False):
-            return found
-        inner = (getattr(found, name, None) for name in _INNER_NAMES)
-        found = next((one for one in inner if one is not None), None)
+    for layer in layers_of(optimizer):
+        # Dicts for hooks of steps are there in some wrappers that its `__init__` has not made.
+        is_made = hasattr(layer, "_optimizer_state_dict_pre_hooks")
+        if isinstance(layer, Optimizer) and is_made and getattr(type(layer).step, "hooked", False):
+            return layer
     raise UsageFault(
         f"the optimizer is a {type(optimizer).__name__}, whose steps call no hooks; expected a torch.optim.Optimizer "
         "that its own __init__ has made, or a wrapper that has one as `optimizer`; give the optimizer itself."

@@ -141,9 +141,6 @@ class Trainer:
                 age = self.training.optimizer_age
                 if age > before and self._evaluate_every_steps and age % self._evaluate_every_steps == 0:
                     self.evaluate()
-            # Nobody else measures the last anchor: the run has ended, or this peer was the only one.
-            if self._evaluate_every_steps and self.link.is_unmeasured:
-                self.evaluate()
 
     def evaluate(self) -> tuple[float, int] | None:
         """(held-out loss of the anchor in nats per token, sum of its versions); None while the anchor is torn."""

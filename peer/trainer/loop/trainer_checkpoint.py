@@ -29,6 +29,7 @@ from peer.checkpoint.tensor_files import TensorSpec
 from peer.memory.least_memory import all_memory_bytes
 from peer.trainer.devices.portion import Part
 from peer.trainer.devices.rank_orders import OrderKind
+from peer.trainer.loop.absolute_state import AbsoluteState
 from peer.trainer.loop.checkpoint_portion import PortionKeeper, Stateful, random_states, specs_of
 from peer.trainer.loop.checkpoint_tensors import write_tensors
 from peer.trainer.loop.checkpoint_values import Held, split
@@ -50,6 +51,7 @@ class TrainerKeeper:
         order: of the data, which goes on where it was.
         open_file: makes files.
         state: see `PortionKeeper`.
+        absolute: what the optimizers keep of the parameters' values.
     """
 
     def __init__(
@@ -62,8 +64,10 @@ class TrainerKeeper:
         order: BlockOrder,
         open_file: OpenFile = open_new,
         state: Mapping[str, Stateful] | None = None,
+        absolute: AbsoluteState | None = None,
     ) -> None:
         self._folder = folder
+        self._absolute = absolute or AbsoluteState((), ())
         self._link = link
         self._kept = PortionKeeper(folder, link.portion, module, optimizers, link.ranks, state)
         self._counts = counts
@@ -136,6 +140,7 @@ class TrainerKeeper:
             "accounts": self._link.accounts(),
             "loop": {"num_steps": optimizer_age},
             "frozen": self._kept.frozen,
+            "absolute": self._absolute.names,
             **kept,
             **passing.facts,
         }
@@ -170,6 +175,7 @@ class TrainerKeeper:
             return None
         self._link.resume(facts["accounts"])
         self._order.restore(facts.get("order", {}))
+        self._absolute.resume(facts.get("absolute"))
         # Of an own loop earlier versions said nothing: all of its steps.
         age: int = facts["loop"].get("num_steps", self._link.inner_steps)
         return age

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from contextlib import nullcontext
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from averaging.arrays import F32
 from dht.errors import LocalFault, UsageFault
 from peer.mailbox.mailbox import Mailbox
 from peer.mailbox.slots import MergeKind, WorkKind
+from peer.trainer.loop.local_training import LocalTraining
 from peer.trainer.loop.mailbox_link import TrainerLink
 from tests.kit.clock import Clock
 from tests.kit.trainer.trainer_link import flat, fragments_joined, link_of, module_of, move
@@ -283,6 +285,32 @@ def test_sync_ends_waiting_when_the_network_side_stops():
     clock.on_pause = lambda: setattr(link.mailbox.network, "stop", 1)
     link.after_inner_step(1)
     assert link.stop_asked
+
+
+@pytest.mark.parametrize("has_ended", [False, True])
+def test_sync_ends_waiting_when_the_owner_stops_or_the_network_process_has_ended(has_ended):
+    clock = Clock(1000.0)
+    module = module_of()
+    link = link_of(module, num_fragments=1, sync_every=1, mode="sync", clock=clock, pause=clock.pause)
+    looks = []
+
+    def look():
+        looks.append(1)
+        assert len(looks) < 1000, "still waits"
+
+    def stop():
+        if has_ended and len(looks) >= 5:
+            raise LocalFault("the network process ended again and again")
+        return len(looks) >= 5
+
+    clock.on_pause = look
+    optimizer = torch.optim.SGD(module.parameters(), 0.1)
+    with LocalTraining(module, optimizer, link, seed=1, peer_id="me", stop=stop):
+        module(torch.ones(1, 3)).sum().backward()
+        with pytest.raises(LocalFault, match="again and again") if has_ended else nullcontext():
+            optimizer.step()
+        looks.clear() if has_ended else None
+    assert link.inner_steps == 1
 
 
 def test_sync_without_pause_leaves_the_waiting_to_the_caller():

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
 from torch import nn
 
-from dht.errors import LocalFault
+from dht.errors import LocalFault, UsageFault
+from peer.trainer.loop.local_training import LocalTraining
+from peer.trainer.loop.missing_steps import FEW_CALLS, MAX_CALLS, PATIENCE_SECONDS
 from peer.trainer.loop.several_optimizers import MAX_STEPS_ALONE, Optimizers
+from tests.kit.clock import Clock
+from tests.kit.trainer.trainer_link import link_of
 
 
 def module_of() -> nn.Sequential:
@@ -46,7 +52,7 @@ def test_a_loop_that_steps_only_one_of_them_is_told() -> None:
     Optimizers(pair, module).hook(lambda: None, lambda: None)
     for _ in range(MAX_STEPS_ALONE - 1):
         pair[1].step()
-    with pytest.raises(LocalFault, match=r"optimizer 1 \(AdamW\) has taken 100 steps and optimizer 0 \(SGD\) none"):
+    with pytest.raises(LocalFault, match=r"optimizer 1 \(AdamW\) has taken 1000 steps and optimizer 0 \(SGD\) none"):
         pair[1].step()
 
 
@@ -74,3 +80,68 @@ def test_torchs_muon_beside_adamw() -> None:
     matrices = [parameter for parameter in module.parameters() if parameter.dim() == 2]
     rest = [parameter for parameter in module.parameters() if parameter.dim() != 2]
     Optimizers([torch.optim.Muon(matrices), torch.optim.AdamW(rest)], module)
+
+
+def training_of(module: nn.Module, optimizer: torch.optim.Optimizer, clock: Clock) -> LocalTraining:
+    link = link_of(module, sync_every=10_000, clock=clock)
+    return LocalTraining(module, optimizer, link, seed=1, peer_id="me").__enter__()
+
+
+def one_step(
+    training: LocalTraining, module: nn.Module, optimizer: torch.optim.Optimizer, micro_batches: int = 1
+) -> None:
+    """As own loops do it."""
+    optimizer.zero_grad()
+    for _ in range(micro_batches):
+        training.next_positions(2, 0, 100)
+        module(torch.ones(2, 3)).square().mean().backward()
+        training.report(1.0)
+    optimizer.step()
+
+
+def steps_until_told(training: LocalTraining, clock: Clock, seconds: float, step: Callable[[], object]) -> int:
+    """How many steps a loop takes until a sentence says that none of them was counted."""
+    for number in range(2 * MAX_CALLS):
+        try:
+            step()
+        except UsageFault as fault:
+            assert "without a step of the optimizer that join() was given" in str(fault)  # noqa: PT017
+            return number
+        clock.now += seconds
+    raise AssertionError("not a word")
+
+
+@pytest.mark.parametrize("seconds", [0.0, 3.0])
+@pytest.mark.parametrize("first", [0, 1, 30])
+def test_a_loop_that_makes_its_optimizer_anew_is_told(first: int, seconds: float) -> None:
+    module, clock = module_of(), Clock(1000.0)
+    optimizer = torch.optim.AdamW(module.parameters())
+    training = training_of(module, optimizer, clock)
+    for _ in range(first):
+        one_step(training, module, optimizer)
+    another = torch.optim.SGD(module.parameters(), 0.01)
+    num_steps = steps_until_told(training, clock, seconds, lambda: one_step(training, module, another))
+    assert training.link.inner_steps == first
+    assert num_steps <= (max(FEW_CALLS, PATIENCE_SECONDS / seconds) if seconds else MAX_CALLS / 2)
+
+
+def test_a_loop_that_steps_another_model_is_told() -> None:
+    module, another, clock = module_of(), module_of(), Clock(1000.0)
+    training = training_of(module, torch.optim.AdamW(module.parameters()), clock)
+    theirs = torch.optim.AdamW(another.parameters())
+    assert steps_until_told(training, clock, 3.0, lambda: one_step(training, another, theirs)) <= 50
+
+
+def test_a_loop_that_accumulates_for_minutes_is_not_disturbed() -> None:
+    module, clock = module_of(), Clock(1000.0)
+    optimizer = torch.optim.SGD(module.parameters(), 0.01)
+    training = training_of(module, optimizer, clock)
+    for _ in range(2):
+        optimizer.zero_grad()
+        for _ in range(MAX_CALLS):
+            training.next_positions(2, 0, 100)
+            module(torch.ones(2, 3)).square().mean().backward()
+            training.report(1.0)
+            clock.now += 1.0
+        optimizer.step()
+    assert training.link.inner_steps == 2

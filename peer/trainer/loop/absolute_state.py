@@ -1,0 +1,190 @@
+"""Values of parameters that an optimizer keeps: slow weights, float32 masters, the iterate of a schedule-free one.
+
+A merge moves a parameter. What its optimizer keeps at the old place would pull it back in the next steps, and that
+would be measured as this peer's own work. So these copies move as well. Moments and other averages of gradients stay.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from peer.trainer.devices.portion import Beside, is_sharded
+
+NEAR = 0.1
+"""Distance from the parameters, relative to their norm, of copies that have just been made."""
+_NO_COPIES = ("state", "param_groups", "defaults")
+_MAX_DEPTH = 4
+"""Of lists in lists, such as one for each parameter of each group."""
+
+_Pair = tuple[Tensor, Tensor]
+
+
+class AbsoluteState:
+    """Finds the copies in optimizers and their wrappers.
+
+    Args:
+        holders: optimizers, and wrappers that keep values too, outside in.
+        saved: those of them whose state comes back from a checkpoint.
+    """
+
+    def __init__(self, holders: Sequence[Any], saved: Sequence[Any]) -> None:
+        self._holders = tuple(holders)
+        self._saved = {id(optimizer) for optimizer in saved}
+        self._is_absolute: dict[str, bool] = {}
+        self._listed: dict[int, list[Tensor]] = {}
+        """Copies that no state has under their parameter, by the parameter's id."""
+        self._num_seen = -1
+
+    @property
+    def names(self) -> list[str]:
+        """What is known to be copies, to be kept for a later session."""
+        return sorted(name for name, is_absolute in self._is_absolute.items() if is_absolute)
+
+    def resume(self, names: Any) -> None:
+        """Go on from the `names` of an earlier session, whose states of the saved optimizers are back already.
+
+        What no checkpoint has begins anew at the parameters.
+        """
+        known = names if isinstance(names, list) else []
+        self._is_absolute |= {name: True for name in known if isinstance(name, str)}
+        self._num_seen = -1
+        self.look()
+        with torch.no_grad():
+            for holder, name, pairs in self._found():
+                is_saved = id(holder) in self._saved and name.partition(".")[2].startswith("state.")
+                for parameter, copy in pairs if self._is_absolute.get(name) and not is_saved else ():
+                    copy.copy_(parameter)
+
+    @torch.no_grad()
+    def look(self) -> Beside:
+        """Notice what is new since the last look, before the next merge; returns `beside`."""
+        num_seen = sum(_num_kept(holder) for holder in self._holders)
+        if num_seen == self._num_seen and not self._listed:
+            return self.beside
+        self._num_seen, listed = num_seen, dict[int, list[Tensor]]()
+        for _, name, pairs in self._found():
+            if name not in self._is_absolute and (is_near := _are_near(pairs)) is not None:
+                self._is_absolute[name] = is_near
+            if self._is_absolute.get(name) and ".state." not in name:
+                for parameter, copy in pairs:
+                    listed.setdefault(id(parameter), []).append(copy)
+        self._listed = listed
+        return self.beside
+
+    def beside(self, parameter: Tensor) -> list[Tensor]:
+        """The copies of a parameter's values, flat, each once."""
+        found = list(self._listed.get(id(parameter), ()))
+        if any(self._is_absolute.values()):
+            for number, holder in enumerate(self._holders):
+                values = _state_of(holder).get(parameter, {})
+                found += [
+                    tensor
+                    for key, tensor in values.items()
+                    if self._is_absolute.get(f"{number}.state.{key}") and _is_like(tensor, parameter)
+                ]
+        return [copy.detach().view(-1) for copy in {id(copy): copy for copy in found}.values()]
+
+    def _found(self) -> Iterator[tuple[Any, str, list[_Pair]]]:
+        """(holder, name, (parameter, tensor of its shape)) of all that may be copies."""
+        for number, holder in enumerate(self._holders):
+            for name, pairs in _in_state(holder).items():
+                yield holder, f"{number}.state.{name}", pairs
+            for name, pairs in _in_lists(holder).items():
+                yield holder, f"{number}.{name}", pairs
+
+
+def _state_of(holder: Any) -> Mapping[Any, Mapping[Any, Any]]:
+    state = getattr(holder, "state", None)
+    if not isinstance(state, Mapping):
+        return {}
+    return {key: values for key, values in state.items() if isinstance(values, Mapping)}
+
+
+def _num_kept(holder: Any) -> int:
+    """How much a holder keeps: it grows when something is new."""
+    kept = [*_state_of(holder).values(), *getattr(holder, "param_groups", ())]
+    lists = [value for value in getattr(holder, "__dict__", {}).values() if isinstance(value, list | tuple | dict)]
+    return sum(map(len, kept)) + sum(map(len, lists))
+
+
+def _is_like(tensor: Any, parameter: Tensor) -> bool:
+    """Whether it may have the parameter's values: of its shape, in memory of its own."""
+    return (
+        isinstance(tensor, Tensor)
+        and tensor.shape == parameter.shape
+        and tensor.is_floating_point()
+        and tensor.is_contiguous()
+        and not is_sharded(tensor)
+        and not is_sharded(parameter)
+        and tensor.data_ptr() != parameter.data_ptr()
+        and tensor.numel() > 0
+    )
+
+
+def _in_state(holder: Any) -> dict[str, list[_Pair]]:
+    """By name in a state; a name that has another shape than the parameter's anywhere, such as a count, has none."""
+    found: dict[str, list[_Pair]] = {}
+    others: set[str] = set()
+    for parameter, values in _state_of(holder).items():
+        for key, tensor in values.items() if isinstance(parameter, Tensor) else ():
+            if _is_like(tensor, parameter):
+                found.setdefault(str(key), []).append((parameter, tensor))
+            elif isinstance(tensor, Tensor):
+                others.add(str(key))
+    return {name: pairs for name, pairs in found.items() if name not in others}
+
+
+def _in_lists(holder: Any) -> dict[str, list[_Pair]]:
+    """By name of an attribute, or of an entry of a parameter group: lists beside those of the parameters."""
+    groups = getattr(holder, "param_groups", None)
+    groups = [group for group in groups if isinstance(group, dict)] if isinstance(groups, list) else []
+    parameters = [parameter for group in groups for parameter in group.get("params", ())]
+    places = {name: value for name, value in getattr(holder, "__dict__", {}).items() if name not in _NO_COPIES}
+    for group in groups:
+        for name, value in group.items():
+            if name != "params" and isinstance(value, list | tuple | dict):
+                places.setdefault(f"param_groups.{name}", []).append(value)
+    found = {}
+    for name, value in places.items():
+        if isinstance(value, list | tuple | dict) and (pairs := _matched([*_tensors(value)], parameters)):
+            found[name] = pairs
+    return found
+
+
+def _tensors(value: Any, depth: int = 0) -> Iterator[tuple[Tensor | None, Tensor]]:
+    """(parameter under which it is kept, if any, tensor), in order."""
+    if depth < _MAX_DEPTH and isinstance(value, list | tuple | dict):
+        for key, one in value.items() if isinstance(value, dict) else ((None, one) for one in value):
+            if isinstance(one, Tensor):
+                yield key if isinstance(key, Tensor) else None, one
+            else:
+                yield from _tensors(one, depth + 1)
+
+
+def _matched(tensors: list[tuple[Tensor | None, Tensor]], parameters: list[Tensor]) -> list[_Pair]:
+    """Each tensor with its parameter: the one under which it is kept, or the nearest place in order that fits."""
+    own = {id(parameter) for parameter in parameters}
+    left, pairs = list(parameters), []
+    for key, tensor in tensors:
+        if id(tensor) in own:
+            continue
+        fitting = [one for one in left if (key is None or one is key) and _is_like(tensor, one)]
+        if fitting:
+            parameter = next((one for one in fitting if _are_near([(one, tensor)])), fitting[0])
+            left = [one for one in left if one is not parameter]
+            pairs.append((parameter, tensor))
+    return pairs
+
+
+def _are_near(pairs: Sequence[_Pair]) -> bool | None:
+    """Whether tensors have the values of their parameters, nearly; None while the parameters are all zero."""
+    distance = norm = 0.0
+    for parameter, tensor in pairs:
+        values = parameter.detach().float()
+        distance += float((tensor.detach().to(values.device, torch.float32) - values).square().sum())
+        norm += float(values.square().sum())
+    return distance < NEAR**2 * norm if norm else None
