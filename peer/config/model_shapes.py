@@ -22,6 +22,11 @@ WRAPPER_CLASSES = ("DataParallel", "DistributedDataParallel", "AveragedModel")
 """Of torch. They keep what they wrap as `module`, which may be anybody's name."""
 
 
+_LARGEST_STATISTIC = 2.0**126
+"""Larger numbers, and infinity, do not travel."""
+_LARGEST_OF_ADDED_MASKS = -1000.0
+"""What hides a place: its share of a softmax is zero in any format."""
+
 Shapes = list[tuple[str, tuple[int, ...]]]
 """(name, shape) of parameters or buffers, in order."""
 
@@ -97,24 +102,43 @@ def trained_parameters(module: OwnModule) -> list[tuple[str, Any]]:
     ]
 
 
-def shared_buffers(module: OwnModule) -> list[tuple[str, Any]]:
+def shared_buffers(module: OwnModule, num_values: int | None = None) -> list[tuple[str, Any]]:
     """(bare name, tensor) of the buffers that a run with `buffers = "mean"` averages, in the module's own order.
 
-    Those of real numbers that are saved with the module, each once. Counts stay each peer's own.
+    Those of real numbers that are saved with the module, each once, unless they are masks. Counts stay each peer's own.
+
+    Args:
+        num_values: of the run's; one that was made by earlier software averages masks too.
     """
     # Some wrappers save what they wrap under its own names.
     saved = {bare_name(name, module) for name in module.state_dict()}
     buffers = ((bare_name(name, module), buffer) for name, buffer in module.named_buffers())
-    return [
+    everything = [
         (name, buffer)
         for name, buffer in buffers
         if name in saved and buffer.dtype.is_floating_point and buffer.numel()
     ]
+    statistics = [(name, buffer) for name, buffer in everything if not _is_mask(buffer)]
+    is_of_all = num_values == sum(buffer.numel() for _, buffer in everything)
+    return everything if is_of_all else statistics
+
+
+def _is_mask(buffer: Any) -> bool:
+    """Whether values are there to be added or multiplied, the same at every peer: statistics are never like that."""
+    if buffer.is_meta:
+        return False
+    values = buffer.detach().float()
+    if not float(values.abs().max()) < _LARGEST_STATISTIC:  # or NaN
+        return True
+    others = values[values != 0]
+    is_mixed = 0 < others.numel() < values.numel()
+    return is_mixed and (bool((others == 1).all()) or bool((others <= _LARGEST_OF_ADDED_MASKS).all()))
 
 
 def averaged_parts(module: OwnModule, manifest: RunManifest) -> tuple[list[tuple[str, Any]], list[tuple[str, Any]]]:
     """(bare name, tensor) of the parameters and of the buffers that a run averages, in the order of its fragments."""
-    return trained_parameters(module), shared_buffers(module) if manifest.model.buffers == "mean" else []
+    is_mean = manifest.model.buffers == "mean"
+    return trained_parameters(module), shared_buffers(module, manifest.model.num_buffer_values) if is_mean else []
 
 
 def tensor_shapes(tensors: Iterable[tuple[str, Any]]) -> Shapes:

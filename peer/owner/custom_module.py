@@ -70,7 +70,9 @@ def chosen_buffers(module: OwnModule, asked: str | None) -> Buffers:
     if asked not in (None, "local", "mean"):
         raise UsageFault(f"buffers is {asked!r}; expected 'local' or 'mean'; leave it out for the usual choice.")
     if asked == "mean" and not num_values:
-        raise UsageFault("buffers is 'mean', and the module has none of real numbers that are saved; leave it out.")
+        raise UsageFault(
+            "buffers is 'mean', and the module has none of real numbers that are saved, besides masks; leave it out."
+        )
     is_mean = averages_few_buffers(num_values, num_parameters) if asked is None else asked == "mean"
     return "mean" if is_mean else "local"
 

@@ -161,7 +161,8 @@ def create_custom_run(
     earlier = None if place is None else _earlier_manifest(place)
     shared = chosen_buffers(module, buffers if earlier is None else buffers or earlier.model.buffers)
     shapes = tensor_shapes(trained_parameters(module))
-    buffer_shapes = tensor_shapes(shared_buffers(module)) if shared == "mean" else []
+    num_buffer_values = None if earlier is None else earlier.model.num_buffer_values
+    buffer_shapes = tensor_shapes(shared_buffers(module, num_buffer_values)) if shared == "mean" else []
     brings_layout = earlier is None or LAYOUT_NAME in {file.name for file in earlier.files}
     with tempfile.TemporaryDirectory() as drafts:
         if LAYOUT_NAME not in {path.name for path in paths} and brings_layout:

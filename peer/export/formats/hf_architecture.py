@@ -20,7 +20,7 @@ from averaging.arrays import F32
 from dht.errors import LocalFault
 from dht.regular_files import read_regular
 from peer.config.manifest import RunManifest
-from peer.config.model_shapes import layout_of, shared_buffers
+from peer.config.model_shapes import averaged_parts, layout_of
 from peer.export.formats.anchors import tensors_of
 from peer.export.formats.custom_module import fill_module
 from peer.export.formats.model_header import MAX_CONFIG_BYTES
@@ -76,7 +76,7 @@ def trained_architecture(
 
 def architecture_digest(manifest: RunManifest, module: nn.Module) -> str:
     """SHA-256 over all parameters of a run's module in order, and its averaged buffers: 64 hexadecimal digits."""
-    buffers = shared_buffers(module) if manifest.model.buffers == "mean" else []
+    _, buffers = averaged_parts(module, manifest)
     return tensors_digest([*module.parameters(), *(buffer for _, buffer in buffers)]).hex()
 
 

@@ -247,6 +247,47 @@ def test_running_statistics_are_averaged_unless_they_are_many_or_that_is_not_wan
     assert not (tmp_path / "wrong").exists()
 
 
+class Masked(nn.Module):
+    """Attention that keeps its mask as a saved buffer."""
+
+    def __init__(self, mask: torch.Tensor) -> None:
+        super().__init__()
+        self.norm = nn.BatchNorm1d(40)
+        self.register_buffer("mask", mask)
+
+
+def masks() -> dict[str, torch.Tensor]:
+    above = torch.ones(3, 3).triu(1)
+    return {
+        "minus infinity": torch.zeros(3, 3).masked_fill(above.bool(), -torch.inf),
+        "the least number": torch.zeros(3, 3).masked_fill(above.bool(), torch.finfo(torch.float32).min),
+        "in a short format": torch.zeros(3, 3, dtype=torch.float16).masked_fill(above.bool(), -1e4),
+        "ones": above,
+        "nan": torch.full((2,), torch.nan),
+    }
+
+
+@pytest.mark.parametrize("kind", masks())
+def test_masks_are_no_running_statistics(tmp_path: Path, kind: str) -> None:
+    module = Masked(masks()[kind])
+    run = create_custom_run("own", module, None, tmp_path, buffers="mean")
+    assert run.manifest.model.num_buffer_values == 80
+    parameters, buffers = averaged_parts(module, run.manifest)
+    assert [name for name, _ in buffers] == ["norm.running_mean", "norm.running_var"]
+    fitting_layout(run.manifest, shapes_of(module), [(name, tuple(buffer.shape)) for name, buffer in buffers])
+    assert len(parameters) == 2
+    only = nn.ParameterDict({"weight": nn.Parameter(torch.ones(200))})
+    only.register_buffer("mask", masks()[kind])
+    assert create_custom_run("own", only, None, tmp_path / "only").manifest.model.buffers == "local"
+
+
+def test_a_run_of_earlier_software_averages_its_masks(tmp_path: Path) -> None:
+    module = Masked(torch.ones(3, 3).tril())
+    manifest = create_custom_run("own", module, None, tmp_path, buffers="mean").manifest
+    earlier = manifest.model_copy(update={"model": manifest.model.model_copy(update={"num_buffer_values": 89})})
+    assert "mask" in dict(averaged_parts(module, earlier)[1])
+
+
 def test_buffers_and_their_number_go_together(tmp_path: Path) -> None:
     manifest = create_custom_run("own", normed(), None, tmp_path).manifest
     fields = manifest.model_dump(mode="json")
@@ -537,3 +578,22 @@ def test_an_on_event_that_fails_is_told_once_and_ends_nothing(caplog: pytest.Log
     for _ in range(2):
         swarm._show(Event(0.0, "me", SwarmLost(seconds=1.0)))
     assert [record.getMessage().partition(";")[0] for record in caplog.records] == ["on_event failed"]
+
+
+@pytest.mark.parametrize(("error", "times"), [(None, 2), (KeyboardInterrupt, 1)])
+def test_a_loop_that_measures_does_so_once_more_when_it_leaves(error: type[BaseException] | None, times: int) -> None:
+    module = small_module()
+    swarm = LoneSwarm("own.aaaaaaaaaaaaaaaaaaaa", module, torch.optim.SGD(module.parameters(), lr=0.1), {})
+    measured: list[float] = []
+
+    def held_out_loss() -> float:
+        measured.append(float(module[0].weight[0, 0]))
+        return 1.0
+
+    swarm.__enter__()
+    swarm.evaluate(held_out_loss)
+    swarm.deliver(0.5)
+    swarm.__exit__(error, None, None)
+    assert len(measured) == times
+    assert measured[-1] == 0.5 or error
+    assert swarm.training.link.is_unmeasured == (error is not None)
