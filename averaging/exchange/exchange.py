@@ -114,6 +114,7 @@ class Exchange:
         self.set_view(*self._seen)
 
     def peer_lost(self, peer_id: PeerId, reason: str) -> None:
+        self.applying.peer_lost(peer_id)
         for fragment in self.fragments:
             self._step(fragment, Lost(peer_id, reason))
 
@@ -125,6 +126,7 @@ class Exchange:
                 share of memory here.
         """
         fragment = self.fragments[message.fragment]
+        self.applying.heard_of(sender)
         if isinstance(message, TAKING_PART) and self.guard.presence.take_part(sender):
             self.set_view(*self._seen)
         if self._questions.is_one_too_many(fragment.machine, sender, message, asyncio.get_running_loop().time()):

@@ -1,15 +1,22 @@
-"""How a member gets the results of a commit: they come by themselves, and what does not is asked for, holder by holder.
+"""How a member gets the results of a commit: they come by themselves, and what does not is asked for.
 
 Reducers send their means to the other members of the round unasked, others ask the reducer. What is missing after a
-learned time is asked of the leader, then of everybody in the roster. Others that have gone on from there are asked
-last. The peers that made it may be gone. Each of them has its own learned time. It counts from the last result that a
-holder sent: while they keep coming, asking for the others would only send them twice.
+learned time is asked of a few members of the round at once, each member beginning at another place of the roster. So
+one mean that a single member has spreads as fast as questions and answers travel. Others that have gone on from there
+are asked last, because the peers that made the commit may be gone.
+
+A try ends when the result is here, when the holder says that it has another version, when its connection is lost, or
+after a learned time of its own. That counts from the last result that this holder sent: while they keep coming, asking
+others for the rest would only send them twice.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from bisect import bisect
+from collections import Counter
+from collections.abc import Callable, Container, Mapping
+from dataclasses import dataclass
 
 from averaging.codec.blocks import Buffer
 from averaging.exchange.exchange_ports import Context
@@ -24,17 +31,44 @@ MAX_AHEAD = 4
 """Asked of those that are in no roster and have applied the commit: the first one that answers will do."""
 
 
-class ResultSearch:
-    """The search for one commit's results at one peer."""
+NUM_AT_ONCE = 3
+"""Holders that are asked for one result at once: more would send large shards many times where all of them have it."""
+NUM_PASSES = 3
+"""Whoever had nothing to give may have it the next time."""
 
-    def __init__(self, context: Context, fragment: FragmentRuntime, commit: Commit) -> None:
+
+@dataclass(frozen=True, slots=True)
+class _Try:
+    """One holder that may send one result. `is_asked`: it was asked, and does not send it by itself."""
+
+    since: float
+    is_asked: bool
+
+
+class ResultSearch:
+    """The search for one commit's results at one peer.
+
+    Args:
+        lost: peers to which the connection was lost, and of which nothing came since.
+    """
+
+    def __init__(
+        self, context: Context, fragment: FragmentRuntime, commit: Commit, lost: Container[PeerId] = ()
+    ) -> None:
         self.commit = commit
+        self._lost = lost
         self._context = context
         self._fragment = fragment
         self._clock = context.ports.clock
         self._missing = {index: shard.digest for index, shard in enumerate(commit.shards) if shard.digest}
         self._found: dict[int, Buffer] = {}
+        self._tries: dict[tuple[PeerId, int], _Try] = {}
+        """By holder and shard."""
+        self._first: dict[int, PeerId] = {}
+        """By shard the holder that is expected to send it."""
         self._came_at: dict[PeerId, float] = {}
+        self._refusals: Counter[PeerId] = Counter()
+        """Answers of holders that they are at another version, each to one open try."""
         self._arrived = asyncio.Event()
         self._outrun_by: set[PeerId] = set()
         self._is_outrun = False
@@ -44,49 +78,53 @@ class ResultSearch:
 
     async def run(self, on_expired: Callable[[DeadlineExpired], None]) -> dict[int, Buffer] | None:
         """All result payloads by shard, or None when nobody has them (any more)."""
-        fragment, commit = self._fragment, self.commit
-        own, sent = own_entry(commit.roster, self._context.me), fragment.state.pending
-        # Not for a process that began later, with the same key as a member.
-        is_member = own is not None and sent is not None and own[1].sequence == sent.sequence
-        for attempt in range(2 + 2 * (len(commit.roster) + len(self._ahead))):
+        for number in range(NUM_PASSES):
             began = self._clock()
-            holders = self._holders(attempt)
-            self._came_at.clear()
-            if attempt or not (is_member or fragment.machine.comes_unasked):
-                self._ask(holders)
-            longest = fragment.machine.timing.result.longest(holders.values())
-            allowed_seconds = max(longest.seconds, self._line_seconds(holders))
-            while True:
-                self._arrived.clear()
-                self._look(holders, began)
-                if not self._missing:
-                    return self._found
-                if self._is_outrun:
-                    return None
-                try:
-                    async with asyncio.timeout(
-                        max(0.0, self._quiet_since(holders, began) + allowed_seconds - self._clock())
-                    ):
-                        await self._arrived.wait()
-                except TimeoutError:
-                    break
-            late = tuple(sorted({holders[index] for index in self._missing if index in holders}))
-            for holder in late:
-                fragment.machine.timing.result.missed(holder)
-            if late:
-                seconds, arrivals = self._clock() - began, longest.num_arrivals
-                on_expired(DeadlineExpired(fragment.index, commit.version, "result", late, seconds, arrivals))
-        return None
+            holders = {index: self._holders(index) for index in self._missing}
+            self._first = {} if number else self._begin(holders)
+            # The answer "not here" comes faster than a result travels from the only member that has it to the next.
+            await self._look_and_ask(holders, began + self._fragment.machine.timing.result.seconds, on_expired)
+            if not self._missing or self._is_outrun:
+                break
+        return None if self._missing else self._found
+
+    async def _look_and_ask(
+        self, holders: Mapping[int, list[PeerId]], earliest: float, on_expired: Callable[[DeadlineExpired], None]
+    ) -> None:
+        """Ask these holders in their order, so many at once, until all is here.
+
+        It ends without that when all tries have ended, and no earlier than `earliest`.
+        """
+        while True:
+            self._arrived.clear()
+            self._look()
+            if not self._missing or self._is_outrun:
+                return
+            self._end_tries(on_expired)
+            for index in self._missing:
+                while holders[index] and self._may_ask(index):
+                    self._ask(holders[index].pop(0), index)
+            ends_at = min(map(self._ends_at, self._tries), default=earliest)
+            if not self._tries and earliest <= self._clock():
+                return
+            try:
+                async with asyncio.timeout(max(0.0, ends_at - self._clock())):
+                    await self._arrived.wait()
+            except TimeoutError:
+                continue
 
     def note_arrival(self) -> None:
         """A result is here: perhaps one that is missing."""
         self._arrived.set()
 
     def note_version(self, sender: PeerId, theirs: VersionIs) -> None:
-        """Notice that the swarm is so far ahead that nobody keeps these results.
+        """A holder is at this version, and has nothing to give: perhaps nobody keeps these results any more.
 
         A stranger's word does not end the search: more than half of the live members of that round must say so.
         """
+        if any(holder == sender and attempt.is_asked for (holder, _), attempt in self._tries.items()):
+            self._refusals[sender] += 1
+            self._arrived.set()
         members = {entry.peer_id for entry in self.commit.roster} - {self._context.me}
         if theirs.version <= self.commit.version + HISTORY_COMMITS or sender not in members:
             return
@@ -96,54 +134,99 @@ class ResultSearch:
             self._is_outrun = True
             self._arrived.set()
 
-    def _look(self, holders: dict[int, PeerId], began: float) -> None:
+    def note_lost(self, peer_id: PeerId) -> None:
+        """The connection to a holder is lost: nothing comes from it."""
+        lost = [key for key in self._tries if key[0] == peer_id]
+        for key in lost:
+            del self._tries[key]
+        if lost:
+            self._arrived.set()
+
+    def _begin(self, holders: Mapping[int, list[PeerId]]) -> dict[int, PeerId]:
+        """Wait for means that come unasked, and ask for others. Returns the reducers by shard."""
+        commit, sent = self.commit, self._fragment.state.pending
+        own = own_entry(commit.roster, self._context.me)
+        # Not for a process that began later, with the same key as a member.
+        is_member = own is not None and sent is not None and own[1].sequence == sent.sequence
+        waits = is_member or self._fragment.machine.comes_unasked
+        first = {index: holders[index].pop(0) for index in self._missing if holders[index]}
+        for index, holder in first.items():
+            if waits and holder not in self._lost:
+                self._tries[holder, index] = _Try(self._clock(), is_asked=False)
+            elif not waits:
+                self._ask(holder, index)
+        return first
+
+    def _may_ask(self, index: int) -> bool:
+        """Whether one more holder is asked for a result. As long as the first may send it, nobody else is."""
+        tries = {holder for holder, of in self._tries if of == index}
+        return len(tries) < NUM_AT_ONCE and self._first.get(index) not in tries
+
+    def _look(self) -> None:
         """Take what is here by now."""
+        now = self._clock()
         for index, digest in list(self._missing.items()):
             payload = self._fragment.store.result(self.commit.version, index, digest)
-            if payload is not None:
-                self._found[index] = payload
-                del self._missing[index]
-                if index in holders:
-                    self._came_at[holders[index]] = self._clock()
-                    self._fragment.machine.timing.result.observe(holders[index], self._clock() - began)
+            if payload is None:
+                continue
+            self._found[index] = payload
+            del self._missing[index]
+            tries = [key for key in self._tries if key[1] == index]
+            for holder, _ in tries:
+                attempt = self._tries.pop((holder, index))
+                # Which of several sent it is not known.
+                if len(tries) == 1:
+                    self._came_at[holder] = now
+                    self._fragment.machine.timing.result.observe(holder, now - attempt.since)
 
-    def _line_seconds(self, holders: dict[int, PeerId]) -> float:
-        """What the slowest of the holders' lines needs by its own word, for this peer and one more, within bounds.
+    def _end_tries(self, on_expired: Callable[[DeadlineExpired], None]) -> None:
+        """End those tries whose time is over, and those whose holder answered that it has another version."""
+        now, result = self._clock(), self._fragment.machine.timing.result
+        asked = Counter(holder for (holder, _), attempt in self._tries.items() if attempt.is_asked)
+        refusing = {holder for holder, num in asked.items() if self._refusals[holder] >= num}
+        late = {key[0]: self._tries[key].since for key in self._tries if self._ends_at(key) <= now}
+        for key in [key for key in self._tries if key[0] in late or (key[0] in refusing and self._tries[key].is_asked)]:
+            del self._tries[key]
+        for holder in refusing | late.keys():
+            del self._refusals[holder]
+        if late:
+            num_arrivals = max(result.allowance(holder).num_arrivals for holder in late)
+            for holder in late:
+                result.missed(holder)
+            seconds = now - min(late.values())
+            told = (self._fragment.index, self.commit.version, "result", tuple(sorted(late)), seconds, num_arrivals)
+            on_expired(DeadlineExpired(*told))
+
+    def _ends_at(self, key: tuple[PeerId, int]) -> float:
+        """When the time of a try is over."""
+        holder = key[0]
+        allowed_seconds = max(
+            self._fragment.machine.timing.result.allowance(holder).seconds, self._line_seconds(holder)
+        )
+        return max(self._tries[key].since, self._came_at.get(holder, 0.0)) + allowed_seconds
+
+    def _line_seconds(self, holder: PeerId) -> float:
+        """What a holder's line needs by its own word, for this peer and one more, within bounds.
 
         Asking others meanwhile would only make them send it, too.
         """
-        state, timing, bits = self._fragment.state, self._fragment.machine.timing, dict[PeerId, float]()
-        for index, holder in holders.items():
-            result = self.commit.shards[index]
-            encoded = 8 * state.codec.encoded_num_bytes(result.end - result.start)
-            bits[holder] = bits.get(holder, 0.0) + encoded
-        rates = {holder: self._context.ports.rate_of(holder) for holder in bits}
-        seconds = (SHARED_LINE * bits[holder] / rate for holder, rate in rates.items() if rate > 0)
-        return min(max(seconds, default=0.0), timing.hard_seconds)
+        rate = self._context.ports.rate_of(holder)
+        if rate <= 0:
+            return 0.0
+        results = [self.commit.shards[index] for of, index in self._tries if of == holder]
+        encoded = sum(self._fragment.state.codec.encoded_num_bytes(result.end - result.start) for result in results)
+        return min(SHARED_LINE * 8 * encoded / rate, self._fragment.machine.timing.hard_seconds)
 
-    def _quiet_since(self, holders: dict[int, PeerId], began: float) -> float:
-        """When the last of those who still owe something sent something."""
-        return max(
-            (self._came_at.get(holders[index], began) for index in self._missing if index in holders), default=began
-        )
+    def _holders(self, index: int) -> list[PeerId]:
+        """Those that may have a result, the likeliest first; none when this peer is alone."""
+        me, commit = self._context.me, self.commit
+        members = sorted(entry.peer_id for entry in commit.roster)
+        place = bisect(members, me)
+        others = (commit.holder(index), *members[place:], *members[:place], commit.leader, *self._ahead)
+        return [peer_id for peer_id in dict.fromkeys(others) if peer_id != me]
 
-    def _holders(self, attempt: int) -> dict[int, PeerId]:
-        """The member that each missing result is expected from in this attempt; none when this peer is alone."""
-        found = {}
-        for index in self._missing:
-            first = self.commit.holder(index)
-            members = [entry.peer_id for entry in self.commit.roster if entry.peer_id != first]
-            holders = [
-                peer_id
-                for peer_id in (first, self.commit.leader, *members, *self._ahead)
-                if peer_id != self._context.me
-            ]
-            if holders:
-                found[index] = holders[attempt % len(holders)]
-        return found
-
-    def _ask(self, holders: dict[int, PeerId]) -> None:
-        for index, holder in holders.items():
-            shard = self.commit.shards[index]
-            request = ResultRequest(self._fragment.index, self.commit.version, index, shard.digest)
-            self._context.links.send(holder, request)
+    def _ask(self, holder: PeerId, index: int) -> None:
+        self._tries[holder, index] = _Try(self._clock(), is_asked=True)
+        digest = self.commit.shards[index].digest
+        request = ResultRequest(self._fragment.index, self.commit.version, index, digest)
+        self._context.links.send(holder, request)
