@@ -324,7 +324,7 @@ def test_a_contribution_is_not_refused_for_its_size_alone(codec_name):
 def test_a_mean_that_no_contributions_give_is_not_broadcast():
     """A bit may flip in the reducer's memory, too: in the error that it carries from its earlier broadcasts."""
     codec, contributions = group([normal(1), normal(2)], codec_name="int4")
-    carried = keep_error(flipped(normal(3, scale=0.01), 9))
+    carried = keep_error(flipped(normal(3, scale=0.01), 9), BLOCK)
     assert reduce_shard(contributions, MEAN, codec, 50, carried) is None
 
 
