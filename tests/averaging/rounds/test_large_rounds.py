@@ -10,7 +10,7 @@ import pytest
 from averaging.rounds.leader_ranking import next_contributors
 from averaging.rounds.learned_durations import RoundTiming
 from averaging.rounds.machine_events import Advanced, Apply, Heard, Ready, SendMessage, View
-from averaging.rounds.passing_on import DIRECT, FAN_OUT, household, passer_of
+from averaging.rounds.passing_on import DIRECT, FAN_OUT, household, next_from, passer_of
 from averaging.rounds.round_machine import RoundMachine
 from averaging.wire.messages import DIGEST_BYTES, MAX_ROSTER, Commit, Offer, Plan, RosterEntry, ShardResult
 from tests.kit.network.memory_networks import named
@@ -22,17 +22,17 @@ DIGEST = bytes(DIGEST_BYTES)
 
 
 class CountingSwarm(RoundSwarm):
-    """Counts who sent how many plans and commits; plans from `silent` members never leave them."""
+    """Counts who sent how many plans and commits; those of one kind never leave `silent` members."""
 
-    def __init__(self, num_peers: int, silent: frozenset[str] = frozenset()) -> None:
+    def __init__(self, num_peers: int, silent: frozenset[str] = frozenset(), kind: type = Plan) -> None:
         self.sent: Counter[tuple[str, type]] = Counter()
-        self.silent = silent
+        self.silent, self.kind = silent, kind
         super().__init__(num_peers)
 
     def _post(self, sender, to, lane, message):
         if isinstance(message, Plan | Commit):
             self.sent[sender, type(message)] += 1
-            if sender in self.silent and isinstance(message, Plan):
+            if sender in self.silent and isinstance(message, self.kind):
                 return
         super()._post(sender, to, lane, message)
 
@@ -58,11 +58,22 @@ def test_a_leader_sends_its_plan_and_commit_to_few_and_everybody_has_them(seed):
 
 def test_who_gets_no_plan_from_the_member_that_passes_it_on_asks_the_leader():
     probe = committed_once(CountingSwarm(NUM_PEERS), 1)[0]
-    swarm = CountingSwarm(NUM_PEERS, silent=frozenset(set(named(n) for n in range(NUM_PEERS)) - {probe.leader}))
+    swarm = CountingSwarm(NUM_PEERS, frozenset(named(n) for n in range(NUM_PEERS)) - {probe.leader})
     first = committed_once(swarm, 1)[0]
     assert first.leader == probe.leader
     assert len(first.included) == NUM_PEERS
     assert swarm.sent[first.leader, Plan] > FAN_OUT
+
+
+def test_who_gets_no_commit_from_the_members_that_pass_it_on_hears_it_from_the_next_leader():
+    probe = committed_once(CountingSwarm(NUM_PEERS), 1)[0]
+    # Two members of the first eight keep it, and all that they should have passed it on to.
+    passers = frozenset(next_from(probe.leader, probe.roster, probe.leader)[:2])
+    swarm = CountingSwarm(NUM_PEERS, passers, Commit)
+    first = committed_once(swarm, 1)[0]
+    assert first.leader == probe.leader
+    assert len(first.included) == NUM_PEERS
+    assert swarm.now < 30.0
 
 
 def test_a_plan_that_its_leader_did_not_sign_is_not_followed_from_others():
