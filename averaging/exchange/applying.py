@@ -118,8 +118,9 @@ class Applying:
             fragment.traffic.received(frame_bytes, message.end - message.start)
             self.result_arrived(fragment)
             if message.version == version:
+                kept = bytes(payload)
                 for peer_id in fragment.machine.next_to(message.shard, sender):
-                    self._context.links.send(peer_id, message, [bytes(payload)])
+                    self._context.links.send(peer_id, message, [kept])
                 self._expect(fragment, message.shard, digest, sender)
                 self._context.step(fragment, ResultArrived(sender, message.shard))
         return False

@@ -277,7 +277,7 @@ class Leading:
         members: Sequence[PeerId] = [entry.peer_id for entry in roster]
         if len(roster) > DIRECT:
             plan = self.notary.sign_plan(plan)
-            members = [*next_from(self.me, roster, self.me), *(one for one in members if one == self.me)]
+            members = [*next_from(self.me, plan, self.me), *(one for one in members if one == self.me)]
         self.plan = plan
         self.planned_at, self.closes_at = now, now + self.plan.commit_deadline_seconds
         for peer_id in members:

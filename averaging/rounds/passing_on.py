@@ -7,18 +7,19 @@ Up to `DIRECT` members get them from the leader itself: a second hop takes longe
 A mean is smaller the more reducers there are, so a reducer sends its own to each member of its site, and to one member
 of each other site, which passes it on there.
 
-Members without work in the round form households, one for each contributor. A contributor passes the commit on to its
-household, and each result to one of it, which passes that on to the others.
+Reducers pass things on before others do: their lines are fast enough, and they can be reached. Members without work in
+the round form households, one for each reducer. It passes the commit on to its household, and each result to one of it,
+which passes that on to the others.
 """
 
 from __future__ import annotations
 
 import hashlib
-from bisect import bisect_left
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Sequence
 from functools import lru_cache
 
-from averaging.wire.messages import RosterEntry
+from averaging.wire.messages import Commit, Plan
 from dht.host import PeerId
 
 DIRECT = 64
@@ -33,16 +34,20 @@ class PassingOn:
 
     Args:
         members: each sender is one of them.
+        passers: those of them that pass messages on before others do.
         fan_out: to how many members one passes a message on at its site, and from site to site.
         sites: the site of each member, empty when it has none; by default nobody has one.
     """
 
-    def __init__(self, members: Sequence[PeerId], fan_out: int, sites: Sequence[str] = ()) -> None:
+    def __init__(
+        self, members: Sequence[PeerId], passers: Collection[PeerId], fan_out: int, sites: Sequence[str] = ()
+    ) -> None:
         self._fan_out = fan_out
         self._site_of = dict(zip(members, sites or [""] * len(members), strict=True))
         self._sites: dict[str, list[PeerId]] = {}
-        for peer_id, site in sorted(self._site_of.items()):
+        for peer_id, site in sorted(self._site_of.items(), key=lambda item: (item[0] not in passers, item[0])):
             self._sites.setdefault(site, []).append(peer_id)
+        self._num_passers = Counter(site for peer_id, site in self._site_of.items() if peer_id in passers)
         self._place = {peer_id: index for index, peer_id in enumerate(sorted(self._site_of))}
 
     def children(self, sender: PeerId, me: PeerId) -> tuple[PeerId, ...]:
@@ -72,16 +77,24 @@ class PassingOn:
         return [self._site_from(sender, name)[0] for name in names[first:] + names[:first]]
 
     def _site_from(self, sender: PeerId, site: str) -> list[PeerId]:
-        """Members of a site, beginning with the sender or another one for each sender."""
+        """Members of a site, beginning with the sender, or with another one that passes on for each sender."""
         members = self._sites[site]
-        own = self._site_of[sender] == site
-        start = bisect_left(members, sender) if own else self._place[sender] % len(members)
-        return members[start:] + members[:start]
+        if self._site_of[sender] == site:
+            first = members.index(sender)
+        else:
+            first = self._place[sender] % (self._num_passers[site] or len(members))
+        return [members[first], *members[:first], *members[first + 1 :]]
 
 
-def next_from(leader: PeerId, roster: Sequence[RosterEntry], me: PeerId) -> tuple[PeerId, ...]:
+def reducers_of(round_: Plan | Commit) -> tuple[PeerId, ...]:
+    """The members that average shards of a round, in order."""
+    return tuple(sorted({round_.roster[shard.reducer].peer_id for shard in round_.shards}))
+
+
+def next_from(leader: PeerId, round_: Plan | Commit, me: PeerId) -> tuple[PeerId, ...]:
     """The members to which `me` passes a plan or commit on; its leader may have no work in it."""
-    return PassingOn(sorted({leader, *(entry.peer_id for entry in roster)}), FAN_OUT).children(leader, me)
+    members = sorted({leader, *(entry.peer_id for entry in round_.roster)})
+    return PassingOn(members, reducers_of(round_), FAN_OUT).children(leader, me)
 
 
 passing_on = lru_cache(64)(PassingOn)
@@ -93,12 +106,17 @@ def _hash_of(peer_id: PeerId) -> int:
     return int.from_bytes(hashlib.sha256(b"household " + peer_id.encode()).digest()[:8], "big")
 
 
-def passer_of(peer_id: PeerId, contributors: Sequence[PeerId]) -> PeerId:
-    """The contributor of a round in whose household a peer is that has no work in it."""
-    return contributors[_hash_of(peer_id) % len(contributors)]
+def passer_of(peer_id: PeerId, commit: Commit) -> PeerId:
+    """The reducer in whose household a peer is that has no work in the round."""
+    reducers = reducers_of(commit)
+    return reducers[_hash_of(peer_id) % len(reducers)]
 
 
-def household(member: PeerId, contributors: Sequence[PeerId], others: Iterable[PeerId]) -> tuple[PeerId, ...]:
-    """The peers without work in a round to which its contributor `member` passes it on; `others` are those known."""
-    theirs = {peer_id for peer_id in others if passer_of(peer_id, contributors) == member}
-    return tuple(sorted(theirs.difference(contributors)))
+def household(reducer: PeerId, commit: Commit, known: Iterable[PeerId]) -> tuple[PeerId, ...]:
+    """Those of the known peers without work in a round to which a reducer passes its commit and results on."""
+    reducers, roster = reducers_of(commit), {entry.peer_id for entry in commit.roster}
+    if reducer not in reducers:
+        return ()
+    place = reducers.index(reducer)
+    theirs = {peer_id for peer_id in known if _hash_of(peer_id) % len(reducers) == place}
+    return tuple(sorted(theirs - roster))

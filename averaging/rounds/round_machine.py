@@ -26,7 +26,7 @@ from averaging.rounds.attempt import LaterVersions, RoundAttempt
 from averaging.rounds.leader import Leading, earliest_start
 from averaging.rounds.leader_ranking import next_contributors, rank_leaders
 from averaging.rounds.learned_durations import LEAST_INTERVAL_SECONDS, RoundTiming, patience_factor
-from averaging.rounds.passing_on import DIRECT, household, next_from, passer_of, passing_on
+from averaging.rounds.passing_on import DIRECT, household, next_from, passer_of, passing_on, reducers_of
 from averaging.rounds.reducer import Reducing
 from averaging.rounds.round_facts import Effect, LeaderReplaced, RoundAbandoned, RoundStarted
 from averaging.rounds.shard_plan import plan_shards
@@ -235,12 +235,11 @@ class RoundMachine:
             return
         if self.leading is not None:
             self.leading.hold(self.plan is not None and self.leader != self.me)
-            turn = self._turn
-            trainers, awaited = (
-                peer_ids if turn is None else tuple(filter(turn.__contains__, peer_ids))
-                for peer_ids in (self.trainers, self.awaited)
-            )
-            num_known = self.num_known if turn is None else len(trainers)
+            trainers, num_known, awaited = self.trainers, self.num_known, self.awaited
+            if self._turn is not None:
+                # Members whose turn comes seldom count seldom, and are waited for as well.
+                trainers, awaited = tuple(filter(self._turn.__contains__, trainers)), tuple(sorted(self._turn))
+                num_known = len(trainers)
             closing = self.leading.check(trainers, self._given_up(now), now, num_known, awaited)
             if isinstance(closing, Commit):
                 self.send(self.me, closing)
@@ -329,7 +328,7 @@ class RoundMachine:
             return  # a leader plans an attempt once; each plan more would cost all of the contribution once more
         member.follow(plan, now)
         if len(plan.roster) > DIRECT and self.me != member.leader:
-            for peer_id in next_from(member.leader, plan.roster, self.me):
+            for peer_id in next_from(member.leader, plan, self.me):
                 self.send(peer_id, plan)
         self._effects.append(RoundStarted(self.fragment, plan.version, member.leader, len(plan.roster)))
         self._effects.append(machine_events.SendShards(plan, member.leader))
@@ -442,22 +441,21 @@ class RoundMachine:
         if len(roster) <= DIRECT:
             to = {*self.trainers, *self.followers, *roster} if leads else set()
         else:
-            to = {*next_from(commit.leader, commit.roster, self.me), *self.household_of(commit)}
-            self.comes_unasked = self.me not in roster and sender == passer_of(self.me, roster)
+            to = {*next_from(commit.leader, commit, self.me), *self.household_of(commit)}
+            self.comes_unasked = self.me not in roster and sender == passer_of(self.me, commit)
         for peer_id in sorted(to - {self.me}):
             self.send(peer_id, commit)
 
     def household_of(self, commit: Commit) -> tuple[PeerId, ...]:
         """The peers without work in a large round that get its commit and its results from this peer."""
-        roster = [entry.peer_id for entry in commit.roster]
-        if len(roster) <= DIRECT or self.me not in roster:
+        if len(commit.roster) <= DIRECT:
             return ()
-        return household(self.me, roster, (*self.trainers, *self.followers))
+        return household(self.me, commit, (*self.trainers, *self.followers))
 
     def to_whom(self, plan: Plan, shard: int | None = None, sender: PeerId | None = None) -> tuple[PeerId, ...]:
         """The members to which this peer sends its own mean, or passes on that of a shard which came from `sender`."""
         members = tuple(entry.peer_id for entry in plan.roster)
-        trees = passing_on(members, MAX_ROSTER, tuple(map(self.site_of, members)))
+        trees = passing_on(members, reducers_of(plan), MAX_ROSTER, tuple(map(self.site_of, members)))
         reducer = self.me if shard is None else plan.reducer_of(shard)
         if sender is not None and sender != trees.parent(reducer, self.me):
             return ()
@@ -474,10 +472,9 @@ class RoundMachine:
 
     def _next_of(self, plan: Plan | None, shard: int, sender: PeerId) -> tuple[PeerId, ...]:
         if self.applying is not None and self.comes_unasked:
-            roster = [entry.peer_id for entry in self.applying.roster]
-            is_passer = sender == passer_of(self.me, roster)
+            is_passer = sender == passer_of(self.me, self.applying)
             others = (one for one in (*self.trainers, *self.followers) if one != self.me)
-            return household(sender, roster, others) if is_passer else ()
+            return household(sender, self.applying, others) if is_passer else ()
         return () if plan is None or shard >= len(plan.shards) else self.to_whom(plan, shard, sender)
 
     def outweighs(self, commit: Commit) -> bool:

@@ -8,16 +8,18 @@ from collections import Counter
 from averaging.rounds import round_machine
 from averaging.rounds.passing_on import passer_of
 from averaging.wire.messages import Result, ResultRequest
-from tests.kit.rounds.exchange_swarm import Swarm, scenario
+from tests.kit.rounds.exchange_swarm import SIZES, Swarm, scenario
+
+LARGEST = SIZES.index(max(SIZES))
 
 
 def watch(swarm):
-    """Counts of (kind, version, shard, sender, receiver) of all results of fragment 0, and of requests for them."""
+    """Counts of (kind, version, shard, sender, receiver) of all results of one fragment, and of requests for them."""
     sent = Counter()
 
     def watched(name, send):
         def note(to, message, payload=()):
-            if isinstance(message, Result | ResultRequest) and message.fragment == 0:
+            if isinstance(message, Result | ResultRequest) and message.fragment == LARGEST:
                 sent[type(message), message.version, message.shard, name, to] += 1
             return send(to, message, payload)
 
@@ -39,7 +41,7 @@ def test_a_mean_crosses_between_two_sites_once_and_everybody_has_the_same_bits()
         await swarm.train(4)
         await swarm.settle()
         swarm.assert_agreement()
-        first = swarm.live()[0].closed(0)
+        first = swarm.live()[0].closed(LARGEST)
         assert len(first[0].commit.roster) == 8
         abroad = Counter()
         for (kind, version, shard, sender, to), num in sent.items():
@@ -79,10 +81,9 @@ def test_those_without_work_in_a_large_round_get_its_means_from_their_contributo
         await swarm.train(4)
         await asyncio.sleep(60)
         swarm.assert_agreement(least_version=2)
-        commit = next(one.commit for one in swarm.live()[0].closed(0) if len(one.commit.roster) == 4)
-        roster = [entry.peer_id for entry in commit.roster]
+        commit = next(one.commit for one in swarm.live()[0].closed(LARGEST) if len(one.commit.roster) == 4)
         others = [peer.name for peer in swarm.live() if peer not in swarm.trainers]
-        assert len({passer_of(name, roster) for name in others}) > 1
+        assert len({passer_of(name, commit) for name in others}) > 1
         got = Counter()
         for (kind, version, shard, _, to), num in sent.items():
             if kind is Result and version == commit.version and to in others:

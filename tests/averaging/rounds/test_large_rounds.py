@@ -68,7 +68,7 @@ def test_who_gets_no_plan_from_the_member_that_passes_it_on_asks_the_leader():
 def test_who_gets_no_commit_from_the_members_that_pass_it_on_hears_it_from_the_next_leader():
     probe = committed_once(CountingSwarm(NUM_PEERS), 1)[0]
     # Two members of the first eight keep it, and all that they should have passed it on to.
-    passers = frozenset(next_from(probe.leader, probe.roster, probe.leader)[:2])
+    passers = frozenset(next_from(probe.leader, probe, probe.leader)[:2])
     swarm = CountingSwarm(NUM_PEERS, passers, Commit)
     first = committed_once(swarm, 1)[0]
     assert first.leader == probe.leader
@@ -138,8 +138,9 @@ def test_a_commit_reaches_those_without_work_in_it_from_one_contributor_each():
     roster = tuple(RosterEntry(name, 10, 1, 0, 1) for name in sorted(TURN))
     contributors = [entry.peer_id for entry in roster]
     leader = contributors[0]
-    shard = ShardResult(0, 8192, 0, DIGEST, tuple(range(MAX_ROSTER)), bytes(64))
-    commit = notary_of(leader).sign_commit(Commit(0, 0, 0, leader, DIGEST, roster, (shard,)))
+    everyone = tuple(range(MAX_ROSTER))
+    shards = tuple(ShardResult(32 * n, 32 * n + 32, n, DIGEST, everyone, bytes(64)) for n in everyone)
+    commit = notary_of(leader).sign_commit(Commit(0, 0, 0, leader, DIGEST, roster, shards))
     got = Counter()
     for name in contributors:
         effects = one_of_the_crowd(name).step(Heard(leader, commit), 0.0)
@@ -147,10 +148,10 @@ def test_a_commit_reaches_those_without_work_in_it_from_one_contributor_each():
         got.update(one.to for one in effects if isinstance(one, SendMessage) and isinstance(one.message, Commit))
     assert got == Counter(set(CROWD) - {leader})
     outside = next(name for name in CROWD if name not in TURN)
-    machine, passer = one_of_the_crowd(outside), passer_of(outside, contributors)
+    machine, passer = one_of_the_crowd(outside), passer_of(outside, commit)
     machine.step(Heard(passer, commit), 0.0)
     assert machine.comes_unasked
-    others = [name for name in household(passer, contributors, CROWD) if name != outside]
+    others = [name for name in household(passer, commit, CROWD) if name != outside]
     assert list(machine.next_to(0, passer)) == others
     assert machine.next_to(0, passer) == ()  # once
     asked = one_of_the_crowd(outside)
