@@ -47,7 +47,9 @@ def update_command_for(direct_url: str | None) -> str:
         # pip keeps a copy whose version did not grow.
         address = shlex.quote(f"{source['vcs_info']['vcs']}+{url}")
         return f"`pip install --force-reinstall --no-deps {address}`"
-    if source.get("dir_info", {}).get("editable"):
+    if "dir_info" not in source:
+        return "`pip install` with a newer file in place of the one it came from"
+    if source["dir_info"].get("editable"):
         return "`git pull && pip install -e .` in its folder"
     return "`git pull && pip install .` in the folder that it was installed from"
 

@@ -56,7 +56,7 @@ class ChangeSection(Section):
     outer_lr: float | None = Field(default=None, gt=0, le=10, description="eta from then on")
     minimum_software: str | None = Field(
         default=None,
-        pattern=r"^[0-9]{1,6}\.[0-9]{1,6}\.[0-9]{1,6}$",
+        pattern=r"^[0-9]{1,6}\.[0-9]{1,6}\.[0-9]{1,6}(\.dev)?$",
         examples=["0.2.0"],
         description="older software is refused",
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from peer.installation import command_for, with_extra
+from peer.installation import command_for, update_command_for, with_extra
 from peer.version import VERSION
 
 REPOSITORY = ["Homepage, https://example.org", "Repository, https://example.org/code"]
@@ -51,3 +51,23 @@ def test_the_command_gets_what_this_copy_came_from(
 )
 def test_a_run_of_transformers_needs_that_part_too(command: str, with_it: str) -> None:
     assert with_extra(command, "hf") == with_it
+
+
+@pytest.mark.parametrize(
+    ("direct_url", "command"),
+    [
+        (None, "`pip install --upgrade murmuration-swarm`"),
+        (
+            '{"dir_info": {"editable": true}, "url": "file:///home/ada/code"}',
+            "`git pull && pip install -e .` in its folder",
+        ),
+        ('{"dir_info": {}, "url": "file:///home/ada/code"}', "`git pull && pip install .` in the folder that it was"),
+        (
+            '{"vcs_info": {"vcs": "git", "requested_revision": "v1"}, "url": "https://example.org/a b"}',
+            "`pip install --force-reinstall --no-deps 'git+https://example.org/a b'`",
+        ),
+        ('{"archive_info": {}, "url": "https://example.org/a.whl"}', "`pip install` with a newer file"),
+    ],
+)
+def test_an_update_takes_the_way_the_copy_came(direct_url: str | None, command: str) -> None:
+    assert update_command_for(direct_url).startswith(command)

@@ -25,6 +25,7 @@ from peer.config.manifest import RunManifest
 from peer.config.section import MAX_WHOLE_NUMBER
 from peer.config.unknown_rules import UnknownRules
 from peer.events.peer_events import NOTED, RunEnded
+from peer.installation import update_command
 from peer.network.membership.run_handshake_policy import RunHandshakePolicy
 from peer.version import full_version, is_older, software
 
@@ -226,7 +227,7 @@ class Revisions:
         if wanted and is_older(full_version(), wanted):
             self._fault = Incompatible(
                 f"the owner of the run asks for software {wanted} or newer (revision {self.manifest.revision}); this "
-                f"is {software()}; update it and join again"
+                f"is {software()}; update it with {update_command()} and join again"
             )
         end = self.manifest.end_version
         if end is not None and self._version >= end and not self.has_ended:
