@@ -15,10 +15,11 @@ class UnknownRules(ValueError):
 
             remedy = f"update this software: {update_command()}"
         else:
-            remedy = "the run needs an update by its owner (docs/organiser/update.md), or this peer the older software"
+            remedy = "the run is older and needs an update by its owner: docs/organiser/update.md"
+        named = f"follows rules {rules}" if rules else "follows rules from before they had numbers"
         super().__init__(
-            f"the run follows rules {rules or 'without a number'}; expected rules {RULES}, which this software "
-            f"({software()}) knows, because members with other rules would compute another model; {remedy}"
+            f"the run {named}; expected rules {RULES}, the only ones that this software ({software()}) knows, because "
+            f"members with different rules would compute different models; {remedy}"
         )
 
 

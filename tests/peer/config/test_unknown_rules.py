@@ -40,8 +40,16 @@ def test_new_runs_have_the_newest_rules_and_name_them() -> None:
         (with_rules(RULES + 1), f"follows rules {RULES + 1}; expected rules {RULES}", "update this software: `"),
         # Only the number says why there is a field that nobody knows.
         (with_rules(RULES + 1, new_field=1), f"follows rules {RULES + 1};", "update this software: `"),
-        (with_rules(None), "follows rules without a number; expected", "the run needs an update by its owner"),
-        (with_rules(None, averaging=1), "follows rules without a number; expected", "the run needs an update"),
+        (
+            with_rules(None),
+            "follows rules from before they had numbers; expected",
+            "the run is older and needs an update",
+        ),
+        (
+            with_rules(None, averaging=1),
+            "follows rules from before they had numbers; expected",
+            "needs an update by its owner",
+        ),
     ],
 )
 def test_a_run_of_other_rules_is_refused_with_one_sentence(manifest: bytes, named: str, remedy: str) -> None:
