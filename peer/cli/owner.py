@@ -275,6 +275,7 @@ def show(run: OwnedRun = None, run_id: RunId = None, data_dir: DataDir = None, a
         return
     manifest = owned.manifest
     print(f"Run         {owned.run_id}")
+    print(f"Rules       {manifest.rules}")
     print(f"Revision    {manifest.revision}, hash {manifest.hash.hex()[:16]}")
     listed = plural(len(manifest.access.members), "listed key")
     print(f"Access      {manifest.access.mode}, {listed} when the run was made")
