@@ -10,6 +10,7 @@ does not know the number refuses the run before it trains. To the set belong:
     averaging/outer/shard_mean.py                     encoded means, and what encoding lost
     averaging/outer/outer_step.py                     the step, the overlay, the digest of an anchor
     averaging/outer/fragment_anchor_and_residual.py   what waits, what returns, how old it is
+    averaging/fragment/broadcast_errors.py            errors carried to the next broadcast
     averaging/rounds/shard_plan.py                    where a fragment is cut
     averaging/rounds/leader_ranking.py                who leads, and which members a round takes
     averaging/wire/messages.py                        tokens of a commit

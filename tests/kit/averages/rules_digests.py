@@ -22,12 +22,14 @@ import numpy as np
 
 from averaging.arrays import F32
 from averaging.codec.codec import Codec, make_codec
+from averaging.fragment.broadcast_errors import BroadcastErrors
 from averaging.outer.contribution_weights import Terms, rates_at, shard_rates, staleness_of, weights_of
 from averaging.outer.fragment_layout import build_layout
 from averaging.outer.outer_settings import OuterRule
 from averaging.outer.outer_step import anchor_digest, outer_step_into, overlay_of
 from averaging.outer.robust_mean import combine
-from averaging.rounds.leader_ranking import rank_leaders
+from averaging.outer.shard_mean import add_error, keep_error
+from averaging.rounds.leader_ranking import next_contributors, rank_leaders
 from averaging.rounds.shard_plan import plan_shards
 from averaging.rules import RULES
 from averaging.signing.commit_credit import milli, round_of
@@ -116,6 +118,19 @@ def _outer_step() -> Iterator[object]:
         yield None if overlay is None else overlay.tobytes()
 
 
+def _errors_by_range() -> Iterator[object]:
+    errors, lost = BroadcastErrors(), keep_error(work_of(50), 64)
+    assert lost is not None
+    size = 16 * lost.block_size
+    for start in (0, size, size // 2, 3 * size):
+        errors.put(start, start + size, lost.slice_blocks(start, size))
+    for start, end in ((0, size), (size // 4, 2 * size), (2 * size, 4 * size)):
+        kept = errors.within(start, end)
+        mean = work_of(51)[start:end].copy()
+        add_error(kept, mean)
+        yield mean.tobytes()
+
+
 def _cuts_into_shards() -> Iterator[object]:
     lines = ([10e6] * 4, [8e6, 60e6, 20e6, 0.0], [1e6, 100e6], [0.0] * 5, [10e6 + 1e6 * number for number in range(9)])
     for num_values, rates in itertools.product((500, 20_007, 3_000_001), lines):
@@ -135,6 +150,8 @@ def _cuts_into_fragments() -> Iterator[object]:
 def _leaders() -> Iterator[object]:
     for version in range(20):
         yield rank_leaders("tiny.run", version % 3, version, MEMBERS)
+    many = [PeerId(f"member{number}") for number in range(300)]
+    yield sorted(next_contributors("tiny.run", 0, 7, many))
 
 
 def _commit() -> Commit:
@@ -192,6 +209,7 @@ PARTS: Final[tuple[Callable[[], Iterator[object]], ...]] = (
     _weights_and_rates,
     _combining,
     _outer_step,
+    _errors_by_range,
     _cuts_into_shards,
     _cuts_into_fragments,
     _leaders,
