@@ -6,8 +6,10 @@ from the *established* members: trainers with a contribution in the last `COUNTE
 more than one leader. Otherwise one leader could bring any number of keys along, or keep everybody else out.
 
 Members that have only opened a stream to this peer, or answered one, are *newcomers*. Their offers are taken as all
-are, so that they are established a round or two later. Until then no round waits for them. They lead only where no
-established member answers, and then they weigh no more than `most_newcomers` together. Where nobody is established, as
+are, so that they are established a round or two later. Until then no quorum needs them. A round gives the last of those
+time to offer that introduced themselves or took part in one, as many as count: the first few that are established must
+not stay among themselves. Newcomers lead only where no established member answers, and then they weigh no more than
+`most_newcomers` together. Where nobody is established, as
 in a run's first rounds or after a restart of everybody, all records count. If they are a flood, those alone count whose
 work stands in a commit beside that of this peer; without any of them those that introduced themselves or took part in a
 round with it, or else all that were met.
@@ -68,7 +70,8 @@ class CountedTrainers(NamedTuple):
     Attributes:
         counted: those that make the quorum, are waited for, and lead.
         newcomers: those that were met and do not count yet.
-        awaited: those that a round gives time to offer: where nobody is established yet, all with a record.
+        awaited: those that a round gives time to offer, and of whom a commit needs more than a quarter: those that
+            count and newcomers that take part; where nobody is established yet, all with a record.
         num_known: how many count with those that do not answer now.
     """
 
@@ -136,22 +139,13 @@ class MemberPresence:
         """Whether a trainer counts if it is live: it is established, or nobody is and it was met."""
         return self.has_been_there(peer_id) and (not self._in_fragments or peer_id in self._in_fragments)
 
-    def of_whom_a_quarter(
-        self, counted: Sequence[PeerId], newcomers: Sequence[PeerId], awaited: Sequence[PeerId]
-    ) -> tuple[PeerId, ...]:
-        """The trainers of which a commit needs more than a quarter: who just begins must not be at one leader's mercy.
-
-        Args:
-            counted, newcomers, awaited: as in `CountedTrainers`.
-        """
-        if self._in_fragments.keys().isdisjoint(counted):
-            return tuple(awaited) or tuple(counted)
-        taking_part = [peer_id for peer_id in newcomers if self._met.get(peer_id, False)]
-        return (*counted, *taking_part[: max(FEWEST_RIVALS, len(counted))])
-
     def are_strangers(self, commit: Commit) -> bool:
-        """Whether a commit has no established member but this peer in it, though others are known here."""
-        others = self._in_fragments.keys() - {self.me}
+        """Whether a commit has no established member but this peer in it, though others are known here.
+
+        Where nobody is established yet, members that introduced themselves or took part in a round are known.
+        """
+        known = self._in_fragments.keys() or {peer_id for peer_id, takes_part in self._met.items() if takes_part}
+        others = known - {self.me}
         return bool(others) and others.isdisjoint(contributors(commit))
 
     def see(self, trainers: Collection[PeerId], silent: Collection[PeerId] = ()) -> CountedTrainers:
@@ -165,9 +159,15 @@ class MemberPresence:
         counted = self._counted(everyone)
         here = tuple(peer_id for peer_id in trainers if peer_id in counted)
         newcomers = tuple(peer_id for peer_id in trainers if peer_id not in counted and self.has_been_there(peer_id))
-        is_known = not self._in_fragments.keys().isdisjoint(counted)
-        is_known = is_known or (counted != everyone and not self._coworkers().isdisjoint(counted))
-        return CountedTrainers(here, newcomers, len(counted), here if is_known else tuple(trainers))
+        is_open = counted == everyone and self._in_fragments.keys().isdisjoint(counted)
+        awaited = tuple(trainers) if is_open else (*here, *self._rivals(newcomers, len(here)))
+        return CountedTrainers(here, newcomers, len(counted), awaited)
+
+    def _rivals(self, newcomers: Sequence[PeerId], num_counted: int) -> list[PeerId]:
+        """The newcomers that took part last, as many as count at most: a few established must not stay among them."""
+        unestablished = set(newcomers)
+        taking_part = [peer_id for peer_id in reversed(self._met) if self._met[peer_id] and peer_id in unestablished]
+        return sorted(taking_part[: max(FEWEST_RIVALS, num_counted)])
 
     def _coworkers(self) -> frozenset[PeerId]:
         return frozenset[PeerId]().union(*self._beside_me.values())

@@ -50,7 +50,7 @@ FIRST_SUSPICION_SECONDS = 5.0
 LONGEST_SUSPICION_SECONDS = 300.0
 """A peer behind a flapping line is tried again after 5 minutes at the latest."""
 MAX_SUSPECTED = 16_384
-"""A hundred bytes each; a view has fewer members."""
+"""A hundred bytes each; a view has fewer members. Of those that were introduced to, too."""
 LOOK_SECONDS = 8.0
 """For a look into the DHT, retries included."""
 MAX_INTRODUCTIONS = 32
@@ -132,6 +132,8 @@ class Membership:
         self._answered: tuple[float, object, bytes] = (-math.inf, None, b"")
         """When, with what in it, and the newest record that introduced this peer to one that introduced itself."""
         self._suspected: Newest[PeerId, _Suspicion] = Newest(MAX_SUSPECTED)
+        self._introduced_to: Newest[PeerId, None] = Newest(MAX_SUSPECTED)
+        """Members that this peer introduced itself to. Each side has to: whom another one met knows nothing of it."""
         self._reported: set[PeerId] = set()
         """Members in `_known` whose coming was reported."""
         self._known: dict[PeerId, PeerRecord] = {}
@@ -342,7 +344,7 @@ class Membership:
         return "" if "" in answers or not refusals else refusals[0]
 
     async def meet_others(self) -> None:
-        """Try members of whom only a record is known, or that did not answer: some after each other; never ends."""
+        """Try members that this peer never introduced itself to, or that did not answer: some at a time; never ends."""
         while True:
             await asyncio.sleep(self.announce_seconds / 2 * self.randomness.uniform(0.8, 1.2))
             if chosen := self._whom_to_try():
@@ -352,7 +354,7 @@ class Membership:
         """Of those that count a few at any time, so that a split heals soon; of all others a few that are due."""
         now = self.wall_clock()
         silent = [record for record in self.suspected() if self.has_been_there(record.peer_id)]
-        unmet = [record for record in self.members() if not self.has_been_there(record.peer_id)]
+        unmet = [record for record in self.members() if record.peer_id not in self._introduced_to]
         known = [record for record in silent if self.counts(record.peer_id)]
         others = [record for record in silent if record not in known and not self._is_left_alone(record.peer_id, now)]
         return [*self.some_of(known, MEETINGS_AT_ONCE), *self.some_of([*others, *unmet], MEETINGS_AT_ONCE)]
@@ -384,6 +386,7 @@ class Membership:
                 async with asyncio.timeout(OPEN_SECONDS):
                     await stream.send(encoded)
                     self._merge([await stream.receive(MAX_PEER_RECORD_BYTES)])
+                    self._introduced_to[peer_id] = None
                     self.heard_from(peer_id)
             finally:
                 await stream.close()

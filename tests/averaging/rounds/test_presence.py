@@ -46,6 +46,32 @@ def test_keys_that_open_streams_stay_newcomers_until_they_have_work_in_commits_o
     assert set(presence.see(everyone).counted) == set(grown)
 
 
+def test_a_round_gives_newcomers_that_take_part_time_to_offer_and_only_as_many_as_count():
+    """Red as long as the first few that are established wait for nobody else: they went on among themselves."""
+    presence = MemberPresence(MEMBERS[0])
+    presence.follow(0, commits_of(0, 4, MEMBERS[:2]))
+    everyone = [*MEMBERS, *FREE_KEYS]
+    presence.meet(MEMBERS[5])
+    assert set(presence.see(everyone).awaited) == set(MEMBERS[:2])
+    presence.take_part(MEMBERS[4])
+    seen = presence.see(everyone)
+    assert set(seen.awaited) == {*MEMBERS[:2], MEMBERS[4]}
+    assert set(seen.counted) == set(MEMBERS[:2])
+    for peer_id in FREE_KEYS:
+        presence.take_part(peer_id)
+    presence.take_part(MEMBERS[4])
+    awaited = presence.see(everyone).awaited
+    assert (len(awaited), MEMBERS[4] in awaited) == (2 + 4, True)
+
+
+def test_in_a_flood_before_a_first_round_those_are_awaited_that_took_part():
+    """Not all records: of those an honest commit of all has no quarter in it."""
+    presence = MemberPresence(MEMBERS[0])
+    for peer_id in MEMBERS[1:]:
+        presence.take_part(peer_id)
+    assert set(presence.see([*MEMBERS, *FREE_KEYS]).awaited) == set(MEMBERS)
+
+
 def test_one_leader_brings_no_keys_along():
     """A roster is its leader's word: only its reducers sign who was in a mean, and it chooses them."""
     honest = commits_of(0, 4, MEMBERS[:3])

@@ -83,6 +83,16 @@ def test_a_round_of_strangers_is_not_followed_however_long_this_peer_waits():
     assert not is_followed(commit_of(OTHERS[0], version=3), 1.0)
 
 
+def test_in_a_first_round_keys_that_only_push_commits_are_strangers():
+    """Red as long as only work makes others known: before anybody had worked, one commit of a liar alone passed."""
+    presence, stranger = MemberPresence(ME), named(20)
+    presence.meet(stranger)
+    assert not presence.are_strangers(commit_of(stranger)), "nobody else is known: it may be all there is"
+    presence.take_part(OTHERS[0])
+    assert presence.are_strangers(commit_of(stranger))
+    assert not presence.are_strangers(commit_of(OTHERS[0]))
+
+
 def test_nobody_is_counted_in_without_having_sent_anything():
     commit = commit_of(ME, *OTHERS)
     assert "sent nothing" in objection(commit)

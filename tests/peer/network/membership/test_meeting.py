@@ -163,3 +163,22 @@ def test_a_member_of_whom_only_a_record_was_known_is_met_soon() -> None:
         meeting.cancel()
 
     run_virtual(main(), START)
+
+
+def test_members_that_met_introduce_themselves_to_each_other_once() -> None:
+    """Otherwise the one that opened the stream counts at the other in a flood of records, and not the other way."""
+
+    async def main() -> None:
+        scene, key = Scene(), Identity.generate()
+        scene.answer(key)
+        scene.presence.meet(key.peer_id)
+        await scene.publish([key])
+        introduced: list[str] = []
+        exchange = scene.membership._exchange
+        scene.membership._exchange = lambda peer_id, sealed: (introduced.append(peer_id), exchange(peer_id, sealed))[1]  # type: ignore[method-assign]
+        meeting = asyncio.ensure_future(scene.membership.meet_others())
+        await asyncio.sleep(3 * ANNOUNCE_SECONDS)
+        assert introduced == [key.peer_id]
+        meeting.cancel()
+
+    run_virtual(main(), START)
