@@ -1,11 +1,13 @@
 """What many keys of one host cost the rounds of honest members, in virtual time: attack and control, seed by seed.
 
-    python -m benchmarks.trouble.bench_free_records [--seeds 0:100] [--nodes] [--json]
+    python -m benchmarks.trouble.bench_free_records [--seeds 0:100] [--small | --nodes] [--json]
 
 Each seed is a random swarm with hostile hosts, up to a quarter of all, that publish ten records for each honest member.
 Half of them also send commits of each key alone; most do other harm as well. Its control is the same swarm without the
-records of further keys. Chaos runs play the exchange with random faults (`tests/kit/chaos`). `--nodes` plays whole
-nodes and trainers without faults, which takes several times as long and also gives losses.
+records of further keys. Chaos runs play the exchange with random faults (`tests/kit/chaos`), which move a seed's rounds
+far more than the records do. `--small` plays 4 to 8 honest members without faults, and the control once more in other
+random numbers: by as much as the two controls differ, a seed says nothing. `--nodes` plays whole nodes and trainers
+without faults, which takes several times as long and also gives losses.
 
 Printed for each seed: rounds with honest work a minute in both, and how often an honest member applied a round in which
 only liars were. With `--nodes` also the held-out loss of attack and control, the highest of the second half.
@@ -16,12 +18,13 @@ from __future__ import annotations
 import argparse
 import json
 import time
-from dataclasses import asdict, dataclass
-from statistics import median, quantiles
+from dataclasses import asdict, dataclass, replace
+from statistics import median
 
 from benchmarks.machine import machine
+from tests.kit.chaos.record_pairs import in_other_numbers, small_scenario_of
 from tests.kit.chaos.record_storm import Storm, play
-from tests.kit.chaos.scenario import FIRST_SYBIL_SEED, scenario_of, without_records
+from tests.kit.chaos.scenario import FIRST_SYBIL_SEED, Scenario, scenario_of, without_records
 from tests.kit.chaos.world import Outcome, run_scenario
 
 
@@ -38,6 +41,8 @@ class Comparison:
     loss_ratio: float | None
     violations: tuple[str, ...]
     violations_of_control: tuple[str, ...]
+    rounds_per_minute_again: float | None = None
+    """Of the control in other random numbers."""
 
     @property
     def rate(self) -> float:
@@ -45,9 +50,15 @@ class Comparison:
         return self.rounds_per_minute / max(self.rounds_per_minute_of_control, 1e-9)
 
 
-def compare_exchanges(seed: int) -> Comparison:
+def compare_small(seed: int) -> Comparison:
+    """One small swarm without faults beside its two controls."""
+    scenario = small_scenario_of(seed)
+    again = run_scenario(in_other_numbers(without_records(scenario)))
+    return replace(compare_exchanges(seed, scenario), rounds_per_minute_again=again.rounds_per_minute)
+
+
+def compare_exchanges(seed: int, scenario: Scenario) -> Comparison:
     """One chaos run beside its control."""
-    scenario = scenario_of(FIRST_SYBIL_SEED + seed)
     attack, control = run_scenario(scenario), run_scenario(without_records(scenario))
     return Comparison(
         seed,
@@ -81,12 +92,29 @@ def compare_nodes(seed: int) -> Comparison:
     )
 
 
+def spread(comparisons: list[Comparison]) -> str:
+    """Of all seeds' rounds together, and how they are spread."""
+    rates = sorted(one.rate for one in comparisons if one.rounds_per_minute_of_control)
+    of_all = sum(one.rounds_per_minute for one in comparisons) / sum(
+        one.rounds_per_minute_of_control for one in comparisons
+    )
+    return (
+        f"{of_all:.3f} together, median {median(rates):.2f}, lowest twentieth {rates[len(rates) // 20]:.2f}, "
+        f"lowest hundredth {rates[len(rates) // 100]:.2f}, lowest {rates[0]:.2f}; {sum(rate < 0.9 for rate in rates)} "
+        f"below .9"
+    )
+
+
 def summary(comparisons: list[Comparison]) -> str:
     """Some lines about all seeds."""
-    rates = [one.rate for one in comparisons if one.rounds_per_minute_of_control]
-    lines = [
-        f"{len(comparisons)} seeds; rounds a minute, of the control's: median {median(rates):.2f}, "
-        f"lowest twentieth {quantiles(rates, n=20)[0] if len(rates) > 1 else rates[0]:.2f}, lowest {min(rates):.2f}",
+    lines = [f"{len(comparisons)} seeds; rounds a minute, of the control's: {spread(comparisons)}"]
+    if again := [
+        replace(one, rounds_per_minute=one.rounds_per_minute_again)
+        for one in comparisons
+        if one.rounds_per_minute_again is not None
+    ]:
+        lines.append(f"the control in other random numbers: {spread(again)}")
+    lines += [
         f"followed liars: in {sum(one.followed_liars > 0 for one in comparisons)} seeds; "
         f"in {sum(one.followed_liars_of_control > 0 for one in comparisons)} controls",
     ]
@@ -102,7 +130,9 @@ def summary(comparisons: list[Comparison]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", default="0:100", metavar="FIRST:END")
-    parser.add_argument("--nodes", action="store_true", help="whole nodes and trainers, with losses")
+    kinds = parser.add_mutually_exclusive_group()
+    kinds.add_argument("--small", action="store_true", help="small swarms without faults, with two controls each")
+    kinds.add_argument("--nodes", action="store_true", help="whole nodes and trainers, with losses")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="begin no further seed after so long")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
@@ -113,7 +143,12 @@ def main() -> None:
     for seed in range(int(first), int(end)):
         if time.monotonic() - began > options.seconds:
             break
-        one = compare_nodes(seed) if options.nodes else compare_exchanges(seed)
+        if options.small:
+            one = compare_small(seed)
+        elif options.nodes:
+            one = compare_nodes(seed)
+        else:
+            one = compare_exchanges(seed, scenario_of(FIRST_SYBIL_SEED + seed))
         comparisons.append(one)
         if options.json:
             continue

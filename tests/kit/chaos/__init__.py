@@ -12,5 +12,6 @@ The files, each built on those above it:
     world.py             one run, looked at after every event
     simulation.py        random faults for whole simulated nodes and trainers
     hostile_scenario.py  a scenario with hostile peers of one kind
+    record_pairs.py      small swarms without faults, with and without free records
     record_storm.py      whole simulated nodes beside hosts that publish free records
 """

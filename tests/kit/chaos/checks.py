@@ -224,7 +224,7 @@ class Checks:
             "results": (len(store._results), (HISTORY_COMMITS + 2) * of_a_version),
             "contributions": (sum(map(len, store._inbound.values())), 2 * of_a_version),
             "versions": (max(versions, default=0) - min(versions, default=0), HISTORY_COMMITS + 2),
-            "errors": (len(store._errors) + len(store._tentative), 2 * num_shards * num_peers),
+            "errors": (len(store._errors._parts) + len(store._tentative), 2 * num_shards * num_peers),
             "digests": (len(fragment.digests), HISTORY_COMMITS + 2),
             "own contributions": (len(fragment.state.recent), RECENT_CONTRIBUTIONS + 1),
             "tasks": (len(peer.exchange._background._tasks), 20 + 10 * num_peers),

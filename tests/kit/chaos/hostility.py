@@ -330,8 +330,9 @@ async def _have_many_keys(peer: Any) -> None:
         peer.spawn(_close_alone(peer, keys))
     try:
         while True:
-            for record in keys.records(peer.record()) if peer.is_open else ():
-                peer.world.spread(peer, replace(record, role="trainer", state="training"))
+            if peer.is_open:
+                records = keys.records(peer.record())
+                peer.world.spread(peer, [replace(record, role="trainer", state="training") for record in records])
             await asyncio.sleep(peer.world.scenario.announce_seconds * peer.chance.uniform(0.5, 1.5))
     finally:
         await keys.close()

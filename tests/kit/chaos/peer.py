@@ -42,7 +42,11 @@ from dht.simulated.host import MemoryHost
 from dht.simulated.lines import LineSettings
 from peer.events.anchor_events import AnchorRepaired
 from peer.network.anchors.fetcher import Fetched, Fetcher
-from peer.network.membership.membership import FIRST_SUSPICION_SECONDS, LONGEST_SUSPICION_SECONDS
+from peer.network.membership.membership import (
+    FIRST_SUSPICION_SECONDS,
+    LONGEST_SUSPICION_SECONDS,
+    MEETINGS_AT_ONCE,
+)
 from peer.network.membership.run_handshake_policy import RunHandshakePolicy
 from peer.network.node.anchor_repairs import Repairs
 from peer.network.node.fragment_memory import adopt_snapshot
@@ -93,10 +97,12 @@ class Company:
         self.is_frozen = False
 
     def members(self) -> list[PeerRecord]:
+        time = now()
+        suspected = {peer_id for peer_id, (until, _, _) in self._suspected.items() if time < until}
         return [
             record
             for peer_id, (record, expires_at) in sorted(self._records.items())
-            if record.state != "left" and (self.is_frozen or (now() < expires_at and not self._is_suspected(peer_id)))
+            if record.state != "left" and (self.is_frozen or (time < expires_at and peer_id not in suspected))
         ]
 
     def heads(self, fragment: int) -> set[tuple[int, bytes]]:
@@ -131,15 +137,19 @@ class Company:
         if self._suspected.pop(peer_id, None) is not None or is_new:
             self._peer.on_view()
 
-    def hear(self, record: PeerRecord, life_seconds: float) -> None:
-        known = self._records.get(record.peer_id)
-        newest = known is None or (record.session, record.sequence) > (known[0].session, known[0].sequence)
-        if self.is_frozen or not newest:
+    def hear(self, records: Sequence[PeerRecord], life_seconds: float) -> None:
+        if self.is_frozen or not any([self._take(record, life_seconds) for record in records]):
             return
-        self._records[record.peer_id] = (record, now() + life_seconds)
-        if self._is_suspected(record.peer_id) and record.sequence > self._suspected[record.peer_id][2] + 1:
-            self._peer.spawn(self._peer.meet(record.peer_id))
         self._peer.on_view()
+
+    def _take(self, record: PeerRecord, life_seconds: float) -> bool:
+        known = self._records.get(record.peer_id)
+        is_newest = known is None or (record.session, record.sequence) > (known[0].session, known[0].sequence)
+        if is_newest:
+            self._records[record.peer_id] = (record, now() + life_seconds)
+            if self._is_suspected(record.peer_id) and record.sequence > self._suspected[record.peer_id][2] + 1:
+                self._peer.spawn(self._peer.meet(record.peer_id))
+        return is_newest
 
     def _is_suspected(self, peer_id: PeerId) -> bool:
         return peer_id in self._suspected and now() < self._suspected[peer_id][0]
@@ -160,6 +170,7 @@ class ChaosPeer:
         self.num_expired = 0
         self.company = Company(self)
         self._record_sequence = 0
+        self._introduced_to: set[PeerId] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         watch = GuardPorts(
             self.clock,
@@ -300,6 +311,7 @@ class ChaosPeer:
         self.announce()
         for name in self.company.names():
             self.spawn(self.meet(name))
+        self.spawn(self._meet_others())
         self.spawn(self._announce_and_audit())
         if self.profile.is_trainer:
             self.spawn(self._train())
@@ -315,7 +327,7 @@ class ChaosPeer:
 
     def announce(self) -> None:
         self._record_sequence += 1
-        self.world.spread(self, self.record())
+        self.world.spread(self, [self.record()])
 
     def record(self) -> PeerRecord:
         states = [fragment.state for fragment in self.fragments]
@@ -451,8 +463,10 @@ class ChaosPeer:
     def on_view(self) -> None:
         if self.is_dead or not hasattr(self, "exchange"):
             return
-        trainers = self.company.trainers()
-        followers = [record.peer_id for record in self.company.members() if record.peer_id not in trainers]
+        members = self.company.members()
+        trainers = [record.peer_id for record in members if record.role == "trainer" and record.state == "training"]
+        training = set(trainers)
+        followers = [record.peer_id for record in members if record.peer_id not in training]
         own = [self.name] if self.state == "training" else []
         self.exchange.set_view([*trainers, *own], followers, self.company.suspected_trainers())
 
@@ -470,6 +484,13 @@ class ChaosPeer:
         elif isinstance(report, RepairNeeded):
             self.spawn(self.repairs.repair(report.fragment, report.peer_id, report.reason))
 
+    async def _meet_others(self) -> None:
+        while True:
+            await asyncio.sleep(self.world.scenario.announce_seconds / 2 * self.chance.uniform(0.8, 1.2))
+            others = [name for name in self.company.names() if name not in self._introduced_to]
+            for name in self.chance.sample(others, min(MEETINGS_AT_ONCE, len(others))):
+                self.spawn(self.meet(name))
+
     async def meet(self, peer_id: PeerId) -> None:
         """Introduce this peer to another one that answers, as `Membership.meet_others` does."""
         try:
@@ -478,6 +499,7 @@ class ChaosPeer:
             return
         await stream.close()
         if not self.is_dead:
+            self._introduced_to.add(peer_id)
             self.company.heard_from(peer_id)
             for other in self.world.live():
                 if other.name == peer_id and other.guard.presence.take_part(self.name):

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import random
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 from unittest import mock
@@ -243,19 +243,20 @@ class World:
         """A peer that starts looks into the DHT."""
         for peer in self.live():
             if peer is not newcomer and peer.is_open and self.network.can_reach(peer.name, newcomer.name):
-                self._deliver_record(newcomer, peer.record())
+                self._deliver(newcomer, [peer.record()])
 
-    def spread(self, peer: ChaosPeer, record: PeerRecord) -> None:
+    def spread(self, peer: ChaosPeer, records: Sequence[PeerRecord]) -> None:
+        """All records that a peer publishes at once come together, or are lost together."""
         for other in self.live():
             reaches = self.network.can_reach(peer.name, other.name)
             is_lost = not self.is_calm and self._chance.random() < self.scenario.record_loss
             if other is not peer and reaches and not is_lost:
                 delay = self.scenario.record_delay_seconds * self._chance.random()
-                asyncio.get_running_loop().call_later(delay, self._deliver_record, other, record)
+                asyncio.get_running_loop().call_later(delay, self._deliver, other, records)
 
-    def _deliver_record(self, to: ChaosPeer, record: PeerRecord) -> None:
+    def _deliver(self, to: ChaosPeer, records: Sequence[PeerRecord]) -> None:
         if not to.is_dead and not self.is_over:
-            to.company.hear(record, 3 * self.scenario.announce_seconds + 2 * self.scenario.record_delay_seconds)
+            to.company.hear(records, 3 * self.scenario.announce_seconds + 2 * self.scenario.record_delay_seconds)
 
     def tampering(self, message: Message) -> list[float] | None:
         """When a message arrives, in seconds from now and maybe more than once; None: now, once."""
