@@ -61,11 +61,11 @@ class Scene:
             counts=self.presence.counts,
         )
 
-    async def publish(self, identities: Sequence[Identity], sequence: int = 1) -> None:
+    async def publish(self, identities: Sequence[Identity], sequence: int = 1, rules: int = 0) -> None:
         """Put a record of each key into the DHT, and let the member look."""
         for identity in identities:
             expires_at = now() + 90.0
-            record = make_record(identity.peer_id, run_id=RUN_ID, sequence=sequence, expires_at=expires_at)
+            record = make_record(identity.peer_id, run_id=RUN_ID, sequence=sequence, expires_at=expires_at, rules=rules)
             store = MemoryStore(self.records, self.host)
             await store.publish_peer(RUN_ID, identity.peer_id, encode_peer_record(record, identity), expires_at)
         await asyncio.sleep(1.0)
@@ -85,6 +85,16 @@ class Scene:
 
     def joined(self) -> list[str]:
         return [fact.remote for fact in self.facts if isinstance(fact, PeerJoined)]
+
+
+def test_a_peer_of_other_rules_is_no_member() -> None:
+    async def main() -> None:
+        scene, same, other = Scene(), Identity.generate(), Identity.generate()
+        await scene.publish([same])
+        await scene.publish([other], rules=2)
+        assert [record.peer_id for record in scene.membership.members()] == [same.peer_id]
+
+    run_virtual(main(), START)
 
 
 def test_newer_records_end_no_suspicion_and_its_time_doubles() -> None:
