@@ -118,8 +118,10 @@ class TrainerKeeper:
         try:
             for spec in specs:
                 copies.put(self._kept.copy_of(tensors[spec.name]))
-        finally:
-            copies.end()
+        except BaseException:
+            copies.break_off()
+            raise
+        copies.end()
         counters.moment = number
         self._link.note_pause()
 
@@ -150,6 +152,8 @@ class TrainerKeeper:
     def _write(self, number: int, facts: dict[str, Any], specs: list[TensorSpec], copies: _Copies) -> None:
         path, outcome = draft_path(self._folder, number), -errno.EIO
         try:
+            for name in (TRAINER_TENSORS_NAME, TRAINER_FACTS_NAME):  # of a moment that an exception broke off
+                (path / name).unlink(missing_ok=True)
             written = write_tensors(path / TRAINER_TENSORS_NAME, specs, copies, self._open_file)
             sync(path / TRAINER_TENSORS_NAME)
             write_json(path / TRAINER_FACTS_NAME, {**facts, "file": written.model_dump()}, self._open_file)
@@ -209,7 +213,7 @@ class _Copies:
         self._room = num_bytes
         self._waiting: deque[Tensor] = deque()
         self._held_bytes = 0
-        self._has_ended = False
+        self._has_ended = self._is_broken_off = False
         self._is_given_up = False
         self._changed = threading.Condition()
 
@@ -229,6 +233,12 @@ class _Copies:
             self._has_ended = True
             self._changed.notify_all()
 
+    def break_off(self) -> None:
+        """The rest will not come: iterating ends with an OSError."""
+        with self._changed:
+            self._is_broken_off = True
+            self._changed.notify_all()
+
     def give_up(self) -> None:
         """Nobody takes any more."""
         with self._changed:
@@ -239,8 +249,10 @@ class _Copies:
     def __iter__(self) -> Iterator[Tensor]:
         while True:
             with self._changed:
-                while not self._waiting and not self._has_ended:
+                while not self._waiting and not self._has_ended and not self._is_broken_off:
                     self._changed.wait()
+                if self._is_broken_off:
+                    raise InterruptedError(errno.EINTR, "the moment was broken off")
                 if not self._waiting:
                     return
                 tensor = self._waiting.popleft()

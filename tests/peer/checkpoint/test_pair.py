@@ -303,3 +303,34 @@ def test_an_optimizer_that_json_cannot_hold_is_left_out_with_a_sentence(tmp_path
     assert caplog.text.count("optimizer.odd is a object") == 1
     again = Peer(tmp_path, Odd)
     assert again.trainer_keeper.restore(1) is not None
+
+
+def test_a_moment_that_an_interrupt_broke_off_is_taken_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scene() -> None:
+        peer = Peer(tmp_path)
+        peer.begin()
+        await peer.steps(5)
+        copy, left = peer.trainer_keeper._kept.copy_of, [3]
+
+        def copy_of(held: Any) -> torch.Tensor:
+            left[0] -= 1
+            if left[0] == 0:
+                raise KeyboardInterrupt
+            return copy(held)
+
+        monkeypatch.setattr(peer.trainer_keeper._kept, "copy_of", copy_of)
+        saving = asyncio.create_task(peer.keeper.save(is_last=True))
+        num_interrupts = 0
+        while not saving.done():
+            try:
+                peer.training.idle()
+            except KeyboardInterrupt:
+                num_interrupts += 1
+            await asyncio.sleep(0.005)
+        await saving
+        assert num_interrupts == 1
+        assert isinstance(peer.seen[-1].fact, CheckpointSaved)
+        before = picture_of(peer)
+        assert picture_of(resumed(tmp_path)) == before
+
+    run(scene())

@@ -250,6 +250,8 @@ def test_a_device_that_failed_is_closed_without_another_error(monkeypatch):
 
 def test_sums_arrive_here_whatever_the_default_device_is(monkeypatch):
     zeros = torch.zeros
+    with torch.device("meta"):
+        assert zeros(1).is_meta
     monkeypatch.setattr(torch, "zeros", lambda size, pin_memory=False, **given: zeros(size, **given))  # no driver here
     monkeypatch.setattr(torch.cuda, "stream", OnDevice)
     monkeypatch.setattr(torch.cuda, "Event", lambda: SimpleNamespace(record=lambda stream: None))
