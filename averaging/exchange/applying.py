@@ -18,7 +18,6 @@ from averaging.codec.blocks import Buffer
 from averaging.exchange.audit import Audits
 from averaging.exchange.exchange_ports import Context
 from averaging.exchange.result_search import ResultSearch
-from averaging.fragment.lost_work import LostWork
 from averaging.fragment.next_anchor_digest import ChunkDigests, DigestAhead, StepKey
 from averaging.fragment.runtime import FragmentRuntime
 from averaging.fragment.shard_store import payload_digest, terms_of
@@ -29,7 +28,7 @@ from averaging.outer.outer_settings import OuterRule
 from averaging.outer.own_contributions import CommittedShard
 from averaging.rounds.machine_events import Apply, ApplyFailed, Repair, ResultArrived
 from averaging.rounds.round_facts import CommitTaken, Fact, RepairNeeded, RoundCommitted, WorkLost, WorkReturned
-from averaging.wire.messages import Commit, Plan, Result, ResultRequest, VersionIs, own_entry, own_ranges
+from averaging.wire.messages import Commit, Plan, Result, ResultRequest, VersionIs, own_entry
 from dht.bounded_dictionary import Newest
 from dht.host import PeerId
 
@@ -49,7 +48,6 @@ class _Anchor:
     """Of one fragment: its next anchor, and doubts about this one."""
 
     ahead: DigestAhead
-    lost_work: LostWork
     looks_ahead: bool = False
     """A task is at work on `ahead`."""
     is_repairing: bool = False
@@ -95,10 +93,7 @@ class Applying:
         self._on_free = on_free
         self._searches: list[ResultSearch] = []
         self._lost: Newest[PeerId, None] = Newest(MAX_LOST)
-        self._anchors = [
-            _Anchor(DigestAhead(one.state.codec, one.state.num_values), LostWork(context.me))
-            for one in context.fragments
-        ]
+        self._anchors = [_Anchor(DigestAhead(one.state.codec, one.state.num_values)) for one in context.fragments]
 
     # ------------------------------------------------------------------------------------------------------ results
 
@@ -287,9 +282,8 @@ class Applying:
         fragment.store.settle(commit)
         fragment.note_commit(commit)
         outer_lr = max((shard.outer_lr for shard in shards), default=0.0)
-        if sent is not None:
-            is_committed = any(shard.own_included for shard in shards)
-            anchor.lost_work.note(sent, commit.version, is_committed=is_committed)
+        if sent is not None and self._audits.is_on:
+            fragment.store.keep_own(commit.version, sent)
         return _Applied(num_returned if sent is not None else 0, own_index >= 0, outer_lr)
 
     def _not_applied(self, fragment: FragmentRuntime, commit: Commit) -> None:
@@ -305,32 +299,20 @@ class Applying:
 
         Args:
             set_state: puts the new anchor into the state.
-            commits: recent ones of its lineage; they tell what became of own contributions there.
+            commits: recent ones of its lineage.
         """
-        context, state, lost_work = self._context, fragment.state, self._anchors[fragment.index].lost_work
+        context, state = self._context, fragment.state
         async with fragment.busy:
-            own = {commit.version: own_ranges(commit, context.me) for commit in commits}
-
-            def replace_anchor() -> list[WorkLost]:
-                left_version, left_digest, known = state.version, state.digest, fragment.known_anchors()
-                with fragment.changing():
-                    set_state(state)
-                forgotten = list(lost_work.settle(fragment.index, state, left_version, left_digest, commits))
-                state.settle_in_new_lineage(left_version, own, fragment.common_version(known, commits))
-                return forgotten
-
             with context.ports.lend(fragment.index) as change:
                 shown = change if isinstance(change, np.ndarray) else None
                 if shown is not None:
                     await context.ports.compute(lambda: state.shown(shown))
-                forgotten = await context.ports.compute(replace_anchor)
+                lost = await context.ports.compute(lambda: fragment.enter_lineage(set_state, commits, context.me))
                 if shown is not None:
                     await context.ports.compute(lambda: np.subtract(state.shown(), shown, out=shown))
-                fragment.store.forget_errors()
-                fragment.begin_lineage(commits)
                 context.show(fragment, change)
-        for report in forgotten:
-            context.ports.report(report)
+        if lost:
+            context.ports.report(WorkLost(fragment.index, state.version, lost))
         self._on_advanced(fragment, tuple(commits))
 
     def is_repairing(self, fragment: FragmentRuntime) -> bool:

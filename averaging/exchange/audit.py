@@ -569,8 +569,7 @@ def _is_a_shard(commit: Commit, request: AuditRequest) -> bool:
 
 def _sent_for(fragment: FragmentRuntime, version: int) -> Sent | None:
     state = fragment.state
-    kept = [settled.sent for settled in state.recent if settled.version == version]
-    return kept[-1] if kept else state.pending if version == state.version else None
+    return fragment.store.own(version) or (state.pending if version == state.version else None)
 
 
 def _own_work(fragment: FragmentRuntime, commit: Commit, me: PeerId) -> ComparedWork | None:
@@ -578,5 +577,5 @@ def _own_work(fragment: FragmentRuntime, commit: Commit, me: PeerId) -> Compared
     state, entry, sent = fragment.state, own_entry(commit.roster, me), _sent_for(fragment, commit.version)
     if entry is not None and sent is not None and entry[1].sequence == sent.sequence:
         return ComparedWork(sent.encoded, sent.steps, entry[0])
-    latest = state.pending or (state.recent[-1].sent if state.recent else None)
+    latest = state.pending or fragment.store.newest_own()
     return None if latest is None else ComparedWork(latest.encoded, latest.steps, None)

@@ -5,6 +5,5 @@ The files, each built on those above it:
     broadcast_errors.py    what broadcasts of this peer lost in encoding, by range of values (pure)
     shard_store.py         contributions and results in flight, within limits (pure)
     next_anchor_digest.py  the digest of the next anchor, worked out while results arrive
-    lost_work.py           what a long fork cost, when it cannot be undone (pure)
     runtime.py             state, machine and store of one fragment
 """

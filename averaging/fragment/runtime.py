@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 
@@ -12,7 +12,8 @@ from averaging.outer.fragment_anchor_and_residual import FragmentState
 from averaging.rounds.round_machine import RoundMachine
 from averaging.signing.commit_chains import Chain
 from averaging.signing.commit_log import CommitLog
-from averaging.wire.messages import DIGEST_BYTES, HISTORY_COMMITS, Commit
+from averaging.wire.messages import DIGEST_BYTES, HISTORY_COMMITS, Commit, own_entry, own_ranges
+from dht.host import PeerId
 
 
 @dataclass
@@ -74,25 +75,42 @@ class FragmentRuntime:
         for version in [version for version in self.digests if version < self.state.version - HISTORY_COMMITS]:
             del self.digests[version]
 
-    def begin_lineage(self, commits: Sequence[Commit]) -> None:
-        """The state holds an anchor of another lineage; `commits` are recent ones of that."""
-        self.digests = {self.state.version: self.state.digest}
-        self.log.replace(commit for commit in commits if commit.version < self.state.version)
+    def enter_lineage(self, set_state: Callable[[FragmentState], None], commits: Sequence[Commit], me: PeerId) -> int:
+        """Replace the anchor by one of the swarm's; own work that it may have is given up.
+
+        Args:
+            set_state: puts the new anchor into the state.
+            commits: recent ones of its lineage.
+
+        Returns:
+            Tokens of own work that this peer gave up, or that the left lineage alone had committed since the fork, as
+            far as the commits that are kept here tell. What `commits` have is not counted.
+        """
+        state, left_version, known = self.state, self.state.version, self.anchors()
+        sent = state.pending
+        under_way = {} if sent is None else {sent.sequence: sent.tokens}
+        waiting = state.unsent_tokens + sum(under_way.values())
+        leaving = [commit for commit in commits if commit.version == left_version]
+        is_missed = bool(leaving) and not under_way.keys() & _own_tokens(leaving, me).keys()
+        with self.changing():
+            set_state(state)
+            common_version = Chain(tuple(commits), state.version, state.digest).fork_from(known)
+            state.settle_in_new_lineage(left_version, common_version, is_pending_missed=is_missed)
+        since = left_version if common_version is None else common_version
+        left = _own_tokens((commit for commit in self.machine.history.values() if commit.version >= since), me)
+        self.store.forget_errors()
+        self.digests = {state.version: state.digest}
+        self.log.replace(commit for commit in commits if commit.version < state.version)
+        there = _own_tokens(commits, me)
+        lost = sum(tokens for sequence, tokens in left.items() if sequence not in there)
+        there_now = sum(tokens for sequence, tokens in under_way.items() if sequence in there)
+        return waiting - state.unsent_tokens - there_now + lost
 
     def known_anchors(self) -> dict[int, bytes]:
         """Per version that is remembered here, the digest of its anchor, as messages have it."""
         known = {version: commit.anchor_digest for version, commit in self.machine.history.items()}
         known |= {version: digest[:DIGEST_BYTES] for version, digest in self.digests.items()}
         return {**known, self.state.version: self.state.digest[:DIGEST_BYTES]}
-
-    def common_version(self, before: Mapping[int, bytes], commits: Sequence[Commit]) -> int:
-        """The newest version that two lineages share as far as is known: that of `before`, and the one here now.
-
-        Args:
-            before: `known_anchors` of the lineage that was left.
-            commits: recent ones of the new lineage.
-        """
-        return Chain(tuple(commits), self.state.version, self.state.digest).fork_from(before) or 0
 
     def had(self, version: int, digest: bytes) -> bool:
         """Whether the anchor here is, or was at that version, one whose digest begins so; as far as is remembered."""
@@ -104,3 +122,9 @@ class FragmentRuntime:
     def anchors(self) -> dict[int, bytes]:
         """Version -> digest, as messages have it, of all anchors of this lineage that are remembered."""
         return {**self.log.anchors(), **self.known_anchors()}
+
+
+def _own_tokens(commits: Iterable[Commit], me: PeerId) -> dict[int, int]:
+    """Sequence -> tokens of one peer's contributions of which something is in these commits."""
+    found = ((own_entry(commit.roster, me), own_ranges(commit, me)) for commit in commits)
+    return {own[1].sequence: own[1].tokens for own, (_, ranges) in found if own is not None and ranges}

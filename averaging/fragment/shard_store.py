@@ -17,6 +17,7 @@ from averaging.codec.digests import digest_of
 from averaging.fragment.broadcast_errors import BroadcastErrors
 from averaging.outer.contribution_weights import Terms, staleness_of
 from averaging.outer.outer_settings import OuterRule
+from averaging.outer.own_contributions import Sent
 from averaging.outer.shard_mean import Reduction
 from averaging.wire.messages import DIGEST_BYTES, Commit, Contribution, Plan, Result
 from dht.errors import PeerFault
@@ -70,6 +71,8 @@ class ShardStore:
     _times_given: Counter[tuple[tuple[int, int, bytes], PeerId]] = field(default_factory=Counter)
     _errors: BroadcastErrors = field(default_factory=BroadcastErrors)
     _tentative: dict[tuple[int, int], tuple[bytes, EncodedBlocks | None]] = field(default_factory=dict)
+    _own: dict[int, Sent] = field(default_factory=dict)
+    """By version, of the last rounds; auditors ask for it."""
 
     def take_contribution(self, sender: PeerId, message: Contribution, payload: memoryview) -> None:
         """Keep a contribution until its round is reduced; what its sender sent for earlier attempts goes.
@@ -142,6 +145,16 @@ class ShardStore:
         for key, payload in moved.items():
             if (version, *key) in self._results:
                 self._results[(version, *key)] = payload
+
+    def keep_own(self, version: int, sent: Sent) -> None:
+        """This peer's contribution to a round that is over; its bytes may be elsewhere from now on."""
+        self._own[version] = sent
+
+    def own(self, version: int) -> Sent | None:
+        return self._own.get(version)
+
+    def newest_own(self) -> Sent | None:
+        return self._own[max(self._own)] if self._own else None
 
     def arrived(self, version: int) -> list[tuple[PeerId, int, PeerId, int]]:
         """(sender, attempt, leader, shard) of every contribution for `version`, in a fixed order."""
@@ -240,6 +253,7 @@ class ShardStore:
         """
         latest = version + 1
         self._results = {key: value for key, value in self._results.items() if keep_from <= key[0] <= latest}
+        self._own = {key: value for key, value in self._own.items() if keep_from <= key <= latest}
         self._inbound = {key: value for key, value in self._inbound.items() if version <= key[0] <= latest}
         self._attempts = {of: keys for of, keys in self._attempts.items() if version <= of[1] <= latest}
         self._times_given = Counter({key: num for key, num in self._times_given.items() if key[0] in self._results})

@@ -9,7 +9,7 @@ The files, each built on those above it:
     outer_step.py                    the outer step, the overlay, the digest of the anchor
     robust_mean.py                   combinations that a minority cannot steer; limits on norms
     shard_mean.py                    a shard's contributions to its encoded mean, and what that lost
-    own_contributions.py             a peer's own contributions: announced, in flight, and what commits made of them
+    own_contributions.py             a peer's own contributions: announced, in flight, and in a commit
     change_buffers.py                the memory into which changes for the live parameters are written
     fragment_anchor_and_residual.py  anchor, momentum, residual, work in flight, and what a commit does to them
 

@@ -8,35 +8,22 @@ the peak memory at one temporary vector per fragment.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields
 
 import numpy as np
 
 from averaging.arrays import F32
-from averaging.codec.blocks import Buffer, EncodedBlocks
+from averaging.codec.blocks import EncodedBlocks
 from averaging.codec.codec import Codec
 from averaging.outer.change_buffers import Change
 from averaging.outer.contribution_weights import staleness_reach
 from averaging.outer.outer_settings import VELOCITY_MODES, OuterRule
 from averaging.outer.outer_step import CHUNK_VALUES, anchor_digest, outer_step_into, overlay_of
-from averaging.outer.own_contributions import (
-    RECENT_CONTRIBUTIONS,
-    Announced,
-    CommittedShard,
-    OwnWork,
-    Ranges,
-    Sent,
-    Settled,
-    num_shared,
-    num_values_in,
-    oldest_in,
-)
+from averaging.outer.own_contributions import Announced, CommittedShard, OwnWork, Sent
 from averaging.wire.messages import MAX_NUM_ROUNDS
 from dht.records.lineages import MAX_LINEAGE_TOKENS
 
-KEPT_DROPPED = 16
-"""Numbers of dropped sendings; as many as commits are kept by others."""
 _OWN_WORK = tuple(field.name for field in fields(OwnWork))
 
 
@@ -47,9 +34,8 @@ class FragmentState:
     Attributes:
         unsent_tokens, unsent_steps, unsent_base_version: of the work that waits in the residual; no tokens, no work.
         own_share: own share of the weights in the last commit with own work, for the eager overlay of the next send.
-        returned_since: version of the oldest round whose returned work waits in the residual.
+        was_sent_before: some of what waits in the residual was sent once; another lineage may have it.
         num_rounds: rounds in which own work was committed, as far as this peer remembers, up to MAX_NUM_ROUNDS.
-        dropped: (sequence, version of the oldest round whose returned work was in it) of late work that was dropped.
         base_ceiling: newest base that the work which comes next may claim, because it began in a lineage that was left.
     """
 
@@ -67,12 +53,10 @@ class FragmentState:
     unsent_base_version: int = 0
     own_share: float = 1.0
     num_rounds: int = 0
-    returned_since: int | None = field(default=None, repr=False)
+    was_sent_before: bool = field(default=False, repr=False)
     base_ceiling: int | None = field(default=None, repr=False)
     shown_share: float = field(default=1.0, repr=False)
     velocity: F32 | None = field(default=None, repr=False)
-    recent: list[Settled] = field(default_factory=list, repr=False)
-    dropped: list[tuple[int, int]] = field(default_factory=list, repr=False)
 
     @property
     def num_values(self) -> int:
@@ -81,14 +65,13 @@ class FragmentState:
     @property
     def own_work(self) -> OwnWork:
         """What belongs to this peer alone, beside the residual; the arrays are shared, not copied."""
-        kept = {name: getattr(self, name) for name in _OWN_WORK}
-        return OwnWork(**{**kept, "recent": tuple(self.recent), "dropped": tuple(self.dropped)})
+        return OwnWork(**{name: getattr(self, name) for name in _OWN_WORK})
 
     def give_back(self, work: OwnWork) -> None:
         """Take what `own_work` was in an earlier process; the residual is the caller's."""
         for name in _OWN_WORK:
             setattr(self, name, getattr(work, name))
-        self.recent, self.dropped = list(work.recent), list(work.dropped)
+        self.was_sent_before = work.unsent_tokens > 0  # for all that is known
         self.velocity = None if work.velocity is None else work.velocity.copy()
 
     def begin_at(self, version: int, lineage_tokens: int) -> None:
@@ -99,16 +82,6 @@ class FragmentState:
         """Drop what is under way and what waits; returns what to add to the live parameters."""
         self.pending = None
         return self.drop_waiting()
-
-    def lift_base_ceiling(self) -> None:
-        """The trainer begins on this very anchor, whatever was before."""
-        self.base_ceiling = None
-
-    def move_settled(self, settled: Settled, scales: Buffer, codes: Buffer) -> None:
-        """The bytes of a contribution of an earlier round lie there from now on; nothing happens if it is forgotten."""
-        sent = replace(settled.sent, encoded=replace(settled.sent.encoded, scales=scales, codes=codes))
-        sequence = sent.sequence
-        self.recent = [replace(one, sent=sent) if one.sent.sequence == sequence else one for one in self.recent]
 
     def receive_work(self, values: F32, tokens: int, steps: int, base_version: int) -> None:
         """Add an outer gradient of the trainer to the residual. The live parameters show it already."""
@@ -148,9 +121,9 @@ class FragmentState:
         """
         told = self.announce(sequence)
         encoded = self.codec.encode_with_residual(self.residual)
-        since, self.returned_since = self.returned_since, None
-        self.pending = Sent(sequence, encoded, told.tokens, told.steps, told.base_version, since)
+        self.pending = Sent(sequence, encoded, told.tokens, told.steps, told.base_version)
         self.unsent_tokens = self.unsent_steps = 0
+        self.was_sent_before = False
         # What the overlay adds now it must take away later, whatever the share becomes in between.
         self.shown_share = self.own_share
         return self.pending
@@ -189,7 +162,7 @@ class FragmentState:
         for start, end in self._chunks():
             self._return_work(sent, start, end, change)
         self._wait(sent.tokens, sent.steps, sent.base_version)
-        self._note_return(sent, self.version)
+        self.was_sent_before = True
         return change
 
     def apply(
@@ -235,11 +208,10 @@ class FragmentState:
             share = num_returned / self.num_values
             tokens = max(1, round(sent.tokens * share))
             self._wait(tokens, max(1, round(sent.steps * share)), sent.base_version)
-            self._note_return(sent, self.version)
+            self.was_sent_before = True
         if sent is not None:
-            committed = tuple((shard.start, shard.end) for shard in shards if shard.own_included)
-            self.recent = [*self.recent, Settled(sent, self.version, committed)][-RECENT_CONTRIBUTIONS:]
-            self.num_rounds = min(self.num_rounds + bool(committed), MAX_NUM_ROUNDS)
+            is_committed = any(shard.own_included for shard in shards)
+            self.num_rounds = min(self.num_rounds + is_committed, MAX_NUM_ROUNDS)
         self.pending = None
         self.version += 1
         self.lineage_tokens = min(self.lineage_tokens + commit_tokens, MAX_LINEAGE_TOKENS)
@@ -252,14 +224,14 @@ class FragmentState:
         self.version, self.lineage_tokens, self.digest = version, lineage_tokens, digest
 
     def settle_in_new_lineage(
-        self, left_version: int, own: Mapping[int, tuple[int, Ranges]], common_version: int = 0
+        self, left_version: int, common_version: int | None, *, is_pending_missed: bool = False
     ) -> None:
-        """After `adopt`: work that only the old lineage had waits again, what only the new one has is dropped.
+        """After `adopt`: give up what the new lineage may have, so that nothing counts twice.
 
-        So a fork neither loses work nor applies it twice, as far back as the new lineage's commits are known. A
-        contribution under way is given up when the commit of its version is not known. So is one with work that had
-        returned from a round and may be in the new lineage. That round's commit is not known, or is not remembered
-        here. The caller compares `shown()`.
+        That is the contribution under way. After a fork it is also what waits, if any of it was sent before. Work that
+        was never sent stays. The caller compares `shown()`.
+
+        The same lineage further on costs nothing else. There a contribution that missed its round waits again.
 
         Versions of two lineages have equal numbers and nothing else in common. So what waits, and what the trainer has
         begun, claims another base. It is the last version that both have, or one that is half as old as anyone may
@@ -267,103 +239,21 @@ class FragmentState:
 
         Args:
             left_version: version of the anchor that was replaced.
-            own: per version, of those whose commit in the new lineage is known: (sequence of this peer's contribution
-                in it or -1, the values of it that were committed).
-            common_version: the newest version whose anchor is known to be the same in both; 0 when none is known.
+            common_version: the newest version whose anchor is known to be the same in both; None when none is known.
+            is_pending_missed: nothing of the contribution is in the commit that leaves `left_version`, which is known.
         """
-        self._settle(left_version, own)
-        if common_version >= left_version:
+        if common_version is not None and common_version >= left_version:
+            if is_pending_missed:
+                self.take_back()
+            self.pending = None
             return
+        self.pending = None
+        if self.was_sent_before:
+            self._forget_waiting()
         half_of_limit = staleness_reach(self.rule.mode, math.ceil(self.rule.staleness_limit / 2))
-        self.base_ceiling = max(0, common_version, self.version - half_of_limit)
+        self.base_ceiling = max(0, common_version or 0, self.version - half_of_limit)
         if self.unsent_tokens:
             self.unsent_base_version = min(self.unsent_base_version, self.base_ceiling)
-
-    def _settle(self, left_version: int, own: Mapping[int, tuple[int, Ranges]]) -> None:
-        settled, gone_since = self.recent[-RECENT_CONTRIBUTIONS:], math.inf
-        if self.pending is not None and (left_version in own or left_version >= self.version):
-            # It is in no residual, like work that was committed everywhere.
-            settled = [*settled, Settled(self.pending, left_version, ((0, self.num_values),))]
-        elif self.pending is not None:
-            gone_since = oldest_in(self.pending, left_version)
-        self.pending, self.recent = None, []
-        if self.rule.mode == "streaming":
-            return
-        remembered = {entry.sent.sequence for entry in settled}
-        tokens = steps = 0.0
-        kept: list[Settled] = []
-        for entry in reversed(settled):
-            sent, num_before = entry.sent, num_values_in(entry.committed)
-            sequence, ranges = own.get(entry.version, (-1, ()))
-            committed = ranges if sequence == sent.sequence else ()
-            is_known = entry.version in own or entry.version >= self.version
-            comes_back = is_known and num_shared(entry.committed, committed) < num_before
-            may_be_there = comes_back and (
-                self._may_be_committed(sent, entry.version, own, remembered) or self._went_on(entry.version, own)
-            )
-            if not is_known or may_be_there:
-                if num_before:
-                    gone_since = min(gone_since, oldest_in(sent, entry.version))
-                if not is_known:
-                    kept.append(entry)
-                continue
-            # What had returned and went with a contribution that is given up does not wait here any more.
-            waits = entry.version < gone_since
-            share = self._move_work(entry, committed, may_take=waits)
-            if comes_back:
-                self._note_return(sent, entry.version)
-            tokens, steps = tokens + share * sent.tokens, steps + share * sent.steps
-            kept.append(replace(entry, committed=committed))
-        self.recent = kept[::-1]
-        if tokens > 0:
-            oldest = min(entry.sent.base_version for entry in settled)
-            self._wait(max(1, round(tokens)), max(1, round(steps)), oldest)
-        elif self.unsent_tokens:
-            self.unsent_tokens = max(1, self.unsent_tokens + round(tokens))
-            self.unsent_steps = max(1, self.unsent_steps + round(steps))
-
-    def _may_be_committed(
-        self, sent: Sent, until: int, own: Mapping[int, tuple[int, Ranges]], remembered: Collection[int]
-    ) -> bool:
-        """Whether work that had returned and was sent again at `until` can be in the new lineage from an earlier time.
-
-        What is remembered of those rounds is settled by itself, where their commits are known.
-        """
-        since = sent.returned_since
-        if since is None:
-            return False
-        if any(version not in own for version in range(since, min(until, self.version))):
-            return True
-        return any(
-            version >= since and ranges and sequence not in remembered for version, (sequence, ranges) in own.items()
-        )
-
-    def _went_on(self, version: int, own: Mapping[int, tuple[int, Ranges]]) -> bool:
-        """Whether work sent for `version` had returned once, and a later sending with it is in the new lineage.
-
-        That sending was dropped as too old when its lineage was left, so nothing but its number is remembered.
-        """
-        there = {sequence for later, (sequence, ranges) in own.items() if later > version and ranges}
-        return any(sequence in there and since <= version for sequence, since in self.dropped)
-
-    def _note_return(self, sent: Sent, version: int) -> None:
-        since = oldest_in(sent, version)
-        self.returned_since = since if self.returned_since is None else min(self.returned_since, since)
-
-    def _move_work(self, entry: Settled, committed: Ranges, *, may_take: bool) -> float:
-        """Into the residual, or out of it (`may_take`), what differs; returns the share of the work that came in."""
-        net_values = 0
-        for start, end in self._chunks():
-            moves = np.zeros(end - start, dtype=np.float32)
-            for ranges, sign in ((entry.committed, 1.0), (committed, -1.0)):
-                for first, last in ranges:
-                    moves[max(first, start) - start : max(0, min(last, end) - start)] += sign
-            if not may_take:
-                np.maximum(moves, 0.0, out=moves)
-            if bool(moves.any()):
-                net_values += int(moves.sum())
-                self.residual[start:end] += self._decoded(entry.sent.encoded, start, end) * moves
-        return net_values / self.num_values
 
     def refresh_digest(self, known: Mapping[int, tuple[bytes, bytes]] | None = None) -> bytes:
         """Recompute and remember the digest of (A, m); digests of chunks that are `known` are taken as they are."""
@@ -383,21 +273,15 @@ class FragmentState:
     def drop_waiting(self) -> F32:
         """Forget the waiting work (it is older than anyone may apply). Returns the change to show."""
         change = self.residual.copy()
-        self.residual.fill(0.0)
-        self.unsent_tokens = self.unsent_steps = 0
-        since, self.returned_since = self.returned_since, None
-        if since is not None:
-            # It is gone, and must not be taken away once more when a new lineage turns out to have it.
-            kept: list[Settled] = []
-            gone: list[Settled] = []
-            for entry in self.recent:
-                is_here = entry.version < since or num_values_in(entry.committed) == self.num_values
-                (kept if is_here else gone).append(entry)
-            sent_again = [(entry.sent.sequence, oldest_in(entry.sent, entry.version)) for entry in gone]
-            self.recent, self.dropped = kept, [*self.dropped, *sent_again][-KEPT_DROPPED:]
+        self._forget_waiting()
         return change
 
     # ------------------------------------------------------------------------------------------------- details
+
+    def _forget_waiting(self) -> None:
+        self.residual.fill(0.0)
+        self.unsent_tokens = self.unsent_steps = 0
+        self.was_sent_before = False
 
     def _wait(self, tokens: int, steps: int, base_version: int) -> None:
         if self.unsent_tokens:

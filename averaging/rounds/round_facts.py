@@ -259,21 +259,15 @@ class WorkWithheld(OfVersion):
 
 @dataclass(frozen=True, slots=True)
 class WorkLost(OfVersion):
-    """Own work of `tokens` is not in the anchor that was taken over, and is not remembered any more to send it again.
-
-    Or the other way round (`is_doubled`): it had been sent again, and is in that anchor twice.
-    """
+    """Another anchor was taken over; work of `tokens` that was in flight, or only in the one before, was given up."""
 
     tokens: int
-    is_doubled: bool
-    reason: str
     counted: str = COUNTED
 
     def sentence(self) -> str:
-        what = "counts twice in" if self.is_doubled else "is lost to"
         return (
-            f"Work of {count_text(self.tokens)} {self.counted} {what} fragment {self.fragment} at version "
-            f"{self.version}: {bare(self.reason)}."
+            f"Gave up work of {count_text(self.tokens)} {self.counted} on fragment {self.fragment}: the other members' "
+            f"version {self.version} took the place of the one that had it."
         )
 
 

@@ -36,7 +36,7 @@ from averaging.codec.blocks import EncodedBlocks
 from averaging.finite_values import all_finite
 from averaging.outer.fragment_anchor_and_residual import FragmentState
 from averaging.outer.outer_step import anchor_digest
-from averaging.outer.own_contributions import OwnWork, Sent, Settled
+from averaging.outer.own_contributions import OwnWork, Sent
 from dht.host import PeerId
 from dht.regular_files import sync
 from peer.checkpoint import checked_files
@@ -53,7 +53,7 @@ from peer.checkpoint.kept_commits import write_commits
 from peer.checkpoint.tensor_files import TensorFile, TensorSpec, open_arrays, write_arrays
 from peer.version import software
 
-FORMAT_VERSION = 3
+FORMAT_VERSION = 4
 METADATA_NAME = "checkpoint.json"
 TRAINER_TENSORS_NAME = "trainer.safetensors"
 TRAINER_FACTS_NAME = "trainer.json"
@@ -162,16 +162,12 @@ class CheckpointDraft:
             OSError: the disk is full or read-only.
         """
         own = state.own_work
-        sent: list[Settled | Sent] = [*own.recent]
-        if own.pending is not None:
-            sent.append(own.pending)
         arrays: dict[str, F32 | U8] = dict(zip(_VALUES, (state.anchor, state.momentum, state.residual), strict=True))
         if own.velocity is not None:
             arrays["velocity"] = own.velocity
-        for place, entry in enumerate(sent):
-            encoded = (entry.sent if isinstance(entry, Settled) else entry).encoded
-            arrays[f"contribution.{place}.scales"] = np.frombuffer(encoded.scales, np.uint8)
-            arrays[f"contribution.{place}.codes"] = np.frombuffer(encoded.codes, np.uint8)
+        if own.pending is not None:
+            arrays["contribution.scales"] = np.frombuffer(own.pending.encoded.scales, np.uint8)
+            arrays["contribution.codes"] = np.frombuffer(own.pending.encoded.codes, np.uint8)
         if commit_frames:
             write_commits(self.path, index, state.version, state.digest, commit_frames, self._folder.open_file)
         written = write_arrays(self.path / _fragment_name(index), arrays, self._folder.open_file)
@@ -181,7 +177,7 @@ class CheckpointDraft:
             lineage_tokens=state.lineage_tokens,
             digest=state.digest.hex(),
             **{name: getattr(own, name) for name in OF_OWN_WORK},
-            contributions=tuple(contribution_facts(entry) for entry in sent),
+            contribution=None if own.pending is None else contribution_facts(own.pending),
             has_velocity=own.velocity is not None,
             file=written,
         )
@@ -426,21 +422,14 @@ def _check_fragment(path: Path, index: int, facts: FragmentFacts) -> None:
 
 def _own_work_in(file: TensorFile[npt.NDArray[Any]], facts: FragmentFacts, state: FragmentState) -> OwnWork:
     under_way: Sent | None = None
-    settled: list[Settled] = []
-    for place, entry in enumerate(facts.contributions):
-        scales, codes = (file.get(f"contribution.{place}.{part}").tobytes() for part in ("scales", "codes"))
-        encoded = EncodedBlocks(
-            state.codec.name, state.codec.block_size, facts.num_values, scales, codes, state.codec.scale
-        )
-        sent = Sent(encoded=encoded, **{name: getattr(entry, name) for name in OF_SENT})
-        if entry.version is None:
-            under_way = sent
-        else:
-            settled.append(Settled(sent, entry.version, entry.committed))
+    if facts.contribution is not None:
+        scales, codes = (file.get(f"contribution.{part}").tobytes() for part in ("scales", "codes"))
+        codec = state.codec
+        encoded = EncodedBlocks(codec.name, codec.block_size, facts.num_values, scales, codes, codec.scale)
+        under_way = Sent(encoded=encoded, **{name: getattr(facts.contribution, name) for name in OF_SENT})
     return OwnWork(
         **{name: getattr(facts, name) for name in OF_OWN_WORK},
         pending=under_way,
-        recent=tuple(settled),
         velocity=file.get("velocity") if facts.has_velocity else None,
     )
 

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from averaging.outer.own_contributions import Sent, Settled
+from averaging.outer.own_contributions import Sent
 from peer.checkpoint.checked_files import WrittenFile
 
 _COUNT = Field(ge=0, le=2**63 - 1)
-_MAYBE_VERSION = Field(default=None, ge=0, le=2**63 - 1)
 _HASH = Field(pattern="^[0-9a-f]{64}$")
 
 
@@ -17,15 +16,12 @@ class _Section(BaseModel):
 
 
 class ContributionFacts(_Section):
-    """Own work of one round; `version` and `committed` are those of `Settled`, absent while it was in flight."""
+    """Own work that was in flight."""
 
     sequence: int = _COUNT
     tokens: int = _COUNT
     steps: int = _COUNT
     base_version: int = _COUNT
-    returned_since: int | None = _MAYBE_VERSION
-    version: int | None = _MAYBE_VERSION
-    committed: tuple[tuple[int, int], ...] = ()
 
 
 class FragmentFacts(_Section):
@@ -41,10 +37,7 @@ class FragmentFacts(_Section):
     own_share: float = Field(ge=0, le=1)
     shown_share: float = Field(ge=0, le=1)
     num_rounds: int = _COUNT
-    returned_since: int | None = _MAYBE_VERSION
-    contributions: tuple[ContributionFacts, ...]
-    dropped: tuple[tuple[int, int], ...] = ()
-    """As in `averaging.outer.fragment_anchor_and_residual.FragmentState`; absent in checkpoints of earlier versions."""
+    contribution: ContributionFacts | None
     has_velocity: bool
     file: WrittenFile
 
@@ -85,21 +78,13 @@ class TrainerFile(BaseModel):
     file: WrittenFile
 
 
-OF_OWN_WORK = (
-    *("unsent_tokens", "unsent_steps", "unsent_base_version", "own_share", "shown_share"),
-    *("num_rounds", "returned_since", "dropped"),
-)
+OF_OWN_WORK = ("unsent_tokens", "unsent_steps", "unsent_base_version", "own_share", "shown_share", "num_rounds")
 """Fields of `FragmentFacts` that are those of `averaging.outer.own_contributions.OwnWork`."""
 
 
-OF_SENT = ("sequence", "tokens", "steps", "base_version", "returned_since")
+OF_SENT = ("sequence", "tokens", "steps", "base_version")
 """Fields of `ContributionFacts` that are those of `averaging.outer.own_contributions.Sent`."""
 
 
-def contribution_facts(entry: Settled | Sent) -> ContributionFacts:
-    sent = entry.sent if isinstance(entry, Settled) else entry
-    return ContributionFacts(
-        **{name: getattr(sent, name) for name in OF_SENT},
-        version=entry.version if isinstance(entry, Settled) else None,
-        committed=entry.committed if isinstance(entry, Settled) else (),
-    )
+def contribution_facts(sent: Sent) -> ContributionFacts:
+    return ContributionFacts(**{name: getattr(sent, name) for name in OF_SENT})

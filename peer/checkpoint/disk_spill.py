@@ -1,7 +1,7 @@
 """What others may want, on the disk: encoded bytes of past rounds, and copies of fragments that newcomers fetch.
 
-Of past rounds these are results for members that come late, and own contributions in case of a fork. Nobody may ever
-want them, and in memory they take three quarters of a copy of the model at 4 bits a value. Two fragments with their
+Of past rounds these are results for members that come late, and own contributions for auditors. Nobody may ever want
+them, and in memory they take three quarters of a copy of the model at 4 bits a value. Two fragments with their
 momentum are copied for newcomers, which is a copy of the model when it has four.
 
 All lie in files without a name in the peer's data folder. The files are mapped and not read, so the memory they take is
@@ -18,6 +18,7 @@ import tempfile
 import threading
 import weakref
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -68,15 +69,15 @@ class RoundSpill:
         """Move the results of a commit that was applied, and this peer's contribution to it, out of memory."""
         async with self._turn:
             results = fragment.store.results_of(commit)
-            settled = next((entry for entry in fragment.state.recent if entry.version == commit.version), None)
-            own = [] if settled is None else settled.sent.encoded.pack()
+            sent = fragment.store.own(commit.version)
+            own = [] if sent is None else sent.encoded.pack()
             moved = await self._compute(lambda: self._files.keep([*results.values(), *own]))
         if moved is None:
             return
         fragment.store.move_results(commit.version, dict(zip(results, moved[: len(results)], strict=True)))
-        if settled is not None:
-            async with fragment.busy:
-                fragment.state.move_settled(settled, *moved[-2:])
+        if sent is not None and fragment.store.own(commit.version) is sent:
+            encoded = replace(sent.encoded, scales=moved[-2], codes=moved[-1])
+            fragment.store.keep_own(commit.version, replace(sent, encoded=encoded))
 
 
 class SpillFiles:

@@ -68,16 +68,6 @@ class FloatCell:
         cells.floats[self._cell] = value
 
 
-class MaybeCell(IntCell):
-    """Attribute that is a count or None, one more in its int64 cell; the cell of None is 0, as all are at first."""
-
-    def __get__(self, cells: Cells, owner: type) -> int | None:  # type: ignore[override]
-        return super().__get__(cells, owner) - 1 if cells.ints[self._cell] else None
-
-    def __set__(self, cells: Cells, value: int | None) -> None:
-        super().__set__(cells, 0 if value is None else value + 1)
-
-
 class TrainerCounters(Cells):
     """Written by the trainer only. Losses are NaN until measured."""
 
@@ -152,10 +142,6 @@ class SharedFragment(Cells):
     sent_tokens = IntCell(13)
     sent_steps = IntCell(14)
     sent_base_version = IntCell(15)
-    sent_returned_since = MaybeCell(17)
-    """Version of the oldest round whose returned work is in the contribution in flight; None: none is."""
-    returned_since = MaybeCell(18)
-    """The same of the work that waits in `residual`."""
     applied_version = IntCell(16)
     """Version the live parameters have; the one cell here that the trainer writes."""
 

@@ -11,7 +11,6 @@ from dataclasses import astuple, dataclass
 from averaging.codec.codec import Codec
 from averaging.fragment.broadcast_errors import MOST_OF_AVERAGED
 from averaging.outer.outer_settings import VELOCITY_MODES
-from averaging.outer.own_contributions import RECENT_CONTRIBUTIONS
 from averaging.outer.shard_mean import kept_error_num_bytes
 from averaging.wire.messages import HISTORY_COMMITS
 from peer.checkpoint.checkpoint import KEPT_CHECKPOINTS
@@ -125,8 +124,8 @@ def network_memory(
 
 
 def _past_rounds_bytes(encoded_bytes: int) -> int:
-    """Of one fragment: own contributions in case of a fork, results for members that missed a few rounds."""
-    return (RECENT_CONTRIBUTIONS + HISTORY_COMMITS) * encoded_bytes
+    """Of one fragment: results for members that missed a few rounds, and own contributions where means are audited."""
+    return 2 * HISTORY_COMMITS * encoded_bytes
 
 
 def _spilled_bytes(sizes: Sequence[int], codec: Codec) -> int:
@@ -152,7 +151,7 @@ def disk_bytes(
     optimizer's state on the trainer's. A seed has no trainer.
     """
     num_copies = 3 + (mode in VELOCITY_MODES) + (2 if trains else 0)
-    encoded = (1 + RECENT_CONTRIBUTIONS) * sum(codec.encoded_num_bytes(size) for size in sizes)
+    encoded = sum(codec.encoded_num_bytes(size) for size in sizes)
     values_bytes = FLOAT_BYTES * num_copies * sum(sizes)
     if trains:
         values_bytes += optimizer_bytes(sum(sizes), num_orthogonalised, optimizer_bits)

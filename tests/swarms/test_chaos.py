@@ -90,8 +90,14 @@ class Mutation:
     first_seed: int = 0
 
 
-def _forget_what_the_others_committed(self, left_version, own, common_version=0):
-    SETTLE(self, left_version, {version: (-1, ()) for version in own}, common_version)
+def _have_committed_work_wait(self, sent, start, end, part, beta):
+    TAKE(self, sent, start, end, part, beta)
+    self.residual[start:end] += self._decoded(sent.encoded, start, end)
+
+
+def _give_up_all_that_waits(self, left_version, common_version, **told):
+    SETTLE(self, left_version, common_version, **told)
+    self._forget_waiting()
 
 
 def _age_weighs_but_never_excludes(staleness, rule):
@@ -107,17 +113,14 @@ def _patch(owner: Any, name: str, new: Any) -> Any:
     return mock.patch.object(owner, name, new)
 
 
-SETTLE = FragmentState.settle_in_new_lineage
+SETTLE, TAKE = FragmentState.settle_in_new_lineage, FragmentState._take_from_overlay
 MUTATIONS = {
     "nobody answers who has more": Mutation(
         frozenset({"fork", "settled"}),
         lambda: [_patch(RoundMachine, "_hear_version", lambda *_: None)],
     ),
-    "work of a left lineage always waits again": Mutation(
-        frozenset({"twice"}),
-        lambda: [_patch(FragmentState, "settle_in_new_lineage", _forget_what_the_others_committed)],
-        lambda scenario: any(fault.kind == "partition" for fault in scenario.faults),
-        num_seeds=150,
+    "committed work waits again": Mutation(
+        frozenset({"twice"}), lambda: [_patch(FragmentState, "_take_from_overlay", _have_committed_work_wait)]
     ),
     "no age is too old": Mutation(
         frozenset({"age"}),
@@ -127,8 +130,8 @@ MUTATIONS = {
     "missed work does not return": Mutation(
         frozenset({"mass"}), lambda: [_patch(FragmentState, "_return_work", lambda *_: None)]
     ),
-    "work of a left lineage is forgotten": Mutation(
-        frozenset({"mass"}), lambda: [_patch(FragmentState, "_move_work", lambda *_: 0.0)]
+    "a fork costs what was never sent": Mutation(
+        frozenset({"mass"}), lambda: [_patch(FragmentState, "settle_in_new_lineage", _give_up_all_that_waits)]
     ),
     "nobody gives a leader up": Mutation(
         frozenset({"wait", "settled"}),

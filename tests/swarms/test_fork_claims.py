@@ -11,17 +11,15 @@ from hypothesis import strategies as st
 
 from averaging.arrays import F32
 from averaging.codec.codec import make_codec
-from averaging.fragment.runtime import FragmentRuntime
-from averaging.fragment.shard_store import ShardStore
 from averaging.outer.contribution_weights import staleness_of
 from averaging.outer.fragment_anchor_and_residual import FragmentState
 from averaging.outer.outer_settings import OuterRule
-from averaging.outer.own_contributions import RECENT_CONTRIBUTIONS, CommittedShard
+from averaging.outer.own_contributions import CommittedShard
 from averaging.rounds.learned_durations import RoundTiming
 from averaging.rounds.machine_events import Advanced, Heard, SendMessage, View
 from averaging.rounds.round_machine import RoundMachine
 from averaging.trust.claim_guard import Guard, GuardPorts
-from averaging.wire.messages import Abandon, Commit, Offer, RosterEntry, ShardResult
+from averaging.wire.messages import Abandon, Commit, Offer
 from dht.simulated.lines import LineSettings
 from peer.events.anchor_events import AnchorRepaired
 from peer.events.peer_events import Event, RefusedPeer
@@ -163,12 +161,13 @@ def test_no_honest_claim_is_refused_after_a_split(
     shards = [CommittedShard(0, SIZE, state.codec.encode(np.ones(SIZE, dtype=np.float32)), 0.5, True)]
     for number in range(fork, fork + own_rounds):
         work(state, tokens, number)
+        if number == fork + own_rounds - 1:
+            break  # it waits, because the round before is not over
         state.send(number)
         state.apply(shards, tokens)
     left = state.version
     state.adopt(zeros(), zeros(), theirs, 10**9, b"")
-    own = {version: (-1, ()) for version in range(max(0, theirs - 16), theirs)}
-    state.settle_in_new_lineage(left, own, fork if is_fork_known else 0)
+    state.settle_in_new_lineage(left, fork if is_fork_known else None)
 
     def refusal() -> str:
         """Of an offer now; what is too old for anybody to count is dropped and not offered."""
@@ -179,7 +178,6 @@ def test_no_honest_claim_is_refused_after_a_split(
         sent, _ = state.send(99)
         return guard.claim_objection(HONEST, offer_of(state.version, sent.base_version, sent.tokens), timing)
 
-    assert theirs > left or state.unsent_tokens == min(own_rounds, RECENT_CONTRIBUTIONS) * tokens
     assert refusal() == ""
     # The trainer was in the middle of its work.
     follow_to((own_rounds + 1) * interval)
@@ -194,7 +192,7 @@ def test_a_fork_of_one_round_makes_nothing_older_than_it_is() -> None:
     work(state, 10, 6)
     state.version = 7
     state.adopt(zeros(), zeros(), 7, 10**9, b"")
-    state.settle_in_new_lineage(7, {6: (-1, ())}, 6)
+    state.settle_in_new_lineage(7, 6)
     assert state.unsent_base_version == 6
 
 
@@ -203,7 +201,7 @@ def test_the_same_lineage_further_on_caps_nothing() -> None:
     state.version = 7
     work(state, 10, 7)
     state.adopt(zeros(), zeros(), 15, 10**9, b"")
-    state.settle_in_new_lineage(7, {}, 7)
+    state.settle_in_new_lineage(7, 7)
     assert (state.unsent_base_version, state.base_ceiling) == (7, None)
 
 
@@ -213,31 +211,13 @@ def test_only_what_began_in_the_left_lineage_is_capped(mode: str, base: int) -> 
     state = state_of(mode)
     state.version = 30
     state.adopt(zeros(), zeros(), 20, 10**9, b"")
-    state.settle_in_new_lineage(30, {})
+    state.settle_in_new_lineage(30, None)
     work(state, 10, 30)
     assert state.send(1)[0].base_version == base
     state.take_back()
     state.drop_waiting()
     work(state, 10, 20)
     assert state.send(2)[0].base_version == 20
-
-
-def test_what_two_lineages_share_is_found_in_their_commits() -> None:
-    def commit(version: int, digest: bytes) -> Commit:
-        roster = (RosterEntry(HONEST, 10, 1, version, 0),)
-        return Commit(0, version, 0, HONEST, digest, roster, (ShardResult(0, SIZE, 0, DIGEST, (0,)),))
-
-    state, machine = state_of(), machine_at(6)
-    fragment = FragmentRuntime(0, state, machine, ShardStore(state.codec, SIZE))
-    machine.history = {version: commit(version, bytes([version]) * 16) for version in (3, 4, 5)}
-    state.version, state.digest = 6, b"f" * 32
-    before = fragment.known_anchors()
-    state.version, state.digest = 9, b"g" * 32
-    shared = [commit(version, bytes([version]) * 16) for version in (2, 3, 4)]
-    assert fragment.common_version(before, [*shared, commit(5, b"x" * 16)]) == 4
-    assert fragment.common_version(before, [commit(6, b"f" * 16), commit(7, b"y" * 16)]) == 6
-    assert fragment.common_version(before, []) == 0
-    assert fragment.common_version({9: b"g" * 16}, []) == 9
 
 
 # --- in whole swarms ---

@@ -114,14 +114,12 @@ def inherited(shared: SharedFragment, codec: Codec) -> Sent | None:
         shared.sent_tokens,
         shared.sent_steps,
         shared.sent_base_version,
-        shared.sent_returned_since,
     )
 
 
 def _persist_work(shared: SharedFragment, state: FragmentState) -> None:
     shared.unsent_tokens, shared.unsent_steps = state.unsent_tokens, state.unsent_steps
     shared.unsent_base_version = state.unsent_base_version
-    shared.returned_since = state.returned_since
     sent = state.pending
     if sent is None or not len(shared.sent):
         shared.sent_sequence = 0
@@ -136,7 +134,6 @@ def _persist_work(shared: SharedFragment, state: FragmentState) -> None:
             place += len(data)
         shared.sent_tokens, shared.sent_steps = sent.tokens, sent.steps
         shared.sent_base_version = sent.base_version
-        shared.sent_returned_since = sent.returned_since
         fence()
         shared.sent_sequence = sent.sequence
 

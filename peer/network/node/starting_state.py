@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from functools import partial
 
 import numpy as np
 
 from averaging.fragment.runtime import FragmentRuntime
-from averaging.outer.fragment_anchor_and_residual import FragmentState
-from averaging.outer.own_contributions import OwnWork, Ranges, is_fate_known
-from averaging.rounds.round_facts import WorkDropped
-from averaging.wire.messages import own_ranges
+from averaging.outer.own_contributions import OwnWork
+from averaging.rounds.round_facts import WorkDropped, WorkLost
 from dht.compute import Compute
 from peer.checkpoint.checkpoint import SavedCheckpoint
 from peer.events.peer_events import WaitingForPeers
@@ -104,7 +102,6 @@ class Start:
                 shared.unsent_tokens,
                 shared.unsent_steps,
                 shared.unsent_base_version,
-                returned_since=shared.returned_since,
                 pending=inherited(shared, state.codec),
             )
         )
@@ -189,9 +186,8 @@ class Start:
         state = fragment.state
         if self._saved is not None and self.keeper is not None:
             await self.keeper.keep_lineage()
-        own = {commit.version: own_ranges(commit, self.reporter.me) for commit in snapshot.commits}
         is_new_session = not self.mailbox.network.ready
-        if is_new_session and not self._knows_fate(state, snapshot.version, own):
+        if is_new_session and not self._is_unsent():
             # The swarm went on without this peer's unsent work, or with it: it must not come twice.
             num_tokens = state.unsent_tokens + (state.pending.tokens if state.pending is not None else 0)
             state.give_up_work()
@@ -199,20 +195,15 @@ class Start:
             if num_tokens:
                 staleness = snapshot.version - state.version
                 self.reporter.report(WorkDropped(index, state.version, staleness, num_tokens))
-        left_version, known = state.version, fragment.known_anchors()
-        with fragment.changing():
-            adopt_snapshot(state, snapshot)
-        state.settle_in_new_lineage(left_version, own, fragment.common_version(known, snapshot.commits))
+        lost = fragment.enter_lineage(lambda state: adopt_snapshot(state, snapshot), snapshot.commits, self.reporter.me)
+        if lost:
+            self.reporter.report(WorkLost(index, state.version, lost))
         if is_new_session:
-            state.lift_base_ceiling()  # its trainer begins on this very anchor
-        persist(self.mailbox, fragment)
-        fragment.begin_lineage(snapshot.commits)
+            state.base_ceiling = None  # its trainer begins on this very anchor
         fragment.restart([commit for commit in snapshot.commits if commit.version < snapshot.version])
 
-    def _knows_fate(self, state: FragmentState, version: int, own: Mapping[int, tuple[int, Ranges]]) -> bool:
-        """Whether unsent work of the checkpoint has certainly not been sent in a session after it."""
+    def _is_unsent(self) -> bool:
+        """Whether what waited in the checkpoint has certainly not been sent in a session after it."""
         if self._saved is None:
             return self.mailbox.network.restored_moment <= 0
-        if self._saved.is_settled:
-            return True
-        return is_fate_known(state.version, version, state.own_work.last_sequence, own)
+        return self._saved.is_settled

@@ -558,7 +558,7 @@ def test_an_auditor_has_a_budget():
         audits._post = lambda to, message, payload=b"": answered.append(to)
         made, own_share = [], audits._own_share
         audits._own_share = lambda *asked: made.append(asked) or own_share(*asked)
-        version = fragment.state.recent[-1].version
+        version = max(fragment.store._own)
         shards = audits._means[1, version][0].shards
 
         def ask(auditor, start, end, of_version=version):

@@ -6,7 +6,6 @@ import dataclasses
 import functools
 import random
 from collections import deque
-from unittest import mock
 
 import pytest
 
@@ -163,7 +162,7 @@ def disturb(kind, swarm, chance, trouble):
     trouble["left"] -= 1
 
 
-def run_scenario(kind, seed, may_double=False):
+def run_scenario(kind, seed):
     chance = random.Random(f"{kind} {seed}")
     num_peers = chance.choice([4, 6, 8]) if kind in ("split", "views") else chance.choice([1, 2, 3, 5, 8])
     swarm = RoundSwarm(num_peers, num_blocks=chance.choice([1, 2, 4]))
@@ -181,11 +180,11 @@ def run_scenario(kind, seed, may_double=False):
     swarm.cut = set()
     swarm.set_views()
     settle(swarm, chance)
-    swarm.assert_agreement(may_double)
+    swarm.assert_agreement()
     for name in swarm.live():
         swarm.work(name)
     settle(swarm, chance)
-    swarm.assert_agreement(may_double)
+    swarm.assert_agreement()
     assert not any(swarm.members[name].waiting or swarm.members[name].pending for name in swarm.live())
     return swarm
 
@@ -199,22 +198,9 @@ def test_the_connected_agree_and_nothing_is_lost(kind, first_seed):
 
 @pytest.mark.parametrize("kind", ["links", "views", "split"])
 @pytest.mark.parametrize("first_seed", sampled(range(0, 100, 20), one_in=5))
-def test_forks_heal(kind, first_seed):
+def test_forks_heal_and_double_nothing(kind, first_seed):
     for seed in range(first_seed, first_seed + 20):
-        run_scenario(kind, seed, may_double=True)
-
-
-@pytest.mark.parametrize("kind", ["links", "views", "split"])
-def test_as_far_back_as_memory_goes_forks_lose_and_double_nothing(kind):
-    """With the shipped limits that holds for forks of up to three own contributions; longer ones may cost the lighter
-    side work, or count some of it twice. Here nobody forgets."""
-    patience = (
-        mock.patch("averaging.rounds.round_machine.KEPT_COMMITS", 99),
-        mock.patch("tests.kit.rounds.round_swarm.RECENT_CONTRIBUTIONS", 99),
-    )
-    with patience[0], patience[1]:
-        for seed in some(range(40), one_in=2):
-            assert_whole(run_scenario(kind, seed))
+        assert_whole(run_scenario(kind, seed))
 
 
 # ------------------------------------------------------------------------------------------------ single stories
@@ -395,7 +381,8 @@ def test_whoever_was_away_catches_up_by_commits_or_by_the_anchor(num_rounds):
     if num_rounds <= KEPT_COMMITS:
         # Of what was sent before that, nobody can say any more whether it was committed.
         assert not swarm.lost_units(absent)
-        assert swarm.members[absent].machine.version == num_rounds + 1
+        # It may have closed a round alone before it heard of the others', and gives up what was in that.
+        assert swarm.members[absent].machine.version == num_rounds + (not swarm.members[absent].given_up)
     assert not swarm.members[absent].waiting
 
 

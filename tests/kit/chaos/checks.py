@@ -11,7 +11,6 @@ import numpy as np
 from averaging.codec.blocks import EncodedBlocks
 from averaging.fragment.runtime import FragmentRuntime
 from averaging.outer.outer_settings import OuterRule
-from averaging.outer.own_contributions import RECENT_CONTRIBUTIONS
 from averaging.rounds.leader import Leading
 from averaging.rounds.reducer import Reducing
 from averaging.rounds.round_facts import PeerRefused, RoundStarted
@@ -226,7 +225,7 @@ class Checks:
             "versions": (max(versions, default=0) - min(versions, default=0), HISTORY_COMMITS + 2),
             "errors": (len(store._errors._parts) + len(store._tentative), 2 * num_shards * num_peers),
             "digests": (len(fragment.digests), HISTORY_COMMITS + 2),
-            "own contributions": (len(fragment.state.recent), RECENT_CONTRIBUTIONS + 1),
+            "own contributions": (len(store._own), HISTORY_COMMITS + 1),
             "tasks": (len(peer.exchange._background._tasks), 20 + 10 * num_peers),
             "lanes": (len(peer.links._lanes), 2 * num_peers),
         }

@@ -7,15 +7,13 @@ fragment follow its work, after every change of its state:
   docs/contributor/mathematics.md says. Values are whole multiples of `UNIT`, so with the fp32 codec this is exact.
 - The pieces of work, as counts: each handed-over piece is, value by value, in the anchor, under way or waiting: once,
   never twice, and never nowhere, unless it was reported as expired or had to be given up. Given up may be: what a
-  killed process had under way; a contribution under way of whose version the new lineage's commit is not known; what
-  only a lineage that was left had committed longer ago than `RECENT_CONTRIBUTIONS` contributions; and contributions
-  of which a part had returned and was sent again, when it is not known where that part is. Twice there may be what had
-  returned longer ago than that, and was found in the lineage that was gone back to; `WorkLost.is_doubled` tells.
+  killed process had under way; what was under way when another anchor was taken over; what only the left anchor had;
+  and after a fork what waits, if some of it had been sent before.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -27,14 +25,13 @@ from averaging.outer.change_buffers import Change
 from averaging.outer.contribution_weights import staleness_of
 from averaging.outer.fragment_anchor_and_residual import FragmentState
 from averaging.outer.outer_settings import OuterRule
-from averaging.outer.own_contributions import RECENT_CONTRIBUTIONS, Sent
+from averaging.outer.own_contributions import Sent
 from averaging.wire.messages import Commit
 from dht.host import PeerId
 
 Values = npt.NDArray[np.float64]
 Mask = npt.NDArray[np.bool_]
 Counts = npt.NDArray[np.int8]
-Own = Mapping[int, tuple[int, tuple[tuple[int, int], ...]]]
 Blame = Callable[[str, str], None]
 """(the invariant that is broken, what happened)."""
 
@@ -154,8 +151,8 @@ class Ledger:
     largest: float = 1.0
     sent: dict[int, SentWork] = field(default_factory=dict)
     under_way: int | None = None
-    settled: list[tuple[int, int, Mask]] = field(default_factory=list)
-    """(sequence, version, its values that count as committed) of the last rounds, as far back as a state remembers."""
+    is_restarted: bool = False
+    """Since the last send the process was restarted, which knows no more whether what waits was sent before."""
 
     @classmethod
     def empty(cls, me: PeerId, lineages: Lineages, rule: OuterRule, is_exact: bool) -> Ledger:
@@ -178,23 +175,19 @@ class Ledger:
         self.residual -= work.values
         self.waiting = np.zeros_like(self.waiting)
         self.sent[sequence] = self.lineages.sent[(self.me, sequence)] = work
-        self.under_way = sequence
+        self.under_way, self.is_restarted = sequence, False
 
-    def expire(self, state: FragmentState) -> None:
+    def give_up_waiting(self) -> None:
         self.residual[:] = 0.0
         self.may_be_lost |= self.waiting > 0
         self.waiting[:] = 0
-        known = {entry.sent.sequence for entry in state.recent}
-        self.settled = [entry for entry in self.settled if entry[0] in known]
 
-    def commit(self, version: int, digest: bytes) -> None:
+    def commit(self, digest: bytes) -> None:
         """The anchor went on to `digest`; what was under way and is not in that commit waits again."""
         sequence, self.under_way = self.under_way, None
         if sequence is None:
             return
-        committed = self._included(digest, sequence)
-        self._move(sequence, ~committed, +1)
-        self.settled = [*self.settled, (sequence, version, committed)][-RECENT_CONTRIBUTIONS:]
+        self._move(sequence, ~self._included(digest, sequence), +1)
 
     def take_back(self) -> None:
         sequence, self.under_way = self.under_way, None
@@ -202,65 +195,27 @@ class Ledger:
             self._move(sequence, np.ones(self.lineages.num_values, dtype=np.bool_), +1)
 
     def forget_process(self) -> None:
-        """The network process died: what was under way is in a commit, or gone; what it remembered is gone."""
+        """The network process died: what was under way is in a commit, or gone."""
         if self.under_way is not None:
             self.may_be_lost |= self.sent[self.under_way].pieces > 0
-        self.under_way, self.settled = None, []
+        self.under_way, self.is_restarted = None, True
 
-    def adopt(self, left: bytes, left_version: int, state: FragmentState, own: Own) -> None:
-        """The anchor `left` was replaced; `state` says what it did about each contribution that it remembers.
-
-        What it does not remember any more may be lost when it had to be given up, see the module docstring.
-        """
-        before = {sequence: mask for sequence, _, mask in self.settled[-RECENT_CONTRIBUTIONS:]}
-        may_go = {sequence for sequence in before if self._shares_work(sequence)}
+    def give_up_under_way(self) -> None:
         if self.under_way is not None:
-            before[self.under_way] = np.ones(self.lineages.num_values, dtype=np.bool_)
-            if self._shares_work(self.under_way) or (left_version not in own and left_version < state.version):
-                may_go.add(self.under_way)
+            self.may_be_lost |= self.sent[self.under_way].pieces > 0
             self.under_way = None
-        after = {entry.sent.sequence: (entry.version, self._mask(entry.committed)) for entry in state.recent}
-        kept = [sequence for sequence in before if sequence in after]
-        for sequence in kept:
-            self._move(sequence, before[sequence] & ~after[sequence][1], +1)
-        for sequence in kept:
-            # What waits nowhere went with a contribution that was given up.
-            pieces = self.sent[sequence].pieces
-            waits = (self.waiting >= pieces).all(axis=0)
-            # Where none of its work was sent it carried a rounding error only, which goes where the work went.
-            has_work = pieces.any(axis=0)
-            waits = np.where(has_work, waits, (waits & has_work).any())
-            self._move(sequence, after[sequence][1] & ~before[sequence] & waits, -1)
-        for sequence in before:
-            if sequence in after:
-                committed = after[sequence][1]
-                if after[sequence][0] >= state.version:
-                    # In a commit beyond the new anchor, which comes here next.
-                    self.may_be_lost |= (self.sent[sequence].pieces > 0) & committed
-                elif after[sequence][0] not in own:
-                    self.may_be_lost |= self.sent[sequence].pieces > 0
-            elif sequence in may_go:
-                self.may_be_lost |= self.sent[sequence].pieces > 0
+
+    def leave(self, left: bytes) -> None:
+        """The anchor `left` was replaced: what it alone had is given up."""
         for (peer_id, sequence), mask in self.lineages.nodes[left].included.items():
-            if peer_id == self.me and sequence in self.sent and sequence not in before:
+            if peer_id == self.me and sequence in self.sent:
                 self.may_be_lost |= (self.sent[sequence].pieces > 0) & mask
-        self.settled = [(sequence, version, mask) for sequence, (version, mask) in after.items()]
-        for sequence, ranges in own.values():
-            if sequence in self.sent and sequence not in before:
-                # It had come back longer ago than could be kept: what waits of it counts twice, and the peer says so.
-                work = self.sent[sequence]
-                work.pieces = np.where((self.waiting > 0) & self._mask(ranges), 0, work.pieces).astype(np.int8)
 
-    def _shares_work(self, sequence: int) -> bool:
-        """Whether work of this contribution was sent in another one as well, after it had returned."""
-        mine = self.sent[sequence].pieces > 0
-        return any(bool((mine & (work.pieces > 0)).any()) for other, work in self.sent.items() if other != sequence)
-
-    def _mask(self, ranges: Sequence[tuple[int, int]]) -> Mask:
-        mask = np.zeros(self.lineages.num_values, dtype=np.bool_)
-        for start, end in ranges:
-            mask[start:end] = True
-        return mask
+    def may_be_elsewhere(self) -> bool:
+        """Whether some of what waits was sent before, or nobody knows it because the process was restarted."""
+        return self.is_restarted or any(
+            bool(((work.pieces > 0) & (self.waiting > 0)).any()) for work in self.sent.values()
+        )
 
     def _move(self, sequence: int, mask: Mask, sign: int) -> None:
         if self.keeps_accounts:
@@ -362,7 +317,7 @@ class AuditedState(FragmentState):
             return outcome
         self.refresh_digest()
         self.on_node(self.ledger.lineages.grow(parent, commit, self.digest, self.clock()))
-        self.ledger.commit(version, self.digest)
+        self.ledger.commit(self.digest)
         if sent is not None and outcome[1]:
             self.bases.append(self.ledger.sent[sent.sequence].oldest_base)
         self.audit("a commit")
@@ -371,7 +326,7 @@ class AuditedState(FragmentState):
     def take_back(self) -> F32 | None:
         sent = self.pending
         change = super().take_back()
-        if sent is not None:
+        if sent is not None and self.ledger.keeps_accounts:
             self.bases.append(self.ledger.sent[sent.sequence].oldest_base)
         self.ledger.take_back()
         self.audit("work was taken back")
@@ -381,15 +336,21 @@ class AuditedState(FragmentState):
         self.left = (self.digest, self.version)
         super().adopt(anchor, momentum, version, lineage_tokens, digest)
 
-    def settle_in_new_lineage(self, left_version: int, own: Own, common_version: int = 0) -> None:
+    def settle_in_new_lineage(
+        self, left_version: int, common_version: int | None, *, is_pending_missed: bool = False
+    ) -> None:
         if self.left[1] != left_version:
             self.blame("mass", f"left version {self.left[1]} and settles as if it were {left_version}")
-        super().settle_in_new_lineage(left_version, own, common_version)
-        self.moved(own)
+        had, may_go = bool(self.ledger.waiting.any()), self.ledger.may_be_elsewhere()
+        self.ledger.leave(self.left[0])
+        super().settle_in_new_lineage(left_version, common_version, is_pending_missed=is_pending_missed)
+        if had and not self.ledger.waiting.any() and not may_go:
+            self.blame("mass", "gave up work that was never sent, after a fork")
+        self.moved()
 
-    def moved(self, own: Own) -> None:
+    def moved(self) -> None:
         """Another anchor was taken over."""
-        self.ledger.adopt(*self.left, self, own)
+        self.ledger.give_up_under_way()
         lineages = self.ledger.lineages
         if self.digest not in lineages.nodes and self.may_be_misled():
             lineages.plant(self.version, self.lineage_tokens, self.digest, self.clock())
@@ -400,7 +361,10 @@ class AuditedState(FragmentState):
 
     def drop_waiting(self) -> F32:
         change = super().drop_waiting()
-        self.ledger.expire(self)
-        self.bases = []
         self.audit("work expired")
         return change
+
+    def _forget_waiting(self) -> None:
+        super()._forget_waiting()
+        self.ledger.give_up_waiting()
+        self.bases = []

@@ -240,6 +240,7 @@ class ChaosPeer:
             state.version, state.lineage_tokens, state.digest = old.version, old.lineage_tokens, old.digest
             state.unsent_tokens, state.unsent_steps = old.unsent_tokens, old.unsent_steps
             state.unsent_base_version = old.unsent_base_version
+            state.was_sent_before = old.unsent_tokens > 0
             state.audit("the process was restarted")
         timing = RoundTiming.with_bounds(world.scenario.hard_seconds)
         machine = AuditedMachine(
@@ -291,13 +292,9 @@ class ChaosPeer:
             await asyncio.sleep(0.5)
 
         async def adopt(index: int, found: Fetched) -> None:
-            fragment = self.fragments[index]
-            state = fragment.state
-            assert isinstance(state, AuditedState)
-            adopt_snapshot(state, found.snapshot)
-            state.moved({})
-            fragment.begin_lineage(())
-            fragment.restart()
+            fragment, snapshot = self.fragments[index], found.snapshot
+            fragment.enter_lineage(lambda state: adopt_snapshot(state, snapshot), snapshot.commits, self.name)
+            fragment.restart([commit for commit in snapshot.commits if commit.version < snapshot.version])
 
         await self.fetcher.fetch_better({f.index: f.state for f in self.fragments}, adopt)
         for index, fragment in enumerate(self.fragments):

@@ -11,12 +11,11 @@ import hashlib
 import math
 import operator
 import random
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Hashable, Iterator, Sized
 from dataclasses import dataclass, field
 from typing import Any
 
-from averaging.outer.own_contributions import RECENT_CONTRIBUTIONS
 from averaging.rounds.learned_durations import RoundTiming
 from averaging.rounds.machine_events import (
     Advanced,
@@ -70,7 +69,7 @@ class Member:
     waiting: set[Unit] = field(default_factory=set)
     pending: tuple[int, frozenset[Unit]] | None = None
     lineage: tuple[Commit, ...] = ()
-    recent: dict[int, tuple[int, frozenset[Unit], frozenset[Unit]]] = field(default_factory=dict)
+    given_up: set[Unit] = field(default_factory=set)
     contributions: dict[tuple[int, int, PeerId, int], dict[PeerId, int]] = field(default_factory=dict)
     results: set[bytes] = field(default_factory=set)
     repairing: bool = False
@@ -319,16 +318,11 @@ class RoundSwarm:
         if member.pending is not None:
             sequence, units = member.pending
             committed = self._own_units(commit, name, sequence)
-            member.recent[sequence] = (commit.version, units, committed)
             member.waiting |= units - committed
         member.pending = None
         member.lineage = (*member.lineage, commit)
         digest = digest_of(machine.anchor_digest, commit_digest(commit))
         self._advance(name, commit.version + 1, digest, machine.lineage_tokens + commit.tokens)
-
-    def _tells(self, name: PeerId, commit: Commit) -> bool:
-        """Whether a commit says what became of the work of `name`."""
-        return True
 
     def _own_units(self, commit: Commit, name: PeerId, sequence: int) -> frozenset[Unit]:
         in_commit, ranges = own_ranges(commit, name)
@@ -337,24 +331,23 @@ class RoundSwarm:
             return frozenset()
         return frozenset(unit for unit in self.sent_units[(name, sequence)] if unit[2] in blocks)
 
-    def _settle(self, name: PeerId, commits: dict[int, Commit], new_version: int) -> None:
+    def _settle(self, name: PeerId, other: RoundMachine) -> None:
         """`FragmentState.settle_in_new_lineage` in units."""
         member = self.members[name]
-        recent = dict(sorted(member.recent.items())[-RECENT_CONTRIBUTIONS:])
-        left_version = member.machine.version
-        if member.pending is not None and (left_version in commits or left_version >= new_version):
-            recent[member.pending[0]] = (left_version, member.pending[1], member.pending[1])
-        member.pending, member.recent = None, {}
-        waiting = Counter(member.waiting)
-        for sequence, (version, units, committed) in recent.items():
-            now_committed = committed
-            if version in commits or version >= new_version:
-                found = commits.get(version)
-                now_committed = self._own_units(found, name, sequence) if found is not None else frozenset()
-                waiting.update(committed)
-                waiting.subtract(now_committed)
-            member.recent[sequence] = (version, units, now_committed)
-        member.waiting = {unit for unit, count in waiting.items() if count > 0}
+        left = member.machine
+        is_same = left.version in other.history and other.history[left.version].anchor_digest == left.anchor_digest
+        sequence, units = member.pending or (-1, frozenset())
+        member.pending = None
+        if is_same and not self._own_units(other.history[left.version], name, sequence):
+            member.waiting |= units
+        else:
+            member.given_up |= units
+        if not is_same:
+            # What was sent before may be in the other lineage.
+            sent = {unit for (sender, _), units in self.sent_units.items() if sender == name for unit in units}
+            gone = member.waiting if member.waiting & sent else set()
+            member.given_up |= gone | {unit for unit in self.committed_units(name) if unit[0] == name}
+            member.waiting = member.waiting - gone
 
     def _advance(
         self, name: PeerId, version: int, digest: bytes, lineage_tokens: int, adopted: tuple[Commit, ...] | None = None
@@ -377,8 +370,7 @@ class RoundSwarm:
         member, other = self.members[name], self.members[donor]
         reachable = other.is_live and frozenset((name, donor)) not in self.cut
         if reachable and _weight(other.machine) > _weight(member.machine):
-            commits = {commit.version: commit for commit in other.machine.history.values() if self._tells(name, commit)}
-            self._settle(name, commits, other.machine.version)
+            self._settle(name, other.machine)
             member.lineage = other.lineage
             machine = other.machine
             adopted = tuple(other.machine.history.values())
@@ -401,20 +393,21 @@ class RoundSwarm:
             if shard.start // BLOCK <= unit[2] < shard.end // BLOCK
         ]
 
-    def assert_agreement(self, may_double: bool = False) -> None:
+    def assert_agreement(self) -> None:
         """Same version, same anchor, same chain of commits, and every unit in it at most once."""
         chains = {tuple(commit_digest(commit) for commit in self.members[name].lineage) for name in self.live()}
         machines = [self.members[name].machine for name in self.live()]
         assert len(chains) == 1, [machine.version for machine in machines]
         assert len({(machine.version, machine.anchor_digest, machine.lineage_tokens) for machine in machines}) == 1
         units = self.committed_units(self.live()[0])
-        assert may_double or len(units) == len(set(units)), "work was committed twice"
+        assert len(units) == len(set(units)), "work was committed twice"
 
     def lost_units(self, name: PeerId) -> set[Unit]:
-        """Work that `name` handed over and that is neither committed in its lineage nor with it any more."""
+        """Work of `name` that is neither committed in its lineage nor with it, and that it did not give up."""
         member = self.members[name]
         everything = {unit for units in self.sent_units.values() for unit in units if unit[0] == name}
         kept = member.waiting | (member.pending[1] if member.pending else set()) | set(self.committed_units(name))
+        kept |= member.given_up
         return everything - kept
 
 

@@ -6,6 +6,7 @@ import gc
 import logging
 import os
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -15,7 +16,6 @@ import pytest
 from averaging.codec.blocks import encoded_num_bytes
 from averaging.exchange.applying import stored_result
 from averaging.fragment.shard_store import payload_digest
-from averaging.outer.own_contributions import RECENT_CONTRIBUTIONS
 from averaging.wire.messages import HISTORY_COMMITS, ResultRequest
 from dht.compute import compute_inline
 from peer.checkpoint import disk_spill
@@ -23,7 +23,9 @@ from peer.checkpoint.disk_spill import LEAST_BYTES, MOST_FILES, STATE_SECONDS, N
 from peer.config.manifest import RunManifest
 from peer.plan.homes import PlanProfile
 from peer.plan.planning import plan_run
-from tests.kit.rounds.exchange_swarm import Swarm, scenario
+from tests.kit.rounds.exchange_swarm import RULE, Swarm, scenario
+
+AUDITED = replace(RULE, audit_fraction=0.1)
 
 HALF = LEAST_BYTES // 2
 
@@ -163,13 +165,14 @@ def test_late_members_and_forks_find_what_was_spilled(tmp_path: Path, monkeypatc
     monkeypatch.setattr(disk_spill, "LEAST_BYTES", 1)
 
     async def play():
-        swarm = Swarm(3)
+        swarm = Swarm(3, rule=AUDITED)
         await swarm.train(4)
         await swarm.settle()
         peer, other = swarm.live()[:2]
         fragment = peer.fragments[1]
         before = {key: bytes(payload) for key, payload in fragment.store._results.items()}
-        work = [(one.sent.sequence, one.version, decoded(peer, one)) for one in fragment.state.recent]
+        work = {version: decoded(peer, sent) for version, sent in fragment.store._own.items()}
+        assert work
         await spill_all(swarm, tmp_path)
         after = fragment.store._results
         assert {key: bytes(payload) for key, payload in after.items()} == before
@@ -178,11 +181,11 @@ def test_late_members_and_forks_find_what_was_spilled(tmp_path: Path, monkeypatc
         moved = {(version, digest) for (version, _, digest), one in after.items() if isinstance(one, memoryview)}
         assert moved == committed & {(version, digest) for version, _, digest in after}
         assert len(moved) >= 3
-        for one, (sequence, version, values) in zip(fragment.state.recent, work, strict=True):
-            assert (one.sent.sequence, one.version) == (sequence, version)
-            assert np.array_equal(decoded(peer, one), values)
-            assert isinstance(one.sent.encoded.codes, memoryview)
-            assert one.sent.encoded.codes.readonly
+        for version, values in work.items():
+            sent = fragment.store.own(version)
+            assert np.array_equal(decoded(peer, sent), values)
+            assert isinstance(sent.encoded.codes, memoryview)
+            assert sent.encoded.codes.readonly
 
         version = fragment.state.version - 1
         digest = fragment.machine.known_commit(version).shards[0].digest
@@ -199,9 +202,9 @@ def test_late_members_and_forks_find_what_was_spilled(tmp_path: Path, monkeypatc
     scenario(play)
 
 
-def decoded(peer, settled):
-    values = np.zeros(settled.sent.encoded.num_values, dtype=np.float32)
-    peer.codec.decode(settled.sent.encoded, values)
+def decoded(peer, sent):
+    values = np.zeros(sent.encoded.num_values, dtype=np.float32)
+    peer.codec.decode(sent.encoded, values)
     return values
 
 
@@ -232,7 +235,7 @@ def test_what_was_forgotten_meanwhile_stays_forgotten(tmp_path: Path, monkeypatc
     monkeypatch.setattr(disk_spill, "LEAST_BYTES", 1)
 
     async def play():
-        swarm = Swarm(3)
+        swarm = Swarm(3, rule=AUDITED)
         await swarm.train(3)
         await swarm.settle()
         fragment = swarm.live()[0].fragments[0]
@@ -241,13 +244,12 @@ def test_what_was_forgotten_meanwhile_stays_forgotten(tmp_path: Path, monkeypatc
 
         def lose_then_keep(parts):
             fragment.store.prune(version + 1, version + 1)
-            fragment.state.recent = []
             return keep(parts)
 
         past = RoundSpill(SimpleNamespace(keep=lose_then_keep), compute_inline)
         await past.spill(fragment, fragment.machine.history[version])
         assert not fragment.store._results
-        assert not fragment.state.recent
+        assert not fragment.store._own
         return swarm
 
     scenario(play)
@@ -262,7 +264,7 @@ def test_plan_counts_past_rounds_of_large_fragments_as_disk() -> None:
         return plan.homes[0].network_memory.encoded_bytes, plan.disk_bytes
 
     contribution = encoded_num_bytes("int4", 128, num_values)
-    past_rounds = (RECENT_CONTRIBUTIONS + HISTORY_COMMITS) * contribution
+    past_rounds = 2 * HISTORY_COMMITS * contribution
     (large, disk), (small, less_disk) = planned(1), planned(32)
     assert (large, small) == (contribution, contribution + past_rounds)
     # Two fragments at most are copied for newcomers, with their momentum.

@@ -43,7 +43,7 @@ def test_work_is_counted_in_what_the_run_counts(counted: str) -> None:
     reporter.report(SentContribution(0, 1, 10, 700, 1, 0))
     reporter.report(RoundCommitted(0, 1, (PeerId("me"),), 0.7, 700, 0, 1.0, 0, 0, 0, 0))
     reporter.report(WorkDropped(0, 1, 2, 700))
-    reporter.report(WorkLost(0, 1, 700, False, "it is old"))
+    reporter.report(WorkLost(0, 1, 700))
     reporter.report(PeerJoined(PeerId("other")))
     reporter.left("it was asked to")
     told = [event.sentence() for event in events]
