@@ -135,6 +135,8 @@ class RoundMachine:
                 times.append(self.leading.next_time)
             if self._member is not None:
                 times.append(self._silent_at(self._member))
+            elif self._offer is not None and self._began_at is not None:
+                times.append(self._began_at + self.timing.hard_seconds)
         return min(times)
 
     @property
@@ -172,8 +174,9 @@ class RoundMachine:
         elif isinstance(event, machine_events.Ready):
             self._began_at = now if self._began_at is None else self._began_at
             self._offer = replace(event.offer, version=self.version, anchor_digest=self.anchor_digest)
-            if self.applying is None and self._is_in_turn:
+            if self._member is not None and self.applying is None:
                 self._join_round(0, now)
+            self._join_in_turn(now)
         elif isinstance(event, machine_events.View):
             self.trainers, self.num_known = event.trainers, max(len(event.trainers), event.num_known)
             self.followers, self.newcomers, self.awaited = event.followers, event.newcomers, event.awaited
@@ -247,6 +250,7 @@ class RoundMachine:
                 waiting, self.leading = self.leading.waiting, None
                 for peer_id in waiting:
                     self.send(peer_id, closing)
+        self._join_in_turn(now)
         member = self._member
         if member is not None and now >= self._silent_at(member):
             self._silent.add(member.leader)
@@ -270,14 +274,15 @@ class RoundMachine:
         self._turn = next_contributors(self.run_id, self.fragment, self.version, trainers) if is_drawn else None
 
     def _join_in_turn(self, now: float) -> None:
-        """Begin the round of this version when it is this peer's turn; else its work waits for a later version."""
-        waits = self._offer is not None and self._member is None and self.applying is None
-        if waits and self._is_in_turn:
-            self._join_round(0, now)
+        """Begin the round of this version when it is this peer's turn; else its work waits for a later version.
 
-    @property
-    def _is_in_turn(self) -> bool:
-        return self._turn is None or self.me in self._turn
+        Where no round ends for as long as one may take, all those whose turn it is may be gone: it offers nevertheless.
+        """
+        if self._offer is None or self._member is not None or self.applying is not None:
+            return
+        is_overdue = self._began_at is not None and now >= self._began_at + self.timing.hard_seconds
+        if self._turn is None or self.me in self._turn or is_overdue:
+            self._join_round(0, now)
 
     def _join_round(self, attempt: int, now: float, leader: PeerId | None = None) -> None:
         assert self._offer is not None

@@ -7,11 +7,13 @@ from collections import Counter
 
 import pytest
 
+from averaging.rounds import leader, leader_ranking, round_machine
 from averaging.rounds.leader_ranking import next_contributors
 from averaging.rounds.learned_durations import RoundTiming
 from averaging.rounds.machine_events import Advanced, Apply, Heard, Ready, SendMessage, View
 from averaging.rounds.passing_on import DIRECT, FAN_OUT, household, next_from, passer_of
 from averaging.rounds.round_machine import RoundMachine
+from averaging.wire import messages
 from averaging.wire.messages import DIGEST_BYTES, MAX_ROSTER, Commit, Offer, Plan, RosterEntry, ShardResult
 from tests.kit.network.memory_networks import named
 from tests.kit.notaries import notary_of
@@ -157,3 +159,26 @@ def test_a_commit_reaches_those_without_work_in_it_from_one_contributor_each():
     asked = one_of_the_crowd(outside)
     asked.step(Heard(leader, commit), 0.0)
     assert asked.comes_unasked == (leader == passer)
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_a_swarm_of_three_turns_commits_the_work_of_all(monkeypatch, seed):
+    """With 6 contributors for the 256 of a round, and 2 for the 64 that a leader sends to."""
+    for module in (round_machine, leader_ranking, messages):
+        monkeypatch.setattr(module, "MAX_ROSTER", 6)
+    for module in (round_machine, leader):
+        monkeypatch.setattr(module, "DIRECT", 2)
+    swarm, chance = RoundSwarm(18), random.Random(seed)
+    for _ in range(12):
+        for name in swarm.names:
+            swarm.work(name)
+        for _ in swarm.run(chance):
+            pass
+        swarm.audit()
+    for _ in swarm.run(chance):
+        pass
+    swarm.assert_agreement()
+    lineage = swarm.members[swarm.names[0]].lineage
+    assert max(len(commit.roster) for commit in lineage) == 6
+    assert {name for name, _, _ in swarm.committed_units(swarm.names[0])} == set(swarm.names)
+    assert not any(swarm.lost_units(name) for name in swarm.names)
