@@ -6,6 +6,9 @@ would be measured as this peer's own work. So these copies move as well. Moments
 
 from __future__ import annotations
 
+import logging
+import math
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -16,11 +19,15 @@ from peer.trainer.devices.portion import Beside, is_sharded
 
 NEAR = 0.1
 """Distance from the parameters, relative to their norm, of copies that have just been made."""
+_WITH_COPIES = re.compile(r"slow|master|\.z$")
+"""In names of copies."""
 _NO_COPIES = ("state", "param_groups", "defaults")
 _MAX_DEPTH = 4
 """Of lists in lists, such as one for each parameter of each group."""
 
 _Pair = tuple[Tensor, Tensor]
+
+log = logging.getLogger(__name__)
 
 
 class AbsoluteState:
@@ -66,9 +73,16 @@ class AbsoluteState:
         if num_seen == self._num_seen and not self._listed:
             return self.beside
         self._num_seen, listed = num_seen, dict[int, list[Tensor]]()
-        for _, name, pairs in self._found():
+        for holder, name, pairs in self._found():
             if name not in self._is_absolute and (is_near := _are_near(pairs)) is not None:
                 self._is_absolute[name] = is_near
+                if not is_near and _WITH_COPIES.search(name):
+                    log.warning(
+                        "the optimizer %s keeps %r, far from the parameters; if these are values of parameters too, "
+                        "its steps take back what other members do; join before the optimizer's first step",
+                        type(holder).__name__,
+                        name.rpartition(".")[2],
+                    )
             if self._is_absolute.get(name) and ".state." not in name:
                 for parameter, copy in pairs:
                     listed.setdefault(id(parameter), []).append(copy)
@@ -181,10 +195,23 @@ def _matched(tensors: list[tuple[Tensor | None, Tensor]], parameters: list[Tenso
 
 
 def _are_near(pairs: Sequence[_Pair]) -> bool | None:
-    """Whether tensors have the values of their parameters, nearly; None while the parameters are all zero."""
+    """Whether tensors have the values of their parameters, nearly; None while the parameters are all zero.
+
+    A first moment may be as near when the gradient is the parameter itself, as that of a norm.
+    """
+    found = _distance(pairs)
+    if found is None or found >= NEAR:
+        return None if found is None else False
+    gradients = [(one.grad, tensor) for one, tensor in pairs if one.grad is not None and not is_sharded(one.grad)]
+    from_gradients = _distance(gradients)
+    return from_gradients is None or from_gradients > found
+
+
+def _distance(pairs: Sequence[_Pair]) -> float | None:
+    """Of the second ones from the first, relative to the norm of these; None where that is 0."""
     distance = norm = 0.0
-    for parameter, tensor in pairs:
-        values = parameter.detach().float()
+    for one, tensor in pairs:
+        values = one.detach().float()
         distance += float((tensor.detach().to(values.device, torch.float32) - values).square().sum())
         norm += float(values.square().sum())
-    return distance < NEAR**2 * norm if norm else None
+    return math.sqrt(distance / norm) if norm else None

@@ -130,7 +130,7 @@ class LocalTraining:
             )
 
     def __enter__(self) -> Self:
-        self._optimizers.hook(self._take_waiting, self._after_step)
+        self._optimizers.hook(self._before_step, self._after_step)
         self._absolute.look()
         self.link.portion.find_copies = self._absolute.look
         if self._ready_timeout_seconds is not None:
@@ -324,6 +324,10 @@ class LocalTraining:
         if self._keeper is not None:
             self._keeper.take_waiting()
 
+    def _before_step(self) -> None:
+        self._missing.begin()
+        self._take_waiting()
+
     def _after_step(self) -> None:
         if self._shows_anchor:
             raise UsageFault(
@@ -338,7 +342,6 @@ class LocalTraining:
         num_tokens = self._reported_tokens or max(1, self._num_tokens)
         self.skip_step()
         self._absolute.look()
-        self._missing.begin()
         self.link.after_inner_step(num_tokens, loss, self._optimizers.learning_rate, lambda: self.should_stop)
         if self._keeper is not None:
             self._keeper.after_step()

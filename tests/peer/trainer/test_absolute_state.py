@@ -235,3 +235,24 @@ def test_copies_that_have_gone_far_are_known_again(tmp_path: Path) -> None:
         values["z"].add_(10.0)
     run(peer.save())
     assert resumed(tmp_path, make_optimizer=make_optimizer).training._absolute.names == ["0.state.z"]
+
+
+def test_a_moment_is_no_copy_where_the_gradient_is_the_parameter() -> None:
+    module = module_of()
+    optimizer = torch.optim.SGD(module.parameters(), 0.01, momentum=0.9)
+    absolute = AbsoluteState([optimizer], [optimizer])
+    for parameter in module.parameters():
+        parameter.grad = parameter.detach().clone()
+    optimizer.step()
+    absolute.look()
+    assert absolute.names == []
+
+
+def test_copies_that_are_far_away_at_the_start_are_named(caplog: pytest.LogCaptureFixture) -> None:
+    module = module_of()
+    optimizer = ScheduleFree(module.parameters())
+    step([optimizer], 1)
+    for values in optimizer.state.values():
+        values["z"].add_(10.0)
+    training_of(module, optimizer)
+    assert "the optimizer ScheduleFree keeps 'z'" in caplog.text

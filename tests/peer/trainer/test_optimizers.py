@@ -145,3 +145,16 @@ def test_a_loop_that_accumulates_for_minutes_is_not_disturbed() -> None:
             clock.now += 1.0
         optimizer.step()
     assert training.link.inner_steps == 2
+
+
+def test_a_critic_with_many_steps_of_its_own_is_not_disturbed() -> None:
+    module, clock = module_of(), Clock(1000.0)
+    critic, generator = pair_of(module)
+    link = link_of(module, sync_every=10_000, clock=clock)
+    training = LocalTraining(module, [critic, generator], link, seed=1, peer_id="me").__enter__()
+    for _ in range(3):
+        for _ in range(100):
+            one_step(training, module, critic)
+            clock.now += 2.0
+        one_step(training, module, generator)
+    assert link.inner_steps == 3
