@@ -38,9 +38,12 @@ def table(head: tuple[str, ...], lines: Sequence[tuple[str, ...]]) -> str:
     )
 
 
-def prose(text: str) -> str:
-    """One paragraph, wrapped as the written pages are."""
-    return textwrap.fill(one_line(text), 120, break_long_words=False, break_on_hyphens=False)
+def prose(text: str, mark: str = "") -> str:
+    """One paragraph, wrapped as the written pages are, with a mark before each line."""
+    wrapping = textwrap.TextWrapper(
+        120, initial_indent=mark, subsequent_indent=mark, break_long_words=False, break_on_hyphens=False
+    )
+    return wrapping.fill(one_line(text))
 
 
 def one_line(text: str | None) -> str:
@@ -274,7 +277,7 @@ def events_page() -> str:
         under = docs_under(typing.cast(ast.ClassDef, ast.parse(inspect.getsource(kind)).body[0]))
         fields = [field.name for field in dataclasses.fields(kind)]
         sample = kind(**{field: sample_of(hints[field], field) for field in fields})
-        parts += [f"## `{name}`", prose(kind.__doc__ or ""), "> " + prose(sample.sentence()).replace("\n", "\n> ")]
+        parts += [f"## `{name}`", prose(kind.__doc__ or ""), prose(sample.sentence(), "> ")]
         parts.append(
             "\n".join(
                 prose(f"- `{field}`: {kind_text(hints[field])}" + f". {under.get(field, '')}".rstrip(". "))
