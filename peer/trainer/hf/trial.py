@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -54,15 +55,7 @@ def try_model(manifest: RunManifest, free_bytes: int | None) -> Trial:
         "vocab_size": section.vocab_size,
         "mask_token": section.mask_token,
     }
-    try:
-        answer = _answer(question | {"is_whole": True}, limits)
-    except (UsageFault, Incompatible):
-        raise
-    except LocalFault:
-        answer = {}  # It took too much time or memory; where no process can be started, the next one says so.
-    is_whole = bool(answer)
-    if not is_whole:
-        answer = _answer(question | {"is_whole": False}, limits)
+    answer, is_whole = _answer(question, limits)
     context, error, sees_ahead = answer.get("context"), answer.get("error"), answer.get("sees_ahead")
     if type(context) is not int or not 0 < context <= section.context or not isinstance(error, str):
         raise LocalFault("the process that tries the model answered with no context; expected one; try again")
@@ -71,11 +64,25 @@ def try_model(manifest: RunManifest, free_bytes: int | None) -> Trial:
     return Trial(context, tuple(_notes(section.context, context, error, is_whole, sees_ahead)))
 
 
-def _answer(question: dict[str, Any], limits: ChildLimits) -> dict[str, Any]:
-    setup = {"memory_bytes": limits.memory_bytes}
+def _answer(question: dict[str, Any], limits: ChildLimits) -> tuple[dict[str, Any], bool]:
+    """The child's answer, and whether it made a step of the whole model."""
+    with contextlib.ExitStack() as stack:
+        child = stack.enter_context(_started(limits))
+        try:
+            if answer := child.ask(question | {"is_whole": True})[0]:
+                return answer, True
+        except (UsageFault, Incompatible):
+            raise
+        except LocalFault:
+            # It took too much time or memory; where no process can be started, the next one says so.
+            child.close()
+            child = stack.enter_context(_started(limits))
+        return child.ask(question | {"is_whole": False})[0], False
+
+
+def _started(limits: ChildLimits) -> LimitedChild:
     advice = "choose another model, or a smaller model.context"
-    with LimitedChild(CHILD, setup, limits, "the model's config", advice) as child:
-        return child.ask(question)[0]
+    return LimitedChild(CHILD, {"memory_bytes": limits.memory_bytes}, limits, "the model's config", advice)
 
 
 def _sees_ahead(fields: dict[str, Any]) -> Incompatible:

@@ -7,11 +7,13 @@ import os
 import signal
 import socket
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from dht.errors import Incompatible
 from peer.limited_child.parent_link import ParentLink
+from peer.limited_child.process import LEFT_OUT
 
 
 class PanicException(BaseException):
@@ -130,3 +132,7 @@ def read_anything(question: dict[str, Any], body: bytes, parent: ParentLink) -> 
 
 def process_id(*_: Any) -> list[int]:
     return [os.getpid(), os.getpgrp()]
+
+
+def libraries(*_: Any) -> list[str]:
+    return [name for name in LEFT_OUT if find_spec(name) is not None]

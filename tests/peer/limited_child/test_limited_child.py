@@ -53,6 +53,8 @@ def test_questions_and_bytes_go_there_and_back_and_prints_do_not() -> None:
         for number in range(3):
             fields, body = child.ask({"do": "echo", "number": number}, b"abc")
             assert (fields["number"], body) == (number, b"cba")
+        # What makes a start longer, and no module of ours needs, is not found there.
+        assert child.ask({"do": "libraries"})[0] == {"result": []}
 
 
 @pytest.mark.parametrize("do", ["many_objects", "big_block"])

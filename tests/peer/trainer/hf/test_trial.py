@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from dht.errors import Incompatible, UsageFault
+from dht.errors import Incompatible, LocalFault, UsageFault
 from peer.cli import app
 from peer.config.hf_config import canonical_config
 from peer.config.manifest import RunManifest
@@ -109,29 +109,69 @@ def test_init_refuses_causal_lm_of_a_model_that_sees_ahead(tmp_path: Path, capsy
     assert not (tmp_path / "owner").exists()
 
 
+class AnsweringChild:
+    """Stands for the child: answers in turn, or dies of an exception among the answers."""
+
+    def __init__(self, answers: list[Any]) -> None:
+        self._answers = answers
+
+    def __enter__(self) -> AnsweringChild:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+    def ask(self, question: dict[str, Any]) -> tuple[Any, bytes]:
+        answer = self._answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer, b""
+
+
 @pytest.mark.parametrize(
-    ("answers", "context", "told"),
+    ("answers", "context", "told", "num_children"),
     [
-        ([{"context": 66, "error": "", "sees_ahead": False}], 66, ()),
+        ([{"context": 66, "error": "", "sees_ahead": False}], 66, (), 1),
         (
             [{"context": 64, "error": "index 66", "sees_ahead": False}],
             64,
             ("with 66 tokens the model fails (index 66)",),
+            1,
         ),
-        ([{}, {"context": 66, "error": "", "sees_ahead": False}], 66, ("too large to be tried here",)),
-        ([{}, {"context": 66, "error": "", "sees_ahead": None}], 66, ("forwards alone was not checked",)),
+        ([{}, {"context": 66, "error": "", "sees_ahead": False}], 66, ("too large to be tried here",), 1),
+        (
+            [LocalFault("took more than 240 s"), {"context": 66, "error": "", "sees_ahead": False}],
+            66,
+            ("too large to be tried here",),
+            2,
+        ),
+        ([{}, {"context": 66, "error": "", "sees_ahead": None}], 66, ("forwards alone was not checked",), 1),
     ],
 )
 def test_what_was_tried_is_told(
-    tmp_path: Path, answers: list[Any], context: int, told: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
+    answers: list[Any],
+    context: int,
+    told: tuple[str, ...],
+    num_children: int,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     model = described(tmp_path, {"model_type": "llama", **TEXT, "max_position_embeddings": 66})
     manifest = create_run("tiny", None, tmp_path / "owner", model=model).manifest
-    given = iter(answers)
-    monkeypatch.setattr(trial, "_answer", lambda question, limits: next(given))
+    children: list[tuple[Any, ...]] = []
+
+    def start(*arguments: Any) -> AnsweringChild:
+        children.append(arguments)
+        return AnsweringChild(answers)
+
+    monkeypatch.setattr(trial, "LimitedChild", start)
     found = try_model(manifest, None)
     assert found.context == context
     assert len(found.notes) == len(told)
+    assert len(children) == num_children
     assert all(part in note for part, note in zip(told, found.notes, strict=True))
 
 
