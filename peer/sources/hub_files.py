@@ -262,10 +262,11 @@ def hub_folder(
     """
     with needing("a model of the hub", "huggingface_hub", "hf"):
         from huggingface_hub import snapshot_download
-    where = f"{name}@{revision}"
+    where, commit = f"{name}@{revision}", revision
     try:
         if not is_offline():
             repository = hub_repository("model", name, revision, where, is_own=is_own, with_sizes=True)
+            commit = repository.commit
             wanted = [path for path in repository.paths if any(fnmatch.fnmatch(path, one) for one in patterns)]
             num_bytes = sum(repository.sizes.get(path, 0) for path in wanted)
             if most_bytes is not None and num_bytes > most_bytes:
@@ -273,15 +274,19 @@ def hub_folder(
                     f"{where} has {bytes_text(num_bytes)} of weights on the hub; expected at most "
                     f"{bytes_text(most_bytes)}, by what the run says of them; tell the run's owner"
                 )
-        return Path(
+        # At the commit whose sizes were read: a tag may move meanwhile.
+        folder = Path(
             snapshot_download(
                 name,
-                revision=revision,
+                revision=commit,
                 allow_patterns=list(patterns),
                 token=None if is_own else False,
                 local_files_only=is_offline(),
             )
         )
+        if commit != revision:
+            _keep_name(folder, revision)
+        return folder
     except Exception as error:  # The hub's, HTTP's and the system's own classes.
         with contextlib.suppress(Exception):
             # Not every version of the library looks into its cache when it finds no hub.
@@ -289,3 +294,11 @@ def hub_folder(
         if isinstance(error, LocalFault):
             raise
         raise unavailable(where, str(error)) from error
+
+
+def _keep_name(folder: Path, revision: str) -> None:
+    """Note a tag's commit in the library's cache, as the library does: without a network it is looked up there."""
+    names = folder.parent.parent / "refs"
+    with contextlib.suppress(OSError):  # The next start asks the hub again.
+        names.mkdir(exist_ok=True)
+        (names / revision).write_text(folder.name, encoding="ascii")

@@ -33,7 +33,7 @@ def hub(tmp_path: Path) -> Iterator[LocalHub]:
 
 
 @pytest.fixture
-def downloads(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+def downloads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
     """The options of each download; the cache has nothing."""
     import huggingface_hub
 
@@ -43,7 +43,9 @@ def downloads(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
         if options["local_files_only"]:
             raise OSError(f"the cache has no {name}")
         found.append(options)
-        return "downloaded"
+        folder = tmp_path / "models--org--model" / "snapshots" / options["revision"]
+        folder.mkdir(parents=True, exist_ok=True)
+        return str(folder)
 
     monkeypatch.setattr(huggingface_hub, "snapshot_download", snapshot_download)
     return found
@@ -80,3 +82,11 @@ def test_a_model_of_more_than_four_times_the_bytes_is_not_fetched(
     assert downloads == []
     from_hub(NAME, num_bytes=WEIGHT_BYTES)
     assert downloads[-1]["allow_patterns"] == ["*.safetensors", f"*{base_weights.INDEX_NAME}"]
+
+
+def test_what_is_fetched_is_the_commit_whose_sizes_were_read(hub: LocalHub, downloads: list[dict[str, Any]]) -> None:
+    """A tag may move between the two; without a network the tag's name leads to the same commit."""
+    folder = from_hub(NAME, num_bytes=WEIGHT_BYTES)
+    (download,) = downloads
+    assert len(download["revision"]) >= 40
+    assert (folder.parent.parent / "refs" / "v1").read_text() == download["revision"] == folder.name
