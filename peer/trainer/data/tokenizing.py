@@ -6,6 +6,7 @@ only makes a new one.
 
 from __future__ import annotations
 
+import codecs
 import itertools
 import json
 import shutil
@@ -153,11 +154,16 @@ def tokenizer_content(path: Path, end: str | None) -> tuple[Path, bytes, str | N
         end: as `OpenTokenizer`.
 
     Raises:
-        UsageFault: there is none.
+        UsageFault: there is none, or the library would not read it.
     """
     file = path / TOKENIZER_NAME if path.is_dir() else path
     with reading(file, f"a {TOKENIZER_NAME} of the tokenizers library, or a folder with one (`peer data tokenizer`)"):
         content = read_regular(file, MAX_TOKENIZER_BYTES)
+    if content.startswith(codecs.BOM_UTF8):
+        raise UsageFault(
+            f"{file} begins with a byte order mark; expected UTF-8 without one, as the tokenizers library reads it; "
+            "save the file again without it"
+        )
     return file, content, end or next(named_ends(file.parent), None)
 
 

@@ -18,7 +18,7 @@ from peer.limited_child.child_limits import ChildLimits
 from peer.limited_child.limited_child import LimitedChild
 from peer.limited_child.parent_link import ParentLink
 from peer.optional_libraries import needing
-from peer.trainer.text.parquet_rows import open_parquet
+from peer.trainer.text.parquet_rows import is_part_of, open_parquet
 
 MAX_ROW_GROUPS = 1 << 16
 """Of a file; each has some megabytes of text, and larger data has several files."""
@@ -166,7 +166,7 @@ def _metadata(footer: bytes, where: str) -> Any:
 def _column_ranges(metadata: Any, groups: range, fields: Sequence[str], where: str) -> list[tuple[int, int]]:
     """(start, stop) of each column of these row groups, as the footer says."""
     schema = metadata.schema
-    columns = [number for number in range(len(schema)) if schema.column(number).path.split(".")[0] in fields]
+    columns = [number for number in range(len(schema)) if is_part_of(schema.column(number).path, fields)]
     num_ranges = len(columns) * len(groups)
     if num_ranges > MAX_COLUMN_RANGES:
         raise UsageFault(

@@ -97,10 +97,15 @@ def parquet_rows(
         raise UsageFault(f"{path} cannot be read ({str(error)[:200]}); expected a whole Parquet file") from error
 
 
+def is_part_of(path: str, fields: Sequence[str]) -> bool:
+    """Whether a column belongs to one of these fields of a row, by its path; a field's own name may have dots."""
+    return any(path == name or path.startswith(f"{name}.") for name in fields)
+
+
 def _batch_rows(group: Any, fields: Sequence[str]) -> int:
     """Rows of `BATCH_BYTES`, by the mean length of a row."""
     columns = (group.column(number) for number in range(group.num_columns))
-    sizes = (one.total_uncompressed_size for one in columns if one.path_in_schema.split(".")[0] in fields)
+    sizes = (column.total_uncompressed_size for column in columns if is_part_of(column.path_in_schema, fields))
     num_bytes = max(1, sum(max(0, size) for size in sizes))
     mean_bytes: int = num_bytes // max(1, group.num_rows)
     return max(1, min(MAX_BATCH_ROWS, BATCH_BYTES // max(1, mean_bytes)))

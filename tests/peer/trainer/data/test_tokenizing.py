@@ -99,7 +99,7 @@ def test_without_the_library_a_sentence_says_how_to_get_it(monkeypatch):
         return real(name, *args, **kwargs)
 
     monkeypatch.setattr(builtins, "__import__", without)
-    with pytest.raises(UsageFault, match=r"pip install 'murmuration-swarm\[hf\]'"):
+    with pytest.raises(UsageFault, match=r"pip install (-e )?'\.\[hf\]'"):
         loaded(b"{}", "tokenizer.json", None)
 
 
@@ -111,3 +111,9 @@ def test_rows_of_which_none_has_text_are_named_and_one_without_is_no_fault(tmp_p
     said = []
     assert train_tokenizer([str(tmp_path)], 300, tmp_path / "made", say=said.append).vocab_size
     assert said == ["left out or mended: rows without the field (200)"]
+
+
+def test_a_byte_order_mark_before_a_tokenizer_is_named(tmp_path):
+    (tmp_path / "tokenizer.json").write_bytes(b"\xef\xbb\xbf{}")
+    with pytest.raises(UsageFault, match="begins with a byte order mark; expected UTF-8 without one"):
+        load_tokenizer(tmp_path)

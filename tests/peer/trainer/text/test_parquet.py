@@ -118,11 +118,11 @@ def test_a_page_that_takes_too_much_memory_ends_the_worker_with_one_sentence(
 ) -> None:
     """Without limits its row would be left out, as one of more than 64 MiB."""
     pytest.importorskip("tokenizers")
-    path = written(tmp_path / "bomb.parquet", ["x" * (160 << 20)], use_dictionary=False)
+    path = written(tmp_path / "bomb.parquet", ["x" * (80 << 20)], use_dictionary=False)
     assert path.stat().st_size < 100_000
-    monkeypatch.setattr(tokenize_pool, "LIMITS", ChildLimits(memory_bytes=150 << 20, seconds=60.0))
+    monkeypatch.setattr(tokenize_pool, "LIMITS", ChildLimits(memory_bytes=75 << 20, seconds=60.0))
     tokenizer = small_tokenizer(tmp_path).path
-    with pytest.raises(LocalFault, match=r"took more than 157 MB|bomb\.parquet cannot be read \(malloc of size"):
+    with pytest.raises(LocalFault, match=r"took more than 78.6 MB|bomb\.parquet cannot be read \(malloc of size"):
         prepare_data([str(path)], tokenizer, tmp_path / "out", num_processes=1, say=lambda text: None)
 
 
@@ -196,3 +196,17 @@ def test_a_line_of_json_takes_no_memory_here(tmp_path: Path, monkeypatch: pytest
     (part,) = parts_of(files_of([str(path)]), 1 << 30)
     with pytest.raises(LocalFault, match=r"rows\.jsonl took more than 105 MB of memory"):
         list(limited_texts(part, "text", Complaints()))
+
+
+def test_the_column_of_a_field_with_dots_is_fetched_and_read(tmp_path: Path) -> None:
+    path = tmp_path / "rows.parquet"
+    rows = {"a": ["other"] * 3, "meta.text": ["one", "two", "three"]}
+    pyarrow.parquet.write_table(pyarrow.table(rows), path)
+    whole = path.read_bytes()
+    last = whole[-int.from_bytes(whole[-8:-4], "little") - 8 :]
+    link: Any = None
+    question = {"where": "x", "groups": [0, 1], "fields": ["meta.text"]}
+    ((start, stop),) = parquet_groups.prepare({}, link)(question, last)["ranges"]
+    path.write_bytes(b"PAR1" + bytes(start - 4) + whole[start:stop] + bytes(len(whole) - len(last) - stop) + last)
+    (part,) = parts_of(files_of([str(path)]), 1 << 20)
+    assert [found.text for found in documents(part, "meta.text", Complaints())] == ["one", "two", "three"]
