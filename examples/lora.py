@@ -18,7 +18,7 @@ try:
     from peft import LoraConfig, get_peft_model
     from transformers import LlamaConfig, LlamaForCausalLM
 except ImportError as error:
-    raise SystemExit(f"{error}; this example needs peft: pip install 'murmuration-swarm[hf]'") from error
+    raise SystemExit(f"{error}; this example needs peft: pip install '.[hf]' in the clone") from error
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--run-id")

@@ -15,7 +15,7 @@ import murmuration
 try:
     from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainingArguments
 except ImportError as error:
-    raise SystemExit(f"{error}; this example needs transformers: pip install 'murmuration-swarm[hf]'") from error
+    raise SystemExit(f"{error}; this example needs transformers: pip install '.[hf]' in the clone") from error
 
 from murmuration.integrations.transformers import SwarmCallback
 

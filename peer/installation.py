@@ -74,6 +74,24 @@ def command_for(direct_url: str | None, project_urls: Sequence[str]) -> str:
     return ""
 
 
+def extra_command(extra: str) -> str:
+    """What a user types to add an optional part to this copy, such as ``hf``."""
+    try:
+        direct_url = importlib.metadata.distribution(DISTRIBUTION).read_text("direct_url.json")
+    except importlib.metadata.PackageNotFoundError:
+        direct_url = "{}"
+    return extra_command_for(direct_url, extra)
+
+
+def extra_command_for(direct_url: str | None, extra: str) -> str:
+    """`extra_command` of a copy with this text of its `direct_url.json`; None: it came from an index."""
+    source: dict[str, Any] = {} if direct_url is None else json.loads(direct_url)
+    if direct_url is None or ("dir_info" not in source and _is_for_everybody(str(source.get("url", "")))):
+        return f"`{with_extra(command_for(direct_url, ()), extra)}`"
+    option = "-e " if source.get("dir_info", {}).get("editable") else ""
+    return f"`pip install {option}'.[{extra}]'` in the folder of Murmuration"
+
+
 def with_extra(command: str, extra: str) -> str:
     """`command` with an optional part of this software too, such as ``hf``; one of another form stays as it is."""
     try:

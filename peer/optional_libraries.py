@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Iterator
 
 from dht.errors import UsageFault
-from peer.import_path import DISTRIBUTION
+from peer.installation import extra_command
 
 
 @contextlib.contextmanager
@@ -26,6 +26,6 @@ def needing(purpose: str, library: str, extra: str) -> Iterator[None]:
         # A library that is there and lacks a part of its own says which.
         there = "" if error.name in (None, library.replace("-", "_")) else f" ({error})"
         raise UsageFault(
-            f"{purpose} needs {library}, which cannot be imported here{there}; expected the extra {extra}; "
-            f"`pip install '{DISTRIBUTION}[{extra}]'`"
+            f"{purpose} needs {library}, which cannot be imported here{there}; expected the extra {extra}; run "
+            f"{extra_command(extra)}"
         ) from error

@@ -13,7 +13,7 @@ from dht.errors import UsageFault
 
 HostBackend = Literal["libp2p", "p2pd"]
 
-INSTALL: Final = "pip install 'murmuration-swarm[observer]'"
+INSTALL: Final = "`pip install '.[observer]'` in the folder of Murmuration"
 
 
 def choose_backend(asked: str | None) -> HostBackend:
@@ -33,4 +33,4 @@ def choose_backend(asked: str | None) -> HostBackend:
         return "libp2p"
     if asked is None:
         return "p2pd"
-    raise UsageFault(f"--host-backend libp2p needs py-libp2p, which is not installed; run: {INSTALL}")
+    raise UsageFault(f"--host-backend libp2p needs py-libp2p, which is not installed; run {INSTALL}")

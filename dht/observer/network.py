@@ -92,5 +92,5 @@ def _load_hosts(backend: HostBackend) -> ModuleType:
     except ImportError as error:
         raise LocalFault(
             f"the transport {backend} cannot be loaded ({error}); expected an intact installation; "
-            f"run: {INSTALL}, or use --host-backend p2pd"
+            f"run {INSTALL}, or use --host-backend p2pd"
         ) from error

@@ -12,7 +12,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, get_args
+from typing import Any, Final, Protocol, get_args
 
 from dht.errors import UsageFault
 from dht.host import PeerId
@@ -25,11 +25,7 @@ _BLOCK_BYTES = 64 * 1024
 MAX_HEADER_BYTES = 4096
 """Of a CSV file: ten times what the columns take."""
 
-INSTALL: dict[str, str] = {
-    "trackio": "pip install 'murmuration-swarm[track]'",
-    "tensorboard": "pip install 'murmuration-swarm[track]'",
-    "wandb": "pip install wandb",
-}
+LIBRARIES: Final = ("trackio", "tensorboard", "wandb")
 """Kinds that are a library of that name."""
 
 
@@ -70,10 +66,10 @@ def check_tracker(kind: TrackerKind) -> None:
     Raises:
         UsageFault: it is not installed.
     """
-    if kind in INSTALL and importlib.util.find_spec(kind) is None:
+    if kind in LIBRARIES and importlib.util.find_spec(kind) is None:
         raise UsageFault(
             f"--track {kind} needs {kind}, which is not installed here; expected it, or --track csv, which needs "
-            f"nothing; run: {INSTALL[kind]}"
+            f"nothing; run: pip install {kind}"
         )
 
 

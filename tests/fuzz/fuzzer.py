@@ -178,8 +178,7 @@ def main(arguments: list[str] | None = None) -> int:
         return 2
     if given.engine == "atheris" and importlib.util.find_spec("atheris") is None:
         print(
-            "atheris is not installed; expected the extra `fuzz`; run: pip install 'murmuration-swarm[fuzz]', or use "
-            "--engine mutate",
+            "atheris is not installed; expected the extra `fuzz`; run: pip install '.[fuzz]', or use --engine mutate",
             file=sys.stderr,
         )
         return 2

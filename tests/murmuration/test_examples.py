@@ -38,7 +38,7 @@ def test_a_script_runs(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 @pytest.mark.parametrize("name", sorted(NEEDS))
 def test_without_the_library_a_script_ends_in_a_sentence(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, NEEDS[name], None)
-    with pytest.raises(SystemExit, match=r"pip install 'murmuration-swarm\[hf\]'"):
+    with pytest.raises(SystemExit, match=r"pip install (-e )?'\.\[hf\]'"):
         runpy.run_path(str(EXAMPLES / f"{name}.py"), run_name="__main__")
 
 

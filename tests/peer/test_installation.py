@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from peer.installation import command_for, update_command_for, with_extra
+from peer.installation import command_for, extra_command_for, update_command_for, with_extra
 from peer.version import VERSION
 
 REPOSITORY = ["Homepage, https://example.org", "Repository, https://example.org/code"]
@@ -71,3 +71,24 @@ def test_a_run_of_transformers_needs_that_part_too(command: str, with_it: str) -
 )
 def test_an_update_takes_the_way_the_copy_came(direct_url: str | None, command: str) -> None:
     assert update_command_for(direct_url).startswith(command)
+
+
+@pytest.mark.parametrize(
+    ("direct_url", "command"),
+    [
+        (None, f"`pip install 'murmuration-swarm[hf]=={VERSION}'`"),
+        (
+            '{"url": "https://example.org/c", "vcs_info": {"vcs": "git", "commit_id": "0"}}',
+            "`pip install 'murmuration-swarm[hf] @ git+https://example.org/c'`",
+        ),
+        ('{"dir_info": {}, "url": "file:///home/ada/code"}', "`pip install '.[hf]'` in the folder of Murmuration"),
+        (
+            '{"dir_info": {"editable": true}, "url": "file:///home/ada/code"}',
+            "`pip install -e '.[hf]'` in the folder of Murmuration",
+        ),
+        ("{}", "`pip install '.[hf]'` in the folder of Murmuration"),
+    ],
+)
+def test_a_part_that_is_missing_comes_from_where_this_copy_came(direct_url: str | None, command: str) -> None:
+    """PyPI has no such name, and anybody may register it."""
+    assert extra_command_for(direct_url, "hf") == command

@@ -57,9 +57,7 @@ def test_the_dht_alone_and_then_everything():
 
 @pytest.mark.parametrize("preparation", sampled([PARTS + ROOM, ROOM + PARTS], one_in=2))
 def test_the_dht_beside_libp2p(preparation: str):
-    pytest.importorskip(
-        "libp2p", reason="the observer extra is not installed: pip install 'murmuration-swarm[observer]'"
-    )
+    pytest.importorskip("libp2p", reason="the observer extra is not installed: pip install '.[observer]'")
     run(HEAVY + preparation + DHT_ALONE + BOTH_LIBRARIES)
 
 

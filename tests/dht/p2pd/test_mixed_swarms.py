@@ -20,7 +20,7 @@ from dht.p2pd.host import P2pdHost
 from dht.records.signed_manifest import run_key
 from tests.kit.host_contract import CONTRACT, ECHO, Check, HostNetwork, assert_echo, echo, run_check
 
-pytest.importorskip("libp2p", reason="the observer extra is not installed: pip install 'murmuration-swarm[observer]'")
+pytest.importorskip("libp2p", reason="the observer extra is not installed: pip install '.[observer]'")
 pytest.importorskip("hivemind")
 
 from hivemind.p2p import PeerID

@@ -24,7 +24,5 @@ assert not heavy(), heavy()
 @pytest.mark.parametrize("backend", ["p2pd", "libp2p"])
 def test_an_observer_loads_little(backend: HostBackend):
     if backend == "libp2p":
-        pytest.importorskip(
-            "libp2p", reason="the observer extra is not installed: pip install 'murmuration-swarm[observer]'"
-        )
+        pytest.importorskip("libp2p", reason="the observer extra is not installed: pip install '.[observer]'")
     run(HEAVY + OBSERVER.format(backend=backend))

@@ -22,7 +22,7 @@ from dht.observer.host_choice import choose_backend
 from dht.observer.network import observer_network
 from dht.pylibp2p.protobuf_clash import make_room_for_libp2p
 
-pytest.importorskip("libp2p", reason="the observer extra is not installed: pip install 'murmuration-swarm[observer]'")
+pytest.importorskip("libp2p", reason="the observer extra is not installed: pip install '.[observer]'")
 
 from libp2p.identity.identify.pb.identify_pb2 import Identify
 from libp2p.kad_dht.pb.kademlia_pb2 import Message
@@ -136,7 +136,7 @@ def test_the_transport_is_chosen_by_what_is_installed(monkeypatch: pytest.Monkey
         choose_backend("quic")
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     assert choose_backend(None) == "p2pd"
-    with pytest.raises(UsageFault, match=r"pip install 'murmuration-swarm\[observer\]'"):
+    with pytest.raises(UsageFault, match=r"pip install (-e )?'\.\[observer\]'"):
         choose_backend("libp2p")
 
 

@@ -107,5 +107,5 @@ def test_what_else_is_missing_is_found_before_anything_is_fetched(
     with pytest.raises(UsageFault, match=r"finds no token .* run `hf auth login`"):
         check_export(tmp_path / "m", "hf", push="org/name")
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
-    with pytest.raises(UsageFault, match=r"pip install 'murmuration-swarm\[hf\]'"):
+    with pytest.raises(UsageFault, match=r"pip install (-e )?'\.\[hf\]'"):
         check_export(tmp_path / "m", "hf", push="org/name")

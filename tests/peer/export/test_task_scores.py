@@ -103,7 +103,7 @@ def test_tasks_that_cannot_be_had(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 def test_without_the_harness_a_sentence_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "lm_eval", None)
-    with pytest.raises(UsageFault, match=r"lm-eval, which cannot .*pip install 'murmuration-swarm\[eval\]'"):
+    with pytest.raises(UsageFault, match=r"lm-eval, which cannot .*pip install (-e )?'\.\[eval\]'"):
         evaluate_tasks(ModelFileSource(tmp_path / "not looked at"), "any", None, "cpu", False)
 
 

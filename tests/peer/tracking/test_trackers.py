@@ -208,9 +208,7 @@ def test_a_tracker_that_hangs_is_left_behind(tmp_path: Path, monkeypatch: pytest
     assert len(warnings) == 1
 
 
-@pytest.mark.parametrize(
-    ("kind", "remedy"), [("wandb", "pip install wandb"), ("trackio", r"murmuration-swarm\[track\]")]
-)
+@pytest.mark.parametrize(("kind", "remedy"), [("wandb", "pip install wandb"), ("trackio", "pip install trackio")])
 def test_a_library_that_is_missing_is_told_before_joining(
     monkeypatch: pytest.MonkeyPatch, kind: Any, remedy: str
 ) -> None:

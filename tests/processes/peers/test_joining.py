@@ -219,9 +219,7 @@ def without_seed(kept: Kept) -> Iterator[None]:
 
 
 def test_an_observer_without_a_daemon_fetches_the_same_state_and_the_commits(kept: Kept) -> None:
-    pytest.importorskip(
-        "libp2p", reason="the observer extra is not installed: pip install 'murmuration-swarm[observer]'"
-    )
+    pytest.importorskip("libp2p", reason="the observer extra is not installed: pip install '.[observer]'")
     found = asyncio.run(state_of(kept.swarm, kept.seed, "libp2p"))
     assert [snapshot.digest for snapshot in found] == [snapshot.digest for snapshot in kept.snapshots]
     for ours, theirs in zip(found, kept.snapshots, strict=True):

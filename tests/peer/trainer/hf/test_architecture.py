@@ -334,7 +334,7 @@ def test_a_wrong_task_or_place_is_a_sentence(tmp_path: Path) -> None:
 def test_without_the_extra_it_says_how_to_get_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     manifest = new_run(tmp_path, "llama")
     monkeypatch.setitem(sys.modules, "transformers", None)
-    with pytest.raises(UsageFault, match=r"pip install 'murmuration-swarm\[hf\]'"):
+    with pytest.raises(UsageFault, match=r"pip install (-e )?'\.\[hf\]'"):
         build_run_model(manifest)
 
 
