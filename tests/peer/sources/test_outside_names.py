@@ -19,6 +19,7 @@ from pydantic import BaseModel
 from peer.config.manifest import RunManifest
 from peer.sources.outside_names import OUTSIDE_NAMES
 from tests.kit.documents import ROOT
+from tests.kit.tiers import some
 from tests.kit.trainer.canary_home import make_home, spellings
 from tests.kit.trainer.local_hub import LocalHub
 from tests.kit.trainer.prepared_data import json_lines, sentences, small_tokenizer
@@ -164,7 +165,9 @@ def test_no_name_in_a_manifest_opens_a_file_of_the_home(tmp_path: Path) -> None:
     hub = LocalHub(tmp_path / "hub")
     web = ShardServer(tmp_path / "hub", self_signed(tmp_path / "key.pem"))
     try:
-        wanted = manifests(home, web.url.removesuffix("/meta.json"))
+        found = manifests(home, web.url.removesuffix("/meta.json"))
+        others = [each for each in found if each[0] != "data.source"]
+        wanted = [*(each for each in found if each[0] == "data.source"), *some(others, one_in=6)]
         orders = {
             "home": str(home),
             "folder": str(folder),
