@@ -29,11 +29,8 @@ from averaging.outer.own_contributions import CommittedShard
 from averaging.rounds.machine_events import Apply, ApplyFailed, Repair, ResultArrived
 from averaging.rounds.round_facts import CommitTaken, Fact, RepairNeeded, RoundCommitted, WorkLost, WorkReturned
 from averaging.wire.messages import Commit, Plan, Result, ResultRequest, VersionIs, own_entry
-from dht.bounded_dictionary import Newest
 from dht.host import PeerId
 
-MAX_LOST = 256
-"""Peers whose connection was lost that are remembered: as many as a round may have."""
 CHUNKS_AT_ONCE = 4
 """MiB of anchor between two looks at what else the fragment is wanted for: about 10 ms."""
 MAX_DOUBTS = 16
@@ -92,7 +89,6 @@ class Applying:
         self._on_advanced = on_advanced
         self._on_free = on_free
         self._searches: list[ResultSearch] = []
-        self._lost: Newest[PeerId, None] = Newest(MAX_LOST)
         self._anchors = [_Anchor(DigestAhead(one.state.codec, one.state.num_values)) for one in context.fragments]
 
     # ------------------------------------------------------------------------------------------------------ results
@@ -149,13 +145,8 @@ class Applying:
 
     def peer_lost(self, peer_id: PeerId) -> None:
         """The connection to a peer is lost: what is searched here does not come from it."""
-        self._lost[peer_id] = None
         for search in self._searches:
             search.note_lost(peer_id)
-
-    def heard_of(self, peer_id: PeerId) -> None:
-        """Something came from a peer, so there is a connection to it."""
-        self._lost.pop(peer_id, None)
 
     def _searches_for(self, fragment: FragmentRuntime) -> list[ResultSearch]:
         return [search for search in self._searches if search.commit.fragment == fragment.index]
@@ -178,7 +169,7 @@ class Applying:
         context, clock = self._context, self._context.ports.clock
         notary, begun = fragment.machine.notary, clock()
         is_own = commit.leader == context.me
-        search = ResultSearch(context, fragment, commit, self._lost)
+        search = ResultSearch(context, fragment, commit)
         self._searches.append(search)
         # The reducers' signatures are checked while the results arrive.
         searching = asyncio.ensure_future(search.run(context.ports.report))

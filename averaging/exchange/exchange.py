@@ -28,6 +28,7 @@ from averaging.trust.claim_guard import Guard
 from averaging.wire import messages
 from averaging.wire.messages import DIGEST_BYTES, HISTORY_COMMITS, Abandon, Commit, Message, Offer
 from dht.background import Background
+from dht.bounded_dictionary import Newest
 from dht.host import PeerId
 
 Hear = Callable[[FragmentRuntime, PeerId, Any, memoryview, int], bool]
@@ -35,6 +36,8 @@ Hear = Callable[[FragmentRuntime, PeerId, Any, memoryview, int], bool]
 Perform = Callable[[FragmentRuntime, Any], None]
 
 
+MAX_LOST = 256
+"""Peers whose connection was lost that are remembered: as many as a round has members."""
 TAKING_PART = (Offer, messages.Wait, messages.Plan, messages.Contribution, messages.Reduced)
 """What members of rounds send, and keys that only push commits or ask questions do not."""
 
@@ -62,9 +65,11 @@ class Exchange:
         self._questions = CommitQuestions()
         self._closed = False
         self._background = Background()
+        self._lost: Newest[PeerId, None] = Newest(MAX_LOST)
         context = Context(
             *(me, rule, self.fragments, guard, links, ports),
             members=lambda: (*self._seen[0], *self._seen[1]),
+            lost=self._lost,
             step=self._step,
             spawn=self._background.spawn,
         )
@@ -114,7 +119,9 @@ class Exchange:
         self.set_view(*self._seen)
 
     def peer_lost(self, peer_id: PeerId, reason: str) -> None:
+        self._lost[peer_id] = None
         self.applying.peer_lost(peer_id)
+        self.averaging.peer_lost(peer_id)
         for fragment in self.fragments:
             self._step(fragment, Lost(peer_id, reason))
 
@@ -126,7 +133,7 @@ class Exchange:
                 share of memory here.
         """
         fragment = self.fragments[message.fragment]
-        self.applying.heard_of(sender)
+        self._lost.pop(sender, None)
         if isinstance(message, TAKING_PART) and self.guard.presence.take_part(sender):
             self.set_view(*self._seen)
         if self._questions.is_one_too_many(fragment.machine, sender, message, asyncio.get_running_loop().time()):

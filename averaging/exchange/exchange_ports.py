@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Collection, Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -79,6 +79,7 @@ class Context:
     Attributes:
         rule: of all decisions that are not about one commit's rates.
         members: those that hear of rounds, as far as this peer sees them.
+        lost: peers to which the connection was lost, and of which nothing came since.
         step: gives a fragment's machine an event, and performs what it asks for.
         spawn: runs something beside all else.
     """
@@ -90,6 +91,7 @@ class Context:
     links: Links
     ports: ExchangePorts
     members: Callable[[], Sequence[PeerId]]
+    lost: Collection[PeerId]
     step: Callable[[FragmentRuntime, Event], None]
     spawn: Callable[[Coroutine[Any, Any, None]], None]
 

@@ -9,10 +9,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
 
 from averaging.codec.blocks import Buffer
 from averaging.exchange.audit import Audits
 from averaging.exchange.exchange_ports import Context
+from averaging.exchange.result_search import SHARED_LINE
 from averaging.exchange.sending import Sending
 from averaging.fragment.runtime import FragmentRuntime
 from averaging.fragment.shard_store import terms_of
@@ -103,6 +106,10 @@ class Averaging:
         if not self._deliveries.has(effect.result, payload):
             self._post(effect.to, effect.result, payload)
 
+    def peer_lost(self, peer_id: PeerId) -> None:
+        """The connection to a peer is lost: no mean is read there."""
+        self._deliveries.lost(peer_id)
+
     def advanced(self, fragment: FragmentRuntime) -> None:
         self._deliveries.advanced(fragment.index, fragment.state.version)
 
@@ -120,7 +127,11 @@ class Averaging:
         return sorted([*contributions, mine], key=lambda one: one[0])
 
     async def _deliver(self, fragment: FragmentRuntime, plan: Plan, index: int) -> None:
-        """Send a mean of this peer; returns when another member has read it, or its round is over."""
+        """Send a mean of this peer; returns when another member has read it, or its round is over.
+
+        It also returns when no other member lives. In a round of two the other one gets the time that this takes as a
+        rule: nobody else gains from waiting.
+        """
         to = fragment.machine.to_whom(plan)
         shard = plan.shards[index]
         header = Result(fragment.index, plan.version, index, shard.start, shard.end)
@@ -128,13 +139,29 @@ class Averaging:
         # Nobody says that what is short was read; and it is out at once.
         if not to or len(frames.encode(header)) + len(payload) <= ACKNOWLEDGED_BYTES:
             return
-        read = self._deliveries.begin(header, payload)
+        read = self._deliveries.begin(header, payload, set(to) - set(self._context.lost))
         self._post(to, header, payload)
-        await read.wait()
+        longest = self._seconds_for(fragment, to[0], len(payload)) if len(plan.roster) == 2 else None
+        with suppress(TimeoutError):
+            await asyncio.wait_for(read.wait(), longest)
+
+    def _seconds_for(self, fragment: FragmentRuntime, to: PeerId, num_bytes: int) -> float:
+        """What a member needs to read so much, as its results needed here, and as this peer's line brings it."""
+        bits_per_second = self._context.links.traffic.upload_bits_per_second
+        line_seconds = SHARED_LINE * 8 * num_bytes / bits_per_second if bits_per_second else 0.0
+        return max(fragment.machine.timing.result.allowance(to).seconds, line_seconds)
 
     def _post(self, to: tuple[PeerId, ...], header: Result, payload: Buffer) -> None:
         for peer_id in to:
             self._context.links.send(peer_id, header, [payload])
+
+
+@dataclass(frozen=True, slots=True)
+class _Unread:
+    """A mean on its way to members that live, and whether it need not be waited for any more."""
+
+    to: set[PeerId]
+    read: asyncio.Event = field(default_factory=asyncio.Event)
 
 
 class Deliveries:
@@ -146,13 +173,25 @@ class Deliveries:
 
     def __init__(self, version_of: Callable[[int], int]) -> None:
         self._version_of = version_of
-        self._unread: dict[bytes, dict[bytes, asyncio.Event]] = {}
+        self._unread: dict[bytes, dict[bytes, _Unread]] = {}
         """By header and payload: attempts at one round give different means of the same values."""
 
-    def begin(self, header: Result, payload: Buffer) -> asyncio.Event:
-        """A mean goes out; the event is set when a member has read it, or its round is over."""
-        read = self._unread.setdefault(frames.encode(header), {})[bytes(payload)] = asyncio.Event()
-        return read
+    def begin(self, header: Result, payload: Buffer, to: set[PeerId]) -> asyncio.Event:
+        """A mean goes out to members that live.
+
+        The event is set when one of them has read it, when none of them lives any more, or when its round is over.
+        """
+        unread = self._unread.setdefault(frames.encode(header), {})[bytes(payload)] = _Unread(to)
+        if not to:
+            unread.read.set()
+        return unread.read
+
+    def lost(self, peer_id: PeerId) -> None:
+        """The connection to a member is lost."""
+        for unread in [unread for means in self._unread.values() for unread in means.values()]:
+            unread.to.discard(peer_id)
+            if not unread.to:
+                unread.read.set()
 
     def has(self, header: Result, payload: Buffer) -> bool:
         return bytes(payload) in self._unread.get(frames.encode(header), {})
@@ -161,15 +200,15 @@ class Deliveries:
         """The rounds of a fragment before `version` are over."""
         places = {head: frames.place_of(head) for head in self._unread}
         for head in [head for head, (_, of, then) in places.items() if of == fragment and then < version]:
-            for event in self._unread.pop(head).values():
-                event.set()
+            for unread in self._unread.pop(head).values():
+                unread.read.set()
 
     def note_read(self, _remote: PeerId, parts: Parts) -> None:
         """A remote has read what was made of these parts."""
         means = self._unread.get(bytes(parts[0]))
-        event = means.get(b"".join(parts[1:])) if means else None
-        if event is not None:
-            event.set()
+        unread = means.get(b"".join(parts[1:])) if means else None
+        if unread is not None:
+            unread.read.set()
 
     def is_stale(self, parts: Parts) -> bool:
         """Whether nobody has a use any more for what waits: means of past rounds are kept for `HISTORY_COMMITS`."""

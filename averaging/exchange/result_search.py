@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 from bisect import bisect
 from collections import Counter
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from averaging.codec.blocks import Buffer
@@ -46,17 +46,10 @@ class _Try:
 
 
 class ResultSearch:
-    """The search for one commit's results at one peer.
+    """The search for one commit's results at one peer."""
 
-    Args:
-        lost: peers to which the connection was lost, and of which nothing came since.
-    """
-
-    def __init__(
-        self, context: Context, fragment: FragmentRuntime, commit: Commit, lost: Container[PeerId] = ()
-    ) -> None:
+    def __init__(self, context: Context, fragment: FragmentRuntime, commit: Commit) -> None:
         self.commit = commit
-        self._lost = lost
         self._context = context
         self._fragment = fragment
         self._clock = context.ports.clock
@@ -151,7 +144,7 @@ class ResultSearch:
         waits = is_member or self._fragment.machine.comes_unasked
         first = {index: holders[index].pop(0) for index in self._missing if holders[index]}
         for index, holder in first.items():
-            if waits and holder not in self._lost:
+            if waits and holder not in self._context.lost:
                 self._tries[holder, index] = _Try(self._clock(), is_asked=False)
             elif not waits:
                 self._ask(holder, index)

@@ -205,7 +205,7 @@ def delivery_scene():
 def test_a_mean_is_reported_when_somebody_else_has_it():
     async def scenario():
         deliveries, header, _ = delivery_scene()
-        read = deliveries.begin(header, bytes(9000))
+        read = deliveries.begin(header, bytes(9000), {OTHER, SLOW})
         assert deliveries.has(header, bytes(9000))
         deliveries.note_read(OTHER, (encode(header), bytes(8999) + b"x"))  # that of another attempt
         assert not read.is_set()
@@ -238,11 +238,12 @@ def test_only_what_somebody_says_they_read_is_waited_for(payload, num_members, s
     async def scenario():
         links = Remotes()
         store = SimpleNamespace(own_result=lambda *_: payload)
-        fragment = SimpleNamespace(index=0, store=store, machine=SimpleNamespace(version=7))
         roster = tuple(RosterEntry(peer_id, 10, 1, 7, 0) for peer_id in (ME, OTHER, SLOW)[:num_members])
         plan = Plan(0, 7, 0, bytes(16), roster, (ShardPlan(0, 50, 0),), 5.0, 5.0)
-        context = SimpleNamespace(me=ME, links=links, fragments=[fragment])
-        averaging = Averaging(context, None, None, None, None)
+        machine = SimpleNamespace(version=7, to_whom=lambda plan: tuple(one.peer_id for one in plan.roster[1:]))
+        fragment = SimpleNamespace(index=0, store=store, machine=machine)
+        context = SimpleNamespace(me=ME, links=links, fragments=[fragment], lost=())
+        averaging = Averaging(context, None, None, None)
         delivering = asyncio.ensure_future(averaging._deliver(fragment, plan, 0))
         await asyncio.sleep(0)
         assert [to for to, _ in links.posted] == sent_to
@@ -254,10 +255,23 @@ def test_only_what_somebody_says_they_read_is_waited_for(payload, num_members, s
     asyncio.run(scenario())
 
 
+def test_nothing_waits_for_members_that_are_all_gone():
+    async def scenario():
+        deliveries, header, _ = delivery_scene()
+        read = deliveries.begin(header, bytes(9000), {OTHER, SLOW})
+        deliveries.lost(OTHER)
+        assert not read.is_set()
+        deliveries.lost(SLOW)
+        assert read.is_set()
+        assert deliveries.begin(header, bytes(9000), set()).is_set()
+
+    asyncio.run(scenario())
+
+
 def test_nothing_waits_for_a_round_that_is_over():
     async def scenario():
         deliveries, header, version = delivery_scene()
-        read = deliveries.begin(header, bytes(9000))
+        read = deliveries.begin(header, bytes(9000), {OTHER, SLOW})
         deliveries.advanced(0, 7)
         assert not read.is_set()
         deliveries.advanced(0, 8)

@@ -55,7 +55,7 @@ async def search(
         store=SimpleNamespace(result=lambda version, index, digest: store.get(index)),
     )
     ports = SimpleNamespace(clock=asyncio.get_running_loop().time, rate_of=lambda peer_id: 0.0)
-    context = SimpleNamespace(me=ME, links=links, ports=ports)
+    context = SimpleNamespace(me=ME, links=links, ports=ports, lost=())
     looking = ResultSearch(context, fragment, COMMIT)  # type: ignore[arg-type]
     for peer_id in outrun_by:
         looking.note_version(peer_id, VersionIs(0, COMMIT.version + HISTORY_COMMITS + 1, bytes(16), 1))
