@@ -1,24 +1,27 @@
 """How fast the codecs are on this machine, beside a plain copy, a plain float32 accumulate, and what others use.
 
     python -m benchmarks.bench_codec [--json] [--values 25000000] [--threads 1,2] [--repeats 7] [--codecs int4,int8]
-                                     [--others]
+                                     [--others] [--means]
 
 Rates are gigabytes (10^9 bytes) of float32 input or output a second, median and best of the repeats. Our kernels use
 one thread each; with more, they run on as many slices at once, and what others use takes torch's own threads. With one
 thread the share of a core is what the operation takes at a line of 400 Mbit/s. It makes or reads every bit of that
-line. `--others` adds hivemind's compressions and bitsandbytes (see `other_systems/codecs.py`), in the same run.
+line. `--means` times what a reducer makes of int4 contributions instead: nanoseconds of processor time for each value
+of each member, of a mean and of `centered_clip`. `--others` adds hivemind's compressions and bitsandbytes (see
+`other_systems/codecs.py`), in the same run.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
 import statistics
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -27,11 +30,16 @@ import torch
 from averaging.arrays import F32
 from averaging.codec.blocks import CODE_FORMATS
 from averaging.codec.codec import DEFAULT_BLOCK_SIZE, Codec, KernelChoice, make_codec
+from averaging.outer.contribution_weights import Terms
+from averaging.outer.outer_settings import OuterRule
+from averaging.outer.robust_mean import combine
 from benchmarks.machine import machine
 from benchmarks.other_systems.codecs import others
 
 WEIGHT = 0.3
 LINE_BITS_PER_SECOND = 400e6
+MEANS_OF = (4, 16, 48)
+"""Members: few, a usual number, and the most of a round whose means go directly to all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,6 +162,26 @@ def bench_others(values: F32, threads: int, repeats: int, say: Callable[[str], N
                 yield Rate(other.name, "theirs", operation, threads, *rates, other.bits_per_value)
 
 
+def bench_means(num_values: int, repeats: int) -> Iterator[tuple[int, float, float]]:
+    """(members, nanoseconds a value and member of a mean, and of centered_clip), the best of the repeats."""
+    codec, chance = make_codec("int4"), np.random.default_rng(1)
+    mean = OuterRule("sync", 0.7, 0.5)
+    clipped = replace(mean, combine="centered_clip", clip_norm_ratio=2.0, clip_weight_ratio=3.0)
+    for num_members in MEANS_OF:
+        size = max(codec.block_size, num_values // num_members)
+        works = (chance.standard_normal(size, dtype=np.float32) for _ in range(num_members))
+        contributions = [(index, Terms(1, 1, 0), codec.encode(work)) for index, work in enumerate(works)]
+        nanoseconds = []
+        for rule in (mean, clipped):
+            seconds = math.inf
+            for _ in range(repeats):
+                start = time.process_time()
+                combine(contributions, rule, codec, size)
+                seconds = min(seconds, time.process_time() - start)
+            nanoseconds.append(1e9 * seconds / size / num_members)
+        yield num_members, nanoseconds[0], nanoseconds[1]
+
+
 def quality(name: str, values: F32) -> dict[str, Any]:
     """Size, and the relative root-mean-square error of a round trip of normal data."""
     codec = make_codec(name)
@@ -223,6 +251,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--repeats", type=int, default=7, help="timed repeats of each operation (default 7)")
     parser.add_argument("--codecs", default=",".join(CODE_FORMATS), help="comma-separated (default: all)")
     parser.add_argument("--others", action="store_true", help="also hivemind's compressions and bitsandbytes")
+    parser.add_argument("--means", action="store_true", help="time means of contributions instead")
     options = parser.parse_args(arguments)
     names = options.codecs.split(",")
     if options.values < 1 or options.repeats < 1:
@@ -241,6 +270,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
             flush=True,
         )
 
+    if options.means:
+        for num_members, plain, clipped in bench_means(options.values, options.repeats):
+            print(
+                f"{num_members:3} members: mean {plain:.2f} ns a value and member, centered_clip {clipped:.2f} "
+                f"({clipped / plain:.1f} times)",
+                flush=True,
+            )
+        return
     if options.json:
         found = run(names, options.values, options.threads, options.repeats, lambda _: None, options.others)
         print(json.dumps({**described, **found}))

@@ -14,10 +14,10 @@ late work is longer than fresh work. A trimmed mean, which compares single value
 usual interval of work. Those of late work that took k times the steps count as k times smaller there, up to 1 +
 staleness times. Otherwise they would lie at the ends, and honest late work would be left out like a liar's.
 
-Everything is done in roster (PeerId) order, in float32 with sums of squares in float64. One chunk of all members comes
-at a time, without parallel sums. So the result does not depend on arrival order or threads. Beside the encoded inputs,
-the means take log2(num_members) + 2 vectors of the shard. The others take one, and at most 16 MiB of work space
-(`CHUNK_VALUES` values of all members together, in a few copies).
+Everything is done in roster (PeerId) order, in float32 with sums of squares in float64, or with sums that are exact.
+One chunk of all members comes at a time, without parallel sums. So the result does not depend on arrival order or
+threads. Beside the encoded inputs, the means take log2(num_members) + 2 vectors of the shard. The others take one or
+two, and at most 32 MiB of work space (`CHUNK_VALUES` values of all members together, and copies of a part of them).
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cache
 from typing import Literal
 
 import numpy as np
@@ -39,8 +40,13 @@ from averaging.outer.outer_settings import OuterRule
 ShardContribution = tuple[int, Terms, EncodedBlocks]
 """(roster index, what decides its weight, its encoded values)."""
 
-CHUNK_VALUES = 1 << 19
-"""Decoded values of all members together that are held at once (2 MiB of float32)."""
+CHUNK_VALUES = 1 << 22
+"""Decoded values of all members together that are held at once (16 MiB of float32): a call for each member's part of
+them costs 40 microseconds."""
+CACHED_VALUES = 1 << 19
+"""Of all members together that are compared at once (2 MiB): beyond it caches miss, below it calls cost more."""
+EXACT_VALUES = 1 << 10
+"""Summed at once without rounding; see `inner_products`."""
 SUM_CHUNK_VALUES = 1 << 18
 """Of a plain mean. A MiB, which the allocator keeps for the next chunk (`peer/network/process/child_start.py`)."""
 FEWEST_TO_COMPARE = 3
@@ -93,7 +99,10 @@ def combine(contributions: Sequence[ShardContribution], rule: OuterRule, codec: 
     usable, refused = _usable(contributions, rule, codec, num_values)
     if rule.combine == "mean" and rule.clip_norm_ratio is None and rule.clip_weight_ratio is None:
         return _plain_mean(usable, refused, rule, codec, num_values)
-    members = _measured(usable, rule, codec)
+    members = _weighing(usable, rule)
+    as_sent = _Group(members, [1.0] * len(members), [], codec, num_values)
+    spread = _spread(as_sent) if _is_clipped(members, rule) else None
+    members = _with_norms(members, codec, spread)
     limits = _norm_limits(members, rule)
     while beyond := _beyond(members, limits):
         refused += [
@@ -114,7 +123,9 @@ def combine(contributions: Sequence[ShardContribution], rule: OuterRule, codec: 
         elif rule.combine == "trimmed_mean":
             _trimmed_mean(group, rule.trim_fraction, values)
         elif rule.combine == "centered_clip":
-            _centered_clip(group, rule.clip_radius_ratio, values)
+            is_as_sent = len(members) == len(as_sent.members) and set(scales) == {1.0}
+            spread = spread if spread is not None and is_as_sent else _spread(group)
+            values = _centered_clip(group, rule.clip_radius_ratio, spread)
         else:
             _radial_directional(group, lengths, values)
     return Combined(values, included, tuple(sorted(refused, key=lambda one: one.member)))
@@ -228,15 +239,29 @@ def _usable(
     return usable, refused
 
 
-def _measured(contributions: Sequence[ShardContribution], rule: OuterRule, codec: Codec) -> list[_Member]:
-    """Contributions with their norms."""
+def _weighing(contributions: Sequence[ShardContribution], rule: OuterRule) -> list[_Member]:
+    """Those whose weight counts; their norms are not known yet."""
     weights = weights_of([terms for _, terms, _ in contributions], rule)
-    members = []
-    for (index, terms, encoded), weight in zip(contributions, weights, strict=True):
-        if weight > 0:
-            norm = math.sqrt(math.fsum(_sum_of_squares(rows[0]) for _, rows in _decoded_chunks([encoded], codec)))
-            members.append(_Member(index, terms, encoded, norm if norm >= SMALLEST_NORM else 0.0))
-    return members
+    return [_Member(*one, 0.0) for one, weight in zip(contributions, weights, strict=True) if weight > 0]
+
+
+def _is_clipped(members: Sequence[_Member], rule: OuterRule) -> bool:
+    return rule.combine == "centered_clip" and len(members) >= FEWEST_TO_COMPARE
+
+
+def _with_norms(members: Sequence[_Member], codec: Codec, spread: _Spread | None) -> list[_Member]:
+    """The members with their norms, which a spread of them has already."""
+    if spread is not None:
+        norms = spread.norms()
+    else:
+        norms = [
+            math.sqrt(math.fsum(_sum_of_squares(rows[0]) for _, rows in _decoded_chunks([member.encoded], codec)))
+            for member in members
+        ]
+    return [
+        replace(member, norm=norm if norm >= SMALLEST_NORM and codec.largest(member.encoded) > 0 else 0.0)
+        for member, norm in zip(members, norms, strict=True)
+    ]
 
 
 def _norm_limits(members: Sequence[_Member], rule: OuterRule) -> list[float]:
@@ -347,30 +372,145 @@ def _trimmed_rows(rows: F32, weights: F32, trimmed: int, sizes: F32 | None = Non
     return within
 
 
-def _centered_clip(group: _Group, radius_ratio: float, out: F32) -> None:
+@dataclass(frozen=True, slots=True)
+class _Spread:
+    """Where members lie around their coordinate-wise median.
+
+    Attributes:
+        median: float32 [num_values].
+        products: inner products of their offsets from it, and last of the median itself: [num_members + 1] * 2.
+    """
+
+    median: F32
+    products: F64
+
+    def norms(self) -> list[float]:
+        """Of the members, from offsets and median."""
+        squares = np.diag(self.products) + 2 * self.products[-1] + self.products[-1, -1]
+        return [math.sqrt(max(0.0, square)) for square in squares[:-1].tolist()]
+
+
+def _spread(group: _Group) -> _Spread:
+    """In one pass over the decoded values."""
+    num_rows = len(group.members) + 1
+    median: F32 = np.empty(group.num_values, dtype=np.float32)
+    products = np.zeros((num_rows, num_rows))
+    space: F32 = np.empty((2, num_rows, 0), dtype=np.float32)
+    for where, rows in _cached(group.chunks()):
+        size = where.stop - where.start
+        if space.shape[2] < size:
+            space = np.empty((2, num_rows, size), dtype=np.float32)
+        offsets, work = space[:, :, :size]
+        median[where] = offsets[-1] = coordinate_median(rows, work)
+        np.subtract(rows, offsets[-1], out=offsets[:-1])
+        whole = size // EXACT_VALUES * EXACT_VALUES
+        for values in (slice(0, whole), slice(whole, size)):
+            if values.start < values.stop:
+                products += inner_products(offsets[:, values], work[:, values])
+    return _Spread(median, products)
+
+
+def _cached(chunks: Iterator[tuple[slice, F32]]) -> Iterator[tuple[slice, F32]]:
+    """The same in pieces that caches hold, cut at multiples of `EXACT_VALUES` of a chunk."""
+    for where, rows in chunks:
+        step = max(1, CACHED_VALUES // len(rows) // EXACT_VALUES) * EXACT_VALUES
+        for start in range(0, rows.shape[1], step):
+            part = rows[:, start : start + step]
+            yield slice(where.start + start, where.start + start + part.shape[1]), part
+
+
+def coordinate_median(rows: F32, work: F32) -> F32:
+    """Coordinate-wise median of float32 [num_rows, n]; of an even number the mean of the two in the middle.
+
+    By a network of comparisons of whole rows, which needs no order of the values of one coordinate.
+
+    Args:
+        work: float32 [num_rows + 1, n], overwritten; the median is one of its rows.
+    """
+    work[:-1] = rows
+    lines, spare = list(work[:-1]), work[-1]
+    for low, high, needs_low, needs_high in _median_network(len(rows)):
+        if needs_low:
+            np.minimum(lines[low], lines[high], out=spare)
+        if needs_high:
+            np.maximum(lines[low], lines[high], out=lines[high])
+        if needs_low:
+            lines[low], spare = spare, lines[low]
+    middle: F32 = lines[len(rows) // 2]
+    if len(rows) % 2 == 0:
+        middle += lines[len(rows) // 2 - 1]
+        middle *= np.float32(0.5)
+    middle += np.float32(0.0)  # of -0 and 0 either may be the smaller one
+    return middle
+
+
+@cache
+def _median_network(num_rows: int) -> tuple[tuple[int, int, bool, bool], ...]:
+    """Comparisons (low, high, whether the smaller, the larger value is needed) that put the median into the middle.
+
+    Merge exchange (Knuth, The Art of Computer Programming 3, algorithm 5.2.2M), without those that the rows in the
+    middle do not depend on.
+    """
+    comparisons = []
+    highest = 1 << max(0, (num_rows - 1).bit_length() - 1)
+    stride = highest
+    while stride:
+        distance, rest, remaining = stride, 0, highest
+        while True:
+            comparisons += [(at, at + distance) for at in range(num_rows - distance) if at & stride == rest]
+            if remaining == stride:
+                break
+            distance, remaining, rest = remaining - stride, remaining // 2, stride
+        stride //= 2
+    needed = {num_rows // 2, (num_rows - 1) // 2}
+    kept = []
+    for low, high in reversed(comparisons):
+        if low in needed or high in needed:
+            kept.append((low, high, low in needed, high in needed))
+            needed |= {low, high}
+    return tuple(reversed(kept))
+
+
+def inner_products(rows: F32, work: F32) -> F64:
+    """All inner products of float32 [num_rows, n], n a multiple of `EXACT_VALUES` or less than it.
+
+    Of each `EXACT_VALUES` of a row, values are rounded to 2^-7 (fewer: finer) of the largest one's power of two. So all
+    products and sums are whole numbers below 2^24 times a power of two, which float32 holds exactly. A matrix product
+    may then add in any order, on any machine, with any number of threads. What rounding leaves out of a square is at
+    most EXACT_VALUES / 2^16 of it.
+
+    Args:
+        work: of the same shape, overwritten.
+    """
+    num_rows, length = len(rows), min(rows.shape[1], EXACT_VALUES)
+    bits = (24 - (length - 1).bit_length()) // 2
+    blocks = rows.reshape(num_rows, -1, length)
+    largest = np.maximum(blocks.max(axis=2), -blocks.min(axis=2))
+    units = np.ldexp(np.float32(1.0), np.frexp(largest)[1] - bits)
+    units[largest == 0] = 1.0
+    whole = np.multiply(blocks, (1 / units)[:, :, None], out=work.reshape(blocks.shape))
+    np.rint(whole, out=whole)
+    of_blocks = whole.transpose(1, 0, 2)
+    sums = np.matmul(of_blocks, of_blocks.transpose(0, 2, 1)).astype(np.float64)
+    of_rows = units.T.astype(np.float64)
+    products: F64 = (sums * of_rows[:, :, None] * of_rows[:, None, :]).sum(axis=0)
+    return products
+
+
+def _centered_clip(group: _Group, radius_ratio: float, spread: _Spread) -> F32:
     """v <- v + sum_i w_i (x_i - v) min(1, radius_i / |x_i - v|), 20 times, from the median m.
 
-    Every v is m + sum_i c_i y_i with y_i = x_i - m, so two passes over the values are enough. One is for m and the
-    inner products of the y, which give all distances, and one for the result.
+    Every v is m + sum_i c_i y_i with y_i = x_i - m, and the inner products of the y give all distances. So one more
+    pass over the values is enough: it is m (1 - sum_i c_i) + sum_i c_i x_i.
     """
-    num_members = len(group.members)
-    equal = np.ones(num_members, dtype=np.float32)
-    products = np.zeros((num_members, num_members))
-    for where, rows in group.chunks():
-        median = _trimmed_rows(rows, equal, (num_members - 1) // 2)
-        out[where] = median
-        offsets = (rows - median).astype(np.float64)
-        for row in range(num_members):
-            # einsum, because a matrix product may split its sums among threads.
-            products[row, row:] += np.einsum("k,jk->j", offsets[row], offsets[row:])
-    products = np.triu(products) + np.triu(products, 1).T
+    products = spread.products[:-1, :-1]
     distances = np.sqrt(np.diag(products))
     radii = np.array(limits_in_classes(distances.tolist(), [member.terms for member in group.members], radius_ratio))
     shares = _centered_clip_shares(products, radii, np.array(group.weights, dtype=np.float64))
-    for where, rows in group.chunks():
-        median = out[where].copy()
-        for row, share in zip(rows, shares.astype(np.float32), strict=True):
-            out[where] += (row - median) * share
+    combined = spread.median * np.float32(1.0 - math.fsum(shares))
+    for member, scale, share in zip(group.members, group.scales, shares.tolist(), strict=True):
+        group.codec.decode_accumulate(member.encoded, scale * share, combined)
+    return combined
 
 
 def _centered_clip_shares(products: F64, radii: F64, weights: F64) -> F64:
