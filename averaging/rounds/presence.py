@@ -139,6 +139,14 @@ class MemberPresence:
         """Whether a trainer counts if it is live: it is established, or nobody is and it was met."""
         return self.has_been_there(peer_id) and (not self._in_fragments or peer_id in self._in_fragments)
 
+    def of_whom_a_quarter(self, commit: Commit, awaited: Sequence[PeerId]) -> Sequence[PeerId]:
+        """The trainers of which a commit needs more than a quarter.
+
+        Before anybody is established free keys may be most of them. Then a round that has this peer's work is followed.
+        """
+        is_own_first = not self._in_fragments and self.me in contributors(commit)
+        return (self.me,) if is_own_first else awaited
+
     def are_strangers(self, commit: Commit) -> bool:
         """Whether a commit has no established member but this peer in it, though others are known here.
 

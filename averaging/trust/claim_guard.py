@@ -277,7 +277,7 @@ class Guard:
         if mine is not None:
             self._compare_histories(mine, commit, machine)
         now = self._clock()
-        trainers = machine.awaited or machine.trainers
+        trainers = self.presence.of_whom_a_quarter(commit, machine.awaited or machine.trainers)
         is_of_strangers = self.presence.are_strangers(commit)
         what = self.leaders.objection(commit, trainers, mine, machine.timing, now, is_of_strangers=is_of_strangers)
         if not what or mine is not None:

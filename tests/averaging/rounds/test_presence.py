@@ -72,6 +72,16 @@ def test_in_a_flood_before_a_first_round_those_are_awaited_that_took_part():
     assert set(presence.see([*MEMBERS, *FREE_KEYS]).awaited) == set(MEMBERS)
 
 
+def test_before_anybody_is_established_a_round_with_own_work_needs_no_quarter_of_free_keys():
+    """Red as long as keys that introduce themselves are most of those of whom a first commit needs a quarter."""
+    presence, everyone = MemberPresence(MEMBERS[0]), (*MEMBERS, *FREE_KEYS)
+    of_all, of_others = commit_of(0, MEMBERS), commit_of(0, MEMBERS[1:3])
+    assert presence.of_whom_a_quarter(of_all, everyone) == (MEMBERS[0],)
+    assert presence.of_whom_a_quarter(of_others, everyone) == everyone
+    presence.follow(0, commits_of(0, 2, MEMBERS))
+    assert presence.of_whom_a_quarter(of_all, everyone) == everyone
+
+
 def test_one_leader_brings_no_keys_along():
     """A roster is its leader's word: only its reducers sign who was in a mean, and it chooses them."""
     honest = commits_of(0, 4, MEMBERS[:3])
