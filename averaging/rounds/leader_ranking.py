@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
+import math
+from collections.abc import Collection, Iterable
 from functools import lru_cache
 
 from averaging.wire.messages import MAX_ROSTER
 from dht.host import PeerId
+
+USUAL_TURN = MAX_ROSTER - 32
+"""Trainers of one turn, in the mean: hashes spread unevenly, and one turn in fifty has more than a roster."""
 
 
 def rank_leaders(run_id: str, fragment: int, version: int, trainers: Iterable[PeerId]) -> list[PeerId]:
@@ -18,12 +22,24 @@ def rank_leaders(run_id: str, fragment: int, version: int, trainers: Iterable[Pe
     return sorted(set(trainers), key=lambda peer_id: (_score(run_id, fragment, version, peer_id), peer_id))
 
 
-def next_contributors(run_id: str, fragment: int, version: int, trainers: Iterable[PeerId]) -> frozenset[PeerId]:
-    """The trainers whose turn it is to contribute: the first `MAX_ROSTER` in rank, which each version draws anew.
+def num_turns(num_trainers: int) -> int:
+    """How many versions pass from one contribution of a trainer to the next."""
+    return 1 if num_trainers <= MAX_ROSTER else math.ceil(num_trainers / USUAL_TURN)
 
-    Views that differ in a few members draw nearly the same ones.
+
+def next_contributors(run_id: str, fragment: int, version: int, trainers: Collection[PeerId]) -> frozenset[PeerId]:
+    """The trainers whose turn it is to contribute: all up to `MAX_ROSTER`, else those of one hash of `num_turns`.
+
+    Of a turn that has more, the first in rank. Views that differ in a few members give nearly the same ones.
     """
-    return frozenset(rank_leaders(run_id, fragment, version, trainers)[:MAX_ROSTER])
+    turns = num_turns(len(trainers))
+    own = [peer_id for peer_id in trainers if turns == 1 or (_place_of(peer_id) + version) % turns == 0]
+    return frozenset(rank_leaders(run_id, fragment, version, own)[:MAX_ROSTER])
+
+
+@lru_cache(maxsize=8192)
+def _place_of(peer_id: PeerId) -> int:
+    return int.from_bytes(hashlib.sha256(b"turn " + peer_id.encode()).digest()[:8], "big")
 
 
 @lru_cache(maxsize=8192)

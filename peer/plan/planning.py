@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from averaging.codec.codec import Codec
 from averaging.outer.fragment_schedule import effective_sync_every
+from averaging.rounds.leader_ranking import num_turns
 from averaging.wire.messages import MAX_ROSTER
 from dht.records.key_levels import SECONDS_PER_KEY, SPLIT_ABOVE, level_for
 from dht.records.peer_record import MAX_PEER_RECORD_BYTES
@@ -333,10 +334,16 @@ def _warnings(
             f"{manifest.training.accumulation_steps}th of it: rounds then come as fast as the lines carry them"
         )
     if profile.num_peers > MAX_ROSTER:
+        turns = num_turns(profile.num_peers)
         said.append(
-            f"{profile.num_peers} peers contribute in turns of {MAX_ROSTER}: the figures are those of a round in which "
-            "a peer contributes, beside each kind of home with its share"
+            f"{profile.num_peers} peers contribute in {turns} turns: the figures are those of a round in which a peer "
+            "contributes, beside each kind of home with its share"
         )
+        if turns > section.staleness_limit + 1:
+            said.append(
+                f"work waits up to {turns} versions for its turn and averaging.staleness_limit is "
+                f"{section.staleness_limit}: older work is dropped; raise it to {turns - 1}"
+            )
     if profile.num_peers > 1 and not any(group.reachable for group in profile.peers):
         said.append("nobody is reachable: members cannot dial each other, and no round can close")
     return said

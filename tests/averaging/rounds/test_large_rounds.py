@@ -140,7 +140,7 @@ def test_a_commit_reaches_those_without_work_in_it_from_one_contributor_each():
     roster = tuple(RosterEntry(name, 10, 1, 0, 1) for name in sorted(TURN))
     contributors = [entry.peer_id for entry in roster]
     leader = contributors[0]
-    everyone = tuple(range(MAX_ROSTER))
+    everyone = tuple(range(len(roster)))
     shards = tuple(ShardResult(32 * n, 32 * n + 32, n, DIGEST, everyone, bytes(64)) for n in everyone)
     commit = notary_of(leader).sign_commit(Commit(0, 0, 0, leader, DIGEST, roster, shards))
     got = Counter()
@@ -162,10 +162,11 @@ def test_a_commit_reaches_those_without_work_in_it_from_one_contributor_each():
 
 
 @pytest.mark.parametrize("seed", range(2))
-def test_a_swarm_of_three_turns_commits_the_work_of_all(monkeypatch, seed):
+def test_a_swarm_of_four_turns_commits_the_work_of_all(monkeypatch, seed):
     """With 6 contributors for the 256 of a round, and 2 for the 64 that a leader sends to."""
     for module in (round_machine, leader_ranking, messages):
         monkeypatch.setattr(module, "MAX_ROSTER", 6)
+    monkeypatch.setattr(leader_ranking, "USUAL_TURN", 5)
     for module in (round_machine, leader):
         monkeypatch.setattr(module, "DIRECT", 2)
     swarm, chance = RoundSwarm(18), random.Random(seed)

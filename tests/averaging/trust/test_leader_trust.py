@@ -15,7 +15,7 @@ from averaging.rounds.machine_events import Heard, View
 from averaging.rounds.presence import MemberPresence
 from averaging.rounds.shard_plan import MOST_OF_MEDIAN, plan_shards
 from averaging.trust.leader_trust import FIRST_PASSED_OVER_SECONDS, LONGEST_PASSED_OVER_SECONDS, Leaders
-from averaging.wire.messages import Commit, Offer, RosterEntry, ShardResult, Wait
+from averaging.wire.messages import MAX_ROSTER, Commit, Offer, RosterEntry, ShardResult, Wait
 from dht.errors import PeerFault
 from dht.records.lineages import Side, heaviest_side
 from peer.config.manifest import AveragingSection
@@ -114,6 +114,14 @@ def test_a_restarted_process_may_have_sent_before_what_it_does_not_know_of():
 def test_a_commit_of_few_replaces_none_of_many():
     assert objection(commit_of(OTHERS[0]), mine=commit_of(*OTHERS[:2]), waited=1000.0)
     assert not objection(commit_of(*OTHERS[:3]), mine=commit_of(*OTHERS[:4]))
+
+
+def test_in_a_large_swarm_a_round_of_all_whose_turn_it_was_is_followed():
+    """Red as long as 256 contributors are compared with all of 2000 trainers."""
+    crowd = [named(number) for number in range(100, 2100)]
+    leaders, timing = Leaders(ME, is_strict=True), RoundTiming.with_bounds(30.0)
+    assert not leaders.objection(commit_of(*crowd[:MAX_ROSTER]), crowd, None, timing, 100.0)
+    assert leaders.objection(commit_of(*crowd[: MAX_ROSTER // 8]), crowd, None, timing, 100.0)
 
 
 def test_a_leader_that_leaves_this_peer_out_again_and_again_is_passed_over_for_longer_each_time():

@@ -234,7 +234,10 @@ def test_rounds_beyond_their_deadline_and_more_peers_than_contributors_are_told(
     slow = plan_run(manifest, homes({"upload_mbit_per_second": 0.5}), sizes_of)
     assert "round_deadline_seconds" in slow.warnings[0]
     many = plan_run(manifest_of(), homes({"count": 3}, {"name": "many", "count": 1000}), sizes_of)
-    assert "1003 peers contribute in turns of 256" in many.warnings[0]
+    assert "1003 peers contribute in 5 turns" in many.warnings[0]
+    assert not any("staleness_limit" in warning for warning in many.warnings)
+    most = plan_run(manifest_of(), homes({"count": 4096}), sizes_of)
+    assert "staleness_limit is 4: older work is dropped; raise it to 18" in most.warnings[1]
     hidden = plan_run(manifest_of(), homes({"count": 3, "reachable": False}), sizes_of)
     assert "reachable" in hidden.warnings[0]
 
