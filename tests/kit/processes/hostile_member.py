@@ -98,6 +98,7 @@ class HostileMember:
             digests=(bytes(8), bytes(8)),
             lineage_tokens=(10, 10),
             started_at=self.started_at,
+            rules=self.swarm.run.manifest.rules,
         )
         record = replace(record, **changes)
         encoded = encode_peer_record(record, self.identity)
