@@ -19,16 +19,18 @@ def give_to_one(swarm):
 
     Returns where (the reducer, version) will be.
     """
-    lone = []
+    lone, given_to = [], []
 
     def wrap(peer):
         send, machine = peer.links.send, peer.fragments[0].machine
 
         def one_send(to, message, payload=()):
             if isinstance(message, Result) and message.version >= NUM_LEARNING_ROUNDS and machine.leader != peer.name:
-                lone[:] = lone or [(peer, message.version)]
-                last = max(name for name in swarm.peers if name != peer.name)
-                if lone[0] == (peer, message.version) and to != last:
+                plan = machine.plan
+                if not lone and plan is not None and plan.version == message.version:
+                    lone.append((peer, message.version))
+                    given_to.append(max(one.peer_id for one in plan.roster if one.peer_id != peer.name))
+                if lone and lone[0] == (peer, message.version) and to != given_to[0]:
                     return 0
             return send(to, message, payload)
 
