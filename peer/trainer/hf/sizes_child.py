@@ -10,13 +10,12 @@ from __future__ import annotations
 import gc
 import sys
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final
 
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 from transformers import PreTrainedModel
 
 from dht.errors import Incompatible
@@ -129,9 +128,9 @@ class _Tensors(TorchDispatchMode):  # type: ignore[no-untyped-call]
             # The value of a tensor that has none, for a decision of the architecture's code.
             return {torch.bool: False}.get(args[0].dtype, 0.0 if args[0].is_floating_point() else 0)
         result = function(*args, **(kwargs or {}))
-        returned = {_storage(tensor): tensor for tensor in tree_leaves(result) if isinstance(tensor, Tensor)}
+        returned = {_storage(tensor): tensor for tensor in _tensors_in((result,))}
         if self._parameters:
-            self._count(function, tree_leaves((args, kwargs)), returned)
+            self._count(function, _tensors_in((*args, *(kwargs or {}).values())), returned)
         for key, tensor in returned.items():
             if key not in self._living:
                 storage = tensor.untyped_storage()
@@ -141,9 +140,9 @@ class _Tensors(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.peak_bytes = max(self.peak_bytes, self._num_bytes)
         return result
 
-    def _count(self, function: Any, given: Iterable[Any], returned: dict[int, Tensor]) -> None:
+    def _count(self, function: Any, given: Iterable[Tensor], returned: dict[int, Tensor]) -> None:
         for tensor in given:
-            if isinstance(tensor, Tensor) and (key := _storage(tensor)) in self._parameters and key not in returned:
+            if (key := _storage(tensor)) in self._parameters and key not in returned:
                 num_values = sum(map(Tensor.numel, returned.values()))
                 is_lookup = function.overloadpacket in _LOOKUPS
                 self._num_uses += min(tensor.numel(), num_values) if is_lookup else tensor.numel()
@@ -157,6 +156,15 @@ class _Tensors(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _forget(self, key: int, num_bytes: int) -> None:
         self._living.discard(key)
         self._num_bytes -= num_bytes
+
+
+def _tensors_in(values: Iterable[Any]) -> Iterator[Tensor]:
+    """The tensors among the arguments or results of an operation, in lists too."""
+    for value in values:
+        if isinstance(value, Tensor):
+            yield value
+        elif isinstance(value, list | tuple):
+            yield from _tensors_in(value)
 
 
 def _storage(tensor: Tensor) -> int:

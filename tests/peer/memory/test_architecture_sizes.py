@@ -107,7 +107,7 @@ def test_a_child_is_started_once_for_each_machine(monkeypatch: pytest.MonkeyPatc
         kept.write_bytes(damaged)
         sizes_of.cache_clear()
         assert sizes_of(text, "causal-lm") == first
-    monkeypatch.setattr(architecture_sizes, "VERSION", "9.9.9")
+    monkeypatch.setattr(architecture_sizes, "full_version", lambda: "9.9.9")
     sizes_of.cache_clear()
     sizes_of(text, "causal-lm")
     assert len(list(kept.parent.iterdir())) == 2
