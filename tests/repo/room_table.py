@@ -174,10 +174,10 @@ ROOMS: dict[str, tuple[str, bool, str]] = {
         "pydantic rich",
     ),
     "peer.join": (
-        "dht.identity dht.streams dht.records dht.admission dht.p2pd averaging.outer peer peer.mailbox peer.config "
-        "peer.data_folder_choice peer.memory peer.files peer.events peer.checkpoint peer.trainer.* "
-        "peer.network.membership peer.network.process peer.panel peer.panel.scene peer.tracking peer.observe "
-        "peer.owner peer.plan",
+        "dht.identity dht.streams dht.records dht.admission dht.p2pd averaging.outer averaging.rounds peer "
+        "peer.mailbox peer.config peer.data_folder_choice peer.memory peer.files peer.events peer.checkpoint "
+        "peer.trainer.* peer.network.membership peer.network.process peer.panel peer.panel.scene peer.tracking "
+        "peer.observe peer.owner peer.plan",
         False,
         "numpy pydantic torch uvloop",
     ),
