@@ -10,7 +10,6 @@ import asyncio
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 
 import numpy as np
 
@@ -18,41 +17,34 @@ from averaging.codec.blocks import Buffer
 from averaging.exchange.audit import Audits
 from averaging.exchange.exchange_ports import Context
 from averaging.exchange.result_search import ResultSearch
-from averaging.fragment.next_anchor_digest import ChunkDigests, DigestAhead, StepKey
 from averaging.fragment.runtime import FragmentRuntime
 from averaging.fragment.shard_store import payload_digest, terms_of
 from averaging.outer.change_buffers import Change
 from averaging.outer.contribution_weights import shard_rates, weights_of
 from averaging.outer.fragment_anchor_and_residual import FragmentState
 from averaging.outer.outer_settings import OuterRule
+from averaging.outer.outer_step import RunningDigest
 from averaging.outer.own_contributions import CommittedShard
 from averaging.rounds.machine_events import Apply, ApplyFailed, Repair, ResultArrived
 from averaging.rounds.round_facts import CommitTaken, Fact, RepairNeeded, RoundCommitted, WorkLost, WorkReturned
-from averaging.wire.messages import Commit, Plan, Result, ResultRequest, VersionIs, own_entry
+from averaging.wire.messages import Commit, Result, ResultRequest, VersionIs, own_entry
 from dht.host import PeerId
 
-CHUNKS_AT_ONCE = 4
-"""MiB of anchor between two looks at what else the fragment is wanted for: about 10 ms."""
 MAX_DOUBTS = 16
 """Claims of a better anchor of one fragment that are looked into at once. Keys are free, and each look opens a stream;
 after a split one claim of the other side is enough."""
-PAUSES_PER_WORK = 2.0
-"""A round that wants the whole processor for its transfer gets most of it; what is not known then is hashed later."""
 
 
 @dataclass
 class _Anchor:
-    """Of one fragment: its next anchor, and doubts about this one."""
+    """Of one fragment: doubts about its anchor."""
 
-    ahead: DigestAhead
-    looks_ahead: bool = False
-    """A task is at work on `ahead`."""
     is_repairing: bool = False
     """The anchor is about to be replaced: no round begins."""
     doubted_by: set[PeerId] = field(default_factory=set)
     """Members that claim a better anchor, while that is looked into."""
     unfetchable: Commit | None = None
-    """The commit whose results nobody has, while the repair that this asks for is under way."""
+    """The commit whose results nobody has, or that tore the anchor, while the repair for that is under way."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +81,7 @@ class Applying:
         self._on_advanced = on_advanced
         self._on_free = on_free
         self._searches: list[ResultSearch] = []
-        self._anchors = [_Anchor(DigestAhead(one.state.codec, one.state.num_values)) for one in context.fragments]
+        self._anchors = [_Anchor() for _ in context.fragments]
 
     # ------------------------------------------------------------------------------------------------------ results
 
@@ -112,13 +104,11 @@ class Applying:
                 kept = bytes(payload)
                 for peer_id in fragment.machine.next_to(message.shard, sender):
                     self._context.links.send(peer_id, message, [kept])
-                self._expect(fragment, message.shard, digest, sender)
                 self._context.step(fragment, ResultArrived(sender, message.shard))
         return False
 
     def mean_made(self, fragment: FragmentRuntime, index: int, digest: bytes) -> None:
         self.result_arrived(fragment)
-        self._expect(fragment, index, digest, self._context.me)
 
     def result_arrived(self, fragment: FragmentRuntime) -> None:
         for search in self._searches_for(fragment):
@@ -160,10 +150,20 @@ class Applying:
     async def _fetch_or_give_up(self, fragment: FragmentRuntime, commit: Commit) -> None:
         """A fault that nobody foresaw costs this peer a version, and not the fragment for good; it is logged."""
         try:
-            await self._fetch_and_apply(fragment, commit)
+            if not fragment.is_torn:
+                await self._fetch_and_apply(fragment, commit)
         except Exception:  # whatever it is: a commit that stays under way would end this fragment's rounds
-            self._not_applied(fragment, commit)
+            if not fragment.is_torn and fragment.machine.version != fragment.state.version:
+                self._on_advanced(fragment, None)
+            elif not fragment.is_torn:
+                self._not_applied(fragment, commit)
             raise
+        finally:
+            if fragment.is_torn:
+                # Stepped once more, some of its values would be stepped twice.
+                self._anchors[fragment.index].unfetchable = commit
+                others = (entry.peer_id for entry in commit.roster if entry.peer_id != self._context.me)
+                self.ask_repair(fragment, Repair(next(others, commit.leader), "a change of its anchor failed half-way"))
 
     async def _fetch_and_apply(self, fragment: FragmentRuntime, commit: Commit) -> None:
         context, clock = self._context, self._context.ports.clock
@@ -220,8 +220,10 @@ class Applying:
         with self._context.ports.lend(fragment.index) as change:
 
             def show() -> None:
-                self._context.show(fragment, change)
-                shown.set()
+                try:
+                    self._context.show(fragment, change)
+                finally:
+                    shown.set()
 
             def on_applied() -> None:
                 if threading.get_ident() == here:
@@ -248,7 +250,7 @@ class Applying:
             change: what to add to the live parameters is written here, float32 [num_values].
             on_applied: called once it is complete, where `compute` works.
         """
-        state, anchor = fragment.state, self._anchors[fragment.index]
+        state = fragment.state
         rule = self._context.rule_at(fragment, commit.version)
         own, sent = own_entry(commit.roster, self._context.me), state.pending
         in_roster = own is not None and sent is not None and own[1].sequence == sent.sequence
@@ -260,13 +262,12 @@ class Applying:
         if own_index >= 0:
             terms = [terms_of(rule, commit, member) for member in range(len(commit.roster))]
             state.note_own_share(weights_of(terms, rule)[own_index])
-        known: ChunkDigests = anchor.ahead.known(commit.version, _step_keys(commit, rule))
 
         def run() -> int:
-            with fragment.changing():
-                _, num_returned = state.apply(shards, commit.tokens, change)
+            with fragment.change(), RunningDigest(state.anchor, state.momentum) as digest:
+                _, num_returned = state.apply(shards, commit.tokens, change, digest.stepped_to)
                 on_applied()
-                state.refresh_digest(known)
+                state.note_digest(digest.result())
             return num_returned
 
         num_returned = await self._context.ports.compute(run)
@@ -292,19 +293,36 @@ class Applying:
             set_state: puts the new anchor into the state.
             commits: recent ones of its lineage.
         """
-        context, state = self._context, fragment.state
-        async with fragment.busy:
-            with context.ports.lend(fragment.index) as change:
-                shown = change if isinstance(change, np.ndarray) else None
-                if shown is not None:
-                    await context.ports.compute(lambda: state.shown(shown))
-                lost = await context.ports.compute(lambda: fragment.enter_lineage(set_state, commits, context.me))
+        state, lost, left = fragment.state, 0, fragment.state.digest
+        try:
+            async with fragment.busy:
+                lost = await self._adopt_and_show(fragment, set_state, commits)
+        finally:
+            if not fragment.is_torn and state.digest != left:
+                if lost:
+                    self._context.ports.report(WorkLost(fragment.index, state.version, lost))
+                self._on_advanced(fragment, tuple(commits))
+
+    async def _adopt_and_show(
+        self, fragment: FragmentRuntime, set_state: Callable[[FragmentState], None], commits: Sequence[Commit]
+    ) -> int:
+        """Returns the tokens of own work that the new anchor costs; the caller holds `fragment.busy`."""
+        context, state, is_shown = self._context, fragment.state, False
+        with context.ports.lend(fragment.index) as change:
+            # Nobody knows what of a change was shown that ended half-way.
+            shown = change if isinstance(change, np.ndarray) and not fragment.is_torn else None
+            if shown is not None:
+                await context.ports.compute(lambda: state.shown(shown))
+            lost = await context.ports.compute(lambda: fragment.enter_lineage(set_state, commits, context.me))
+            try:
                 if shown is not None:
                     await context.ports.compute(lambda: np.subtract(state.shown(), shown, out=shown))
-                context.show(fragment, change)
-        if lost:
-            context.ports.report(WorkLost(fragment.index, state.version, lost))
-        self._on_advanced(fragment, tuple(commits))
+                    context.show(fragment, change)
+                    is_shown = True
+            finally:
+                if not is_shown:
+                    context.show_anew(fragment)
+        return lost
 
     def is_repairing(self, fragment: FragmentRuntime) -> bool:
         """Whether the anchor is about to be replaced: no round begins."""
@@ -337,41 +355,6 @@ class Applying:
         if unfetchable is not None:  # when nothing better was found either: start over from the same version
             self._not_applied(fragment, unfetchable)
         self._on_free(fragment)
-
-    # ------------------------------------------------------------------------------------ the next anchor's digest
-
-    def _expect(self, fragment: FragmentRuntime, index: int, digest: bytes, reducer: PeerId) -> None:
-        """A mean is here: all members will be in it, unless the commit says otherwise."""
-        anchor, plan = self._anchors[fragment.index], fragment.machine.plan
-        if plan is None or index >= len(plan.shards) or not anchor.ahead.is_worth_it:
-            return
-        shard = plan.shards[index]
-        payload, num_values = fragment.store.result(plan.version, index, digest), shard.end - shard.start
-        is_planned = plan.reducer_of(index) == reducer
-        if payload is None or not is_planned or len(payload) != fragment.state.codec.encoded_num_bytes(num_values):
-            return
-        anchor.ahead.begin(plan.version)
-        rule = self._context.rule_at(fragment, plan.version)
-        key = _step_key(plan, shard.start, shard.end, digest, range(len(plan.roster)), rule)
-        anchor.ahead.add(key, fragment.store.unpack(num_values, payload))
-        if not anchor.looks_ahead and anchor.ahead.ready():
-            anchor.looks_ahead = True
-            self._context.spawn(self._look_ahead(fragment, anchor))
-
-    async def _look_ahead(self, fragment: FragmentRuntime, anchor: _Anchor) -> None:
-        """Work until nothing is ready; the anchor does not move meanwhile."""
-        ahead, state, clock = anchor.ahead, fragment.state, self._context.ports.clock
-        try:
-            while True:
-                async with fragment.busy:
-                    began = clock()
-                    chunks = ahead.ready()[:CHUNKS_AT_ONCE]
-                    if not chunks or state.version != ahead.version:
-                        return
-                    await self._context.ports.compute(partial(ahead.work, state, chunks))
-                await asyncio.sleep(PAUSES_PER_WORK * (clock() - began))
-        finally:
-            anchor.looks_ahead = False
 
 
 def stored_result(fragment: FragmentRuntime, to: PeerId, request: ResultRequest) -> tuple[Result, Buffer] | None:
@@ -417,19 +400,6 @@ def _closing_facts(fragment: FragmentRuntime, commit: Commit, applied: _Applied,
         contribution_values_sent=traffic.up_values if counted else 0,
         result_values_received=traffic.down_values if counted else 0,
     )
-
-
-def _step_key(
-    round_: Plan | Commit, start: int, end: int, digest: bytes, included: Sequence[int], rule: OuterRule
-) -> StepKey:
-    """What decides the anchor's values [start, end) after this round, if these members are in their mean."""
-    terms = [terms_of(rule, round_, member) for member in included]
-    return StepKey(start, end, digest, *shard_rates(terms, rule))
-
-
-def _step_keys(commit: Commit, rule: OuterRule) -> list[StepKey]:
-    shards = [shard for shard in commit.shards if shard.digest]
-    return [_step_key(commit, shard.start, shard.end, shard.digest, shard.included, rule) for shard in shards]
 
 
 def _committed_shard(

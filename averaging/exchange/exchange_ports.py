@@ -103,3 +103,7 @@ class Context:
         """Give a change of the live parameters to the trainer; None: there is none."""
         if change is not None:
             self.ports.deliver(fragment.index, change, fragment.state.version)
+
+    def show_anew(self, fragment: FragmentRuntime) -> None:
+        """Have the trainer take all that the live parameters are to show."""
+        self.ports.deliver(fragment.index, None, fragment.state.version)

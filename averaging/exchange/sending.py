@@ -86,7 +86,7 @@ class Sending:
             # An earlier process's contribution keeps its sequence: the commit of its round may still come.
             is_inherited = sent is not None and not machine.is_offering
             is_ready = (is_new or is_inherited) and machine.applying is None
-            if not is_ready or not self.takes_part or self._is_repairing(fragment):
+            if not is_ready or not self.takes_part or self._is_repairing(fragment) or fragment.is_torn:
                 return
             if sent is not None:
                 self._begin_round(fragment, sent)

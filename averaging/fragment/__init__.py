@@ -2,8 +2,7 @@
 
 The files, each built on those above it:
 
-    broadcast_errors.py    what broadcasts of this peer lost in encoding, by range of values (pure)
-    shard_store.py         contributions and results in flight, within limits (pure)
-    next_anchor_digest.py  the digest of the next anchor, worked out while results arrive
-    runtime.py             state, machine and store of one fragment
+    broadcast_errors.py  what broadcasts of this peer lost in encoding, by range of values (pure)
+    shard_store.py       contributions and results in flight, within limits (pure)
+    runtime.py           state, machine and store of one fragment
 """

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 
 from averaging.fragment.shard_store import ShardStore
@@ -14,6 +14,9 @@ from averaging.signing.commit_chains import Chain
 from averaging.signing.commit_log import CommitLog
 from averaging.wire.messages import DIGEST_BYTES, HISTORY_COMMITS, Commit, own_entry, own_ranges
 from dht.host import PeerId
+
+NO_DIGEST = bytes(32)
+"""Of a torn anchor."""
 
 
 @dataclass
@@ -46,6 +49,7 @@ class FragmentRuntime:
 
     Attributes:
         of_buffers: its values are running statistics, which have a rule and a codec of their own.
+        is_torn: a change of the anchor ended half-way. Nothing is done with it but to take over another one.
     """
 
     index: int
@@ -54,6 +58,7 @@ class FragmentRuntime:
     store: ShardStore
     changing: Callable[[], AbstractContextManager[object]] = nullcontext
     of_buffers: bool = False
+    is_torn: bool = field(default=False, init=False)
     persist: Callable[[], None] = lambda: None
     digests: dict[int, bytes] = field(default_factory=dict)
     """Of the anchors of recent versions."""
@@ -67,6 +72,18 @@ class FragmentRuntime:
         state = self.state
         self.machine.restart(state.version, state.digest[:DIGEST_BYTES], state.lineage_tokens, commits)
         self.digests[state.version] = state.digest
+
+    @contextmanager
+    def change(self) -> Iterator[None]:
+        """Change the anchor inside; what leaves this by an exception leaves it torn, with no digest."""
+        try:
+            with self.changing():
+                yield
+        except BaseException:
+            self.is_torn = True
+            self.state.note_digest(NO_DIGEST)
+            raise
+        self.is_torn = False
 
     def note_commit(self, commit: Commit) -> None:
         """The state is at the version that a commit leads to."""
@@ -91,8 +108,9 @@ class FragmentRuntime:
         under_way = {} if sent is None else {sent.sequence: sent.tokens}
         waiting = state.unsent_tokens + sum(under_way.values())
         leaving = [commit for commit in commits if commit.version == left_version]
-        is_missed = bool(leaving) and not under_way.keys() & _own_tokens(leaving, me).keys()
-        with self.changing():
+        # Nobody knows how much of what is under way had come back when the anchor was torn.
+        is_missed = bool(leaving) and not self.is_torn and not under_way.keys() & _own_tokens(leaving, me).keys()
+        with self.change():
             set_state(state)
             common_version = Chain(tuple(commits), state.version, state.digest).fork_from(known)
             state.settle_in_new_lineage(left_version, common_version, is_pending_missed=is_missed)

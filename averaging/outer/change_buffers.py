@@ -30,8 +30,9 @@ class Discarded:
 Change = F32 | Discarded
 """What to add to the live parameters of a fragment, float32 [num_values]."""
 
-Deliver = Callable[[int, Change, int], None]
-"""(fragment, change of the live parameters, version): must not block. The change is overwritten once it returns."""
+Deliver = Callable[[int, Change | None, int], None]
+"""(fragment, change of the live parameters, version): must not block. The change is overwritten once it returns. None:
+what they show is no longer known; all of it is handed over anew."""
 
 Lend = Callable[[int], AbstractContextManager[Change]]
 """Memory with any content for a change of this fragment; it is somebody else's when the block ends."""

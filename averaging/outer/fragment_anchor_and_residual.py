@@ -8,7 +8,7 @@ the peak memory at one temporary vector per fragment.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, fields
 
 import numpy as np
@@ -166,7 +166,11 @@ class FragmentState:
         return change
 
     def apply(
-        self, shards: Sequence[CommittedShard], commit_tokens: int, out: Change | None = None
+        self,
+        shards: Sequence[CommittedShard],
+        commit_tokens: int,
+        out: Change | None = None,
+        on_stepped: Callable[[int], None] = lambda end: None,
     ) -> tuple[Change, int]:
         """Take the anchor from `version` to `version + 1`; everything about own work follows.
 
@@ -176,6 +180,7 @@ class FragmentState:
 
         Args:
             out: the change is written here (the shards then cover all values), float32 [num_values].
+            on_stepped: called with each `end` up to which the anchor has its new values, from the first value on.
 
         Returns:
             (change, num_returned): what to add to the live parameters, float32 [num_values], and how many values of
@@ -195,6 +200,7 @@ class FragmentState:
                     outer_step_into(self.anchor[start:end], self.momentum[start:end], mean, shard.outer_lr, beta, part)
                 elif out is not None:
                     part.fill(0.0)
+                on_stepped(end)
                 if sent is not None and shard.own_included:
                     self._take_from_overlay(sent, start, end, part, beta)
                     continue
@@ -255,9 +261,17 @@ class FragmentState:
         if self.unsent_tokens:
             self.unsent_base_version = min(self.unsent_base_version, self.base_ceiling)
 
-    def refresh_digest(self, known: Mapping[int, tuple[bytes, bytes]] | None = None) -> bytes:
-        """Recompute and remember the digest of (A, m); digests of chunks that are `known` are taken as they are."""
-        self.digest = anchor_digest(self.anchor, self.momentum, known)
+    def note_digest(self, digest: bytes) -> None:
+        """The digest of (A, m) as they are, worked out elsewhere."""
+        self.digest = digest
+
+    def lift_base_ceiling(self) -> None:
+        """The trainer begins on this very anchor, whatever was before."""
+        self.base_ceiling = None
+
+    def refresh_digest(self) -> bytes:
+        """Recompute and remember the digest of (A, m)."""
+        self.digest = anchor_digest(self.anchor, self.momentum)
         return self.digest
 
     def shown(self, out: F32 | None = None) -> F32:

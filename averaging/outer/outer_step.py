@@ -18,7 +18,9 @@ Sources: DiLoCo (arXiv 2311.08105) for the outer step. Streaming DiLoCo (arXiv 2
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from types import TracebackType
 
 import numpy as np
 
@@ -31,6 +33,8 @@ CHUNK_VALUES = 1 << 18
 """Values per pass (1 MiB of float32): the working set of a pass stays in the cache."""
 DIGEST_CHUNK_BYTES = 1 << 20
 """Chunk of a digest and of a transfer."""
+HASHING_THREADS = 2
+"""Anchor and momentum; hashing takes as long as the step."""
 
 
 def outer_step_(anchor: F32, momentum: F32, gradient: F32, outer_lr: float, outer_momentum: float) -> F32:
@@ -109,22 +113,53 @@ def overlay_of(rule: OuterRule, work: F32, velocity: F32 | None, own_share: floa
     return overlay
 
 
-def anchor_digest(anchor: F32, momentum: F32, known: Mapping[int, tuple[bytes, bytes]] | None = None) -> bytes:
+def anchor_digest(anchor: F32, momentum: F32) -> bytes:
     """32-byte digest of (A, m): BLAKE3 over the BLAKE3 of each MiB of their little-endian float32 bytes.
 
-    The two levels let a joiner check every chunk as it arrives.
+    The two levels let a joiner check every chunk as it arrives, and a step hash each chunk while it is in the cache.
 
     Args:
         anchor, momentum: float32 [n], contiguous.
-        known: per chunk the digests of its A and m, where they are known already.
     """
-    digests = []
     step = DIGEST_CHUNK_BYTES // 4
-    for part, values in enumerate((anchor, momentum)):
-        for index, start in enumerate(range(0, values.size, step)):
-            chunk = values[start : start + step]
-            digests.append(known[index][part] if known and index in known else array_digest(chunk))
-    return digest_of_chunks(digests)
+    chunks = (values[start : start + step] for values in (anchor, momentum) for start in range(0, values.size, step))
+    return digest_of_chunks([array_digest(chunk) for chunk in chunks])
+
+
+class RunningDigest:
+    """The `anchor_digest` of arrays that are stepped from their first value to their last.
+
+    Each MiB is hashed right after its step, in other threads. Leave it (`with`) before the arrays go.
+    """
+
+    def __init__(self, anchor: F32, momentum: F32) -> None:
+        self._arrays = anchor, momentum
+        self._threads = ThreadPoolExecutor(HASHING_THREADS)
+        self._hashed: list[tuple[Future[bytes], Future[bytes]]] = []
+
+    def __enter__(self) -> RunningDigest:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, fault: BaseException | None, at: TracebackType | None) -> None:
+        self._threads.shutdown(cancel_futures=True)
+
+    def stepped_to(self, end: int) -> None:
+        """Values [0, end) are what they will be."""
+        step, (anchor, momentum) = DIGEST_CHUNK_BYTES // 4, self._arrays
+        if anchor.size <= step:
+            return  # quicker than a thread begins
+        while (start := len(self._hashed) * step) < anchor.size and min(start + step, anchor.size) <= end:
+            chunks = anchor[start : start + step], momentum[start : start + step]
+            self._hashed.append(
+                (self._threads.submit(array_digest, chunks[0]), self._threads.submit(array_digest, chunks[1]))
+            )
+
+    def result(self) -> bytes:
+        """The digest, once all values are stepped."""
+        self.stepped_to(self._arrays[0].size)
+        if not self._hashed:
+            return anchor_digest(*self._arrays)
+        return digest_of_chunks([pair[part].result() for part in (0, 1) for pair in self._hashed])
 
 
 def digest_of_chunks(digests: Sequence[bytes]) -> bytes:

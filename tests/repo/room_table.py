@@ -43,7 +43,7 @@ ROOMS: dict[str, tuple[str, bool, str]] = {
     "averaging.fragment": (
         "averaging.codec averaging.wire averaging.signing averaging.outer averaging.rounds",
         False,
-        "numpy",
+        "",
     ),
     "averaging.exchange": ("dht.records averaging.*", False, "numpy"),
     "averaging.transfer": (

@@ -133,7 +133,7 @@ class TrainerDesk:
             if self._drafts.pop(index, None) is draft:
                 self.mailbox.inbox.drop(draft)
 
-    def deliver(self, index: int, change: Change, version: int) -> None:
+    def deliver(self, index: int, change: Change | None, version: int) -> None:
         """Hand a change to the trainer; while its slots are full, the fragment waits to be handed over as a whole.
 
         So rounds that are faster than inner steps take no memory here. In mode sync all is handed over as a whole, so
@@ -141,7 +141,7 @@ class TrainerDesk:
         """
         if not self.is_open or self.section.mode == "streaming":
             return
-        if self.section.mode == "sync":
+        if self.section.mode == "sync" or change is None:
             self.undelivered[index] = None
             self._show([index])
             return

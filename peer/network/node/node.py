@@ -456,6 +456,8 @@ class Node:
             return None
         async with runtime.busy:
             state = runtime.state
+            if runtime.is_torn:
+                return None
             copy = partial(self._copies.copy, [state.anchor, state.momentum])
             (anchor, momentum), unload = await self.ports.compute(copy)
             commits = tuple(self.commits_from(fragment, 0))

@@ -199,7 +199,7 @@ class Start:
         if lost:
             self.reporter.report(WorkLost(index, state.version, lost))
         if is_new_session:
-            state.base_ceiling = None  # its trainer begins on this very anchor
+            state.lift_base_ceiling()  # its trainer begins on this very anchor
         fragment.restart([commit for commit in snapshot.commits if commit.version < snapshot.version])
 
     def _is_unsent(self) -> bool:

@@ -4,22 +4,14 @@ from __future__ import annotations
 
 import asyncio
 
-import pytest
-
-from averaging.fragment.next_anchor_digest import CHUNK_VALUES
+from averaging.outer.outer_step import CHUNK_VALUES
 from averaging.rounds.round_facts import RoundCommitted
 from tests.kit.rounds.exchange_swarm import Swarm
 
 NUM_ROUNDS = 2
 
 
-@pytest.mark.parametrize("patience", ["normal", "none"])
-def test_rounds_with_threads_agree_and_show_everything(patience, monkeypatch):
-    """Without patience, work ahead is cut off by the commit in mid-fragment."""
-    if patience == "none":
-        monkeypatch.setattr("averaging.exchange.applying.CHUNKS_AT_ONCE", 1)
-        monkeypatch.setattr("averaging.exchange.applying.PAUSES_PER_WORK", 50.0)
-
+def test_rounds_with_threads_agree_and_show_everything():
     async def play():
         size = 6 * CHUNK_VALUES + 1000
         swarm = Swarm(3, sizes=(size,), latency_seconds=(0.001, 0.002), upload_bits_per_second=4e8)

@@ -308,9 +308,9 @@ class AuditedState(FragmentState):
         self.audit("a send was shown")
         return change
 
-    def apply(self, shards, commit_tokens, out=None):  # type: ignore[no-untyped-def]
+    def apply(self, shards, commit_tokens, out=None, on_stepped=lambda end: None):  # type: ignore[no-untyped-def]
         parent, sent, version = self.digest, self.pending, self.version
-        outcome = super().apply(shards, commit_tokens, out)
+        outcome = super().apply(shards, commit_tokens, out, on_stepped)
         commit = self.committing()
         if commit is None or commit.version != version:
             self.blame("fork", f"applied something to version {version} while no commit of it was being applied")

@@ -121,7 +121,10 @@ class Peer:
         return FragmentRuntime(index, state, machine, ShardStore(self.codec, size), digests={0: state.digest})
 
     def _deliver(self, index, change, version):
-        self.live[index] += change
+        if change is None:
+            self.live[index] = self.fragments[index].state.shown()
+        else:
+            self.live[index] += change
 
     def _report(self, report):
         self.reports.append(report)
