@@ -13,7 +13,7 @@ does not know the number refuses the run before it trains. To the set belong:
     averaging/fragment/broadcast_errors.py            errors carried to the next broadcast
     averaging/rounds/shard_plan.py                    where a fragment is cut
     averaging/rounds/leader_ranking.py                who leads, and which members a round takes
-    averaging/wire/messages.py                        tokens of a commit
+    averaging/wire/                                   what members tell each other, the tokens of a commit
     averaging/signing/                                what is signed, what a commit credits
     averaging/trust/                                  whose claims are believed, whose means are wrong
     averaging/exchange/audit.py                       who recomputes which mean
