@@ -19,14 +19,13 @@ from typing import Any
 
 from murmuration import Swarm, UsageFault
 from murmuration.integrations.callback_session import CallbackSession
-from peer.installation import extra_command
 
 try:
     from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 except ImportError as error:
     raise ImportError(
         f"murmuration.integrations.transformers needs transformers ({error}); expected it installed; "
-        f"run {extra_command('hf')}"
+        "run `pip install '.[hf]'` in the folder of Murmuration"
     ) from error
 
 ANCHOR_FOLDER = "anchor"
