@@ -88,9 +88,6 @@ def range_of_rows(num_rows: int, rank: int, num_ranks: int) -> tuple[int, int]:
 class Portion:
     """One process's portion of all parameters.
 
-    Attributes:
-        find_copies: asked before each merge, for what moves with the parameters.
-
     Args:
         parameters: name -> leaf tensor, contiguous, of a dtype in `CARRIED`; they must stay the same tensor objects.
         layout: which elements make up which fragment.
@@ -115,10 +112,14 @@ class Portion:
             self._refs[name] = ref = local.to(ref_device or local.device, dtype, copy=True)
             if local.dtype in ROUNDED:
                 self._errors[name] = torch.zeros_like(ref)
-        self.find_copies: Callable[[], Beside] = lambda: _nothing_beside
+        self._find_copies: Callable[[], Beside] = lambda: _nothing_beside
         self._aside: dict[str, Tensor] = {}
         self._merged = (0, 0)
         """Number of a message, and how many of its pieces are merged."""
+
+    def move_also(self, find_copies: Callable[[], Beside]) -> None:
+        """From now on ask before each merge what moves with the parameters."""
+        self._find_copies = find_copies
 
     @property
     def live(self) -> Mapping[str, Part]:
@@ -184,7 +185,7 @@ class Portion:
         merges those that are missing.
         """
         merged = self._merged[1] if message and self._merged[0] == message else 0
-        for number, piece in enumerate(self.pieces(fragment, self.find_copies()), 1):
+        for number, piece in enumerate(self.pieces(fragment, self._find_copies()), 1):
             if number > merged:
                 changes = _merging(piece, kind, values[piece.place], merge_alpha)
                 at_once([*changes, partial(setattr, self, "_merged", (message, number))])
