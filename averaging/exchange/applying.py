@@ -407,6 +407,7 @@ def _committed_shard(
 ) -> CommittedShard:
     result = commit.shards[index]
     gradient = None if payload is None else fragment.store.unpack(result.end - result.start, payload)
-    outer_lr, outer_momentum = shard_rates([terms_of(rule, commit, member) for member in result.included], rule)
+    terms = [terms_of(rule, commit, member, result.start, result.end) for member in result.included]
+    outer_lr, outer_momentum = shard_rates(terms, rule)
     own_included = own_index in result.included
     return CommittedShard(result.start, result.end, gradient, outer_lr, own_included, outer_momentum)

@@ -304,7 +304,7 @@ class Audits:
                 return
             shard = audit.commit.shards[audit.shard]
             shares = sorted(audit.shares.items())
-            terms = [terms_of(self._context.rule, audit.commit, member) for member, _ in shares]
+            terms = [terms_of(self._context.rule, audit.commit, member, shard.start, shard.end) for member, _ in shares]
             unpack = partial(fragment.state.codec.unpack, shard.end - shard.start)
 
             def judge() -> bool:

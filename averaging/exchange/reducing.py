@@ -123,7 +123,7 @@ class Averaging:
         if sent is None or own is None or own[1].sequence != sent.sequence:
             return contributions
         blocks = sent.encoded.slice_blocks(shard.start, shard.end - shard.start)
-        mine = (own[0], terms_of(self._context.rule, plan, own[0]), blocks)
+        mine = (own[0], terms_of(self._context.rule, plan, own[0], shard.start, shard.end), blocks)
         return sorted([*contributions, mine], key=lambda one: one[0])
 
     async def _deliver(self, fragment: FragmentRuntime, plan: Plan, index: int) -> None:

@@ -11,13 +11,14 @@ from averaging.codec.blocks import Buffer
 from averaging.exchange.exchange_ports import Context
 from averaging.exchange.usual_work import UsualWork, length_of
 from averaging.fragment.runtime import FragmentRuntime
-from averaging.outer.contribution_weights import staleness_of
+from averaging.outer.contribution_weights import staleness_of, staleness_reach
 from averaging.outer.fragment_anchor_and_residual import FragmentState
 from averaging.outer.own_contributions import Announced, Sent
 from averaging.rounds.line_budget import LineBudget, bytes_each
 from averaging.rounds.machine_events import Ready, SendShards
 from averaging.rounds.round_facts import SentContribution, WorkDropped, WorkWithheld
 from averaging.wire.messages import Contribution, Offer, own_entry
+from averaging.wire.work_by_range import oldest_base
 
 
 @dataclass
@@ -112,7 +113,10 @@ class Sending:
     # ------------------------------------------------------------------------------------------------------ details
 
     async def _drop_expired(self, fragment: FragmentRuntime) -> bool:
-        """Drop the waiting work if it is older than anyone may apply; the caller holds `fragment.busy`.
+        """Drop what waits and is older than anyone may apply; the caller holds `fragment.busy`.
+
+        Returns:
+            Whether nothing waits any more.
 
         It tells the trainer before it persists that: who restarts in between then sees the work as waiting still.
         """
@@ -120,11 +124,12 @@ class Sending:
         staleness = staleness_of(context.rule.mode, state.version, state.unsent_base_version)
         if staleness <= context.rule.staleness_limit:
             return False
-        report = WorkDropped(fragment.index, state.version, staleness, state.unsent_tokens)
-        context.show(fragment, await context.ports.compute(state.drop_waiting))
+        oldest = state.version - staleness_reach(context.rule.mode, context.rule.staleness_limit)
+        change, tokens = await context.ports.compute(lambda: state.drop_late(oldest))
+        context.show(fragment, change)
         fragment.persist()
-        context.ports.report(report)
-        return True
+        context.ports.report(WorkDropped(fragment.index, state.version, staleness, tokens))
+        return not state.unsent_tokens
 
     async def _withhold(self, fragment: FragmentRuntime) -> bool:
         """Drop the waiting work if only a fault of this machine can have made it; the caller holds `fragment.busy`.
@@ -181,6 +186,7 @@ class Sending:
             self._context.links.traffic.upload_bits_per_second,
             self._is_reachable,
             fragment.state.num_rounds,
+            work.parts,
         )
 
     async def _post_when_encoded(self, fragment: FragmentRuntime, effect: SendShards) -> None:
@@ -195,11 +201,17 @@ class Sending:
         if sent is None or entry is None or entry[1].sequence != sent.sequence:
             return
         context.guard.leaders.sent(fragment.index, plan.version, plan.attempt, effect.leader, context.ports.clock())
-        others = [(at, shard) for at, shard in enumerate(plan.shards) if plan.reducer_of(at) != context.me]
+        # What was averaged last time holds no work now, and nobody waits for it.
+        others = [
+            (at, shard)
+            for at, shard in enumerate(plan.shards)
+            if plan.reducer_of(at) != context.me and entry[1].token_values(shard.start, shard.end)
+        ]
+        bases = [oldest_base(entry[1], shard.start, shard.end) for _, shard in others]
         sizes = [sent.encoded.slice_blocks(shard.start, shard.end - shard.start).num_bytes for _, shard in others]
         timing = fragment.machine.timing
         each = bytes_each(context.links.traffic.upload_bits_per_second, timing.interval_seconds, timing.num_fragments)
-        chosen = self._outgoing[fragment.index].budget.chosen(plan.version, sizes, each)
+        chosen = self._outgoing[fragment.index].budget.chosen(plan.version, sizes, bases, each)
         for index, shard in (one for position, one in enumerate(others) if position in chosen):
             work, values = (index, sent.sequence), (shard.start, shard.end)
             header = Contribution(*plan.place, effect.leader, *work, *values, sent.tokens)

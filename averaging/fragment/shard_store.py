@@ -19,7 +19,7 @@ from averaging.outer.contribution_weights import Terms, staleness_of
 from averaging.outer.outer_settings import OuterRule
 from averaging.outer.own_contributions import Sent
 from averaging.outer.shard_mean import Reduction
-from averaging.wire.messages import DIGEST_BYTES, Commit, Contribution, Plan, Result
+from averaging.wire.messages import DIGEST_BYTES, Commit, Contribution, Plan, Result, parts_within
 from dht.errors import PeerFault
 from dht.host import PeerId
 
@@ -39,12 +39,27 @@ def payload_digest(payload: Buffer) -> bytes:
     return digest_of(payload)[:DIGEST_BYTES]
 
 
-def terms_of(rule: OuterRule, round_: Plan | Commit, member: int) -> Terms:
-    """What decides the weight of roster member `member` in this round."""
+def terms_of(rule: OuterRule, round_: Plan | Commit, member: int, start: int = 0, end: int | None = None) -> Terms:
+    """What decides the weight of roster member `member` in this round, in the mean of values [start, end).
+
+    Of work that differs between those values tokens and steps are the mean over values, and the staleness is that over
+    tokens, in whole numbers.
+    """
     entry = round_.roster[member]
-    staleness = staleness_of(rule.mode, round_.version, entry.base_version)
     # Nobody can have been in more rounds of a fragment than it had.
-    return Terms(entry.tokens, entry.steps, staleness, min(entry.num_rounds, round_.version))
+    num_rounds = min(entry.num_rounds, round_.version)
+    if not entry.parts:
+        return Terms(entry.tokens, entry.steps, staleness_of(rule.mode, round_.version, entry.base_version), num_rounds)
+    token_values = step_values = late_values = num_values = 0
+    for size, part in parts_within(entry, start, entry.parts[-1].end if end is None else end):
+        num_values += size
+        token_values += size * part.tokens
+        step_values += size * part.steps
+        late_values += size * part.tokens * staleness_of(rule.mode, round_.version, part.base_version)
+    if not token_values:
+        return Terms(0, 0, 0, num_rounds)
+    staleness = (2 * late_values + token_values) // (2 * token_values)
+    return Terms(-(-token_values // num_values), -(-step_values // num_values), staleness, num_rounds)
 
 
 @dataclass
@@ -186,7 +201,13 @@ class ShardStore:
             # What the reducer signs about a member is what that member told it.
             told = (message.sequence, message.tokens, message.start, message.end)
             if told == (entry.sequence, entry.tokens, shard.start, shard.end):
-                found.append((member, terms_of(rule, plan, member), self.unpack(shard.end - shard.start, payload)))
+                found.append(
+                    (
+                        member,
+                        terms_of(rule, plan, member, shard.start, shard.end),
+                        self.unpack(shard.end - shard.start, payload),
+                    )
+                )
         return found
 
     def unpack(self, num_values: int, payload: Buffer) -> EncodedBlocks:

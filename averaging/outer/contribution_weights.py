@@ -89,7 +89,9 @@ def weights_of(terms: Sequence[Terms], rule: OuterRule) -> list[float]:
 
 
 def raw_weight(term: Terms, rule: OuterRule) -> float:
-    """A weight before it is normalised."""
+    """A weight before it is normalised; 0 where a contribution holds no work."""
+    if not term.tokens:
+        return 0.0
     return (
         staleness_factor(term.staleness, rule)
         * size_factor(term.tokens, term.steps, rule)

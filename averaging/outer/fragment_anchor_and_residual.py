@@ -21,7 +21,8 @@ from averaging.outer.contribution_weights import staleness_reach
 from averaging.outer.outer_settings import VELOCITY_MODES, OuterRule
 from averaging.outer.outer_step import CHUNK_VALUES, anchor_digest, outer_step_into, overlay_of
 from averaging.outer.own_contributions import Announced, CommittedShard, OwnWork, Sent
-from averaging.wire.messages import MAX_NUM_ROUNDS
+from averaging.wire.messages import MAX_NUM_ROUNDS, Work, WorkPart, parts_within
+from averaging.wire.work_by_range import Waiting, with_bases_up_to, with_more, without
 from dht.records.lineages import MAX_LINEAGE_TOKENS
 
 _OWN_WORK = tuple(field.name for field in fields(OwnWork))
@@ -32,7 +33,8 @@ class FragmentState:
     """Arrays are float32 [num_values] and belong to the caller (usually shared memory).
 
     Attributes:
-        unsent_tokens, unsent_steps, unsent_base_version: of the work that waits in the residual; no tokens, no work.
+        unsent_tokens, unsent_steps, unsent_base_version, unsent_parts: of the work that waits in the residual, as in
+            `averaging.wire.messages.Work`; no tokens, no work.
         own_share: own share of the weights in the last commit with own work, for the eager overlay of the next send.
         was_sent_before: some of what waits in the residual was sent once; another lineage may have it.
         num_rounds: rounds in which own work was committed, as far as this peer remembers, up to MAX_NUM_ROUNDS.
@@ -51,6 +53,7 @@ class FragmentState:
     unsent_tokens: int = 0
     unsent_steps: int = 0
     unsent_base_version: int = 0
+    unsent_parts: tuple[WorkPart, ...] = ()
     own_share: float = 1.0
     num_rounds: int = 0
     was_sent_before: bool = field(default=False, repr=False)
@@ -88,7 +91,8 @@ class FragmentState:
         for start, end in self._chunks():
             self.residual[start:end] += values[start:end]
         ceiling, self.base_ceiling = self.base_ceiling, None
-        self._wait(tokens, steps, base_version if ceiling is None else min(base_version, ceiling))
+        work = Waiting(tokens, steps, base_version if ceiling is None else min(base_version, ceiling))
+        self._add_waiting(work, 0, self.num_values)
 
     def announce(self, sequence: int) -> Announced:
         """What `send` of the waiting work will say about it, before anything is encoded.
@@ -99,8 +103,8 @@ class FragmentState:
         if self.pending is not None or not self.unsent_tokens:
             raise ValueError("send() needs waiting work and no contribution under way")
         # After a repair the anchor can be at a lower version than the one the work began on.
-        base_version = min(self.unsent_base_version, self.version)
-        return Announced(sequence, self.unsent_tokens, self.unsent_steps, base_version)
+        work = with_bases_up_to(self.waiting, self.version)
+        return Announced(sequence, work.tokens, work.steps, work.base_version, work.parts)
 
     def note_own_share(self, own_share: float) -> None:
         """This peer's share of the weights in a commit that is about to be applied."""
@@ -121,8 +125,8 @@ class FragmentState:
         """
         told = self.announce(sequence)
         encoded = self.codec.encode_with_residual(self.residual)
-        self.pending = Sent(sequence, encoded, told.tokens, told.steps, told.base_version)
-        self.unsent_tokens = self.unsent_steps = 0
+        self.pending = Sent(sequence, encoded, told.tokens, told.steps, told.base_version, told.parts)
+        self._set_waiting(Waiting())
         self.was_sent_before = False
         # What the overlay adds now it must take away later, whatever the share becomes in between.
         self.shown_share = self.own_share
@@ -161,7 +165,7 @@ class FragmentState:
         change = np.zeros_like(self.anchor)
         for start, end in self._chunks():
             self._return_work(sent, start, end, change)
-        self._wait(sent.tokens, sent.steps, sent.base_version)
+        self._add_waiting(sent, 0, self.num_values)
         self.was_sent_before = True
         return change
 
@@ -183,14 +187,16 @@ class FragmentState:
             on_stepped: called with each `end` up to which the anchor has its new values, from the first value on.
 
         Returns:
-            (change, num_returned): what to add to the live parameters, float32 [num_values], and how many values of
-            own work were returned.
+            (change, num_returned): what to add to the live parameters, float32 [num_values], and how many values with
+            own work were returned. Tokens, steps and base of that work wait with these values and no others.
         """
         change: Change = np.zeros_like(self.anchor) if out is None else out
         sent = self.pending
-        num_returned = 0
+        returned: list[tuple[int, int]] = []
         gradient = np.empty(min(self.num_values, self._chunk_values), dtype=np.float32)
         for shard in shards:
+            if sent is not None and not shard.own_included and self.rule.mode != "streaming":
+                returned.append((shard.start, shard.end))
             beta = self.rule.outer_momentum if shard.outer_momentum is None else shard.outer_momentum
             for start, end in self._chunks(shard.start, shard.end):
                 part = change[start:end]
@@ -206,16 +212,14 @@ class FragmentState:
                     continue
                 if sent is not None and self.rule.mode != "streaming":
                     self._return_work(sent, start, end, change)
-                    num_returned += end - start
                 if shard.gradient is not None:  # the momentum of a void shard did not move either
                     self._advance_velocity(None, start, end, beta)
-        if sent is not None and num_returned:
-            # Tokens return in proportion, so that void shards do not count the same tokens twice.
-            share = num_returned / self.num_values
-            tokens = max(1, round(sent.tokens * share))
-            self._wait(tokens, max(1, round(sent.steps * share)), sent.base_version)
-            self.was_sent_before = True
+        num_returned = 0
         if sent is not None:
+            for start, end in returned:
+                num_returned += sum(size for size, part in parts_within(sent, start, end) if part.tokens)
+                self._add_waiting(sent, start, end)
+            self.was_sent_before |= num_returned > 0
             is_committed = any(shard.own_included for shard in shards)
             self.num_rounds = min(self.num_rounds + is_committed, MAX_NUM_ROUNDS)
         self.pending = None
@@ -258,8 +262,7 @@ class FragmentState:
             self._forget_waiting()
         half_of_limit = staleness_reach(self.rule.mode, math.ceil(self.rule.staleness_limit / 2))
         self.base_ceiling = max(0, common_version or 0, self.version - half_of_limit)
-        if self.unsent_tokens:
-            self.unsent_base_version = min(self.unsent_base_version, self.base_ceiling)
+        self._set_waiting(with_bases_up_to(self.waiting, self.base_ceiling))
 
     def note_digest(self, digest: bytes) -> None:
         """The digest of (A, m) as they are, worked out elsewhere."""
@@ -284,25 +287,48 @@ class FragmentState:
                     shown[start:end] -= overlay
         return shown
 
+    @property
+    def waiting(self) -> Waiting:
+        """The work in the residual that is not sent yet."""
+        return Waiting(self.unsent_tokens, self.unsent_steps, self.unsent_base_version, self.unsent_parts)
+
     def drop_waiting(self) -> F32:
-        """Forget the waiting work (it is older than anyone may apply). Returns the change to show."""
+        """Forget the waiting work. Returns the change to show."""
         change = self.residual.copy()
         self._forget_waiting()
         return change
+
+    def drop_late(self, oldest: int) -> tuple[F32, int]:
+        """Forget waiting work on bases before `oldest`: nobody may apply it any more. The rest goes on waiting.
+
+        Returns:
+            (change, tokens): what to add to the live parameters, and the tokens that are gone, in whole contributions.
+        """
+        kept, gone = without(self.waiting, self.num_values, lambda part: part.base_version < oldest)
+        tokens = self.unsent_tokens - kept.tokens
+        if not kept.tokens:
+            return self.drop_waiting(), tokens
+        change = np.zeros_like(self.residual)
+        for start, end in gone:
+            change[start:end] = self.residual[start:end]
+            self.residual[start:end] = 0.0
+        self._set_waiting(kept)
+        return change, tokens
 
     # ------------------------------------------------------------------------------------------------- details
 
     def _forget_waiting(self) -> None:
         self.residual.fill(0.0)
-        self.unsent_tokens = self.unsent_steps = 0
+        self._set_waiting(Waiting())
         self.was_sent_before = False
 
-    def _wait(self, tokens: int, steps: int, base_version: int) -> None:
-        if self.unsent_tokens:
-            base_version = min(base_version, self.unsent_base_version)
-        self.unsent_base_version = base_version
-        self.unsent_tokens += tokens
-        self.unsent_steps += steps
+    def _add_waiting(self, work: Work, start: int, end: int) -> None:
+        """Work on values [start, end) is in the residual again, or for the first time."""
+        self._set_waiting(with_more(self.waiting, self.num_values, work, start, end))
+
+    def _set_waiting(self, work: Waiting) -> None:
+        self.unsent_tokens, self.unsent_steps = work.tokens, work.steps
+        self.unsent_base_version, self.unsent_parts = work.base_version, work.parts
 
     def _chunks(self, start: int = 0, end: int | None = None) -> Iterator[tuple[int, int]]:
         stop, step = self.num_values if end is None else end, self._chunk_values

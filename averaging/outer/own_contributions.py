@@ -6,17 +6,22 @@ from dataclasses import dataclass
 
 from averaging.arrays import F32
 from averaging.codec.blocks import EncodedBlocks
+from averaging.wire.messages import WorkPart
 
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """Own work that travels: encoded, with what its weight needs. `sequence` never repeats on one peer."""
+    """Own work that travels: encoded, with what its weight needs (`averaging.wire.messages.Work`).
+
+    `sequence` never repeats on one peer.
+    """
 
     sequence: int
     encoded: EncodedBlocks
     tokens: int
     steps: int
     base_version: int
+    parts: tuple[WorkPart, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +32,7 @@ class Announced:
     tokens: int
     steps: int
     base_version: int
+    parts: tuple[WorkPart, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +49,7 @@ class OwnWork:
     unsent_tokens: int = 0
     unsent_steps: int = 0
     unsent_base_version: int = 0
+    unsent_parts: tuple[WorkPart, ...] = ()
     own_share: float = 1.0
     shown_share: float = 1.0
     num_rounds: int = 0

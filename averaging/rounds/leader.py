@@ -258,7 +258,7 @@ class Leading:
         offers = [self.offers[peer_id] for peer_id in sorted(self.offers)]
         roster = tuple(
             messages.RosterEntry(
-                peer_id, offer.tokens, offer.steps, offer.base_version, offer.sequence, offer.num_rounds
+                peer_id, offer.tokens, offer.steps, offer.base_version, offer.sequence, offer.num_rounds, offer.parts
             )
             for peer_id, offer in sorted(self.offers.items())
         )
@@ -279,6 +279,12 @@ class Leading:
             plan = self.notary.sign_plan(plan)
             members = [*next_from(self.me, plan, self.me), *(one for one in members if one == self.me)]
         self.plan = plan
+        # Of values that nobody brings work on, no mean will come.
+        self.results = {
+            index: shard.result()
+            for index, shard in enumerate(shards)
+            if not any(entry.token_values(shard.start, shard.end) for entry in roster)
+        }
         self.planned_at, self.closes_at = now, now + self.plan.commit_deadline_seconds
         for peer_id in members:
             self.send(peer_id, plan)

@@ -73,7 +73,8 @@ class Reducing:
             for peer_id in others:
                 if peer_id in here:
                     self.timing.contribution.observe(peer_id, 0.0)
-            until = {peer_id: at for peer_id, at in due.items() if peer_id not in here}
+            idle = {entry.peer_id for entry in plan.roster if not entry.token_values(shard.start, shard.end)}
+            until = {peer_id: at for peer_id, at in due.items() if peer_id not in here and peer_id not in idle}
             self.reductions[key] = PendingReduction(plan, leader, index, now, until)
 
     def on_arrived(self, sender: PeerId, key: Key, now: float) -> None:

@@ -86,7 +86,7 @@ class CreditedRound:
 
 def round_of(commit: Commit, num_parameters: int) -> CreditedRound:
     """The members that a commit credits; `num_parameters` of the whole model."""
-    num_values = commit.num_values_averaged
+    token_values = commit.token_values
     witnessed = [False] * len(commit.roster)
     for result in commit.shards:
         reducer = commit.roster[result.reducer].peer_id
@@ -94,7 +94,7 @@ def round_of(commit: Commit, num_parameters: int) -> CreditedRound:
             peer_id = commit.roster[member].peer_id
             witnessed[member] |= not reducer == peer_id == commit.leader
     shares = tuple(
-        MachineShare(entry.peer_id, milli(entry.tokens, num_values[member], num_parameters), witnessed[member])
+        MachineShare(entry.peer_id, milli(1, token_values[member], num_parameters), witnessed[member])
         for member, entry in enumerate(commit.roster)
     )
     digest, tokens = commit_digest_whole(commit), min(commit.tokens, MAX_TOKENS)

@@ -25,7 +25,7 @@ from dht.fields import pack
 from dht.host import PeerId
 
 MAX_LINE_BYTES: Final = 256 * 1024
-"""The largest commit takes 128 kB in base64, and its readable fields 30 kB."""
+"""The largest commit takes 215 kB in base64, and its readable fields 30 kB."""
 MAX_FRAGMENTS: Final = 4096
 MAX_PARAMETERS: Final = 2**44
 KIND: Final = "murmuration receipt 1"

@@ -26,6 +26,7 @@ from averaging.wire.messages import (
     Plan,
     RosterEntry,
     ShardResult,
+    WorkPart,
 )
 from dht.fields import pack
 from dht.host import PeerId
@@ -67,7 +68,12 @@ def _statement(domain: bytes, scope: Scope, *fields: Any) -> bytes:
 
 def rows_digest(rows: Sequence[RosterEntry]) -> bytes:
     """32 bytes that stand for all members of a round and what they bring."""
-    return _digest([[getattr(row, name) for name in type(row).__slots__] for row in rows])
+    return _digest([_row_fields(row) for row in rows])
+
+
+def _row_fields(row: RosterEntry | WorkPart) -> list[Any]:
+    values = (getattr(row, name) for name in type(row).__slots__)
+    return [[_row_fields(part) for part in value] if isinstance(value, tuple) else value for value in values]
 
 
 def mean_statement(scope: Scope, round_: Plan | Commit, leader: PeerId, mean: ShardResult, rows: bytes = b"") -> bytes:

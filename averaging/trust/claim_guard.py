@@ -19,7 +19,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from averaging.outer.fragment_schedule import MOST_OF_MEDIAN_SPEED
 from averaging.outer.robust_mean import RefusedMember, ShardContribution
@@ -173,7 +173,9 @@ class Guard:
     def doubts(self, sender: PeerId, offer: Offer, timing: RoundTiming) -> bool:
         """Whether an offer that nothing proves false has to wait: more is claimed than is believed without a record."""
         entry = _entry(sender, offer)
-        return sender != self._me and entry.tokens > self._most_tokens(offer.fragment, entry, timing)
+        return sender != self._me and any(
+            claim.tokens > self._most_tokens(offer.fragment, claim, timing) for claim in _claims(entry)
+        )
 
     def check_leader(self, sender: PeerId, commit: Commit, machine: RoundMachine) -> None:
         """Refuse a commit that could be followed here and that its leader has not signed.
@@ -244,7 +246,9 @@ class Guard:
             one
             for one in contributions
             if roster[one[0]].peer_id == self._me
-            or roster[one[0]].tokens <= self._most_in_commit(plan.fragment, roster[one[0]], timing)
+            or all(
+                claim.tokens <= self._most_in_commit(plan.fragment, claim, timing) for claim in _claims(roster[one[0]])
+            )
         ]
 
     def refused(self, plan: Plan, refusals: Sequence[RefusedMember]) -> None:
@@ -314,12 +318,13 @@ class Guard:
         more: a leader that does not know a peer's speed or when its base came cannot tell.
         """
         for entry in (commit.roster[index] for index in commit.included):
-            most = self._most_in_commit(commit.fragment, entry, timing)
-            if commit.version - entry.base_version > self._oldest_base:
-                # Nobody remembers when so old a base came, and no honest reducer takes such work.
-                most = 0.0
-            if entry.tokens > most:
-                return self._overweight(sender, commit, f"{entry.tokens} tokens of one peer", most)
+            for claim in _claims(entry):
+                most = self._most_in_commit(commit.fragment, claim, timing)
+                if commit.version - claim.base_version > self._oldest_base:
+                    # Nobody remembers when so old a base came, and no honest reducer takes such work.
+                    most = 0.0
+                if claim.tokens > most:
+                    return self._overweight(sender, commit, f"{claim.tokens} tokens of one peer", most)
         return ""
 
     def _overweight(self, sender: PeerId, commit: Commit, what: str, most: float) -> str:
@@ -356,8 +361,15 @@ class Guard:
         known = max((known for known in came_at if known <= base_version), default=None)
         return None if known is None else self._clock() - came_at[known] + _slack_seconds(timing)
 
-    def _false_claim(self, fragment: int, version: int, claim: RosterEntry, timing: RoundTiming) -> str:
-        """Only what the announced speed and a known time disprove is false; whom nothing is known of is not blamed."""
+    def _false_claim(self, fragment: int, version: int, entry: RosterEntry, timing: RoundTiming) -> str:
+        """Only what the announced speed and a known time disprove is false; whom nothing is known of is not blamed.
+
+        Work that differs between values is judged where it does, by the base that it has there.
+        """
+        found = (self._false_part(fragment, version, claim, timing) for claim in _claims(entry))
+        return next((what for what in found if what), "")
+
+    def _false_part(self, fragment: int, version: int, claim: RosterEntry, timing: RoundTiming) -> str:
         seconds = self._seconds_since(fragment, claim.base_version, timing)
         announced = self._ports.speed_of(claim.peer_id)
         if announced <= 0 or seconds is None or claim.tokens <= (most := most_tokens(announced, seconds)):
@@ -379,9 +391,10 @@ class Guard:
         return now - first < news_seconds
 
     def _work_of_the_future(self, fragment: int, version: int, claim: RosterEntry) -> str:
-        if claim.base_version <= version:
+        newest = max(part.base_version for part in _claims(claim))
+        if newest <= version:
             return ""
-        what = f"claims work on version {claim.base_version} for version {version} of fragment {fragment}"
+        what = f"claims work on version {newest} for version {version} of fragment {fragment}"
         return self._implausible(fragment, claim, what)
 
     def _implausible(self, fragment: int, claim: RosterEntry, what: str) -> str:
@@ -398,4 +411,15 @@ def _slack_seconds(timing: RoundTiming) -> float:
 
 
 def _entry(sender: PeerId, offer: Offer) -> RosterEntry:
-    return RosterEntry(sender, offer.tokens, offer.steps, offer.base_version, offer.sequence)
+    return RosterEntry(sender, offer.tokens, offer.steps, offer.base_version, offer.sequence, parts=offer.parts)
+
+
+def _claims(entry: RosterEntry) -> Sequence[RosterEntry]:
+    """A contribution as one for each range of values in which it holds other work."""
+    if not entry.parts:
+        return [entry]
+    return [
+        replace(entry, tokens=part.tokens, steps=part.steps, base_version=part.base_version, parts=())
+        for part in entry.parts
+        if part.tokens
+    ]

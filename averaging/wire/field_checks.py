@@ -15,8 +15,8 @@ from dht.host import PeerId
 
 FRAME_HEAD_BYTES = 5
 """Wire version and header length."""
-MAX_HEADER_BYTES = 128_000
-"""The largest commit takes 93 kB: that of a round of 256 members with 512 shards."""
+MAX_HEADER_BYTES = 162_000
+"""The largest commit takes 161 kB: that of a round of 256 members with 512 shards, each with work of eight ages."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,9 +30,12 @@ from averaging.wire.messages import (
     Commit,
     Contribution,
     Message,
+    Offer,
     Plan,
     Result,
+    Work,
 )
+from averaging.wire.work_by_range import is_whole
 from dht.bounded_dictionary import Newest
 from dht.errors import PeerFault
 from dht.host import PeerId
@@ -185,8 +188,21 @@ def _check_whole(message: Message, payload: memoryview, sender: PeerId, limits: 
         check(message, sender, limits)
 
 
+def _check_work(work: Work, kind: str, sender: PeerId, size: int) -> None:
+    if not is_whole(work, size):
+        raise PeerFault(
+            sender, f"sent parts of work in a {kind} that do not cover the {size} values, or differ from what it says"
+        )
+
+
+def _check_offer(offer: Offer, sender: PeerId, limits: Limits) -> None:
+    _check_work(offer, offer.KIND, sender, limits.fragment_sizes[offer.fragment])
+
+
 def _check_round(message: Plan | Commit, sender: PeerId, limits: Limits) -> None:
     size = limits.fragment_sizes[message.fragment]
+    for entry in message.roster:
+        _check_work(entry, message.KIND, sender, size)
     num_members = len(message.roster)
     if not num_members:
         raise PeerFault(sender, f"sent a {message.KIND} without members; expected at least one")
@@ -222,5 +238,5 @@ def _check_commit(commit: Commit, sender: PeerId, limits: Limits) -> None:
             raise PeerFault(sender, "sent a shard result without its reducer's signature, or a void one with one")
 
 
-_ROUND_CHECKS: dict[type, WholeCheck] = {Plan: _check_round, Commit: _check_commit}
+_ROUND_CHECKS: dict[type, WholeCheck] = {Offer: _check_offer, Plan: _check_round, Commit: _check_commit}
 """What spans the fields of a message."""

@@ -5,9 +5,9 @@ docs/contributor/protocol.md describes each field.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, ClassVar
+from typing import Annotated, ClassVar, Protocol
 
 from averaging.wire.field_checks import (
     boolean,
@@ -43,6 +43,9 @@ KEPT_COMMITS = 16
 HISTORY_COMMITS = 3
 """Commits (and their result shards, an eighth of the fragment each) kept for members that missed a few rounds. A
 member that missed more fetches the fragment, which is then the smaller download."""
+MAX_PARTS = 8
+"""Ranges of values whose work one contribution tells apart. A line that brings a quarter of the shards each round has
+four."""
 MAX_COMMIT_TOKENS = MAX_ROSTER * MAX_TOKENS
 """Of one commit."""
 MAX_ATTEMPT = 10_000
@@ -92,8 +95,53 @@ class OfAttempt(Message):
 
 
 @dataclass(frozen=True, slots=True)
+class WorkPart:
+    """What a contribution holds of the values before `end` that no part before it has; no tokens: no work.
+
+    The work began on `base_version` or later, and took `steps` inner steps.
+    """
+
+    end: Value
+    tokens: Annotated[int, integer(0, MAX_TOKENS)]
+    steps: Annotated[int, integer(0, MAX_STEPS)]
+    base_version: Version
+
+
+Parts = Annotated[tuple[WorkPart, ...], rows(structure(WorkPart), MAX_PARTS)]
+
+
+class Work(Protocol):
+    """Work on a fragment: the mean of the tokens over its values, the most steps and the oldest base.
+
+    `parts` say more where it differs between values; empty: it is the same everywhere.
+    """
+
+    @property
+    def tokens(self) -> int: ...
+    @property
+    def steps(self) -> int: ...
+    @property
+    def base_version(self) -> int: ...
+    @property
+    def parts(self) -> tuple[WorkPart, ...]: ...
+
+
+def parts_within(work: Work, start: int, end: int) -> Iterator[tuple[int, WorkPart]]:
+    """The work on values [start, end): how many values, and what it holds of them."""
+    if not work.parts:
+        yield end - start, WorkPart(end, work.tokens, work.steps, work.base_version)
+        return
+    begin = 0
+    for part in work.parts:
+        num_values = min(end, part.end) - max(start, begin)
+        if num_values > 0:
+            yield num_values, part
+        begin = part.end
+
+
+@dataclass(frozen=True, slots=True)
 class RosterEntry:
-    """One contribution of a round, as its weight needs it."""
+    """One contribution of a round, as its weight needs it; see `Work`."""
 
     peer_id: Peer
     tokens: Tokens
@@ -101,6 +149,11 @@ class RosterEntry:
     base_version: Version
     sequence: Version
     num_rounds: NumRounds = 0
+    parts: Parts = ()
+
+    def token_values(self, start: int, end: int) -> int:
+        """Tokens times values of the work on values [start, end)."""
+        return sum(num_values * part.tokens for num_values, part in parts_within(self, start, end))
 
 
 Roster = Annotated[tuple[RosterEntry, ...], rows(structure(RosterEntry), MAX_ROSTER)]
@@ -147,6 +200,7 @@ class Offer(OfAttempt):
     upload_bits_per_second: Annotated[float, number(1e15)]
     reachable: Annotated[bool, boolean]
     num_rounds: NumRounds = 0
+    parts: Parts = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,28 +279,26 @@ class Commit(OfAttempt):
 
         A member counts with the share of the values that its work is in: the rest of it returns and counts next time.
         """
-        sums = zip(self.roster, self.num_values_averaged, strict=True)
-        return -(-sum(entry.tokens * num_values for entry, num_values in sums) // self.num_values)
+        return -(-sum(self.token_values) // self.num_values)
 
     @property
     def tokens_averaged(self) -> tuple[int, ...]:
         """The same of each roster member."""
-        sums = zip(self.roster, self.num_values_averaged, strict=True)
-        return tuple(-(-entry.tokens * num_values // self.num_values) for entry, num_values in sums)
+        return tuple(-(-token_values // self.num_values) for token_values in self.token_values)
+
+    @property
+    def token_values(self) -> list[int]:
+        """Of each roster member, the sum over averaged values of the tokens behind them."""
+        found = [0] * len(self.roster)
+        for result in self.shards:
+            for member in result.included:
+                found[member] += self.roster[member].token_values(result.start, result.end)
+        return found
 
     @property
     def num_values(self) -> int:
         """Of the fragment."""
         return self.shards[-1].end if self.shards else 1
-
-    @property
-    def num_values_averaged(self) -> tuple[int, ...]:
-        """Of each roster member, how many values of the results its work is in."""
-        counts = [0] * len(self.roster)
-        for shard in self.shards:
-            for member in shard.included:
-                counts[member] += shard.end - shard.start
-        return tuple(counts)
 
     @property
     def included(self) -> list[int]:

@@ -37,6 +37,7 @@ from averaging.finite_values import all_finite
 from averaging.outer.fragment_anchor_and_residual import FragmentState
 from averaging.outer.outer_step import anchor_digest
 from averaging.outer.own_contributions import OwnWork, Sent
+from averaging.wire.work_by_range import Waiting, is_whole
 from dht.host import PeerId
 from dht.regular_files import sync
 from peer.checkpoint import checked_files
@@ -422,6 +423,10 @@ def _check_fragment(path: Path, index: int, facts: FragmentFacts) -> None:
             raise ValueError(f"{name} in {path.name} has values that are not finite")
     if anchor_digest(file.get("anchor"), file.get("momentum")).hex() != facts.digest:
         raise ValueError(f"the anchor of fragment {index} does not have its digest")
+    waiting = Waiting(facts.unsent_tokens, facts.unsent_steps, facts.unsent_base_version, facts.unsent_parts)
+    under_way = facts.contribution
+    if not is_whole(waiting, facts.num_values) or (under_way and not is_whole(under_way, facts.num_values)):
+        raise ValueError(f"the ranges of own work on fragment {index} do not fit its {facts.num_values} values")
 
 
 def _own_work_in(file: TensorFile[npt.NDArray[Any]], facts: FragmentFacts, state: FragmentState) -> OwnWork:

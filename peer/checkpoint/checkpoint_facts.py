@@ -5,6 +5,7 @@ from __future__ import annotations
 from pydantic import BaseModel, ConfigDict, Field
 
 from averaging.outer.own_contributions import Sent
+from averaging.wire.messages import WorkPart
 from peer.checkpoint.checked_files import WrittenFile
 
 _COUNT = Field(ge=0, le=2**63 - 1)
@@ -22,6 +23,7 @@ class ContributionFacts(_Section):
     tokens: int = _COUNT
     steps: int = _COUNT
     base_version: int = _COUNT
+    parts: tuple[WorkPart, ...] = ()
 
 
 class FragmentFacts(_Section):
@@ -34,6 +36,7 @@ class FragmentFacts(_Section):
     unsent_tokens: int = _COUNT
     unsent_steps: int = _COUNT
     unsent_base_version: int = _COUNT
+    unsent_parts: tuple[WorkPart, ...] = ()
     own_share: float = Field(ge=0, le=1)
     shown_share: float = Field(ge=0, le=1)
     num_rounds: int = _COUNT
@@ -78,11 +81,19 @@ class TrainerFile(BaseModel):
     file: WrittenFile
 
 
-OF_OWN_WORK = ("unsent_tokens", "unsent_steps", "unsent_base_version", "own_share", "shown_share", "num_rounds")
+OF_OWN_WORK = (
+    "unsent_tokens",
+    "unsent_steps",
+    "unsent_base_version",
+    "unsent_parts",
+    "own_share",
+    "shown_share",
+    "num_rounds",
+)
 """Fields of `FragmentFacts` that are those of `averaging.outer.own_contributions.OwnWork`."""
 
 
-OF_SENT = ("sequence", "tokens", "steps", "base_version")
+OF_SENT = ("sequence", "tokens", "steps", "base_version", "parts")
 """Fields of `ContributionFacts` that are those of `averaging.outer.own_contributions.Sent`."""
 
 

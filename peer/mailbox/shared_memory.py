@@ -17,9 +17,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from averaging.arrays import F32
+from averaging.wire.messages import MAX_PARTS, WorkPart
 
 CELL_BYTES = 8
-TABLE_CELLS = 24
+PARTS_CELLS = 1 + 4 * MAX_PARTS
+TABLE_CELLS = 24 + 2 * PARTS_CELLS
 _LINE_BYTES = 64  # cells of different writers sit on different cache lines
 
 
@@ -66,6 +68,23 @@ class FloatCell:
 
     def __set__(self, cells: Cells, value: float) -> None:
         cells.floats[self._cell] = value
+
+
+class PartsCells:
+    """Attribute that is the ranges of own work: their number, then end, tokens, steps and base of each."""
+
+    def __init__(self, cell: int) -> None:
+        self._cell = cell
+
+    def __get__(self, cells: Cells, owner: type) -> tuple[WorkPart, ...]:
+        rows = cells.ints[self._cell + 1 :][: 4 * int(cells.ints[self._cell])].reshape(-1, 4)
+        return tuple(WorkPart(*map(int, row)) for row in rows)
+
+    def __set__(self, cells: Cells, parts: tuple[WorkPart, ...]) -> None:
+        for place, part in enumerate(parts):
+            row = part.end, part.tokens, part.steps, part.base_version
+            cells.ints[self._cell + 1 + 4 * place :][:4] = row
+        cells.ints[self._cell] = len(parts)
 
 
 class TrainerCounters(Cells):
@@ -137,11 +156,13 @@ class SharedFragment(Cells):
     unsent_steps = IntCell(6)
     unsent_base_version = IntCell(7)
     """Of the work that waits in `residual`; no tokens, no work."""
+    unsent_parts = PartsCells(24)
     sent_sequence = IntCell(12)
     """Of the contribution in flight, whose encoded bytes are in `sent`; 0: none."""
     sent_tokens = IntCell(13)
     sent_steps = IntCell(14)
     sent_base_version = IntCell(15)
+    sent_parts = PartsCells(24 + PARTS_CELLS)
     applied_version = IntCell(16)
     """Version the live parameters have; the one cell here that the trainer writes."""
 

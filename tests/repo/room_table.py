@@ -56,7 +56,7 @@ ROOMS: dict[str, tuple[str, bool, str]] = {
     "peer.console": ("", False, "rich"),
     "peer.limited_child": ("peer", False, ""),
     "peer.data_division": ("dht.records", True, "numpy"),
-    "peer.mailbox": ("dht.records averaging peer.data_division", False, "numpy"),
+    "peer.mailbox": ("dht.records averaging averaging.wire peer.data_division", False, "numpy"),
     "peer.config": (
         "dht.identity dht.records averaging averaging.codec averaging.wire averaging.outer peer",
         False,
@@ -168,8 +168,8 @@ ROOMS: dict[str, tuple[str, bool, str]] = {
         "blake3",
     ),
     "peer.plan": (
-        "dht.records averaging.codec averaging.wire averaging.outer averaging.rounds peer peer.console peer.mailbox "
-        "peer.config peer.memory peer.checkpoint",
+        "dht.records averaging.codec averaging.wire averaging.outer averaging.fragment averaging.rounds peer "
+        "peer.console peer.mailbox peer.config peer.memory peer.checkpoint",
         True,
         "pydantic rich",
     ),

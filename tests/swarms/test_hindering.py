@@ -132,27 +132,31 @@ def test_answers_that_wait_before_a_remotes_line_make_no_slow_line_here(read_aft
     st.lists(st.integers(1, 300_000), min_size=1, max_size=9),
     st.floats(1e3, 1e7),
     st.integers(0, 50),
+    st.booleans(),
 )
-def test_a_line_is_never_given_more_than_it_takes_and_never_starves(sizes, each, first):
+def test_a_line_is_never_given_more_than_it_takes_and_never_starves(sizes, each, first, has_aged):
     budget, sent, seen = LineBudget(), 0, set()
     num_rounds = 3 + 2 * len(sizes) * int(1 + max(sizes) / each)
     if num_rounds > 20_000:
         return
+    bases = [first] * len(sizes)
     for version in range(first, first + num_rounds):
-        chosen = budget.chosen(version, sizes, each)
+        chosen = budget.chosen(version, sizes, bases, each)
+        if has_aged:
+            bases = [version if position in chosen else base for position, base in enumerate(bases)]
         seen |= chosen
         sent += sum(sizes[position] for position in chosen)
     assert sent <= max(sum(sizes), each) * num_rounds
     if sum(sizes) > each:
         assert sent <= each * num_rounds + max(sizes)
     assert sent > 0
-    if sum(sizes) <= each:
+    if sum(sizes) <= each or has_aged:
         assert seen == set(range(len(sizes)))
 
 
 def test_an_unknown_line_or_pace_limits_nothing():
     assert bytes_each(0.0, 6.0, 2) == bytes_each(1e6, None, 2) == float("inf")
-    assert LineBudget().chosen(7, [10, 20], float("inf")) == {0, 1}
+    assert LineBudget().chosen(7, [10, 20], [6, 6], float("inf")) == {0, 1}
 
 
 # --- how long somebody is waited for ---

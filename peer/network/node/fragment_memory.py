@@ -114,12 +114,13 @@ def inherited(shared: SharedFragment, codec: Codec) -> Sent | None:
         shared.sent_tokens,
         shared.sent_steps,
         shared.sent_base_version,
+        shared.sent_parts,
     )
 
 
 def _persist_work(shared: SharedFragment, state: FragmentState) -> None:
     shared.unsent_tokens, shared.unsent_steps = state.unsent_tokens, state.unsent_steps
-    shared.unsent_base_version = state.unsent_base_version
+    shared.unsent_base_version, shared.unsent_parts = state.unsent_base_version, state.unsent_parts
     sent = state.pending
     if sent is None or not len(shared.sent):
         shared.sent_sequence = 0
@@ -133,7 +134,7 @@ def _persist_work(shared: SharedFragment, state: FragmentState) -> None:
             shared.sent[place : place + len(data)] = data
             place += len(data)
         shared.sent_tokens, shared.sent_steps = sent.tokens, sent.steps
-        shared.sent_base_version = sent.base_version
+        shared.sent_base_version, shared.sent_parts = sent.base_version, sent.parts
         fence()
         shared.sent_sequence = sent.sequence
 

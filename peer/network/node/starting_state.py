@@ -12,6 +12,7 @@ import numpy as np
 from averaging.fragment.runtime import FragmentRuntime
 from averaging.outer.own_contributions import OwnWork
 from averaging.rounds.round_facts import WorkDropped, WorkLost
+from averaging.wire.work_by_range import Waiting, is_whole
 from dht.compute import Compute
 from peer.checkpoint.checkpoint import SavedCheckpoint
 from peer.events.peer_events import WaitingForPeers
@@ -97,11 +98,13 @@ class Start:
         if shared.writing or shared.digest == bytes(32) or state.refresh_digest() != shared.digest:
             return False
         state.begin_at(shared.version, shared.lineage_tokens)
+        work = (shared.unsent_tokens, shared.unsent_steps, shared.unsent_base_version)
+        # A process that ends while it writes them leaves ranges that do not fit; then all is as old as the oldest.
+        parts = shared.unsent_parts
         state.give_back(
             OwnWork(
-                shared.unsent_tokens,
-                shared.unsent_steps,
-                shared.unsent_base_version,
+                *work,
+                parts if is_whole(Waiting(*work, parts), state.num_values) else (),
                 pending=inherited(shared, state.codec),
             )
         )

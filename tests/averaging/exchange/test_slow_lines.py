@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 
 import numpy as np
 import pytest
 
 from averaging.outer.shard_mean import add_error, reduce_shard
+from averaging.rounds.round_facts import WorkDropped
 from averaging.signing.commit_credit import round_of
 from tests.kit.rounds.exchange_swarm import Swarm, scenario
 
@@ -32,7 +34,7 @@ def trained_with(line_shares, num_intervals=16):
             if share is not None:
                 peer.links.limit(share * WHOLE_BITS_PER_SECOND, None)
         await swarm.train(num_intervals, INTERVAL_SECONDS)
-        await swarm.settle(5.0)
+        await swarm.settle(45.0)
         swarm.assert_agreement()
         swarm.assert_shown()
         return swarm
@@ -53,6 +55,35 @@ def test_the_clock_counts_what_was_averaged(line_shares):
     )
     assert 0 < credited < 1000 * 100 * 16 * 4, "some work never arrived, or this shows nothing"
     assert swarm.trainers[0].fragments[0].state.lineage_tokens == pytest.approx(credited / 1000, rel=0.01)
+
+
+def credit_of(swarm):
+    """Tokens of each member that were averaged, in the order of the members."""
+    credited = Counter()
+    for commit in commits_of(swarm).values():
+        for share in round_of(commit, NUM_VALUES).shares:
+            credited[share.peer_id] += share.milli_tokens / 1000
+    return [credited[peer.name] for peer in swarm.trainers]
+
+
+def dropped_by(swarm):
+    return sum(fact.tokens for peer in swarm.trainers for fact in peer.reports if isinstance(fact, WorkDropped))
+
+
+@pytest.mark.parametrize("share", [1.0, 0.5])
+def test_a_slow_line_drops_nothing_that_a_round_could_still_take(share):
+    """Each shard gets its turn before its work is too old, whatever else came back meanwhile."""
+    swarm = trained_with((None, None, share, share))
+    assert dropped_by(swarm) == 0
+    assert credit_of(swarm) == pytest.approx([1600] * 4, rel=0.02)
+
+
+def test_a_line_that_brings_a_seventh_loses_what_is_too_old_and_no_more():
+    swarm = trained_with((None, None, 0.2, 0.2))
+    fast, slow = credit_of(swarm)[:2], credit_of(swarm)[2:]
+    assert fast == pytest.approx([1600] * 2, rel=0.02)
+    assert min(slow) > 1600 / 7
+    assert sum(slow) + dropped_by(swarm) == pytest.approx(2 * 1600, rel=0.02)
 
 
 @pytest.mark.parametrize("megabits", [(40, 40, 40, 40), (20, 40, 60, 90)])

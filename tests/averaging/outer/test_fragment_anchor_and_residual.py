@@ -198,6 +198,28 @@ def test_a_full_cycle_counts_tokens_once(rule, seed):
     assert (state.unsent_base_version, state.lineage_tokens, state.version) == (8, 99, 10)
 
 
+def test_work_that_is_too_old_goes_from_its_own_values_alone():
+    """The first values were averaged a round ago; the others came back again and again."""
+    state, shards = state_of(RULE), [CommittedShard(0, 16, None, 0.5, True), CommittedShard(16, SIZE, None, 0.5, False)]
+    for version in range(3):
+        state.receive_work(normal(version), 100, 10, version)
+        state.send(version)
+        state.apply(shards, 1)
+    state.receive_work(normal(9), 40, 4, 3)
+    assert [(part.end, part.tokens, part.steps, part.base_version) for part in state.unsent_parts] == [
+        *((16, 40, 4, 3), (SIZE, 340, 34, 0)),
+    ]
+    live, kept, before = state.shown(), state.residual.copy(), state.unsent_tokens
+    change, tokens = state.drop_late(1)
+    assert np.array_equal(state.residual[:16], kept[:16])
+    assert not state.residual[16:].any()
+    np.testing.assert_allclose(live + change, state.shown(), rtol=1e-6, atol=1e-6)
+    assert (state.unsent_tokens, state.unsent_base_version) == (before - tokens, 3)
+    assert [(part.end, part.tokens) for part in state.unsent_parts] == [(16, 40), (SIZE, 0)]
+    change, _ = state.drop_late(4)
+    assert (state.unsent_tokens, state.unsent_parts, state.residual.any()) == (0, (), False)
+
+
 def test_send_needs_waiting_work_and_a_free_line():
     state = state_of(RULE)
     with pytest.raises(ValueError, match="needs waiting work"):

@@ -28,7 +28,9 @@ from averaging.wire.messages import (
     RosterEntry,
     ShardPlan,
     ShardResult,
+    WorkPart,
 )
+from averaging.wire.work_by_range import Waiting
 from dht.errors import PeerFault
 from dht.host import PeerId
 from dht.records.lineages import MAX_LINEAGE_TOKENS
@@ -247,3 +249,51 @@ def test_a_commit_counts_only_the_members_that_are_in_it():
     outside = dataclasses.replace(commit, shards=(ShardResult(0, 50, 0, DIGEST, (0,)),))
     assert not objection(seen.guard, HONEST, outside, seen.timing, 14)
     assert isinstance(outside, Commit)
+
+
+# --- work that differs between ranges of values ---
+
+INTERVAL_TOKENS = int(TYPICAL * INTERVAL)
+
+
+def in_parts(*parts):
+    """What an entry or offer says of work in these parts of 50 values: (end, tokens, base version)."""
+    rows = tuple(WorkPart(end, tokens, 10, base) for end, tokens, base in parts)
+    work = Waiting.of_parts(rows)
+    return {"tokens": work.tokens, "steps": work.steps, "base_version": work.base_version, "parts": work.parts}
+
+
+def verdicts(work):
+    """Whether a peer that followed the rounds takes such work in an offer, in a commit, and as a reducer."""
+    seen = Seen(ANNOUNCED["the same"])
+    offer = dataclasses.replace(offer_of(14, 14, 1), **work)
+    is_taken = not objection(seen.guard, LIAR, offer, seen.timing, 14) and not seen.guard.doubts(
+        LIAR, offer, seen.timing
+    )
+    commit = commit_with(1, leader=HONEST)
+    roster = tuple(dataclasses.replace(one, **(work if one.peer_id == LIAR else {})) for one in commit.roster)
+    is_followed = not objection(seen.guard, HONEST, dataclasses.replace(commit, roster=roster), seen.timing, 14)
+    plan = Plan(0, 14, 0, DIGEST, roster, (ShardPlan(0, 50, 0),), 5.0, 5.0)
+    kept = seen.guard.believable(plan, [(0, None, None), (1, None, None)], seen.timing)
+    return is_taken, is_followed, 1 in [member for member, *_ in kept]
+
+
+def test_work_that_waited_longer_in_some_ranges_is_believed():
+    """A quarter of the values waited for each number of intervals, as on a line that brings a quarter at a time."""
+    waited = [(12 * quarter + 14, quarter * INTERVAL_TOKENS, 15 - quarter) for quarter in range(1, 3)]
+    assert verdicts(in_parts(*waited, (50, 4 * INTERVAL_TOKENS, 11))) == (True, True, True)
+    assert verdicts(in_parts((20, 0, 0), (50, INTERVAL_TOKENS, 14))) == (True, True, True)
+
+
+@pytest.mark.parametrize("tokens", [30 * INTERVAL_TOKENS, *FORGED[1:]])
+@pytest.mark.parametrize("end", [1, 25, 49])
+def test_tokens_are_judged_by_the_base_of_their_own_range(end, tokens):
+    """The old work elsewhere excuses nothing, nor does it when the whole claims little on average."""
+    assert verdicts(in_parts((end, tokens, 14), (50, 1, 10))) == (False, False, False)
+    assert verdicts(in_parts((end, 1, 10), (50, tokens, 14))) == (False, False, False)
+
+
+def test_no_range_may_hold_work_of_the_future_or_work_that_nobody_may_apply():
+    assert verdicts(in_parts((25, 10, 14), (50, 10, 15)))[0] is False
+    assert verdicts(in_parts((25, 10, 14), (50, 10, 7)))[1] is False
+    assert verdicts(in_parts((25, 10, 14), (50, 10, 8)))[1] is True

@@ -16,6 +16,7 @@ from averaging.wire.field_checks import Limits
 from averaging.wire.messages import (
     DIGEST_BYTES,
     MAX_NUM_ROUNDS,
+    MAX_PARTS,
     MAX_ROSTER,
     MAX_SHARDS,
     MAX_STEPS,
@@ -41,6 +42,7 @@ from averaging.wire.messages import (
     SignedInput,
     VersionIs,
     Wait,
+    WorkPart,
 )
 from dht.errors import PeerFault
 from tests.kit.network.memory_networks import named
@@ -289,7 +291,7 @@ CONTRIBUTION = Contribution(1, 7, 0, named(1), 0, 5, 0, 600, 100)
     [
         (b"", "got a frame of 0 bytes; expected at least 5"),
         (b"\x01\x00\x01\xc0", "speaks wire version 1; expected 4: the older side must update its software"),
-        (b"\x04\x00\xff\xff\xff" + bytes(65_535), "announced a header of 16777215 bytes; .* at most 128000"),
+        (b"\x04\x00\xff\xff\xff" + bytes(65_535), "announced a header of 16777215 bytes; .* at most 162000"),
         (b"\x04\x00\x00\x00\x10\x90", "announced a header of 16 bytes; the frame has 1"),
         (packed(["hello"]), "unknown kind 'hello'; expected one of offer"),
         (packed({}), "unknown kind dict"),
@@ -396,8 +398,10 @@ def test_a_commit_that_many_ask_for_is_encoded_once_and_so_many_are_kept():
 
 def test_a_full_commit_fits_its_header():
     """The largest round that the protocol allows must be encodable, or its leader could never close it."""
+    size = MAX_SHARDS << 27
+    parts = tuple(WorkPart(size - MAX_PARTS + n + 1, MAX_TOKENS, MAX_STEPS, 2**53) for n in range(MAX_PARTS))
     roster = tuple(
-        RosterEntry(peer, MAX_TOKENS, MAX_STEPS, 2**53, 2**53, MAX_NUM_ROUNDS)
+        RosterEntry(peer, MAX_TOKENS, MAX_STEPS, 2**53, 2**53, MAX_NUM_ROUNDS, parts)
         for peer in sorted(named(n) for n in range(MAX_ROSTER))
     )
     everyone = tuple(range(MAX_ROSTER))

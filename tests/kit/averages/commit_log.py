@@ -80,7 +80,7 @@ def digests(rule: OuterRule, codec: Codec, order: int, executor: Executor) -> It
     for round_ in range(NUM_ROUNDS):
         list(executor.map(partial(send_work, states, round_), range(NUM_PEERS)))
         roster = tuple(
-            RosterEntry(peer, sent.tokens, sent.steps, sent.base_version, sent.sequence, min(round_, index))
+            RosterEntry(peer, sent.tokens, sent.steps, sent.base_version, sent.sequence, min(round_, index), sent.parts)
             for index, (peer, sent) in enumerate(
                 (peer, pending(state)) for peer, state in zip(PEERS, states, strict=True)
             )
@@ -152,7 +152,7 @@ def reduced(
     assert reduction is not None
     errors[number] = reduction.error
     payload = b"".join(bytes(part) for part in reduction.encoded.pack())
-    rates = shard_rates([terms_of(rule, plan, member) for member in reduction.included], rule)
+    rates = shard_rates([terms_of(rule, plan, member, shard.start, shard.end) for member in reduction.included], rule)
     return shard.start, shard.end, payload, reduction.included, rates
 
 

@@ -26,9 +26,12 @@ from averaging.outer.contribution_weights import staleness_of
 from averaging.outer.fragment_anchor_and_residual import FragmentState
 from averaging.outer.outer_settings import OuterRule
 from averaging.outer.own_contributions import Sent
-from averaging.wire.messages import Commit
+from averaging.wire.messages import Commit, RosterEntry, parts_within
+from averaging.wire.work_by_range import oldest_base, without
 from dht.host import PeerId
 
+Bases = npt.NDArray[np.int64]
+NO_WORK = 2**60
 Values = npt.NDArray[np.float64]
 Mask = npt.NDArray[np.bool_]
 Counts = npt.NDArray[np.int8]
@@ -102,7 +105,7 @@ class Lineages:
         for shard in commit.shards:
             for member in shard.included if shard.digest else ():
                 entry = commit.roster[member]
-                self._check_age(commit, entry.peer_id, entry.sequence, entry.base_version)
+                self._check_age(commit, entry, shard.start, shard.end)
                 key = (entry.peer_id, entry.sequence)
                 mask = included.get(key, np.zeros(self.num_values, dtype=np.bool_)).copy()
                 if mask[shard.start : shard.end].any():
@@ -113,9 +116,11 @@ class Lineages:
         self.nodes[digest] = node
         return node
 
-    def _check_age(self, commit: Commit, peer_id: PeerId, sequence: int, base_version: int) -> None:
-        work = self.sent.get((peer_id, sequence))
-        oldest = base_version if work is None else min(base_version, work.oldest_base)
+    def _check_age(self, commit: Commit, entry: RosterEntry, start: int, end: int) -> None:
+        peer_id, work = entry.peer_id, self.sent.get((entry.peer_id, entry.sequence))
+        oldest = oldest_base(entry, start, end)
+        if work is not None:
+            oldest = min(oldest, int(work.bases[start:end].min()))
         staleness = staleness_of(self._rule.mode, commit.version, oldest)
         if staleness > self._rule.staleness_limit:
             self._blame("age", f"version {commit.version} has work of {peer_id[-6:]} that is {staleness} versions late")
@@ -131,7 +136,8 @@ class SentWork:
 
     values: Values
     encoded: EncodedBlocks
-    oldest_base: int
+    bases: Bases
+    """Per value the version on which its oldest work was done; `NO_WORK` where none is."""
     pieces: Counts
     anchor_digest: bytes
     """What its sender had then."""
@@ -177,10 +183,10 @@ class Ledger:
         self.sent[sequence] = self.lineages.sent[(self.me, sequence)] = work
         self.under_way, self.is_restarted = sequence, False
 
-    def give_up_waiting(self) -> None:
-        self.residual[:] = 0.0
-        self.may_be_lost |= self.waiting > 0
-        self.waiting[:] = 0
+    def give_up_waiting(self, start: int = 0, end: int | None = None) -> None:
+        self.residual[start:end] = 0.0
+        self.may_be_lost[:, start:end] |= self.waiting[:, start:end] > 0
+        self.waiting[:, start:end] = 0
 
     def commit(self, digest: bytes) -> None:
         """The anchor went on to `digest`; what was under way and is not in that commit waits again."""
@@ -269,8 +275,8 @@ class AuditedState(FragmentState):
     on_node: Callable[[Node], None]
     may_be_misled: Callable[[], bool]
     """Whether an anchor that nobody's commit led to is no fault of this peer now."""
-    bases: list[int]
-    """Versions on which the waiting work was done."""
+    bases: Bases
+    """The same of the waiting work."""
     left: tuple[bytes, int]
 
     def audit(self, after: str) -> None:
@@ -284,19 +290,22 @@ class AuditedState(FragmentState):
     def receive_work(self, values: F32, tokens: int, steps: int, base_version: int) -> None:
         super().receive_work(values, tokens, steps, base_version)
         self.ledger.train(values.astype(np.float64))
-        self.bases.append(base_version)
+        np.minimum(self.bases, base_version, out=self.bases)
         self.audit("work arrived")
 
     def encode_work(self, sequence: int) -> Sent:
         sent = super().encode_work(sequence)
         decoded = np.empty(self.num_values, dtype=np.float32)
         self.codec.decode(sent.encoded, decoded)
-        oldest = min([*self.bases, self.version])
-        self.bases = []
+        bases, self.bases = self.bases, np.full(self.num_values, NO_WORK)
         values = decoded.astype(np.float64)
-        self.ledger.send(sequence, SentWork(values, sent.encoded, oldest, self.ledger.waiting, self.digest))
-        if sent.base_version > oldest:
-            self.blame("age", f"sent work on version {oldest} as work on version {sent.base_version}")
+        self.ledger.send(sequence, SentWork(values, sent.encoded, bases, self.ledger.waiting, self.digest))
+        start = 0
+        for num_values, part in parts_within(sent, 0, self.num_values):
+            oldest = int(bases[start : start + num_values].min())
+            if part.tokens and part.base_version > oldest:
+                self.blame("age", f"sent work on version {oldest} as work on version {part.base_version}")
+            start += num_values
         self.audit("a send")
         return sent
 
@@ -318,8 +327,10 @@ class AuditedState(FragmentState):
         self.refresh_digest()
         self.on_node(self.ledger.lineages.grow(parent, commit, self.digest, self.clock()))
         self.ledger.commit(self.digest)
-        if sent is not None and outcome[1]:
-            self.bases.append(self.ledger.sent[sent.sequence].oldest_base)
+        if sent is not None and self.rule.mode != "streaming":
+            for shard in shards:
+                if not shard.own_included:
+                    self._wait_again(sent, shard.start, shard.end)
         self.audit("a commit")
         return outcome
 
@@ -327,7 +338,7 @@ class AuditedState(FragmentState):
         sent = self.pending
         change = super().take_back()
         if sent is not None and self.ledger.keeps_accounts:
-            self.bases.append(self.ledger.sent[sent.sequence].oldest_base)
+            self._wait_again(sent, 0, self.num_values)
         self.ledger.take_back()
         self.audit("work was taken back")
         return change
@@ -356,7 +367,7 @@ class AuditedState(FragmentState):
             lineages.plant(self.version, self.lineage_tokens, self.digest, self.clock())
         if lineages.is_planted(self.digest):
             self.ledger.may_be_lost[:] = True  # nobody knows whose work is in it
-        self.bases = [min(base, self.version) for base in self.bases]
+        self.bases[self.bases != NO_WORK] = np.minimum(self.bases, self.version)[self.bases != NO_WORK]
         self.audit("an anchor was adopted")
 
     def drop_waiting(self) -> F32:
@@ -367,4 +378,17 @@ class AuditedState(FragmentState):
     def _forget_waiting(self) -> None:
         super()._forget_waiting()
         self.ledger.give_up_waiting()
-        self.bases = []
+        self.bases[:] = NO_WORK
+
+    def drop_late(self, oldest: int) -> tuple[F32, int]:
+        _, gone = without(self.waiting, self.num_values, lambda part: part.base_version < oldest)
+        change, tokens = super().drop_late(oldest)
+        for start, end in gone:
+            self.ledger.give_up_waiting(start, end)
+            self.bases[start:end] = NO_WORK
+        self.audit("a part of the work expired")
+        return change, tokens
+
+    def _wait_again(self, sent: Sent, start: int, end: int) -> None:
+        bases = self.ledger.sent[sent.sequence].bases
+        self.bases[start:end] = np.minimum(self.bases[start:end], bases[start:end])

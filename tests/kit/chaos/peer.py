@@ -50,7 +50,7 @@ from peer.network.membership.membership import (
 from peer.network.membership.run_handshake_policy import RunHandshakePolicy
 from peer.network.node.anchor_repairs import Repairs
 from peer.network.node.fragment_memory import adopt_snapshot
-from tests.kit.chaos.ledger import UNIT, AuditedState, Ledger
+from tests.kit.chaos.ledger import NO_WORK, UNIT, AuditedState, Ledger
 from tests.kit.chaos.liars import spoil
 from tests.kit.chaos.scenario import BLOCK_SIZE
 from tests.kit.network.memory_networks import named, now
@@ -228,7 +228,7 @@ class ChaosPeer:
         state = AuditedState(world.rule, self.codec, *values)
         state.blame = lambda invariant, what: self._blame(invariant, index, what)
         state.clock = now
-        state.bases = []
+        state.bases = np.full(state.num_values, NO_WORK)
         state.may_be_misled = lambda: world.checks.may_be_misled(self)
         state.on_node = lambda node: world.checks.on_node(self, index, node)
         if old is None:
@@ -239,7 +239,7 @@ class ChaosPeer:
             state.ledger.forget_process()
             state.version, state.lineage_tokens, state.digest = old.version, old.lineage_tokens, old.digest
             state.unsent_tokens, state.unsent_steps = old.unsent_tokens, old.unsent_steps
-            state.unsent_base_version = old.unsent_base_version
+            state.unsent_base_version, state.unsent_parts = old.unsent_base_version, old.unsent_parts
             state.was_sent_before = old.unsent_tokens > 0
             state.audit("the process was restarted")
         timing = RoundTiming.with_bounds(world.scenario.hard_seconds)

@@ -25,6 +25,7 @@ from averaging.outer.outer_settings import OuterRule
 from averaging.outer.own_contributions import CommittedShard
 from averaging.rounds.learned_durations import RoundTiming
 from averaging.rounds.round_machine import RoundMachine
+from averaging.wire.messages import WorkPart
 from dht.compute import Compute, compute_inline
 from dht.host import PeerId
 from peer.checkpoint.checked_files import open_new
@@ -67,7 +68,7 @@ def restored(folder: CheckpointFolder) -> list[FragmentState]:
 
 
 def facts_of(state: FragmentState) -> tuple[object, ...]:
-    unsent = (state.unsent_tokens, state.unsent_steps, state.unsent_base_version)
+    unsent = (state.unsent_tokens, state.unsent_steps, state.unsent_base_version, state.unsent_parts)
     return (state.version, state.lineage_tokens, state.digest, unsent)
 
 
@@ -93,6 +94,8 @@ def test_everything_comes_back_bit_for_bit(seed: int, unsent: tuple[int, int, in
         folder = folder_at(Path(place) / "checkpoints")
         states = states_of(seed)
         states[0].unsent_tokens, states[0].unsent_steps, states[0].unsent_base_version = unsent
+        states[1].unsent_tokens, states[1].unsent_steps, states[1].unsent_base_version = 7, 4, 2
+        states[1].unsent_parts = (WorkPart(1, 10, 4, 5), WorkPart(SIZES[1], 5, 2, 2))
         save(folder, states, totals)
         for state, found in zip(states, restored(folder), strict=True):
             assert bits_of(state) == bits_of(found)
