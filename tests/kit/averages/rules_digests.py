@@ -37,6 +37,7 @@ from averaging.signing.round_signatures import Scope, commit_statement, contribu
 from averaging.trust.mean_checks import is_wrong, suspicion
 from averaging.wire.frames import commit_digest
 from averaging.wire.messages import DIGEST_BYTES, Commit, Contribution, RosterEntry, ShardResult
+from averaging.wire.work_by_range import Waiting, with_more
 from dht.host import PeerId
 from dht.records.lineages import Side, replaces
 from tests.kit.averages.commit_log import digests as digests_of_rounds
@@ -116,6 +117,15 @@ def _outer_step() -> Iterator[object]:
     for rule in ROUNDS.values():
         overlay = overlay_of(rule, gradient, momentum, 0.25)
         yield None if overlay is None else overlay.tobytes()
+
+
+def _work_by_range() -> Iterator[object]:
+    waiting = Waiting(1000, 10, 3)
+    for number in range(12):
+        more = Waiting(100 + number, 1 + number, 3 + number % 5)
+        waiting = with_more(waiting, 20_007, more, 64 * 17 * number, min(20_007, 64 * 23 * number + 640))
+        parts = [(part.end, part.tokens, part.steps, part.base_version) for part in waiting.parts]
+        yield waiting.tokens, waiting.steps, waiting.base_version, parts
 
 
 def _errors_by_range() -> Iterator[object]:
@@ -209,6 +219,7 @@ PARTS: Final[tuple[Callable[[], Iterator[object]], ...]] = (
     _weights_and_rates,
     _combining,
     _outer_step,
+    _work_by_range,
     _errors_by_range,
     _cuts_into_shards,
     _cuts_into_fragments,
