@@ -152,7 +152,7 @@ def test_generated_pages_miss_nothing() -> None:
     assert all(f"\n## peer {name}\n" in texts["docs/reference/cli.md"] for name in command.commands)
     assert all(f"\n## `{name}`\n" in texts["docs/developer/library.md"] for name in murmuration.__all__)
     limits = texts["docs/reference/limits.md"]
-    for name, value in [("MAX_HEADER_BYTES", "162 000"), ("MAX_VERSION", "2^53"), ("MAX_DEPTH", "8")]:
+    for name, value in [("MAX_HEADER_BYTES", "162 000"), ("MAX_VERSION", "2^53"), ("MAX_SHARDS", "512")]:
         assert re.search(rf"^\| `{name}` \| {re.escape(value)} \|", limits, re.MULTILINE)
 
 

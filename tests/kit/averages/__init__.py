@@ -6,4 +6,5 @@ The files, each built on those above it:
     commit_log.py       a log of commits, applied by every peer
     robust_work.py      work of honest peers and of liars for robust combinations
     credited_rounds.py  signed rounds of four peers, and what they are worth
+    rules_digests.py    digests of what the numbered rules compute
 """
