@@ -140,7 +140,7 @@ def test_what_happens_to_a_peer_whose_network_process_is_just_started_again(kind
 def test_the_checks_notice_live_parameters_that_drift(monkeypatch):
     """With the outbox forgotten at a restart, posted work would show twice: where some was posted just before one."""
     monkeypatch.setattr(TrainerLink, "_unabsorbed", lambda self, fragment: [])
-    result = simulate(spec_of(3, 40, 4, *RESTARTS[:4], sync_every=2))
+    result = simulate(spec_of(3, 40, 4, *RESTARTS[:4], sync_every=3))
     assert any("live parameters" in sentence for sentence in result.violations)
 
 
