@@ -1,13 +1,13 @@
-"""How a member gets the results of a commit: they come by themselves, and what does not is asked for.
+"""How a member gets the results of a commit: reducers send them, and the member asks for those that are missing.
 
-Reducers send their means to the other members of the round unasked, others ask the reducer. What is missing after a
-learned time is asked of a few members of the round at once, each member beginning at another place of the roster. So
-one mean that a single member has spreads as fast as questions and answers travel. Others that have gone on from there
-are asked last, because the peers that made the commit may be gone.
+Reducers send their means to the other members of the round; peers outside the round ask the reducer. After a learned
+time a member asks a few members of the round at once for the missing results, and each member begins at a different
+place of the roster. So a mean that only one member holds spreads as fast as questions and answers travel. Peers outside
+the round that have applied the commit are asked last, because the members that made it may be gone.
 
-A try ends when the result is here, when the holder says that it has another version, when its connection is lost, or
-after a learned time of its own. That counts from the last result that this holder sent: while they keep coming, asking
-others for the rest would only send them twice.
+A try ends when the result arrives, when the holder answers that it has another version, when its connection is lost, or
+after a second learned time. That time counts from the last result that this holder sent: while results keep arriving,
+asking other holders would only transfer them twice.
 """
 
 from __future__ import annotations

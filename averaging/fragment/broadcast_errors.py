@@ -25,7 +25,7 @@ class _Part:
     error: EncodedBlocks
 
     def between(self, start: int, end: int) -> _Part:
-        """The part of it inside [start, end), in memory of its own."""
+        """Return a copy of the part inside [start, end)."""
         start, end = max(start, self.start), min(end, self.end)
         blocks = self.error.slice_blocks(start - self.start, end - start)
         return _Part(start, end, replace(blocks, scales=bytes(blocks.scales), codes=bytes(blocks.codes)))

@@ -32,7 +32,7 @@ Change = F32 | Discarded
 
 Deliver = Callable[[int, Change | None, int], None]
 """(fragment, change of the live parameters, version): must not block. The change is overwritten once it returns. None:
-what they show is no longer known; all of it is handed over anew."""
+the content of the live parameters is no longer known, so the whole fragment is delivered again."""
 
 Lend = Callable[[int], AbstractContextManager[Change]]
 """Memory with any content for a change of this fragment; it is somebody else's when the block ends."""

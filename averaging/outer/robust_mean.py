@@ -16,7 +16,7 @@ staleness times. Otherwise they would lie at the ends, and honest late work woul
 
 Everything is done in roster (PeerId) order, in float32 with sums of squares in float64, or with sums that are exact.
 One chunk of all members comes at a time, without parallel sums. So the result does not depend on arrival order or
-threads. Beside the encoded inputs, the means take log2(num_members) + 2 vectors of the shard. The others take one or
+threads. Besides the encoded inputs, the means need log2(num_members) + 2 vectors of the shard. The others need one or
 two, and at most 32 MiB of work space (`CHUNK_VALUES` values of all members together, and copies of a part of them).
 """
 

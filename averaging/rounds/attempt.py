@@ -28,7 +28,7 @@ class RoundAttempt:
         self.plan, self.planned_at, self.heard_at = plan, now, now
 
     def misses_plan(self, quorum: int) -> bool:
-        """Whether the leader's `wait` says that the round is planned and no plan came; true once in an attempt."""
+        """Return whether the leader's `wait` announces a plan that has not arrived; true once in an attempt."""
         misses = quorum == 0 and self.plan is None and not self.has_asked
         self.has_asked |= misses
         return misses

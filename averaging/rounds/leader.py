@@ -57,7 +57,7 @@ class Leading:
     tell: Callable[[Fact | WronglySigned], None] = lambda effect: None
     not_before: float = 0.0
     least_share: float = 0.0
-    """A round of no more than this share of the trainers is not followed by the others, so it is no quorum."""
+    """The quorum needs more than this share of the trainers, because the others follow no smaller round."""
     is_held: bool = False
     """It plans nothing: its owner is in another leader's plan, whose commit those who wait here will get, too."""
     attempt: int = 0
