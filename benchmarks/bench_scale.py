@@ -28,6 +28,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from averaging.codec.codec import make_codec
+from averaging.rounds.leader_ranking import next_contributors
 from averaging.rounds.learned_durations import RoundTiming
 from averaging.rounds.machine_events import (
     Apply,
@@ -48,7 +49,7 @@ from averaging.rounds.machine_events import (
 from averaging.rounds.round_machine import RoundMachine
 from averaging.signing.round_signatures import Notary, Scope
 from averaging.wire import frames
-from averaging.wire.messages import MAX_ROSTER, Commit, Contribution, Message, Offer, Result
+from averaging.wire.messages import Commit, Contribution, Message, Offer, Result
 from benchmarks.machine import machine
 from dht.host import PeerId
 
@@ -275,7 +276,7 @@ def measure(num_peers: int, num_values: int, mbit: float, seed: int) -> Row:
     void = [result for commit in swarm.commits.values() for result in commit.shards if not result.digest]
     if void or len({commit.tokens for commit in swarm.commits.values()}) != 1:
         raise RuntimeError(f"{len(void)} void results; expected a whole round")
-    if commit.tokens != 4096 * min(num_peers, MAX_ROSTER):
+    if commit.tokens != 4096 * len(next_contributors("scale", 0, 0, swarm.names)):
         raise RuntimeError(f"{commit.tokens} tokens in the commit; expected those of all contributors")
     busiest = max(swarm.leaders, key=lambda name: swarm.control_bytes[name])
     return Row(
