@@ -120,6 +120,7 @@ class Visit:
         size: Any = DESK,
         has_scripts: bool = True,
         motion: Literal["reduce", "no-preference"] = "reduce",
+        has_own_clock: bool = False,
     ) -> Page:
         context = await self._browser.new_context(
             color_scheme=scheme, viewport=size, java_script_enabled=has_scripts, reduced_motion=motion
@@ -128,6 +129,8 @@ class Visit:
         self._contexts.append(context)
         page = await context.new_page()
         self.seen.watch(page)
+        if has_own_clock:
+            await page.clock.install()
         await page.goto(self.site.url + path, wait_until="load")
         return page
 

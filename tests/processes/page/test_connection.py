@@ -19,8 +19,14 @@ def in_browser() -> Iterator[InBrowser]:
     yield from browsing()
 
 
+async def stop_clock(page: Page) -> None:
+    """Let the clock of `page`, which was opened with a clock of its own, move only when a test moves it."""
+    now_milliseconds = await page.evaluate("Date.now()")
+    await page.clock.pause_at(now_milliseconds / 1000 + 1)
+
+
 async def seconds_until_asked(page: Page, seen: Seen) -> int:
-    """By the page's clock, which stands still otherwise."""
+    """Move the stopped clock of `page` until its next request; return by how many seconds."""
     num_asked, seconds = len(seen.urls), 0
     while len(seen.urls) == num_asked:
         await page.clock.run_for(1000)
@@ -30,13 +36,13 @@ async def seconds_until_asked(page: Page, seen: Seen) -> int:
 
 def test_a_page_says_that_it_lost_its_server_and_finds_it_again(in_browser: InBrowser) -> None:
     async def check(visit: Visit) -> None:
-        page = await visit.open()
+        page = await visit.open(has_own_clock=True)
         await expect(page.locator('[data-chart="losses"] canvas')).to_be_visible()
         await visit.site.stop()
         await expect(page.locator("#connection")).to_contain_text("Connection lost")
         await expect(page.locator("body")).to_have_class("lost")
         # It asks more and more seldom, and at once when the network is there again.
-        await page.clock.install()
+        await stop_clock(page)
         await page.evaluate("dispatchEvent(new Event('online'))")
         gaps = [await seconds_until_asked(page, visit.seen) for _ in range(7)]
         assert gaps[6] >= 10 > gaps[0]
@@ -82,8 +88,8 @@ def test_an_index_leads_to_each_run_and_finds_its_server_again(in_browser: InBro
         assert manifest["start_url"] == f"{visit.site.base}/"
         # An index has no stream; it says that it lost its server, and asks more and more seldom.
         await index.close()
-        index = await visit.open()
-        await index.clock.install()
+        index = await visit.open(has_own_clock=True)
+        await stop_clock(index)
         await visit.site.stop()
         gaps = [await seconds_until_asked(index, visit.seen) for _ in range(7)]
         await expect(index.locator("#connection")).to_contain_text("Connection lost")
