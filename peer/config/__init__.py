@@ -2,6 +2,7 @@
 
 The files, each built on those above it:
 
+    retired_fields.py          fields of a run file that went, and what to use instead
     validation_sentences.py    what is wrong with a file or a flag, in sentences
     section.py                 what all sections of a manifest have in common; fields that came later
     learning_rate_schedule.py  the manifest's schedule of the inner learning rate, and the factor that follows

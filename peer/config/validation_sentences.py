@@ -14,6 +14,7 @@ from pydantic.fields import FieldInfo
 
 from dht.errors import UsageFault, reading
 from dht.regular_files import read_regular
+from peer.config.retired_fields import RETIRED_FIELDS
 
 MAX_TOML_BYTES = 1 << 20
 """Far above any run file, configuration or profile with comments; a model given by mistake is not read to its end."""
@@ -169,6 +170,8 @@ def _held_section_of(annotation: Any) -> type[BaseModel] | None:
 
 def _unknown_name(path: list[str], owner: type[BaseModel], model: type[BaseModel]) -> str:
     unknown = path[-1]
+    if (instead := RETIRED_FIELDS.get(".".join(path))) is not None:
+        return f"{'.'.join(path)} was removed; {instead}."
     prefix = ".".join(path[:-1])
     found = {name: section_of(field.annotation) for name, field in model.model_fields.items()}
     sections = {name: section for name, section in found.items() if section is not None}
