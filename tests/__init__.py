@@ -11,7 +11,7 @@ The files, each built on those above it:
     processes/  real processes on loopback, and the page in a browser
     benchmarks/ benchmarks measure what ships, and say so when they cannot
     fuzz/       decoders and commands under bytes that nobody expects
-    repo/       the repository itself: layout, documents, tiers
+    repo/       the repository itself: layout and documents
     golden/     stored output; CONTRIBUTING.md says how it is made again
     corpus/     inputs that the fuzzer ever found
 

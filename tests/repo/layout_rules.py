@@ -15,7 +15,6 @@ from tests.repo.room_table import (
     FRONT,
     GROUND,
     LIBRARY_OBJECTS,
-    MAX_LINES,
     OWN_FILES,
     PACKAGES,
     PURE_FILES,
@@ -379,14 +378,6 @@ def own_attributes(sources: Sequence[Source]) -> Iterator[str]:
                 yield f"{source.module}:{node.lineno} sets {owner}.{node.attr}: use its constructor, or call a method"
 
 
-def size(sources: Sequence[Source]) -> Iterator[str]:
-    """A file of more than 600 lines holds more than one concept."""
-    for source in sources:
-        num_lines = source.text.count("\n")
-        if num_lines > MAX_LINES:
-            yield f"{source.module} has {num_lines} lines; at most {MAX_LINES}: split it by concept"
-
-
 def names(sources: Sequence[Source]) -> Iterator[str]:
     """A file is named after what it is about."""
     for source in sources:
@@ -431,7 +422,6 @@ RULES: list[Callable[[Sequence[Source]], Iterator[str]]] = [
     own_processes,
     files_of_others,
     own_attributes,
-    size,
     names,
     one_meaning,
     mirror,

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 PACKAGES = ("dht", "averaging", "peer", "dashboard", "murmuration")
-MAX_LINES = 600
 FRONT = "murmuration"
 """Its `__init__` gives the public names."""
 GROUND = "dht"

@@ -34,7 +34,6 @@ from tests.repo.layout_rules import (
     room_of_import,
     rooms,
     safe_loading,
-    size,
     tensors_and_bytes_apart,
     torch_where_tensors_are_trained,
 )
@@ -150,7 +149,6 @@ BROKEN: list[tuple[Callable[[Sequence[Source]], Iterator[str]], dict[str, str]]]
     (own_attributes, {"peer.x": "def f(a):\n    a.count += 1"}),
     (own_attributes, {"peer.x": "def f(a, b):\n    a.one, (b.two, *c) = 1, (2, 3)"}),
     (own_attributes, {"peer.x": "def f(a):\n    del a.count"}),
-    (size, {"dht.x": "\n" * 601}),
     (names, {"averaging.utils": ""}),
     (one_meaning, {"dht.a": "class Line: ...", "peer.panel.b": "class Line: ..."}),
     (mirror, {"tests.dht.attic.test_x": ""}),

@@ -214,22 +214,6 @@ def complaints_about(line: str) -> Iterator[str]:
                 yield f"peer {name} has no {flag}"
 
 
-def crowded(text: str) -> list[str]:
-    """Lines of code blocks with a second command behind the comment of the first."""
-    lines = [line for block in code_blocks(text) for line in block.splitlines()]
-    return [line for line in lines if re.search(r"\bpeer [a-z]+\b.*#.*\bpeer [a-z]+ -", line)]
-
-
-@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)
-def test_each_command_has_a_line_of_its_own(path: Path) -> None:
-    assert not crowded(path.read_text(encoding="utf-8"))
-
-
-def test_a_reflowed_block_is_noticed() -> None:
-    assert crowded("```\npeer dashboard # here peer dashboard --host 0.0.0.0\n```")
-    assert not crowded("```\npeer dashboard # here, beside peer join\npeer dashboard --host 0.0.0.0\n```")
-
-
 COMMANDS = [(path, line) for path in DOCUMENTS if path != CHANGELOG for line in commands_in(path)]
 
 

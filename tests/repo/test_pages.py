@@ -7,11 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.kit.documents import CHANGELOG, DOCUMENTS, README, ROOT, links_in
+from tests.kit.documents import CHANGELOG, DOCUMENTS, ROOT, links_in
 
 INDEX = ROOT / "docs" / "index.md"
 MOST_COLUMNS = 120
-MOST_README_LINES = 150
 
 
 @pytest.mark.parametrize("path", [path for path in DOCUMENTS if path != CHANGELOG], ids=lambda path: path.name)
@@ -19,10 +18,6 @@ def test_lines_fit_the_column(path: Path) -> None:
     """But for rows of tables, which cannot be wrapped."""
     long = [line for line in path.read_text(encoding="utf-8").splitlines() if len(line) > MOST_COLUMNS]
     assert not [line for line in long if not line.startswith("|")]
-
-
-def test_the_readme_is_short() -> None:
-    assert len(README.read_text(encoding="utf-8").splitlines()) <= MOST_README_LINES
 
 
 def test_every_page_is_in_the_index() -> None:
