@@ -23,7 +23,7 @@ from typing import Any
 
 from benchmarks.lines.home_lines import home_lines
 from benchmarks.machine import machine
-from dht.host import Stream
+from dht.ground.host import Stream
 from dht.identity.keys import Identity
 from dht.p2pd.host import P2pdHost
 from dht.streams.upload_and_download_limits import RateLimits

@@ -26,10 +26,10 @@ from dataclasses import asdict, dataclass
 from benchmarks.machine import machine
 from benchmarks.scenes.record_swarm import QuietHost, RecordSwarm, Traffic, settle
 from dht.admission.handshake_frames import AccessRule
+from dht.ground.store import LEVEL_0_KEYS
 from dht.kademlia.dht_guards import key_id_of
 from dht.kademlia.dht_node import GLANCE_HOLDER_LIFE_SECONDS, HOLDER_LIFE_SECONDS
 from dht.records.key_levels import is_beacon, key_at, peers_key, turn_seconds
-from dht.store import LEVEL_0_KEYS
 from peer.network.membership.membership import Membership
 from peer.network.membership.run_handshake_policy import RunHandshakePolicy
 

@@ -51,7 +51,7 @@ from averaging.signing.round_signatures import Notary, Scope
 from averaging.wire import frames
 from averaging.wire.messages import Commit, Contribution, Message, Offer, Result
 from benchmarks.machine import machine
-from dht.host import PeerId
+from dht.ground.host import PeerId
 
 LATENCY_SECONDS = 0.03
 DOWNLOAD_RATIO = 5.0

@@ -28,7 +28,7 @@ from typing import Any
 from benchmarks.lines.home_lines import home_lines, numbers
 from benchmarks.machine import machine
 from benchmarks.members.real_swarm import real_swarm
-from dht.errors import DeviceFault
+from dht.ground.errors import DeviceFault
 from peer.trainer.devices.device_choice import select_device
 
 ARMS = ("apart", "same")

@@ -41,8 +41,8 @@ from dashboard.server.routes import also_below_its_base, make_app
 from dashboard.several_runs.cards import run_path
 from dashboard.several_runs.index import make_index
 from dashboard.share.page_address import path_of
-from dht.errors import LocalFault, PeerFault, UsageFault
-from dht.host import PeerId
+from dht.ground.errors import LocalFault, PeerFault, UsageFault
+from dht.ground.host import PeerId
 from dht.identity.keys import split_run_id
 from dht.observer.host_choice import HostBackend
 from dht.observer.network import ObserverEntry, observer_network

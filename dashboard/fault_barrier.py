@@ -7,7 +7,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import Final
 
-from dht.errors import LocalFault
+from dht.ground.errors import LocalFault
 
 MAX_WAIT_SECONDS: Final = 60.0
 

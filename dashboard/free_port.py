@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import socket
 
-from dht.errors import UsageFault
+from dht.ground.errors import UsageFault
 
 
 def check_free(host: str, port: int) -> None:

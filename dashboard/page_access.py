@@ -9,8 +9,8 @@ from typing import Final
 
 from aiohttp import web
 
-from dht.errors import UsageFault, reading
-from dht.regular_files import read_private
+from dht.ground.errors import UsageFault, reading
+from dht.ground.regular_files import read_private
 
 MIN_TOKEN_LENGTH: Final = 16
 """Short ones can be guessed over a network."""

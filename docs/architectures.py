@@ -16,8 +16,8 @@ from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
 
-from dht.errors import LocalFault
-from dht.quantities import count_text
+from dht.ground.errors import LocalFault
+from dht.ground.quantities import count_text
 from docs.generate import ROOT, prose, table
 from peer.trainer.hf.library_modules import tasks_of
 from peer.trainer.hf.manifest_from_config import describe_model

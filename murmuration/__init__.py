@@ -32,12 +32,12 @@ _HOMES = {
     "ModelFile": "peer.export.formats.model_reading",
     "load_export": "peer.export.formats.custom_module",
     # What goes wrong
-    "MurmurationError": "dht.errors",
-    "LocalFault": "dht.errors",
-    "UsageFault": "dht.errors",
-    "NobodyReachable": "dht.errors",
-    "Incompatible": "dht.errors",
-    "DeviceFault": "dht.errors",
+    "MurmurationError": "dht.ground.errors",
+    "LocalFault": "dht.ground.errors",
+    "UsageFault": "dht.ground.errors",
+    "NobodyReachable": "dht.ground.errors",
+    "Incompatible": "dht.ground.errors",
+    "DeviceFault": "dht.ground.errors",
 }
 """Public name -> the module that has it. Type checkers and editors read them in `__init__.pyi`."""
 

@@ -1,9 +1,9 @@
-from dht.errors import DeviceFault as DeviceFault
-from dht.errors import Incompatible as Incompatible
-from dht.errors import LocalFault as LocalFault
-from dht.errors import MurmurationError as MurmurationError
-from dht.errors import NobodyReachable as NobodyReachable
-from dht.errors import UsageFault as UsageFault
+from dht.ground.errors import DeviceFault as DeviceFault
+from dht.ground.errors import Incompatible as Incompatible
+from dht.ground.errors import LocalFault as LocalFault
+from dht.ground.errors import MurmurationError as MurmurationError
+from dht.ground.errors import NobodyReachable as NobodyReachable
+from dht.ground.errors import UsageFault as UsageFault
 from peer.config.manifest import RunManifest as RunManifest
 from peer.events.peer_events import Event as Event
 from peer.export.formats.custom_module import load_export as load_export

@@ -21,7 +21,7 @@ from peer.console.first_lines import say  # noqa: E402
 from peer.process_setup import EARLY_LOADING, put_right  # noqa: E402
 
 _INTERRUPTED = 130
-"""As `dht.errors.EXIT_INTERRUPTED`, which is not loaded yet when it is needed first."""
+"""As `dht.ground.errors.EXIT_INTERRUPTED`, which is not loaded yet when it is needed first."""
 
 
 def main() -> NoReturn:

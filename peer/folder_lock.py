@@ -17,7 +17,7 @@ import time
 import weakref
 from pathlib import Path
 
-from dht.errors import LocalFault, unwritable
+from dht.ground.errors import LocalFault, unwritable
 
 LOCK_NAME = "peer.lock"
 """In the data folder."""

@@ -8,7 +8,7 @@ import shutil
 from collections.abc import Iterable
 from pathlib import Path
 
-from dht.errors import LocalFault
+from dht.ground.errors import LocalFault
 from peer.folder_lock import LOCK_NAME, FolderLock
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from averaging.outer.fragment_layout import averages_few_buffers, build_layout, with_buffers
-from dht.quantities import count_text
+from dht.ground.quantities import count_text
 from peer.config.hf_config import checked_config
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 
-from dht.errors import UsageFault
+from dht.ground.errors import UsageFault
 from peer.installation import extra_command
 
 

@@ -10,10 +10,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from dht.errors import UsageFault
-from dht.fields import printable
+from dht.ground.errors import UsageFault
+from dht.ground.fields import printable
+from dht.ground.regular_files import read_regular, write_whole
 from dht.identity.keys import split_run_id
-from dht.regular_files import read_regular, write_whole
 from peer.folder_lock import last_use_of, told_holder_of
 from peer.user_folders import user_data_dir_here
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from dht.errors import writing
-from dht.regular_files import write_whole
+from dht.ground.errors import writing
+from dht.ground.regular_files import write_whole
 
 
 def write_secret(path: Path, content: str | bytes, advice: str = "choose another place for it") -> None:

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from dht.errors import UsageFault
+from dht.ground.errors import UsageFault
 
 DATA_DIR_NAME = "murmuration"
 OWNER_KEY_NAME = "owner.key"

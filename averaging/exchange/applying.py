@@ -28,7 +28,7 @@ from averaging.outer.own_contributions import CommittedShard
 from averaging.rounds.machine_events import Apply, ApplyFailed, Repair, ResultArrived
 from averaging.rounds.round_facts import CommitTaken, Fact, RepairNeeded, RoundCommitted, WorkLost, WorkReturned
 from averaging.wire.messages import Commit, Result, ResultRequest, VersionIs, own_entry
-from dht.host import PeerId
+from dht.ground.host import PeerId
 
 MAX_DOUBTS = 16
 """Claims of a better anchor of one fragment that are looked into at once. Keys are free, and each look opens a stream;

@@ -50,9 +50,9 @@ from averaging.wire.messages import (
     SignedInput,
     own_entry,
 )
-from dht.bounded_dictionary import Newest
-from dht.errors import PeerFault
-from dht.host import PeerId
+from dht.ground.bounded_dictionary import Newest
+from dht.ground.errors import PeerFault
+from dht.ground.host import PeerId
 
 SHARES_SECONDS = 30.0
 """For the members' answers: a shard over the slowest line that takes part, behind the shards of a round."""

@@ -10,8 +10,8 @@ from typing import Final
 from averaging.rounds.round_machine import RoundMachine
 from averaging.wire import frames
 from averaging.wire.messages import Commit, CommitRequest, Message, Offer, Plan
-from dht.allowances import Allowances
-from dht.host import PeerId
+from dht.ground.allowances import Allowances
+from dht.ground.host import PeerId
 
 QUESTIONS_AT_ONCE = 256
 """Of one remote, which are answered with commits: those of all fragments, for one that was away for some rounds."""

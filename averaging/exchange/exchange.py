@@ -27,9 +27,9 @@ from averaging.rounds.round_facts import AppliedCommit, Fact
 from averaging.trust.claim_guard import Guard
 from averaging.wire import messages
 from averaging.wire.messages import DIGEST_BYTES, HISTORY_COMMITS, Abandon, Commit, Message, Offer
-from dht.background import Background
-from dht.bounded_dictionary import Newest
-from dht.host import PeerId
+from dht.ground.bounded_dictionary import Newest
+from dht.ground.host import PeerId
+from dht.ground.tasks import Background
 
 Hear = Callable[[FragmentRuntime, PeerId, Any, memoryview, int], bool]
 """(fragment, sender, message, payload, bytes of the frame); returns whether the fragment's machine hears it too."""

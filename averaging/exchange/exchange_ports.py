@@ -19,8 +19,8 @@ from averaging.rounds.machine_events import Event
 from averaging.rounds.round_facts import Report
 from averaging.trust.claim_guard import Guard
 from averaging.wire.messages import Message
-from dht.compute import Compute
-from dht.host import PeerId
+from dht.ground.compute import Compute
+from dht.ground.host import PeerId
 
 Reduce = Callable[
     [Sequence[ShardContribution], OuterRule, Codec, int, EncodedBlocks | None],

@@ -25,7 +25,7 @@ from averaging.outer.shard_mean import Reduction
 from averaging.rounds.machine_events import ContributionArrived, ReduceShard, SendResult, ShardReduced
 from averaging.wire import frames
 from averaging.wire.messages import HISTORY_COMMITS, Contribution, Plan, Result, own_entry
-from dht.host import PeerId
+from dht.ground.host import PeerId
 
 
 class Averaging:

@@ -23,7 +23,7 @@ from averaging.exchange.exchange_ports import Context
 from averaging.fragment.runtime import FragmentRuntime
 from averaging.rounds.round_facts import DeadlineExpired
 from averaging.wire.messages import HISTORY_COMMITS, Commit, ResultRequest, VersionIs, own_entry
-from dht.host import PeerId
+from dht.ground.host import PeerId
 from dht.records.lineages import is_majority
 
 SHARED_LINE = 2.0

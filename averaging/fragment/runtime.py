@@ -13,7 +13,7 @@ from averaging.rounds.round_machine import RoundMachine
 from averaging.signing.commit_chains import Chain
 from averaging.signing.commit_log import CommitLog
 from averaging.wire.messages import DIGEST_BYTES, HISTORY_COMMITS, Commit, own_entry, own_ranges
-from dht.host import PeerId
+from dht.ground.host import PeerId
 
 NO_DIGEST = bytes(32)
 """Of a torn anchor."""

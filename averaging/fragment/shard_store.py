@@ -20,8 +20,8 @@ from averaging.outer.outer_settings import OuterRule
 from averaging.outer.own_contributions import Sent
 from averaging.outer.shard_mean import Reduction
 from averaging.wire.messages import DIGEST_BYTES, Commit, Contribution, Plan, Result, parts_within
-from dht.errors import PeerFault
-from dht.host import PeerId
+from dht.ground.errors import PeerFault
+from dht.ground.host import PeerId
 
 MAX_TIMES_GIVEN = 4
 """So often one remote gets the same result: it asks each holder again once or twice, and its line may break between."""

@@ -6,8 +6,8 @@ import asyncio
 import contextlib
 from typing import Protocol
 
-from dht.errors import PeerFault, PeerUnreachable
-from dht.host import Host, PeerId, Stream
+from dht.ground.errors import PeerFault, PeerUnreachable
+from dht.ground.host import Host, PeerId, Stream
 
 OPEN_SECONDS = 15.0
 """To open a stream: a relayed dial with hole punching takes up to 10 s; longer means nobody is there."""

@@ -26,12 +26,12 @@ from averaging.lanes.line_capacity import UploadRate
 from averaging.wire import frames
 from averaging.wire.field_checks import Limits
 from averaging.wire.messages import Message
-from dht.allowances import Allowances
-from dht.errors import PeerFault, PeerUnreachable
-from dht.host import Host, PeerId, Stream
+from dht.ground.allowances import Allowances
+from dht.ground.errors import PeerFault, PeerUnreachable
+from dht.ground.host import Host, PeerId, Stream
+from dht.ground.tasks import end_tasks
 from dht.streams.streams_per_remote import StreamCounts
 from dht.streams.upload_and_download_limits import Pace
-from dht.task_ending import end_tasks
 
 ROUND_PROTOCOL = "/murmuration/round/4"
 SLOWEST_BYTES_PER_SECOND = 16_000

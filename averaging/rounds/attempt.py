@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from averaging.wire.messages import MAX_ROSTER, Plan
-from dht.host import PeerId
+from dht.ground.host import PeerId
 
 
 @dataclass

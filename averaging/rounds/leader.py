@@ -17,7 +17,7 @@ from averaging.rounds.presence import most_newcomers
 from averaging.rounds.round_facts import DeadlineExpired, Fact, QuorumAwaited
 from averaging.signing.round_signatures import Notary
 from averaging.wire import messages
-from dht.host import PeerId
+from dht.ground.host import PeerId
 
 GRACE_OF_INTERVAL = 0.7
 """Longest grace window as a share of the time between two own sends; the rest is left for the transfer."""

@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable
 from functools import lru_cache
 
 from averaging.wire.messages import MAX_ROSTER
-from dht.host import PeerId
+from dht.ground.host import PeerId
 
 USUAL_TURN = MAX_ROSTER - 32
 """Trainers of one turn, in the mean: hashes spread unevenly, and one turn in fifty has more than a roster."""

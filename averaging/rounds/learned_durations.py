@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from averaging.rounds.duration_statistics import LearnedPace, LinkDeadlines
-from dht.host import PeerId
+from dht.ground.host import PeerId
 
 HEARTBEAT_SECONDS = 1.0
 """A waiting leader says so this often: a member may then call a few missed ones silence, however long rounds take."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from averaging.rounds.round_facts import Effect
 from averaging.wire.messages import Commit, Message, Offer, Plan, Result
-from dht.host import PeerId
+from dht.ground.host import PeerId
 
 # ------------------------------------------------------------------------------------------------- events, in
 

@@ -20,7 +20,7 @@ from collections.abc import Collection, Iterable, Sequence
 from functools import lru_cache
 
 from averaging.wire.messages import Commit, Plan
-from dht.host import PeerId
+from dht.ground.host import PeerId
 
 DIRECT = 64
 """Members to which a leader sends its plan and commit itself: 1 MB for 64. A second hop of both takes a third of a

@@ -25,8 +25,8 @@ from typing import NamedTuple
 
 from averaging.wire.frames import once_per_commit
 from averaging.wire.messages import KEPT_COMMITS, Commit
-from dht.bounded_dictionary import Newest
-from dht.host import PeerId
+from dht.ground.bounded_dictionary import Newest
+from dht.ground.host import PeerId
 
 COUNTED_COMMITS = KEPT_COMMITS
 """Rounds, and not seconds: a run may have one in half an hour. A member that vanished stops counting after them."""

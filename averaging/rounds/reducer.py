@@ -14,7 +14,7 @@ from averaging.rounds.learned_durations import RoundTiming
 from averaging.rounds.machine_events import ReduceShard
 from averaging.rounds.round_facts import DeadlineExpired, Effect
 from averaging.wire.messages import Plan
-from dht.host import PeerId
+from dht.ground.host import PeerId
 
 Key = tuple[int, PeerId, int]
 """(attempt, leader, shard): what one member averages for one plan."""

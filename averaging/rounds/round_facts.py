@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from averaging.wire.messages import Commit
-from dht.host import PeerId
-from dht.quantities import bytes_text, count_text, plural, seconds_text, short_peer
+from dht.ground.host import PeerId
+from dht.ground.quantities import bytes_text, count_text, plural, seconds_text, short_peer
 
 COUNTED: Final = "tokens"
 """What work is counted in unless the run says otherwise: of a model that sorts, each `tokens` is one of "examples"."""

@@ -50,7 +50,7 @@ from averaging.wire.messages import (
     Wait,
     next_attempt,
 )
-from dht.host import PeerId
+from dht.ground.host import PeerId
 
 MAX_REDIRECTS = 2
 """At one version. Then a leader is asked to lead nevertheless, and one that sends its members on again is given up."""

@@ -25,7 +25,7 @@ from typing import Final, NamedTuple
 
 from averaging.wire.frames import commit_digest_whole
 from averaging.wire.messages import DIGEST_BYTES, Commit
-from dht.host import PeerId
+from dht.ground.host import PeerId
 
 MAX_SHARE_MILLI: Final = 2**50
 """The most thousandths of a token that one commit credits one machine with: 10^12 tokens, a year of a large cluster.

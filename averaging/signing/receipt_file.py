@@ -20,9 +20,9 @@ from averaging.signing.round_signatures import Checker, Scope, Verify
 from averaging.wire import frames
 from averaging.wire.field_checks import Limits
 from averaging.wire.messages import Commit
-from dht.errors import PeerFault
-from dht.fields import pack
-from dht.host import PeerId
+from dht.ground.errors import PeerFault
+from dht.ground.fields import pack
+from dht.ground.host import PeerId
 
 MAX_LINE_BYTES: Final = 256 * 1024
 """The largest commit takes 215 kB in base64, and its readable fields 30 kB."""

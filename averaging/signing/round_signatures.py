@@ -28,8 +28,8 @@ from averaging.wire.messages import (
     ShardResult,
     WorkPart,
 )
-from dht.fields import pack
-from dht.host import PeerId
+from dht.ground.fields import pack
+from dht.ground.host import PeerId
 
 SHARD_DOMAIN = b"murmuration shard result\0"
 COMMIT_DOMAIN = b"murmuration commit\0"

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Protocol
 
 from averaging.transfer.messages import Header
-from dht.host import PeerId
+from dht.ground.host import PeerId
 
 
 class ChunkQueue:

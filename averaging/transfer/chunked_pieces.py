@@ -12,8 +12,8 @@ from averaging.finite_values import all_finite
 from averaging.transfer.chunk_assignment import KeptChunks
 from averaging.transfer.messages import Header, chunks_of
 from averaging.transfer.snapshots import Snapshot
-from dht.errors import PeerFault
-from dht.host import PeerId
+from dht.ground.errors import PeerFault
+from dht.ground.host import PeerId
 
 
 class ChunkedPiece(Protocol):

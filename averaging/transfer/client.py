@@ -27,9 +27,9 @@ from averaging.transfer.snapshots import Snapshot
 from averaging.wire import frames
 from averaging.wire.field_checks import MAX_HEADER_BYTES, Limits
 from averaging.wire.messages import KEPT_COMMITS, Commit
-from dht.errors import PeerFault, PeerUnreachable
-from dht.fields import pack
-from dht.host import Host, PeerId, Stream
+from dht.ground.errors import PeerFault, PeerUnreachable
+from dht.ground.fields import pack
+from dht.ground.host import Host, PeerId, Stream
 from dht.records.lineages import MAX_ANCHOR_VERSION
 
 MAX_COMMITS_BYTES = (KEPT_COMMITS + 1) * (MAX_HEADER_BYTES + 8)

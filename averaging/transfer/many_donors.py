@@ -19,10 +19,9 @@ from averaging.transfer.chunk_assignment import ChunkQueue
 from averaging.transfer.chunked_pieces import ChunkedPiece
 from averaging.transfer.client import ChunkStream
 from averaging.transfer.messages import FRAME_SECONDS, MAX_RANGE_CHUNKS, QUEUE_SECONDS
-from dht.errors import PeerFault, PeerUnreachable
-from dht.host import Host, PeerId
-from dht.task_ending import end_tasks
-from dht.waiting import set_within
+from dht.ground.errors import PeerFault, PeerUnreachable
+from dht.ground.host import Host, PeerId
+from dht.ground.tasks import end_tasks, set_within
 
 DONORS_AT_ONCE = 6
 """Home lines take five to ten times faster than they send: six donors fill one joiner's line."""

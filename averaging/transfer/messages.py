@@ -34,9 +34,9 @@ import numpy as np
 
 from averaging.arrays import F32
 from averaging.outer.outer_step import DIGEST_CHUNK_BYTES, digest_of_chunks
-from dht.errors import PeerFault, PeerUnreachable
-from dht.fields import pack
-from dht.host import PeerId
+from dht.ground.errors import PeerFault, PeerUnreachable
+from dht.ground.fields import pack
+from dht.ground.host import PeerId
 from dht.records.lineages import MAX_LINEAGE_TOKENS
 
 STATE_PROTOCOL = "/murmuration/state/2"

@@ -32,10 +32,10 @@ from averaging.transfer.messages import (
     unpack,
 )
 from averaging.wire import frames as wire
-from dht.compute import Compute, compute_inline
-from dht.errors import PeerFault, PeerUnreachable
-from dht.fields import pack
-from dht.host import Host, PeerId, Stream
+from dht.ground.compute import Compute, compute_inline
+from dht.ground.errors import PeerFault, PeerUnreachable
+from dht.ground.fields import pack
+from dht.ground.host import Host, PeerId, Stream
 from dht.streams.fair_turns import FairTurns, NoTurn, Turn
 from dht.streams.streams_per_remote import StreamCounts
 

@@ -21,8 +21,8 @@ from averaging.codec.digests import digest_of
 from averaging.outer.outer_step import DIGEST_CHUNK_BYTES
 from averaging.transfer.messages import FRAME_SECONDS, chunks_of
 from averaging.wire.messages import Commit
-from dht.compute import Compute, compute_inline
-from dht.host import PeerId
+from dht.ground.compute import Compute, compute_inline
+from dht.ground.host import PeerId
 
 HOLD_SECONDS = 30.0
 """As long as a joiner may take for one chunk; then it has given up."""

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from dht.bounded_dictionary import Newest
-from dht.host import PeerId
+from dht.ground.bounded_dictionary import Newest
+from dht.ground.host import PeerId
 
 WINDOW_SECONDS = 1800.0
 """Longer than work waits for its round in any run that was measured. A speed counts for this long, up to twice that."""

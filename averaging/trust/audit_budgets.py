@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 
-from dht.bounded_dictionary import Newest
-from dht.host import PeerId
+from dht.ground.bounded_dictionary import Newest
+from dht.ground.host import PeerId
 
 OWN_BUDGET, BUDGET = 8.0, 12.0
 """Audits of one fragment that a member may begin at once, or have others begin by accusing. And requests of one auditor

@@ -34,10 +34,10 @@ from averaging.trust.failed_commits import FailedCommits
 from averaging.trust.leader_trust import Leaders
 from averaging.wire.frames import commit_digest
 from averaging.wire.messages import Commit, Message, Offer, Plan, RosterEntry, VersionIs
-from dht.bounded_dictionary import Newest
-from dht.errors import PeerFault
-from dht.host import PeerId
-from dht.sleep_detection import Wakefulness
+from dht.ground.bounded_dictionary import Newest
+from dht.ground.errors import PeerFault
+from dht.ground.host import PeerId
+from dht.ground.sleep_detection import Wakefulness
 
 SUCCESSION_OF_PACE = 0.2
 """Versions follow each other about once in the time between two own sends; much faster ones were waiting elsewhere."""

@@ -13,7 +13,7 @@ from collections.abc import Hashable
 from dataclasses import dataclass, field
 from typing import Literal
 
-from dht.host import PeerId
+from dht.ground.host import PeerId
 
 Offence = Literal[
     "malformed",

@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 
 from averaging.rounds.learned_durations import RoundTiming
 from averaging.wire.messages import MAX_ROSTER, Commit, own_entry
-from dht.host import PeerId
+from dht.ground.host import PeerId
 
 HOSTILE_SHARE = 0.25
 """Of the trainers: so many together close no round that is followed. Honest rounds of slow and distant peers have been

@@ -11,7 +11,7 @@ from dataclasses import dataclass, fields
 from functools import lru_cache
 from typing import Any, get_type_hints
 
-from dht.host import PeerId
+from dht.ground.host import PeerId
 
 FRAME_HEAD_BYTES = 5
 """Wire version and header length."""

@@ -36,9 +36,9 @@ from averaging.wire.messages import (
     Work,
 )
 from averaging.wire.work_by_range import is_whole
-from dht.bounded_dictionary import Newest
-from dht.errors import PeerFault
-from dht.host import PeerId
+from dht.ground.bounded_dictionary import Newest
+from dht.ground.errors import PeerFault
+from dht.ground.host import PeerId
 
 WIRE_VERSION = 4
 """First byte of every round message."""

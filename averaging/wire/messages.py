@@ -22,7 +22,7 @@ from averaging.wire.field_checks import (
     structure,
     text,
 )
-from dht.host import PeerId
+from dht.ground.host import PeerId
 from dht.records.lineages import MAX_LINEAGE_TOKENS, MAX_VERSION
 
 MAX_ROSTER = 256

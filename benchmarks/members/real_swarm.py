@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.members.member_process import MemberProcess
-from dht.errors import UsageFault
+from dht.ground.errors import UsageFault
 from tests.kit.processes.process_swarm import LOOPBACK, ProcessSwarm, process_swarm
 
 RUN = """

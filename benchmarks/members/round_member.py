@@ -44,7 +44,7 @@ from averaging.signing.round_signatures import Notary, Scope
 from averaging.trust.claim_guard import Guard, GuardPorts
 from averaging.wire.messages import DIGEST_BYTES
 from dht.admission.handshake_frames import AccessRule
-from dht.host import PeerId
+from dht.ground.host import PeerId
 from dht.identity.keys import Identity, verify
 from dht.p2pd.host import P2pdHost
 from peer.config.averaging_rules import codec_of, limits_of, rule_of

@@ -15,8 +15,8 @@ from typing import Any
 
 from averaging.lanes.handshake import OPEN_SECONDS
 from dht.admission.handshake_frames import AccessRule
-from dht.errors import PeerFault, PeerUnreachable
-from dht.host import PeerId, Stream
+from dht.ground.errors import PeerFault, PeerUnreachable
+from dht.ground.host import PeerId, Stream
 from dht.identity.keys import Identity
 from dht.p2pd.daemon import DaemonOptions
 from dht.p2pd.fresh_dial import dial_freshly

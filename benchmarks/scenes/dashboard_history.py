@@ -21,7 +21,7 @@ from dashboard.history.writing import load, prepare, write
 from dashboard.history_facts import HistoryPoint
 from dashboard.observe.dashboard_state import DashboardState, fold
 from dashboard.observe.listed_peers import Look
-from dht.host import PeerId
+from dht.ground.host import PeerId
 from tests.kit.dashboard.records import NOW, PEERS, RUN_ID, empty_state, record_of
 
 MEMBERS = 16

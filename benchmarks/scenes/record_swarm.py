@@ -14,7 +14,8 @@ from unittest.mock import patch
 from hivemind.dht.routing import DHTID
 from hivemind.p2p import P2PContext, P2PHandlerError, PeerID
 
-from dht.host import PeerId
+from dht.ground.host import PeerId
+from dht.ground.store import PeerKey
 from dht.identity.keys import Identity, make_run_id
 from dht.kademlia import dht_node
 from dht.kademlia.dht_guards import key_id_of, node_id_of, pack_value
@@ -23,7 +24,6 @@ from dht.kademlia.dht_store import HivemindStore
 from dht.records.key_levels import MAX_LEVEL, is_beacon, key_at, level_for, num_keys, peers_key, turn_seconds
 from dht.records.peer_record import PeerRecord, RoundTimes, encode_peer_record
 from dht.records.signature_cache import VerifiedRecords
-from dht.store import PeerKey
 
 NUM_RANDOM_CONTACTS = 120
 NUM_NEAR_CONTACTS = 20

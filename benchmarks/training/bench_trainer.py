@@ -39,7 +39,7 @@ import torch
 from torch import nn
 
 from benchmarks.machine import machine
-from dht.errors import LocalFault
+from dht.ground.errors import LocalFault
 from dht.records.signed_manifest import decode_run_record
 from peer.config.manifest import RunManifest
 from peer.config.model_shapes import layout_of, trained_parameters

@@ -34,7 +34,7 @@ from averaging.signing.round_signatures import Notary, Scope
 from averaging.transfer.client import fetch_digest
 from averaging.wire import frames
 from averaging.wire.messages import Result, RosterEntry
-from dht.errors import PeerFault
+from dht.ground.errors import PeerFault
 from dht.identity.keys import Identity, verify
 from dht.records.peer_record import PeerRecord, decode_peer_record, encode_peer_record
 from peer.config.averaging_rules import codec_of, limits_of

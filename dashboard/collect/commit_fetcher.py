@@ -14,8 +14,8 @@ from dashboard.credit.credited_members import CommitCredit, checker_of
 from dashboard.history.history import History
 from dashboard.history.writing import CheckCommit
 from dashboard.observe.dashboard_state import DashboardState
-from dht.errors import PeerFault
-from dht.host import Host, PeerId
+from dht.ground.errors import PeerFault
+from dht.ground.host import Host, PeerId
 from dht.identity.keys import verify
 from dht.observer.network import ObserverEntry
 from dht.records.signed_manifest import RunRecord, decode_run_record

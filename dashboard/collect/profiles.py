@@ -10,10 +10,10 @@ from typing import Final
 from dashboard.history.history import History
 from dashboard.history_facts import ProfileFacts
 from dashboard.observe.strangers_words import label_text
-from dht.errors import LocalFault, PeerFault
+from dht.ground.errors import LocalFault, PeerFault
+from dht.ground.store import RecordStore
 from dht.records.peer_record import MAX_LABEL_LENGTH
 from dht.records.profiles import Profile, decode_profile
-from dht.store import RecordStore
 
 READ_SECONDS: Final = 20.0
 """A hidden name is out of sight within this time and the next look."""

@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Final
 
 from dashboard.history_facts import Picture
-from dht.errors import LocalFault, PeerFault
-from dht.host import Host, PeerId
+from dht.ground.errors import LocalFault, PeerFault
+from dht.ground.host import Host, PeerId
+from dht.ground.regular_files import read_regular
 from dht.observer.network import ObserverEntry
 from dht.records.signed_manifest import RunRecord
-from dht.regular_files import read_regular
 
 MAX_BYTES: Final = 512 * 1024
 """As a manifest allows; a page holds no more of it."""

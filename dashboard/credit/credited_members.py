@@ -10,8 +10,8 @@ from averaging.signing.commit_credit import CreditedRound, round_of
 from averaging.signing.receipt_file import ReceiptFault, RunFrame, commit_of, open_receipt
 from averaging.signing.round_signatures import Verify
 from averaging.wire.messages import Commit
-from dht.errors import PeerFault
-from dht.host import PeerId
+from dht.ground.errors import PeerFault
+from dht.ground.host import PeerId
 
 BYTES_PER_GRADIENT: Final = 4
 """Plain data-parallel training sends float32 gradients."""

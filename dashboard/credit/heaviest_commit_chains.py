@@ -17,7 +17,7 @@ from typing import Literal
 from averaging.signing.commit_credit import CreditedRound, Lineage, Link, MachineShare, with_shares_of
 from dashboard.credit.credited_members import CommitCredit
 from dashboard.credit.known_versions import KnownVersions
-from dht.host import PeerId
+from dht.ground.host import PeerId
 
 Outcome = Literal["new", "known", "crowded"]
 """`known`: it says nothing new; `crowded`: there are too many heavier ones of this version."""

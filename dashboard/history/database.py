@@ -18,8 +18,8 @@ from typing import Any, Final
 
 import aiosqlite
 
-from dht.errors import LocalFault, UsageFault, reading
-from dht.regular_files import open_regular
+from dht.ground.errors import LocalFault, UsageFault, reading
+from dht.ground.regular_files import open_regular
 
 MEMORY: Final = ":memory:"
 """SQLite's own name for a database without a file."""

@@ -53,7 +53,7 @@ from dashboard.history_facts import (
 )
 from dashboard.observe.dashboard_state import DashboardState
 from dashboard.people.people_news import Feed
-from dht.errors import LocalFault
+from dht.ground.errors import LocalFault
 from dht.records.profiles import contributor_id_of
 
 WRITE_SECONDS: Final = 1.0

@@ -31,7 +31,7 @@ from dashboard.history_facts import (
     RoundFacts,
     WrittenText,
 )
-from dht.host import PeerId
+from dht.ground.host import PeerId
 
 DIGITS = 6
 """Significant ones of a stored rate or loss."""

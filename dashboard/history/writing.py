@@ -44,7 +44,7 @@ from dashboard.history.rows import (
 from dashboard.history.thinned_curves import mean_point
 from dashboard.history_facts import ChartMark, Condition, Gap, HistoryPoint, MissingRounds, ModelSample, PeopleNews
 from dashboard.observe.listed_peers import MAX_PEERS
-from dht.errors import UsageFault
+from dht.ground.errors import UsageFault
 
 PAGE_BYTES: Final = 4096
 LOAD_ROWS: Final = 1000

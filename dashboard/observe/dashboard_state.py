@@ -17,7 +17,7 @@ from dashboard.observe.listed_peers import Look, PeerRow, merge_peers
 from dashboard.observe.round_timeline import Lanes, merge_lanes
 from dashboard.observe.run_phase import Phase, phase_with_peers, phase_without_peers
 from dashboard.observe.shown_manifest import ShownManifest
-from dht.host import PeerId
+from dht.ground.host import PeerId
 from dht.identity.join_link import JoinLink, join_link
 from dht.records.peer_record import PeerRecord
 from peer import run_clock

@@ -9,7 +9,7 @@ from typing import Final
 from dashboard.history_facts import Condition
 from dashboard.observe.shown_manifest import ANNOUNCE_SECONDS, ShownManifest
 from dashboard.observe.strangers_words import label_text
-from dht.host import PeerId
+from dht.ground.host import PeerId
 from dht.records.peer_record import MAX_LABEL_LENGTH, MAX_SOFTWARE_LENGTH, PeerRecord
 
 MAX_PEERS: Final = 2500

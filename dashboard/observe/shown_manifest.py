@@ -11,8 +11,8 @@ from typing import Any, Final, TypeVar
 from urllib.parse import urlsplit
 
 from dashboard.observe.strangers_words import label_text
-from dht.errors import MurmurationError
-from dht.quantities import words_text
+from dht.ground.errors import MurmurationError
+from dht.ground.quantities import words_text
 from dht.records.signed_manifest import RunRecord
 from peer.config.access_sections import MAX_NOTE_LENGTH, MAX_NOTES
 from peer.config.data_source import HUB, LIBRARY, WEB, needs_own, reads_bytes

@@ -5,7 +5,7 @@ from __future__ import annotations
 import unicodedata
 from typing import Final
 
-from dht.fields import clean_text
+from dht.ground.fields import clean_text
 
 MAX_MARKS: Final = 2
 """Combining marks on one letter: enough for every living script, too few to paint over the neighbouring rows."""

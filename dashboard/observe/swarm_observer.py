@@ -14,12 +14,12 @@ from dashboard.observe.dashboard_state import DashboardState, fold
 from dashboard.observe.join_addresses import JoinRule, join_addresses, with_later
 from dashboard.observe.listed_peers import Look
 from dashboard.observe.shown_manifest import ShownManifest, run_facts
-from dht.errors import LocalFault, PeerFault
+from dht.ground.errors import LocalFault, PeerFault
+from dht.ground.store import RecordStore
 from dht.records.key_levels import Levels
 from dht.records.peer_record import PeerRecord, decode_peer_record
 from dht.records.signature_cache import VerifiedRecords
 from dht.records.signed_manifest import RunRecord, decode_run_record
-from dht.store import RecordStore
 
 LOOK_SECONDS: Final = 2.0
 """Between two looks. Peers renew their records every ten seconds or so. A look costs a few KiB, and in a swarm of

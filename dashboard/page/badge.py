@@ -10,8 +10,8 @@ from typing import Final
 from dashboard.history_facts import ContributorRow
 from dashboard.observe.dashboard_state import DashboardState
 from dashboard.page.number_formats import TEMPLATES, whole_text
+from dht.ground.quantities import count_text, plural
 from dht.identity.speakable import speakable_name
-from dht.quantities import count_text, plural
 
 MAX_TEXT_LENGTH: Final = 40
 _NARROW: Final = "ijlI.,:;'|!1 ftr()"

@@ -1,4 +1,4 @@
-"""Numbers and times as text, beside those of `dht.quantities`, and the templates in which all of them are filters."""
+"""Numbers and times as text, beside `dht.ground.quantities`, and the templates that have them all as filters."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from urllib.parse import quote
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
+from dht.ground.quantities import bit_rate_text, bytes_text, count_text, plural, seconds_text, short_peer, words_text
 from dht.identity.join_link import SCHEME
 from dht.identity.speakable import speakable_name
-from dht.quantities import bit_rate_text, bytes_text, count_text, plural, seconds_text, short_peer, words_text
 from peer.dates import day_text, short_day, until_text
 
 _AGE: Final = re.compile(r'(<span class="age" data-at="([0-9.]+)">)(?=</span>)')

@@ -13,8 +13,8 @@ from dashboard.history_facts import AgeAt, FragmentAges, HistoryView, RoundFacts
 from dashboard.observe.dashboard_state import DashboardState
 from dashboard.observe.round_timeline import Lanes
 from dashboard.page.lone_rounds import num_lone
+from dht.ground.quantities import plural, seconds_text
 from dht.identity.speakable import speakable_name
-from dht.quantities import plural, seconds_text
 from dht.records.peer_record import RoundTimes
 
 MAX_LANES: Final = 16

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from dashboard.history_facts import TaskScore
-from dht.quantities import count_text
+from dht.ground.quantities import count_text
 
 WIDTH: Final = 320
 HEIGHT: Final = 110

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from dashboard.history_facts import DayOfWork
-from dht.quantities import plural, words_text
+from dht.ground.quantities import plural, words_text
 
 SECONDS_PER_DAY: Final = 86_400
 ROUNDS: Final = (1, 10, 100, 1000, 10_000, 100_000)

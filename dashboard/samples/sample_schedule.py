@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from dashboard.history_facts import ModelSample
-from dht.errors import UsageFault
+from dht.ground.errors import UsageFault
 
 EVERY_SECONDS: Final = 3600.0
 MIN_SECONDS: Final = 20.0

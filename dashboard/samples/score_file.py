@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from dashboard.history_facts import TaskScore
 from dashboard.observe.strangers_words import label_text
 from dashboard.samples.answer_check import Count
-from dht.regular_files import read_regular
+from dht.ground.regular_files import read_regular
 
 LOOK_SECONDS: Final = 10.0
 MAX_FILE_BYTES: Final = 4 << 20

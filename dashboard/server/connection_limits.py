@@ -22,7 +22,7 @@ from typing import Any, Final, cast
 
 from aiohttp import web
 
-from dht.bounded_dictionary import Newest
+from dht.ground.bounded_dictionary import Newest
 
 MAX_RESERVED: Final = 256
 """Descriptors that stay for the history, the network to the swarm (`dht.pylibp2p.connections.MAX_CONNECTIONS`) and

@@ -23,7 +23,7 @@ from dashboard.server.conditional_answers import Body, encoded
 from dashboard.server.connection_limits import Doors, own_limits
 from dashboard.server.live_updates import Live
 from dashboard.share.card_cache import CardCache
-from dht.bounded_dictionary import Newest
+from dht.ground.bounded_dictionary import Newest
 
 MAX_ANSWERS: Final = 64
 """Kept until the next look; each has at most a few hundred rows."""

@@ -24,8 +24,8 @@ from dashboard.server.handler_context import SITE, Site, html_answer, problem
 from dashboard.share.card_cache import TooManyCards
 from dashboard.share.card_text import Card
 from dashboard.share.page_address import is_for_others, origin_of
+from dht.ground.quantities import plural, words_text
 from dht.identity.speakable import speakable_name
-from dht.quantities import plural, words_text
 
 BADGE_SECONDS: Final = 60
 """How long caches may show an old badge or card."""

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from dht.admission.tickets import MAX_PASS_BYTES
-from dht.fields import check_bytes, pack, unpack
-from dht.host import PeerId
+from dht.ground.fields import check_bytes, pack, unpack
+from dht.ground.host import PeerId
 from dht.identity.keys import SIGNATURE_BYTES, Identity, verify
 
 MAX_PROOF_BYTES: Final = 512

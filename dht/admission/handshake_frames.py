@@ -14,9 +14,9 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any, Final, Literal
 
 from dht.admission.dated_proofs import MAX_PROOF_BYTES
-from dht.errors import PeerFault
-from dht.fields import check_bytes, check_choice, check_text, check_whole, clean_text, pack, unpack
-from dht.host import PeerId
+from dht.ground.errors import PeerFault
+from dht.ground.fields import check_bytes, check_choice, check_text, check_whole, clean_text, pack, unpack
+from dht.ground.host import PeerId
 from dht.records.peer_record import MAX_RUN_ID_LENGTH, MAX_SOFTWARE_LENGTH
 from dht.records.signed_manifest import MANIFEST_HASH_BYTES
 

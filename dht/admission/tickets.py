@@ -13,9 +13,9 @@ import hashlib
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
-from dht.errors import UsageFault
-from dht.fields import check_bytes, check_choice, check_text, pack, unpack
-from dht.host import PeerId
+from dht.ground.errors import UsageFault
+from dht.ground.fields import check_bytes, check_choice, check_text, pack, unpack
+from dht.ground.host import PeerId
 from dht.identity import keys
 from dht.identity.multiaddr import parse_peer_multiaddr
 from dht.records.peer_record import MAX_RUN_ID_LENGTH

@@ -17,7 +17,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from dht.errors import UsageFault
+from dht.ground.errors import UsageFault
 from dht.identity.keys import FINGERPRINT_LENGTH, PEER_ID_LENGTH, split_run_id
 from dht.identity.multiaddr import Multiaddr, parse_multiaddr, parse_peer_multiaddr
 

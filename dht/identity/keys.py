@@ -23,9 +23,9 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
 
-from dht.errors import UsageFault, reading, unwritable
-from dht.host import PeerId
-from dht.regular_files import read_private, write_new
+from dht.ground.errors import UsageFault, reading, unwritable
+from dht.ground.host import PeerId
+from dht.ground.regular_files import read_private, write_new
 
 PUBLIC_KEY_BYTES = 32
 SIGNATURE_BYTES = 64

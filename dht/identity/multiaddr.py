@@ -14,9 +14,9 @@ from typing import Final
 
 import base58
 
-from dht.delimited import decode_varint, delimited, encode_varint
-from dht.errors import UsageFault
-from dht.host import PeerId
+from dht.ground.delimited import decode_varint, delimited, encode_varint
+from dht.ground.errors import UsageFault
+from dht.ground.host import PeerId
 from dht.identity.keys import public_key_of
 
 MAX_MULTIADDR_LENGTH: Final = 1024

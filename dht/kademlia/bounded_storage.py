@@ -14,7 +14,7 @@ from hivemind.dht.routing import DHTID
 from hivemind.dht.storage import DictionaryDHTValue
 from hivemind.utils.timed_storage import ValueWithExpiration
 
-from dht.store import MAX_ENTRIES_PER_DICTIONARY
+from dht.ground.store import MAX_ENTRIES_PER_DICTIONARY
 
 MAX_KEYS: Final = 1024
 """Dictionaries and values that a member keeps for others."""

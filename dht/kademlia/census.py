@@ -7,12 +7,12 @@ import time
 from collections import Counter
 from typing import Final
 
-from dht.errors import PeerFault
+from dht.ground.errors import PeerFault
+from dht.ground.store import PeerKey, RecordStore
 from dht.records.key_levels import PUBLISH_SHARE, num_keys
 from dht.records.peer_record import PeerRecord, claimed_level, decode_peer_record
 from dht.records.signature_cache import VerifiedRecords
 from dht.records.swarm_view import SwarmView
-from dht.store import PeerKey, RecordStore
 
 KEYS_AT_ONCE: Final = 16
 """Requests in flight together; a dictionary takes tens of kilobytes."""

@@ -27,11 +27,11 @@ from hivemind.utils import MSGPackSerializer
 
 from dht.admission.admission import Admission, NotAdmitted
 from dht.admission.dated_proofs import nonce_of
-from dht.allowances import Allowances
-from dht.bounded_dictionary import Newest
-from dht.errors import PeerFault, UsageFault
-from dht.fields import pack, unpack
-from dht.host import PeerId
+from dht.ground.allowances import Allowances
+from dht.ground.bounded_dictionary import Newest
+from dht.ground.errors import PeerFault, UsageFault
+from dht.ground.fields import pack, unpack
+from dht.ground.host import PeerId
 from dht.identity.keys import peer_id_of_bytes
 from dht.kademlia.bounded_storage import MAX_DICTIONARY_BYTES
 from dht.records.key_levels import keys_for, peers_key, shard_of

@@ -23,9 +23,9 @@ from hivemind.proto import dht_pb2
 from hivemind.utils.logging import use_hivemind_log_handler
 
 from dht.admission.admission import Admission
-from dht.bounded_dictionary import Newest
-from dht.clocks import steady_seconds
-from dht.errors import LocalFault, words_of
+from dht.ground.bounded_dictionary import Newest
+from dht.ground.clocks import steady_seconds
+from dht.ground.errors import LocalFault, words_of
 from dht.kademlia.bounded_storage import BoundedStorage
 from dht.kademlia.dht_guards import Gate, SignedRecords, node_id_of
 from dht.kademlia.rpc import RpcTransport, StreamHost, open_line

@@ -23,8 +23,9 @@ from hivemind.p2p import PeerID
 from hivemind.utils import MSGPackSerializer
 
 from dht.admission.admission import Admission
-from dht.errors import LocalFault, PeerFault, PeerUnreachable, UsageFault, words_of
-from dht.host import PeerId
+from dht.ground.errors import LocalFault, PeerFault, PeerUnreachable, UsageFault, words_of
+from dht.ground.host import PeerId
+from dht.ground.store import LEVEL_0_KEYS, NUM_HOLDERS_READ, NUM_PEER_SHARDS, PeerKey
 from dht.identity.multiaddr import parse_peer_multiaddr
 from dht.kademlia.dht_guards import SignedRecords, key_id_of, pack_value, unpack_value
 from dht.kademlia.dht_node import (
@@ -41,7 +42,6 @@ from dht.p2pd.host import P2pdHost
 from dht.records.key_levels import key_at, peers_key, shard_of
 from dht.records.profiles import profiles_key
 from dht.records.signed_manifest import run_key
-from dht.store import LEVEL_0_KEYS, NUM_HOLDERS_READ, NUM_PEER_SHARDS, PeerKey
 
 MAX_HOLDERS_GLANCED: Final = 3
 """Asked for a key that is read briefly, one after the other until one has something."""

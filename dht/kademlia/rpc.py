@@ -18,9 +18,9 @@ from hivemind.p2p import P2P, P2PDaemonError, P2PHandlerError, PeerID
 from hivemind.proto import p2pd_pb2
 from hivemind.utils.multiaddr import Multiaddr
 
-from dht.delimited import delimited, read_delimited
-from dht.errors import PeerUnreachable, words_of
-from dht.host import PeerId
+from dht.ground.delimited import delimited, read_delimited
+from dht.ground.errors import PeerUnreachable, words_of
+from dht.ground.host import PeerId
 from dht.p2pd.host import P2pdHost
 
 MAX_CALL_BYTES: Final = 4 * 1024 * 1024

@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib.util
 from typing import Final, Literal
 
-from dht.errors import UsageFault
+from dht.ground.errors import UsageFault
 
 HostBackend = Literal["libp2p", "p2pd"]
 

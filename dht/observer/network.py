@@ -12,13 +12,13 @@ from types import ModuleType
 from typing import Protocol
 
 from dht.admission.admission import Admission
-from dht.errors import LocalFault
-from dht.host import Host
+from dht.ground.errors import LocalFault
+from dht.ground.host import Host
+from dht.ground.store import RecordStore
 from dht.identity.keys import Identity
 from dht.observer.host_choice import INSTALL, HostBackend
 from dht.p2pd.lazy_hivemind import allow_parts_of_hivemind
 from dht.pylibp2p.protobuf_clash import make_room_for_libp2p
-from dht.store import RecordStore
 
 
 class ObserverStore(RecordStore, Protocol):

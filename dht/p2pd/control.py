@@ -18,8 +18,8 @@ from typing import Any, Final
 
 from google.protobuf.message import DecodeError
 
-from dht.delimited import MessageError, delimited, read_delimited
-from dht.host import PeerId
+from dht.ground.delimited import MessageError, delimited, read_delimited
+from dht.ground.host import PeerId
 from dht.identity.keys import peer_id_bytes, peer_id_of_bytes
 from dht.identity.multiaddr import Multiaddr, known_multiaddrs
 from dht.p2pd.lazy_hivemind import allow_parts_of_hivemind

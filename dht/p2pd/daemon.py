@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal
 
-from dht.errors import DaemonFault, LocalFault, UsageFault
+from dht.ground.errors import DaemonFault, LocalFault, UsageFault
 from dht.identity.keys import Identity
 from dht.identity.multiaddr import Multiaddr, parse_multiaddr
 from dht.p2pd.announced_addresses import announceable

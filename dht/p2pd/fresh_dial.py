@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Sequence
 from typing import Final
 
-from dht.errors import PeerUnreachable
+from dht.ground.errors import PeerUnreachable
 from dht.identity.keys import Identity
 from dht.p2pd.daemon import DaemonOptions
 from dht.p2pd.host import P2pdHost

@@ -17,10 +17,10 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Itera
 from pathlib import Path
 from typing import Final, TypeVar
 
-from dht.background import Background
-from dht.bounded_dictionary import Newest
-from dht.errors import DaemonFault, LocalFault, PeerFault, PeerUnreachable, words_of
-from dht.host import PeerId, Stream, StreamHandler
+from dht.ground.bounded_dictionary import Newest
+from dht.ground.errors import DaemonFault, LocalFault, PeerFault, PeerUnreachable, words_of
+from dht.ground.host import PeerId, Stream, StreamHandler
+from dht.ground.tasks import Background
 from dht.identity.keys import Identity, public_key_of
 from dht.identity.multiaddr import Multiaddr, parse_multiaddr, parse_peer_multiaddr
 from dht.p2pd.congestion_control import BBR, congestion_control

@@ -14,8 +14,8 @@ import contextlib
 from collections.abc import Sequence
 from typing import Final, Literal
 
-from dht.errors import LocalFault, PeerFault, PeerUnreachable
-from dht.host import Stream
+from dht.ground.errors import LocalFault, PeerFault, PeerUnreachable
+from dht.ground.host import Stream
 from dht.identity.keys import Identity
 from dht.identity.multiaddr import Multiaddr, parse_peer_multiaddr
 from dht.p2pd.daemon import DaemonOptions

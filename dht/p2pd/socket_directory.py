@@ -10,7 +10,7 @@ import tempfile
 from pathlib import Path
 from typing import Final
 
-from dht.errors import LocalFault
+from dht.ground.errors import LocalFault
 
 _PREFIX: Final = "murmuration-p2pd-"
 _LOCK_NAME: Final = "owner.lock"

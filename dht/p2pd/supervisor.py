@@ -14,7 +14,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Final
 
-from dht.errors import DaemonFault, LocalFault, words_of
+from dht.ground.errors import DaemonFault, LocalFault, words_of
+from dht.ground.tasks import end_tasks
 from dht.identity.keys import Identity
 from dht.identity.multiaddr import Multiaddr
 from dht.p2pd.announced_addresses import must_announce
@@ -22,7 +23,6 @@ from dht.p2pd.control import ControlError, P2pdControl
 from dht.p2pd.daemon import DaemonOptions, P2pdProcess, PortTaken, announced_addresses, claim_ports, find_p2pd
 from dht.p2pd.socket_directory import SocketDirectory, remove_stale
 from dht.streams.byte_stream import ByteStream
-from dht.task_ending import end_tasks
 
 CONTROL_SECONDS: Final = 10.0
 """Deadline of a question that the daemon answers from memory: a thousand times what it needs on an idle machine."""

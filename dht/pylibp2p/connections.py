@@ -14,8 +14,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from dht.background import Background
-from dht.host import PeerId
+from dht.ground.host import PeerId
+from dht.ground.tasks import Background
 from dht.identity.multiaddr import Multiaddr
 from dht.pylibp2p.noise_handshake import HandshakeError, Securer
 from dht.pylibp2p.yamux import Yamux, YamuxStream

@@ -19,11 +19,11 @@ from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from typing import Final
 
-from dht.background import Background
-from dht.bounded_dictionary import Newest
-from dht.delimited import MessageError, delimited, read_delimited
-from dht.errors import LocalFault, PeerFault, PeerUnreachable, words_of
-from dht.host import PeerId, Stream, StreamHandler
+from dht.ground.bounded_dictionary import Newest
+from dht.ground.delimited import MessageError, delimited, read_delimited
+from dht.ground.errors import LocalFault, PeerFault, PeerUnreachable, words_of
+from dht.ground.host import PeerId, Stream, StreamHandler
+from dht.ground.tasks import Background
 from dht.identity.keys import Identity, peer_id_bytes, public_key_of
 from dht.identity.multiaddr import Multiaddr, parse_peer_multiaddr
 from dht.pylibp2p import messages

@@ -17,8 +17,8 @@ from libp2p.identity.identify.pb.identify_pb2 import Identify
 from libp2p.kad_dht.pb.kademlia_pb2 import Message
 from libp2p.relay.circuit_v2.pb.circuit_pb2 import HopMessage, Status
 
-from dht.delimited import MessageError
-from dht.host import PeerId
+from dht.ground.delimited import MessageError
+from dht.ground.host import PeerId
 from dht.identity.keys import peer_id_bytes, peer_id_of_bytes, public_key_of
 from dht.identity.multiaddr import Multiaddr, known_multiaddrs
 

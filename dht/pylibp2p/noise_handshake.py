@@ -20,8 +20,8 @@ from libp2p.security.noise.transport import PROTOCOL_ID as NOISE_PROTOCOL
 from libp2p.security.noise.transport import Transport as NoiseTransport
 from noise.exceptions import NoiseHandshakeError, NoiseInvalidMessage, NoiseMaxNonceError, NoiseValueError
 
-from dht.delimited import delimited, read_delimited
-from dht.host import PeerId
+from dht.ground.delimited import delimited, read_delimited
+from dht.ground.host import PeerId
 from dht.identity.keys import Identity, public_key_of
 from dht.streams.framing import RawStream
 

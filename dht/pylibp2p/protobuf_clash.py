@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 from typing import Final
 
-from dht.errors import LocalFault
+from dht.ground.errors import LocalFault
 
 _MODULE: Final = "hivemind.proto.crypto_pb2"
 

@@ -15,8 +15,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final, Protocol
 
+from dht.ground.tasks import end_tasks
 from dht.streams.framing import RawStream
-from dht.task_ending import end_tasks
 
 WINDOW_BYTES: Final = 256 * 1024
 """What a remote may send before anybody asked for it; the protocol's initial window."""

@@ -30,8 +30,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Final
 
-from dht.host import PeerId
-from dht.store import LEVEL_0_KEYS, NUM_PEER_SHARDS, PeerKey
+from dht.ground.host import PeerId
+from dht.ground.store import LEVEL_0_KEYS, NUM_PEER_SHARDS, PeerKey
 
 MAX_LEVEL: Final = 6
 """256 keys: 16 000 peers at 64 each, and 32 000 at the limit of a dictionary."""

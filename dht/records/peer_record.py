@@ -8,8 +8,8 @@ from __future__ import annotations
 from dataclasses import astuple, dataclass, fields, replace
 from typing import Any, Final, Literal
 
-from dht.errors import PeerFault
-from dht.fields import (
+from dht.ground.errors import PeerFault
+from dht.ground.fields import (
     MAX_REAL,
     check_bytes,
     check_choice,
@@ -20,7 +20,7 @@ from dht.fields import (
     pack,
     unpack,
 )
-from dht.host import PeerId
+from dht.ground.host import PeerId
 from dht.identity.keys import PUBLIC_KEY_BYTES, Identity
 from dht.records.data_reading import reading_of
 from dht.records.key_levels import MAX_LEVEL, turn_seconds

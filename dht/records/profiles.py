@@ -13,9 +13,9 @@ import unicodedata
 from dataclasses import dataclass
 from typing import Any, Final
 
-from dht.errors import PeerFault
-from dht.fields import check_real, check_text, check_whole, clean_text, pack, unpack
-from dht.host import PeerId
+from dht.ground.errors import PeerFault
+from dht.ground.fields import check_real, check_text, check_whole, clean_text, pack, unpack
+from dht.ground.host import PeerId
 from dht.identity.keys import PUBLIC_KEY_BYTES, Identity, peer_id_of, public_key_of
 from dht.records.peer_record import MAX_LABEL_LENGTH, MAX_RUN_ID_LENGTH, PeerRecord
 from dht.records.signed_envelopes import HEAD_BYTES, check_expiry, open_sealed, seal

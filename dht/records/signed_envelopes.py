@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final, TypeVar
 
-from dht.errors import PeerFault
-from dht.fields import unpack
-from dht.host import PeerId
+from dht.ground.errors import PeerFault
+from dht.ground.fields import unpack
+from dht.ground.host import PeerId
 from dht.identity.keys import PUBLIC_KEY_BYTES, SIGNATURE_BYTES, Identity, peer_id_of, verify_key
 
 T = TypeVar("T")

@@ -10,8 +10,8 @@ import json
 from dataclasses import dataclass
 from typing import Final
 
-from dht.errors import PeerFault, UsageFault
-from dht.fields import MAX_WHOLE, pack, refuse_constant
+from dht.ground.errors import PeerFault, UsageFault
+from dht.ground.fields import MAX_WHOLE, pack, refuse_constant
 from dht.identity.keys import SIGNATURE_BYTES, Identity, fingerprint, split_run_id
 from dht.records.signature_cache import VerifiedRecords
 from dht.records.signed_envelopes import HEAD_BYTES, check_signature, open_envelope, unpack_array

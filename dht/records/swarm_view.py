@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 
-from dht.host import PeerId
+from dht.ground.host import PeerId
 from dht.records.lineages import Side, heaviest_side
 from dht.records.member_sessions import (
     Session,

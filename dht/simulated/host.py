@@ -15,8 +15,8 @@ from contextvars import copy_context
 from dataclasses import dataclass
 from itertools import islice
 
-from dht.errors import PeerFault, PeerUnreachable
-from dht.host import PeerId, Stream, StreamHandler
+from dht.ground.errors import PeerFault, PeerUnreachable
+from dht.ground.host import PeerId, Stream, StreamHandler
 from dht.identity.multiaddr import parse_peer_multiaddr
 from dht.simulated.lines import LineSettings, MemoryStream, Pipe, SimulatedLine
 

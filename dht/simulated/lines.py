@@ -15,8 +15,8 @@ from collections.abc import Callable
 from contextvars import Context
 from dataclasses import dataclass
 
-from dht.errors import PeerFault, PeerUnreachable
-from dht.host import FRAME_HEADER_BYTES, PeerId
+from dht.ground.errors import PeerFault, PeerUnreachable
+from dht.ground.host import FRAME_HEADER_BYTES, PeerId
 
 SEGMENT_BYTES = 64 * 1024
 """Frames longer than this arrive piece by piece, so a sender is held back by its window in the middle of a frame."""

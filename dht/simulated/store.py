@@ -10,15 +10,15 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from dht.errors import PeerFault, PeerUnreachable
-from dht.host import PeerId
+from dht.ground.errors import PeerFault, PeerUnreachable
+from dht.ground.host import PeerId
+from dht.ground.store import LEVEL_0_KEYS, MAX_ENTRIES_PER_DICTIONARY, NUM_HOLDERS_READ, PeerKey
 from dht.records.key_levels import key_at, may_stand, peers_key
 from dht.records.peer_record import decode_peer_record
 from dht.records.profiles import decode_profile
 from dht.records.signature_cache import VerifiedRecords
 from dht.records.signed_manifest import decode_run_record
 from dht.simulated.host import MemoryHost, MemoryNetwork
-from dht.store import LEVEL_0_KEYS, MAX_ENTRIES_PER_DICTIONARY, NUM_HOLDERS_READ, PeerKey
 
 NUM_COPIES = 5
 """As many holders as a DHT of this software uses."""

@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from typing import Final
 
-from dht.host import PeerId
+from dht.ground.host import PeerId
 
 LEAST_BYTES: Final = 256 * 1024
 """A piece of a frame, as streams count them."""

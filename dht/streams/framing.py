@@ -10,8 +10,8 @@ import asyncio
 import contextlib
 from typing import Protocol
 
-from dht.errors import PeerFault, PeerUnreachable
-from dht.host import FRAME_HEADER_BYTES, PeerId
+from dht.ground.errors import PeerFault, PeerUnreachable
+from dht.ground.host import FRAME_HEADER_BYTES, PeerId
 from dht.streams.remote_memory import RemoteMemory
 from dht.streams.upload_and_download_limits import URGENT_BYTES, Pace, Paces
 

@@ -10,8 +10,8 @@ import asyncio
 from collections import deque
 from typing import Final
 
-from dht.errors import PeerFault
-from dht.host import PeerId
+from dht.ground.errors import PeerFault
+from dht.ground.host import PeerId
 from dht.streams.upload_and_download_limits import URGENT_BYTES
 
 DEFAULT_BYTES_PER_PEER: Final = 256 * 1024 * 1024

@@ -6,8 +6,8 @@ import contextlib
 from collections.abc import Iterator, Mapping
 from typing import Final
 
-from dht.errors import PeerFault
-from dht.host import PeerId
+from dht.ground.errors import PeerFault
+from dht.ground.host import PeerId
 
 MAX_INCOMING_STREAMS: Final = 512
 """From all remotes together; each costs descriptors and up to 2 MiB."""

@@ -14,7 +14,7 @@ from typing import Any, BinaryIO
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from dht.regular_files import open_regular, read_regular
+from dht.ground.regular_files import open_regular, read_regular
 
 MAX_JSON_BYTES = 16 * 1024 * 1024
 """A model of ten thousand tensors takes about a MiB; a longer file is not ours."""

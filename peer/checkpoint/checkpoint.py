@@ -38,8 +38,8 @@ from averaging.outer.fragment_anchor_and_residual import FragmentState
 from averaging.outer.outer_step import anchor_digest
 from averaging.outer.own_contributions import OwnWork, Sent
 from averaging.wire.work_by_range import Waiting, is_whole
-from dht.host import PeerId
-from dht.regular_files import sync
+from dht.ground.host import PeerId
+from dht.ground.regular_files import sync
 from peer.checkpoint import checked_files
 from peer.checkpoint.checkpoint_facts import (
     OF_OWN_WORK,

@@ -29,7 +29,7 @@ from averaging.codec.blocks import Buffer
 from averaging.fragment.runtime import FragmentRuntime
 from averaging.transfer.snapshots import MAX_SNAPSHOTS
 from averaging.wire.messages import Commit
-from dht.compute import Compute
+from dht.ground.compute import Compute
 
 LEAST_BYTES = 1 << 20
 """Of one commit of one fragment; what is less stays in memory."""

@@ -22,9 +22,9 @@ from averaging.signing.round_signatures import Checker
 from averaging.wire import frames as wire
 from averaging.wire.field_checks import MAX_HEADER_BYTES, Limits
 from averaging.wire.messages import KEPT_COMMITS, Commit
-from dht.errors import PeerFault
-from dht.host import PeerId
-from dht.regular_files import read_regular
+from dht.ground.errors import PeerFault
+from dht.ground.host import PeerId
+from dht.ground.regular_files import read_regular
 from peer.checkpoint.checked_files import OpenFile, open_new
 
 MAX_COMMITS_FILE_BYTES = MAX_LOGGED_BYTES + KEPT_COMMITS * (MAX_HEADER_BYTES + 16) + 16 * MAX_LOGGED_COMMITS + 256

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from averaging.transfer.messages import Header
-from dht.regular_files import open_regular
+from dht.ground.regular_files import open_regular
 from peer.checkpoint.checked_files import read_json, write_json
 
 log = logging.getLogger(__name__)

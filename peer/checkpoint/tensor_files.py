@@ -51,7 +51,7 @@ class TensorSpec:
 def write_raw(
     path: Path, specs: Sequence[TensorSpec], tensors: Iterable[U8], open_file: OpenFile = open_new
 ) -> WrittenFile:
-    """Write a safetensors file; nothing is synced yet (see `dht.regular_files.sync`).
+    """Write a safetensors file; nothing is synced yet (see `dht.ground.regular_files.sync`).
 
     Args:
         specs: of the tensors, those of wider types first (the format packs them without gaps).

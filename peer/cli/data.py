@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from dht.errors import UsageFault
+from dht.ground.errors import UsageFault
 from peer.cli.arguments.options import AsJson
 from peer.cli.usage.exit_codes import exits_with_sentence
 from peer.cli.usage.plain_help import Commands
@@ -111,7 +111,7 @@ def prepare(
     """Tokenize text into shards and a meta.json; stopped and called again, it goes on where it was."""
     check_out(out)
     with loading("loading what reads and tokenizes text"):
-        from dht.quantities import bytes_text, count_text, plural
+        from dht.ground.quantities import bytes_text, count_text, plural
         from peer.trainer.prepare import prepare_data
 
     examples = None

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from dht.errors import UsageFault
+from dht.ground.errors import UsageFault
 from peer.cli.arguments.options import PAGE_PORT, AsJson, LookTimeout, Port, with_choices
 from peer.cli.usage.exit_codes import exits_with_sentence
 from peer.cli.usage.plain_help import Commands

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from dht.errors import UsageFault
+from dht.ground.errors import UsageFault
 from peer.cli.arguments.options import (
     AsJson,
     Checkpoint,

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 
 import typer
 
-from dht.errors import Incompatible, UsageFault
+from dht.ground.errors import Incompatible, UsageFault
 from peer.cli.arguments import options
 from peer.cli.usage.exit_codes import exits_with_sentence
 from peer.cli.usage.plain_help import Commands
@@ -301,8 +301,8 @@ def _run_in_folder(data_dir: object) -> dict[str, object]:
 
     Nothing is checked here: what is in the folder is, before anything is done with it.
     """
+    from dht.ground.regular_files import read_regular
     from dht.records.signed_manifest import MAX_RUN_RECORD_BYTES, claimed_run_id
-    from dht.regular_files import read_regular
     from peer.config.peer_config import RUN_RECORD_NAME
 
     found: dict[Path, str] = {}

@@ -10,8 +10,8 @@ from typing import Annotated, Any
 
 import typer
 
-from dht.errors import UsageFault
-from dht.quantities import plural
+from dht.ground.errors import UsageFault
+from dht.ground.quantities import plural
 from peer.cli.arguments.options import AsJson, DataDir, IdentityFile, LookTimeout, Peers, RunId
 from peer.cli.usage.exit_codes import exits_with_sentence
 from peer.cli.usage.plain_help import Commands
@@ -447,7 +447,7 @@ def _owned(run: str | None, run_id: str | None, data_dir: str | None) -> Any:
 
 def _published(owned: Any, addresses: list[str], timeout: float) -> bool:
     """Publish when somebody is there; the signed revision stays for later when nobody is."""
-    from dht.errors import NobodyReachable
+    from dht.ground.errors import NobodyReachable
     from peer.owner.publish import publish
 
     if not addresses:

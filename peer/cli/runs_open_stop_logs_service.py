@@ -17,7 +17,7 @@ from typing import Annotated, Any
 
 import typer
 
-from dht.errors import EXIT_INTERRUPTED, LocalFault, UsageFault, writing
+from dht.ground.errors import EXIT_INTERRUPTED, LocalFault, UsageFault, writing
 from peer.cli.arguments.options import PAGE_PORT, AsJson, DataDir, Run, RunId, spread_peers
 from peer.cli.usage.exit_codes import exits_with_sentence
 from peer.cli.usage.mistakes import UsageError, sentence_of
@@ -263,7 +263,7 @@ def service(
     if not install:
         print(made.text, end="")
         return 0
-    from dht.regular_files import write_whole
+    from dht.ground.regular_files import write_whole
 
     there = made.path.exists()
     with writing(made.path):

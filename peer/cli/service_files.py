@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from dht.errors import UsageFault
+from dht.ground.errors import UsageFault
 
 STOP_SECONDS = 120
 """For a peer to finish its step and its round after it was asked to leave: far above what a round takes."""

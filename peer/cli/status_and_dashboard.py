@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from dht.errors import Incompatible, LocalFault, NobodyReachable, UsageFault, writing
+from dht.ground.errors import Incompatible, LocalFault, NobodyReachable, UsageFault, writing
 from dht.observer.host_choice import choose_backend
 from peer.cli.arguments.options import PAGE_PORT, AsJson, DataDir, InviteFile, LookTimeout, Peers, Port, Run, RunId
 from peer.cli.usage.exit_codes import exits_with_sentence

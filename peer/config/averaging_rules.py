@@ -9,7 +9,7 @@ from typing import Any
 from averaging.codec.codec import Codec, make_codec
 from averaging.outer.outer_settings import OuterRule
 from averaging.wire.field_checks import Limits
-from dht.errors import UsageFault
+from dht.ground.errors import UsageFault
 from peer.config.manifest import ROBUST_CLIP_RATIOS, RunManifest
 
 

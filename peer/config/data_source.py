@@ -12,7 +12,7 @@ from typing import Any, Final, Literal, Self
 
 from pydantic import Field, model_validator
 
-from dht.errors import UsageFault
+from dht.ground.errors import UsageFault
 from peer.config.allowed_files import FILE_NAME_PATTERN
 from peer.config.section import DIGEST, LINE_OF_TEXT, Section, later
 

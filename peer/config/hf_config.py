@@ -13,7 +13,7 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from dht.fields import refuse_constant
+from dht.ground.fields import refuse_constant
 
 TASKS = ("causal-lm", "masked-lm", "sequence-classification", "image-classification")
 """What a model of the library is trained for; each has its own head."""

@@ -13,7 +13,7 @@ from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
-from dht.quantities import count_text
+from dht.ground.quantities import count_text
 from peer.config.section import MAX_WHOLE_NUMBER, Section, later
 
 WARMUP_BEGINS_AT = 0.01

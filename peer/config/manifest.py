@@ -16,8 +16,8 @@ from pydantic import BeforeValidator, Field, ValidationError, ValidationInfo, fi
 
 from averaging.rules import RULES, UNNUMBERED
 from averaging.wire.messages import MAX_NUM_ROUNDS
-from dht.errors import UsageFault
-from dht.fields import refuse_constant
+from dht.ground.errors import UsageFault
+from dht.ground.fields import refuse_constant
 from peer.config.access_sections import MAX_CHANGES, AccessSection, ChangeSection
 from peer.config.allowed_files import MAX_FILES, FileSection, check_files, named_file
 from peer.config.data_source import DataSection, needs_own

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from dht.errors import UsageFault
+from dht.ground.errors import UsageFault
 from peer.config.hf_config import MAX_CONFIG_BYTES, checked_config
 from peer.config.section import DIGEST, Section, later
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Protocol
 
 from averaging.outer.fragment_layout import FragmentLayout, build_layout, with_buffers
-from dht.errors import Incompatible
+from dht.ground.errors import Incompatible
 from peer.config.manifest import RunManifest
 from peer.config.model_section import ModelSection
 

@@ -11,11 +11,11 @@ from typing import Annotated, Any, Final, Literal, NamedTuple, TypeVar
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
-from dht.errors import UsageFault
-from dht.fields import visible
+from dht.ground.errors import UsageFault
+from dht.ground.fields import visible
+from dht.ground.regular_files import open_regular, read_regular, write_whole
 from dht.identity.keys import split_run_id
 from dht.identity.multiaddr import parse_multiaddr, parse_peer_multiaddr
-from dht.regular_files import open_regular, read_regular, write_whole
 from peer.config.data_source import OWN_PATTERN
 from peer.config.validation_sentences import explain, read_toml, shown
 from peer.secret_files import make_secret_folder

@@ -6,8 +6,8 @@ from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
-from dht.errors import UsageFault
-from dht.quantities import count_text
+from dht.ground.errors import UsageFault
+from dht.ground.quantities import count_text
 from peer.config.learning_rate_schedule import ScheduleSection
 from peer.config.section import Section, later
 

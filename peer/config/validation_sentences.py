@@ -12,8 +12,8 @@ from typing import Any, Literal, Union, get_args, get_origin
 from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 
-from dht.errors import UsageFault, reading
-from dht.regular_files import read_regular
+from dht.ground.errors import UsageFault, reading
+from dht.ground.regular_files import read_regular
 from peer.config.retired_fields import RETIRED_FIELDS
 
 MAX_TOML_BYTES = 1 << 20

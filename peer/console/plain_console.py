@@ -12,7 +12,7 @@ from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 from rich.text import Text
 
-from dht.fields import printable
+from dht.ground.fields import printable
 from peer.console.plain_output import LAYOUT
 from peer.console.word_wrap import wrapped
 

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Iterable, Iterator
 from typing import Any, TextIO, cast
 
-from dht.fields import printable
+from dht.ground.fields import printable
 
 LAYOUT = "\n\t"
 """Characters that lines and tables are made of. Within a remote's text they were replaced where it came in."""

@@ -10,7 +10,7 @@ import threading
 from collections.abc import Iterator
 from types import FrameType
 
-from dht.errors import EXIT_INTERRUPTED
+from dht.ground.errors import EXIT_INTERRUPTED
 from peer.console.word_wrap import fitting
 
 

@@ -23,8 +23,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from averaging.arrays import F32
-from dht.errors import LocalFault, MurmurationError
-from dht.quantities import plural, short_peer
+from dht.ground.errors import LocalFault, MurmurationError
+from dht.ground.quantities import plural, short_peer
 from peer.config.model_shapes import seed_sizes
 from peer.console.plain_console import PlainConsole
 from peer.demo.leftovers import DemoGuard, forget

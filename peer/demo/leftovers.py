@@ -55,7 +55,7 @@ class DemoGuard:
 
 def forget(run_id: str, folder: Path) -> None:
     """What the demo kept of its run outside of `folder` goes; a peer of somebody else that is there stays."""
-    from dht.errors import UsageFault
+    from dht.ground.errors import UsageFault
     from peer.config.peer_config import load_config
     from peer.run_folders import forget_places
 

@@ -12,7 +12,7 @@ import sysconfig
 from collections.abc import Callable
 from pathlib import Path
 
-from dht.quantities import count_text
+from dht.ground.quantities import count_text
 from peer.owner.new_run import NewRun, create_run
 from peer.trainer.hf.library_modules import check_library
 from peer.trainer.hf.manifest_from_config import describe_model

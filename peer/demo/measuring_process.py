@@ -17,7 +17,7 @@ import numpy as np
 from torch import nn
 
 from averaging.arrays import F32
-from dht.regular_files import read_regular
+from dht.ground.regular_files import read_regular
 from peer.config.manifest import MAX_MANIFEST_BYTES, RunManifest
 from peer.demo.measuring_messages import ANCHORS_NAME, MANIFEST_NAME, Words
 from peer.export.formats.custom_module import fill_module

@@ -11,7 +11,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from dht.quantities import count_text, plural, short_peer
+from dht.ground.quantities import count_text, plural, short_peer
 from peer.console.plain_console import PlainConsole
 from peer.demo.summary import DemoRow
 

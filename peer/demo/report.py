@@ -10,7 +10,7 @@ from rich.cells import chop_cells
 from rich.table import Table
 from rich.text import Text
 
-from dht.quantities import count_text, short_peer
+from dht.ground.quantities import count_text, short_peer
 from peer.console.plain_console import PlainConsole
 from peer.demo.measuring_messages import Words
 from peer.demo.progress_table import explanation

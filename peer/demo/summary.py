@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from averaging.rounds.round_facts import AppliedCommit, RoundAbandoned, RoundCommitted
-from dht.host import PeerId
+from dht.ground.host import PeerId
 from peer.events.anchor_events import CaughtUp
 from peer.events.log_tail import newer_events
 from peer.events.peer_events import Evaluated, Event, JoinedRun, LeftRun, TrainingProgressed

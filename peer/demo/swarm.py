@@ -16,8 +16,8 @@ from pathlib import Path
 from types import FrameType
 from typing import IO
 
-from dht.errors import LocalFault
-from dht.host import PeerId
+from dht.ground.errors import LocalFault
+from dht.ground.host import PeerId
 from dht.identity.keys import Identity
 from peer.config.manifest import RunManifest
 from peer.demo.leftovers import DemoGuard

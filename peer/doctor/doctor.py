@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from dataclasses import asdict, replace
 from typing import Any, Final
 
-from dht.errors import DeviceFault, Incompatible, LocalFault, NobodyReachable, PeerFault, PeerUnreachable
-from dht.host import PeerId
+from dht.ground.errors import DeviceFault, Incompatible, LocalFault, NobodyReachable, PeerFault, PeerUnreachable
+from dht.ground.host import PeerId
 from dht.identity.multiaddr import parse_peer_multiaddr
 from dht.identity.speakable import speakable_name
 from dht.records.peer_record import PeerRecord

@@ -6,12 +6,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Literal
 
-from dht.clocks import CLOCK_SKEW_SECONDS
-from dht.errors import DeviceFault, Incompatible, LocalFault, NobodyReachable, UsageFault
+from dht.ground.clocks import CLOCK_SKEW_SECONDS
+from dht.ground.errors import DeviceFault, Incompatible, LocalFault, NobodyReachable, UsageFault
+from dht.ground.quantities import bit_rate_text, bytes_text, plural, seconds_text
 from dht.identity.multiaddr import Multiaddr, parse_multiaddr
 from dht.identity.speakable import speakable_name
 from dht.p2pd.congestion_control import BBR
-from dht.quantities import bit_rate_text, bytes_text, plural, seconds_text
 from peer.doctor.doctor_facts import DoctorFacts, LineFacts, MachineFacts, NeedFacts, PaceFacts, ReportedRun
 from peer.plan.homes import HomeGroup
 from peer.version import full_version, is_older

@@ -16,12 +16,12 @@ import torch
 from torch import nn
 
 from averaging.codec import compiled_kernels
-from dht.errors import DeviceFault, LocalFault, UsageFault
+from dht.ground.errors import DeviceFault, LocalFault, UsageFault
+from dht.ground.regular_files import read_regular
 from dht.identity.keys import Identity
 from dht.identity.multiaddr import parse_multiaddr
 from dht.p2pd.congestion_control import congestion_control
 from dht.p2pd.daemon import claim_ports, find_p2pd
-from dht.regular_files import read_regular
 from peer.config.manifest import RunManifest
 from peer.config.peer_config import BaseBits, OptimizerBits, PeerConfig, other_run_in
 from peer.config.training_section import TrainingSection

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from averaging.rounds.round_facts import Fact, OfVersion, bare
-from dht.host import PeerId
-from dht.quantities import bit_rate_text, bytes_text, plural, seconds_text, short_peer
+from dht.ground.host import PeerId
+from dht.ground.quantities import bit_rate_text, bytes_text, plural, seconds_text, short_peer
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from typing import Any
 
 from averaging.rounds import round_facts
 from averaging.rounds.round_facts import Fact
-from dht.fields import refuse_constant
+from dht.ground.fields import refuse_constant
 from peer.events import anchor_events, path_events, peer_events
 from peer.events.peer_events import Event
 

@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 from averaging.rounds.round_facts import RoundCommitted
-from dht.host import PeerId
-from dht.regular_files import open_regular
+from dht.ground.host import PeerId
+from dht.ground.regular_files import open_regular
 from peer.events.event_log import MAX_LINE_BYTES, from_json
 from peer.events.peer_events import Event, JoinedRun, LeftRun, TrainingProgressed
 from peer.events.rotating_log import earlier_log

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from averaging.rounds.round_facts import Fact
-from dht.host import PeerId
-from dht.quantities import seconds_text, short_peer
+from dht.ground.host import PeerId
+from dht.ground.quantities import seconds_text, short_peer
 
 _PATHS = {
     "direct": "directly",

@@ -9,9 +9,9 @@ from dataclasses import dataclass, fields
 from typing import Final
 
 from averaging.rounds.round_facts import COUNTED, Fact, bare
-from dht.fields import printable
-from dht.host import PeerId
-from dht.quantities import bytes_text, count_text, plural, seconds_text, short_peer
+from dht.ground.fields import printable
+from dht.ground.host import PeerId
+from dht.ground.quantities import bytes_text, count_text, plural, seconds_text, short_peer
 
 _KEY_BEGINS: Final = "12D3KooW"
 """As the text of each key does."""

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any, get_args
 
 from averaging.trust.exclusions import OFFENCE_TEXT, Offence
-from dht.host import PeerId
+from dht.ground.host import PeerId
+from dht.ground.quantities import seconds_text
 from dht.identity.speakable import speakable_name
-from dht.quantities import seconds_text
 from peer.events.log_tail import events_in, tail_lines
 from peer.events.lone_rounds import lone_rounds_after
 from peer.events.peer_events import Event, JoinedRun, NetworkRestarted, RefusedPeer

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from dht.host import PeerId
+from dht.ground.host import PeerId
 from dht.records.peer_record import PeerRecord
 from dht.records.profiles import Profile
 from peer.view.run_standing import NO_WORK, MeasuredLoss, RunStanding, standing_of

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from dht.errors import UsageFault
+from dht.ground.errors import UsageFault
 from peer.export.formats.output_place import check_folder, check_writable
 from peer.export.hub_push import check_push
 from peer.export.model_source import Form

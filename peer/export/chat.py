@@ -10,7 +10,7 @@ from __future__ import annotations
 from importlib.util import find_spec
 from pathlib import Path
 
-from dht.errors import LocalFault
+from dht.ground.errors import LocalFault
 from peer.limited_child.child_limits import ChildLimits
 from peer.limited_child.limited_child import LimitedChild
 from peer.optional_libraries import needing

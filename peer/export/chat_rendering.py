@@ -7,7 +7,7 @@ from typing import Any
 
 from transformers import PreTrainedTokenizerFast
 
-from dht.errors import Incompatible, UsageFault
+from dht.ground.errors import Incompatible, UsageFault
 from peer.limited_child.parent_link import ParentLink
 
 

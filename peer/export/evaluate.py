@@ -10,7 +10,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from dht.quantities import count_text
+from dht.ground.quantities import count_text
 from peer.config.data_source import WEB, source_here
 from peer.export.formats.model_card import loss_text
 from peer.export.model_source import ModelSource

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from dht.quantities import bytes_text, count_text, plural
+from dht.ground.quantities import bytes_text, count_text, plural
 from peer.export.formats.folder_contents import ADAPTER
 from peer.export.formats.model_card import held_out_text
 from peer.export.formats.model_file import write_model

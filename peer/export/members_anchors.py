@@ -8,10 +8,10 @@ import time
 from collections.abc import Callable, Sequence
 
 from averaging.signing.commit_log import MAX_LOGGED_COMMITS
-from dht.errors import LocalFault, NobodyReachable
-from dht.host import PeerId
+from dht.ground.errors import LocalFault, NobodyReachable
+from dht.ground.host import PeerId
+from dht.ground.quantities import bytes_text, plural
 from dht.identity.keys import peer_id_of
-from dht.quantities import bytes_text, plural
 from dht.records.peer_record import PeerRecord
 from peer.console.progress import tell_progress
 from peer.export.formats.anchors import Anchors, facts_of

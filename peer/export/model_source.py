@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from dht.errors import UsageFault, reading
+from dht.ground.errors import UsageFault, reading
+from dht.ground.regular_files import open_regular, read_regular
 from dht.identity.keys import split_run_id
 from dht.records.signed_manifest import MAX_RUN_RECORD_BYTES, claimed_run_id
-from dht.regular_files import open_regular, read_regular
 
 Form = Literal["hf", "safetensors"]
 """A folder that transformers loads, or one file of safetensors under this software's own names."""

@@ -9,7 +9,7 @@ from typing import Any
 from safetensors import SafetensorError
 from torch import nn
 
-from dht.errors import Incompatible, LocalFault, UsageFault
+from dht.ground.errors import Incompatible, LocalFault, UsageFault
 from peer.config.allowed_files import named_file
 from peer.config.manifest import RunManifest
 from peer.export.formats.adapter_files import CONFIG_NAME as ADAPTER_CONFIG

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from torch import nn
 
-from dht.errors import Incompatible, UsageFault
+from dht.ground.errors import Incompatible, UsageFault
 from peer.export.chat import chat_prompt
 from peer.export.model_source import ModelSource
 from peer.export.opened_model import OpenedModel, open_model

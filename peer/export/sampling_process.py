@@ -17,8 +17,8 @@ from typing import Any
 
 import torch
 
-from dht.errors import Incompatible, LocalFault
-from dht.fields import printable
+from dht.ground.errors import Incompatible, LocalFault
+from dht.ground.fields import printable
 from peer.export.model_source import RunSource
 from peer.export.opened_model import open_model
 from peer.export.sample import written

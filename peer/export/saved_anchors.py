@@ -8,11 +8,11 @@ import time
 import numpy as np
 
 from averaging.outer.fragment_anchor_and_residual import FragmentState
-from dht.errors import Incompatible, PeerFault, UsageFault, reading
+from dht.ground.errors import Incompatible, PeerFault, UsageFault, reading
+from dht.ground.quantities import count_text, seconds_text
+from dht.ground.regular_files import read_regular
 from dht.identity.keys import peer_id_of
-from dht.quantities import count_text, seconds_text
 from dht.records.signed_manifest import MAX_RUN_RECORD_BYTES, decode_run_record
-from dht.regular_files import read_regular
 from peer.checkpoint.checkpoint import CheckpointFolder, CheckpointOwner
 from peer.config.averaging_rules import codecs_of, rule_of
 from peer.config.manifest import RunManifest

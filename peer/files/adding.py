@@ -11,8 +11,8 @@ from blake3 import blake3
 from pydantic import ValidationError
 
 from averaging.wire.file_chunks import MAX_FILE_BYTES
-from dht.errors import LocalFault, UsageFault, reading
-from dht.regular_files import read_regular, write_whole
+from dht.ground.errors import LocalFault, UsageFault, reading
+from dht.ground.regular_files import read_regular, write_whole
 from peer.config.allowed_files import FileSection
 from peer.config.manifest import RunManifest
 from peer.config.validation_sentences import explain

@@ -20,8 +20,8 @@ from pathlib import Path
 from blake3 import blake3
 
 from averaging.wire.file_chunks import FILE_CHUNK_BYTES, MAX_FILE_BYTES
-from dht.errors import LocalFault
-from dht.regular_files import open_regular
+from dht.ground.errors import LocalFault
+from dht.ground.regular_files import open_regular
 from peer.config.allowed_files import FileSection
 from peer.config.manifest import RunManifest
 

@@ -16,11 +16,11 @@ from averaging.lanes.handshake import HandshakePolicy
 from averaging.transfer.client import fetch_file_header
 from averaging.transfer.many_donors import Transfer
 from averaging.wire.file_chunks import num_file_chunks
-from dht.compute import Compute
-from dht.errors import NobodyReachable, PeerFault, PeerUnreachable
-from dht.host import Host, PeerId
-from dht.quantities import bytes_text, plural, short_peer
-from dht.waiting import in_turn
+from dht.ground.compute import Compute
+from dht.ground.errors import NobodyReachable, PeerFault, PeerUnreachable
+from dht.ground.host import Host, PeerId
+from dht.ground.quantities import bytes_text, plural, short_peer
+from dht.ground.tasks import in_turn
 from peer.config.allowed_files import FileSection
 from peer.config.manifest import RunManifest
 from peer.files.checked_folder import files_folder, missing_files, objection_to

@@ -11,8 +11,8 @@ import json
 from pathlib import Path
 
 from averaging.wire.file_chunks import MAX_FILE_BYTES
-from dht.errors import Incompatible
-from dht.regular_files import read_regular
+from dht.ground.errors import Incompatible
+from dht.ground.regular_files import read_regular
 from peer.config.manifest import RunManifest
 from peer.config.model_shapes import Shapes, layout_digest_of, layout_of
 

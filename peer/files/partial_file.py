@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from averaging.wire.file_chunks import FILE_CHUNK_BYTES, file_chunk_lengths
-from dht.errors import LocalFault
-from dht.regular_files import open_regular, sync
+from dht.ground.errors import LocalFault
+from dht.ground.regular_files import open_regular, sync
 from peer.config.allowed_files import FileSection
 from peer.files.checked_folder import objection_to
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from averaging.codec.digests import digest_of
 from averaging.wire.file_chunks import FILE_CHUNK_BYTES
-from dht.compute import Compute, compute_inline
-from dht.regular_files import open_regular
+from dht.ground.compute import Compute, compute_inline
+from dht.ground.regular_files import open_regular
 from peer.config.manifest import RunManifest
 from peer.files.checked_folder import files_folder, measure_file
 

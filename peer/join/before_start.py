@@ -6,10 +6,10 @@ import contextlib
 import time
 from importlib.util import find_spec
 
-from dht.errors import Incompatible, LocalFault, NobodyReachable, PeerFault, UsageFault
+from dht.ground.errors import Incompatible, LocalFault, NobodyReachable, PeerFault, UsageFault
+from dht.ground.regular_files import read_regular
 from dht.identity.keys import Identity
 from dht.records.signed_manifest import MAX_RUN_RECORD_BYTES, RunRecord, decode_run_record
-from dht.regular_files import read_regular
 from peer.config.peer_config import RUN_RECORD_NAME, PeerConfig
 from peer.events.peer_events import Event, WaitingForPeers
 from peer.network.membership.address_check import JOIN_ADVICE, ask_as_invited, look_first

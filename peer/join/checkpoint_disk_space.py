@@ -6,8 +6,8 @@ import contextlib
 import shutil
 from pathlib import Path
 
-from dht.errors import LocalFault
-from dht.quantities import bytes_text
+from dht.ground.errors import LocalFault
+from dht.ground.quantities import bytes_text
 from peer.config.averaging_rules import codec_of
 from peer.config.manifest import RunManifest
 from peer.config.model_shapes import num_orthogonalised

@@ -14,8 +14,8 @@ from typing import NamedTuple
 import torch
 from torch import nn
 
-from dht.errors import EXIT_INTERRUPTED, UsageFault
-from dht.quantities import count_text
+from dht.ground.errors import EXIT_INTERRUPTED, UsageFault
+from dht.ground.quantities import count_text
 from peer.config.data_source import LIBRARY, source_here
 from peer.config.manifest import RunManifest
 from peer.config.model_shapes import averaged_parts

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch.optim.lr_scheduler import LRScheduler
 
-from dht.errors import UsageFault
+from dht.ground.errors import UsageFault
 from peer.trainer.loop.several_optimizers import innermost
 
 Optimizer = torch.optim.Optimizer

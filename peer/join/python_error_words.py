@@ -6,7 +6,7 @@ import contextlib
 import re
 from collections.abc import Iterator
 
-from dht.errors import LocalFault
+from dht.ground.errors import LocalFault
 from peer.config.peer_config import PeerConfig, flag_of
 
 _ARGUMENTS = {flag_of(name): name for name in (*PeerConfig.model_fields, "invite")}

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 import torch
 
 from averaging.outer.fragment_layout import FragmentLayout
-from dht.errors import Incompatible
+from dht.ground.errors import Incompatible
 from dht.identity.keys import Identity
 from peer.checkpoint.checkpoint import saved_totals
 from peer.checkpoint.checkpoint_facts import Totals

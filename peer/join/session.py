@@ -37,8 +37,8 @@ from torch.optim import Optimizer
 
 from averaging.rounds.round_facts import WorkWithheld
 from dht.admission.tickets import Invite
-from dht.errors import LocalFault, UsageFault
-from dht.host import PeerId
+from dht.ground.errors import LocalFault, UsageFault
+from dht.ground.host import PeerId
 from dht.identity.keys import Identity
 from peer.config.learning_rate_schedule import progress_of
 from peer.config.manifest import RunManifest

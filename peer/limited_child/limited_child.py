@@ -16,9 +16,9 @@ from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import Any, Self
 
-from dht.errors import Incompatible, LocalFault, UsageFault
-from dht.fields import printable
-from dht.quantities import bytes_text
+from dht.ground.errors import Incompatible, LocalFault, UsageFault
+from dht.ground.fields import printable
+from dht.ground.quantities import bytes_text
 from peer.import_path import python_command, python_environment
 from peer.limited_child.child_limits import ChildLimits
 from peer.limited_child.confinement import confined_environment, resident_bytes

@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from dht.errors import LocalFault
+from dht.ground.errors import LocalFault
 from peer.limited_child.confinement import limit_memory, limit_process, limit_processor, refuse_network
 from peer.limited_child.frames import Frame
 from peer.limited_child.parent_link import ParentLink

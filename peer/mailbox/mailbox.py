@@ -32,7 +32,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from averaging.arrays import U8
-from dht.errors import LocalFault
+from dht.ground.errors import LocalFault
 from peer.mailbox.reading_cells import OWN_CELLS, VIEW_CELLS, OthersReading, OwnReading
 from peer.mailbox.shared_memory import (
     CELL_BYTES,

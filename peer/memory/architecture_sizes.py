@@ -16,8 +16,8 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Final
 
-from dht.errors import Incompatible, LocalFault, UsageFault
-from dht.regular_files import read_regular, write_whole
+from dht.ground.errors import Incompatible, LocalFault, UsageFault
+from dht.ground.regular_files import read_regular, write_whole
 from peer.limited_child.child_limits import ChildLimits
 from peer.limited_child.limited_child import LimitedChild
 from peer.user_folders import user_data_dir_here

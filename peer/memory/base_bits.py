@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dht.errors import UsageFault
+from dht.ground.errors import UsageFault
 from peer.config.hf_config import checked_config
 from peer.config.manifest import RunManifest
 from peer.config.peer_config import BaseBits

@@ -13,8 +13,8 @@ import os
 from pathlib import Path
 from typing import Literal
 
-from dht.errors import DeviceFault
-from dht.quantities import bytes_text, count_text
+from dht.ground.errors import DeviceFault
+from dht.ground.quantities import bytes_text, count_text
 from peer.config.manifest import RunManifest
 from peer.config.model_shapes import seed_sizes, shapes_of
 from peer.config.peer_config import BaseBits, OptimizerBits

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from dht.errors import Incompatible, NobodyReachable, UsageFault
-from dht.quantities import plural
+from dht.ground.errors import Incompatible, NobodyReachable, UsageFault
+from dht.ground.quantities import plural
 
 SEARCH_SECONDS: Final = 5.0
 """For a member that still has the model: as long as one connection may take to open."""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from dht.errors import PeerFault
+from dht.ground.errors import PeerFault
+from dht.ground.regular_files import read_regular
 from dht.records.signed_manifest import MAX_RUN_RECORD_BYTES, decode_run_record
-from dht.regular_files import read_regular
 from peer.config.manifest import RunManifest
 
 

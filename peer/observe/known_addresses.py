@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
-from dht.errors import LocalFault, UsageFault, writing
+from dht.ground.errors import LocalFault, UsageFault, writing
 from dht.identity.multiaddr import parse_multiaddr
 from peer.config.peer_config import ADDRESSES_NAME, PeerConfig, read_cached_peers, write_cached_peers
 from peer.console.first_lines import say

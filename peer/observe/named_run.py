@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
-from dht.errors import NobodyReachable, UsageFault
+from dht.ground.errors import NobodyReachable, UsageFault
 from peer.console.first_lines import notice
 from peer.observe.ended_run import RunEnd
 from peer.observe.run_names import near_run, runs_here, runs_of_name

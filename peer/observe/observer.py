@@ -14,16 +14,16 @@ from averaging.signing.receipt_file import RunFrame, receipt_of
 from averaging.signing.round_signatures import Checker, Scope
 from averaging.transfer.client import fetch_log
 from dht.admission.handshake_frames import AccessRule
-from dht.errors import LocalFault, NobodyReachable
-from dht.host import Host, PeerId
+from dht.ground.errors import LocalFault, NobodyReachable
+from dht.ground.host import Host, PeerId
+from dht.ground.quantities import plural
+from dht.ground.store import RecordStore
 from dht.identity.keys import verify
 from dht.kademlia.census import members_here
 from dht.observer.host_choice import HostBackend
 from dht.observer.network import ObserverEntry, observer_network
-from dht.quantities import plural
 from dht.records.peer_record import PeerRecord
 from dht.records.signed_manifest import RunRecord, decode_run_record
-from dht.store import RecordStore
 from peer.config.averaging_rules import codec_of, codecs_of, limits_of
 from peer.config.manifest import RunManifest, manifest_hash, manifest_rules
 from peer.config.model_shapes import seed_sizes

@@ -12,8 +12,8 @@ from pathlib import Path
 
 from dht.admission.admission import Admission
 from dht.admission.tickets import Invite
-from dht.errors import Incompatible, writing
-from dht.host import Host, PeerId
+from dht.ground.errors import Incompatible, writing
+from dht.ground.host import Host, PeerId
 from dht.identity.keys import Identity
 from dht.observer.network import ObserverEntry
 from peer.config.peer_config import IDENTITY_NAME

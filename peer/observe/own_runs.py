@@ -9,9 +9,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from dht.errors import LocalFault, UsageFault
-from dht.quantities import seconds_text
-from dht.regular_files import read_regular, write_whole
+from dht.ground.errors import LocalFault, UsageFault
+from dht.ground.quantities import seconds_text
+from dht.ground.regular_files import read_regular, write_whole
 from peer.config.peer_config import load_config
 from peer.folder_lock import last_use_of, read_holder_of
 from peer.observe.ended_run import end_in

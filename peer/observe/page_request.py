@@ -8,8 +8,8 @@ import time
 import urllib.error
 from collections.abc import Callable
 
-from dht.errors import UsageFault
-from dht.fields import printable
+from dht.ground.errors import UsageFault
+from dht.ground.fields import printable
 from peer.observe.run_page import MAX_ANSWER_BYTES, TokenAsked, no_answer, unreachable
 from peer.sources.web_request import BROKEN, PrivateAddress, RedirectRefused, to_same_host, web_answer
 

@@ -8,10 +8,10 @@ import time
 from dataclasses import asdict
 from pathlib import Path
 
-from dht.errors import UsageFault
-from dht.host import PeerId
+from dht.ground.errors import UsageFault
+from dht.ground.host import PeerId
+from dht.ground.quantities import plural
 from dht.identity.keys import Identity
-from dht.quantities import plural
 from dht.records.profiles import encode_profile
 from peer.config.peer_config import load_config
 from peer.network.membership.profile_file import (

@@ -13,12 +13,12 @@ from rich.table import Table
 
 from averaging.signing.commit_credit import MachineTotal, counted, missing_versions, totals
 from averaging.signing.receipt_file import MAX_LINE_BYTES, ReceiptFault, Receipts, read_receipts
-from dht.errors import LocalFault, UsageFault, reading
-from dht.host import PeerId
+from dht.ground.errors import LocalFault, UsageFault, reading
+from dht.ground.host import PeerId
+from dht.ground.quantities import count_text, plural
+from dht.ground.regular_files import open_regular
 from dht.identity.keys import Identity, split_run_id, verify
 from dht.identity.speakable import speakable_name
-from dht.quantities import count_text, plural
-from dht.regular_files import open_regular
 from peer.config.peer_config import IDENTITY_NAME
 from peer.console.plain_console import PIPE_COLUMNS, console_of_output
 from peer.run_folders import folders_of

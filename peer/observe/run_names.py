@@ -6,7 +6,7 @@ import contextlib
 from difflib import get_close_matches
 from pathlib import Path
 
-from dht.errors import LocalFault, UsageFault
+from dht.ground.errors import LocalFault, UsageFault
 from dht.identity.keys import split_run_id
 from peer.run_folders import folders_of, known_places
 from peer.user_folders import OWNER_KEY_NAME, PASS_NAME, RUN_RECORD_NAME, user_data_dir_here

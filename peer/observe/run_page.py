@@ -17,12 +17,12 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
-from dht.errors import LocalFault, NobodyReachable, UsageFault
-from dht.fields import printable
+from dht.ground.errors import LocalFault, NobodyReachable, UsageFault
+from dht.ground.fields import printable
+from dht.ground.quantities import plural
 from dht.identity.join_link import MAX_LINK_ADDRESSES, join_link
 from dht.identity.keys import split_run_id
 from dht.identity.multiaddr import parse_multiaddr
-from dht.quantities import plural
 from peer.network.membership.way_out import CONNECT, NO_NETWORK, has_way_to
 from peer.observe.ended_run import RunEnd, end_on_page
 

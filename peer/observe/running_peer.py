@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from dht.errors import LocalFault
+from dht.ground.errors import LocalFault
 from dht.identity.multiaddr import parse_peer_multiaddr
 from dht.identity.speakable import speakable_name
 from peer.config.peer_config import ADDRESSES_NAME, read_cached_peers

@@ -13,8 +13,8 @@ from typing import Final
 from averaging.signing.commit_credit import CreditedRound, counted, round_of, totals
 from averaging.signing.receipt_file import ReceiptFault, RunFrame, commit_of
 from averaging.signing.round_signatures import Verify
-from dht.errors import PeerFault
-from dht.host import PeerId
+from dht.ground.errors import PeerFault
+from dht.ground.host import PeerId
 from dht.records.peer_record import PeerRecord
 
 FRAGMENT: Final = 0

@@ -11,9 +11,9 @@ from typing import Any, Final
 from rich.cells import cell_len
 from rich.table import Table
 
+from dht.ground.quantities import count_text, seconds_text
 from dht.identity.speakable import speakable_name
 from dht.observer.host_choice import HostBackend
-from dht.quantities import count_text, seconds_text
 from dht.records.peer_record import PeerRecord
 from dht.records.swarm_view import SwarmView
 from peer.config.learning_rate_schedule import progress_of, rate_factor

@@ -8,7 +8,7 @@ from typing import Any, Literal
 from blake3 import blake3
 
 from averaging.outer.fragment_layout import averages_few_buffers
-from dht.errors import Incompatible, UsageFault
+from dht.ground.errors import Incompatible, UsageFault
 from peer.config.manifest import RunManifest
 from peer.config.model_shapes import OwnModule, bare_name, shared_buffers, trained_parameters
 

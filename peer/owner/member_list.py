@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from dht.errors import NobodyReachable
+from dht.ground.errors import NobodyReachable
 from dht.records.peer_record import PeerRecord
 from peer.network.membership.invite_users import INVITE_USERS_NAME, read_users
 from peer.network.membership.manifest_revisions import WHEN_JOINING, member_rules

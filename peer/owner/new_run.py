@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from averaging.outer.fragment_layout import build_layout, with_buffers
-from dht.errors import LocalFault, PeerFault, UsageFault
+from dht.ground.errors import LocalFault, PeerFault, UsageFault
+from dht.ground.regular_files import read_regular
 from dht.identity.keys import Identity, make_run_id
 from dht.records.signed_manifest import (
     MAX_RUN_RECORD_BYTES,
@@ -22,7 +23,6 @@ from dht.records.signed_manifest import (
     encode_run_record,
     sign_run_record,
 )
-from dht.regular_files import read_regular
 from peer.config.data_source import LIBRARY, TEXT, TOKENS, names_path
 from peer.config.manifest import RunManifest, run_file_fields
 from peer.config.model_shapes import OwnModule, shared_buffers, tensor_shapes, trained_parameters

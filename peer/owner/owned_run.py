@@ -24,8 +24,9 @@ from dht.admission.tickets import (
     TicketKind,
     issue_ticket,
 )
-from dht.errors import LocalFault, PeerFault, UsageFault, reading
-from dht.host import PeerId
+from dht.ground.errors import LocalFault, PeerFault, UsageFault, reading
+from dht.ground.host import PeerId
+from dht.ground.regular_files import read_regular
 from dht.identity.keys import Identity, fingerprint, public_key_of
 from dht.records.signed_manifest import (
     MAX_RUN_RECORD_BYTES,
@@ -35,7 +36,6 @@ from dht.records.signed_manifest import (
     encode_run_record,
     sign_run_record,
 )
-from dht.regular_files import read_regular
 from peer.config.access_sections import MAX_NOTES, ChangeSection
 from peer.config.manifest import MAX_MANIFEST_BYTES, RunManifest
 from peer.config.peer_config import ADDRESSES_NAME, RUN_RECORD_NAME, read_cached_peers

@@ -11,8 +11,8 @@ from collections.abc import AsyncIterator
 from dht.admission.admission import Admission
 from dht.admission.dated_proofs import NONCE_BYTES
 from dht.admission.tickets import ERRAND_SECONDS, SERIAL_BYTES, Pass, encode_pass, issue_ticket
-from dht.errors import NobodyReachable
-from dht.host import Host
+from dht.ground.errors import NobodyReachable
+from dht.ground.host import Host
 from dht.identity.keys import Identity
 from dht.kademlia.census import members_here
 from dht.observer.network import ObserverEntry, observer_network

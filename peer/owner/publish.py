@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 
-from dht.errors import NobodyReachable, UsageFault
+from dht.ground.errors import NobodyReachable, UsageFault
 from dht.records.signed_manifest import encode_run_record
 from peer.network.membership.run_protocol import RUN_RECORD_LIFE_SECONDS
 from peer.owner.owned_run import OwnedRun

@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Sequence
 
-from dht.errors import NobodyReachable, UsageFault
+from dht.ground.errors import NobodyReachable, UsageFault
 from dht.records.signed_manifest import RunRecord
 from peer.config.access_sections import ChangeSection
 from peer.config.manifest import RunManifest

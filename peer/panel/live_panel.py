@@ -10,7 +10,7 @@ from typing import TextIO
 
 from rich.text import Text
 
-from dht.fields import printable
+from dht.ground.fields import printable
 from peer.events.peer_events import Event
 from peer.panel.scene.key_bindings import Controls, hints
 from peer.panel.scene.scene import Scene, settled, with_event, with_note, with_update

@@ -21,7 +21,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from dht.errors import UsageFault
+from dht.ground.errors import UsageFault
 from peer.events.peer_events import Event
 from peer.panel.scene.panel_state import PanelState, fold
 

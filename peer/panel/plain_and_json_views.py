@@ -6,8 +6,8 @@ import math
 from datetime import datetime
 from typing import TextIO
 
-from dht.fields import printable
-from dht.quantities import count_text, plural, seconds_text
+from dht.ground.fields import printable
+from dht.ground.quantities import count_text, plural, seconds_text
 from peer.console.first_lines import LABELS
 from peer.console.word_wrap import fitting
 from peer.events import peer_events as events

@@ -8,7 +8,7 @@ import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
-from dht.regular_files import write_whole
+from dht.ground.regular_files import write_whole
 from peer.config.data_source import needs_own
 from peer.config.peer_config import IDENTITY_NAME, ChoiceMark, PeerConfig, choices_with, flag_of
 from peer.panel.scene.updates import LineLimits

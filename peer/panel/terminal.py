@@ -13,7 +13,7 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from functools import partial
 
-from dht.errors import DeviceFault, Incompatible, InterruptionTold, UsageFault
+from dht.ground.errors import DeviceFault, Incompatible, InterruptionTold, UsageFault
 from dht.identity.keys import Identity
 from dht.identity.speakable import speakable_name
 from peer.config.peer_config import PeerConfig, make_data_dir

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from pydantic import Field, ValidationError
 
-from dht.errors import UsageFault
+from dht.ground.errors import UsageFault
 from peer.config.peer_config import BaseBits, OptimizerBits, flag_of
 from peer.config.section import Section
 from peer.config.validation_sentences import explain, read_toml

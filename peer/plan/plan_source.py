@@ -6,9 +6,9 @@ import json
 from pathlib import Path
 
 from averaging.outer.fragment_layout import build_layout, with_buffers
-from dht.errors import MurmurationError, UsageFault, reading
+from dht.ground.errors import MurmurationError, UsageFault, reading
+from dht.ground.regular_files import read_regular
 from dht.records.signed_manifest import MAX_RUN_RECORD_BYTES, claimed_run_id, decode_run_record
-from dht.regular_files import read_regular
 from peer.config.manifest import RunManifest
 from peer.config.model_shapes import buffer_shapes_of, num_orthogonalised, shapes_of
 from peer.config.peer_config import RUN_RECORD_NAME

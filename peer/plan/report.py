@@ -12,7 +12,7 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
-from dht.quantities import bytes_text, count_text, plural, seconds_text
+from dht.ground.quantities import bytes_text, count_text, plural, seconds_text
 from peer.config.data_source import TOKENS
 from peer.config.manifest import RunManifest
 from peer.config.model_shapes import seed_layout

@@ -15,7 +15,7 @@ from averaging.codec.codec import Codec
 from averaging.rounds.learned_durations import HEARTBEAT_SECONDS
 from averaging.rounds.shard_plan import plan_shards
 from averaging.wire import frames, messages
-from dht.host import FRAME_HEADER_BYTES, PeerId
+from dht.ground.host import FRAME_HEADER_BYTES, PeerId
 
 LINE_SHARE = 1448 / 1500
 """Payload of a full TCP segment over IPv4 with timestamps; what a line carries besides frames."""

@@ -6,7 +6,7 @@ from collections.abc import Container, Iterator, Sequence
 
 import numpy as np
 
-from dht.host import PeerId
+from dht.ground.host import PeerId
 from peer.simulation.peer import Life, SimulatedPeer
 
 TOLERANCE = 1e-4

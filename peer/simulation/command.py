@@ -7,8 +7,8 @@ import json
 import sys
 import time
 
-from dht.errors import EXIT_INTERRUPTED
-from dht.quantities import plural, seconds_text
+from dht.ground.errors import EXIT_INTERRUPTED
+from dht.ground.quantities import plural, seconds_text
 from peer.simulation.result import summary_of
 from peer.simulation.scenarios.scenario import load_scenario
 from peer.simulation.scenarios.schedule import spec_of

@@ -17,8 +17,8 @@ from typing import Any
 from averaging.arrays import F32
 from averaging.signing.round_signatures import Notary, Scope
 from dht.admission.handshake_frames import AccessRule
-from dht.compute import compute_inline
-from dht.host import PeerId
+from dht.ground.compute import compute_inline
+from dht.ground.host import PeerId
 from dht.identity.keys import Identity, verify
 from dht.simulated.host import MemoryHost, MemoryNetwork
 from dht.simulated.store import MemoryRecords, MemoryStore

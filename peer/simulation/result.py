@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from dht.quantities import bytes_text, count_text, plural, seconds_text
+from dht.ground.quantities import bytes_text, count_text, plural, seconds_text
 
 MAX_SHOWN_VIOLATIONS = 20
 

@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from averaging.rounds.round_facts import RoundStarted
-from dht.host import PeerId
+from dht.ground.host import PeerId
 from dht.identity.keys import make_run_id
 from dht.records.signature_cache import VerifiedRecords
 from dht.simulated.host import MemoryNetwork

@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 
 from averaging.rounds.round_facts import AppliedCommit, RoundAbandoned, RoundCommitted, RoundStarted, SentContribution
-from dht.host import PeerId
+from dht.ground.host import PeerId
 from peer.events.peer_events import Evaluated, Event, RefusedPeer, TrainingProgressed
 
 FROM_TENSORS = {

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from averaging.arrays import F32
 from averaging.outer.fragment_layout import FragmentLayout, build_layout
-from dht.host import PeerId
+from dht.ground.host import PeerId
 from peer.config.manifest import RunManifest
 from peer.config.model_shapes import seed_layout
 from peer.mailbox.mailbox import Mailbox

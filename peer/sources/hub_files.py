@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import Any, Final, Literal
 from urllib.parse import quote
 
-from dht.errors import LocalFault, UsageFault
-from dht.fields import clean_text
-from dht.quantities import bytes_text
-from dht.regular_files import open_regular
+from dht.ground.errors import LocalFault, UsageFault
+from dht.ground.fields import clean_text
+from dht.ground.quantities import bytes_text
+from dht.ground.regular_files import open_regular
 from peer.optional_libraries import needing
 from peer.sources.web_request import BROKEN, CHUNK_BYTES, to_same_scheme, web_answer
 

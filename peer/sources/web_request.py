@@ -19,7 +19,7 @@ from functools import partial
 from typing import Any, Final
 from urllib.parse import SplitResult, urljoin, urlsplit
 
-from dht.fields import clean_text
+from dht.ground.fields import clean_text
 from peer.version import software
 
 TIMEOUT_SECONDS: Final = 30.0

@@ -15,8 +15,8 @@ import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from dht.errors import LocalFault, UsageFault
-from dht.fields import printable
+from dht.ground.errors import LocalFault, UsageFault
+from dht.ground.fields import printable
 from peer.tracking.recorded_rows import Row, StepCount
 from peer.tracking.trackers import Record, open_tracker
 

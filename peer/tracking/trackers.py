@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Protocol, get_args
 
-from dht.errors import UsageFault
-from dht.host import PeerId
-from dht.quantities import short_peer
+from dht.ground.errors import UsageFault
+from dht.ground.host import PeerId
+from dht.ground.quantities import short_peer
 from peer.config.peer_config import PeerConfig, TrackerKind, load_config
 from peer.tracking.recorded_rows import OWN_COLUMNS, RUN_COLUMNS, Row
 

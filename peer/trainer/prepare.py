@@ -13,9 +13,9 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from dht.errors import UsageFault, writing
-from dht.quantities import bytes_text, count_text, plural, seconds_text
-from dht.regular_files import read_regular
+from dht.ground.errors import UsageFault, writing
+from dht.ground.quantities import bytes_text, count_text, plural, seconds_text
+from dht.ground.regular_files import read_regular
 from peer.process_setup import usable_cores
 from peer.trainer.data.document_packing import TokenizeOrder
 from peer.trainer.data.shards import META_NAME, Meta, Rows, Shard, digest_of, write_meta, write_new

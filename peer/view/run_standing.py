@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final, TypeVar
 
-from dht.host import PeerId
+from dht.ground.host import PeerId
 from dht.records.peer_record import PeerRecord
 from peer.run_clock import committed_tokens
 

@@ -22,7 +22,7 @@ from typing import Any
 from unittest import mock
 
 from dht.admission import tickets
-from dht.errors import LocalFault
+from dht.ground.errors import LocalFault
 from dht.identity.keys import Identity
 from dht.pylibp2p.protobuf_clash import make_room_for_libp2p
 from peer.config.peer_config import PeerConfig

@@ -27,7 +27,7 @@ from averaging.wire.messages import (
     VersionIs,
     Wait,
 )
-from dht.host import PeerId
+from dht.ground.host import PeerId
 
 
 def one_of_each_kind(first: PeerId, second: PeerId) -> list[Message]:

@@ -22,8 +22,8 @@ from averaging.transfer.server import StateServer
 from averaging.transfer.snapshots import Snapshot
 from averaging.wire.messages import Commit
 from dht.admission.handshake_frames import AccessRule
-from dht.errors import LocalFault, PeerFault
-from dht.host import PeerId, Stream, StreamHandler
+from dht.ground.errors import LocalFault, PeerFault
+from dht.ground.host import PeerId, Stream, StreamHandler
 from dht.identity.keys import Identity, make_run_id
 from dht.records.peer_record import PeerRecord, decode_peer_record, encode_peer_record
 from dht.records.signed_manifest import decode_run_record

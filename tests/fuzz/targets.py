@@ -36,9 +36,9 @@ from averaging.wire.messages import Commit
 from dht.admission import tickets
 from dht.admission.dated_proofs import make_proof, open_proof
 from dht.admission.handshake_frames import AccessRule, check_hello, check_reply, make_hello, make_welcome, proof_in
-from dht.delimited import MessageError
-from dht.errors import LocalFault, PeerFault
-from dht.fields import pack
+from dht.ground.delimited import MessageError
+from dht.ground.errors import LocalFault, PeerFault
+from dht.ground.fields import pack
 from dht.identity import multiaddr
 from dht.identity.keys import Identity, make_run_id, peer_id_bytes, peer_id_of_bytes, split_run_id
 from dht.pylibp2p.protobuf_clash import make_room_for_libp2p

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from dht.errors import LocalFault
+from dht.ground.errors import LocalFault
 from peer.console import plain_output
 from peer.observe import status
 from tests.fuzz.commands import command_targets

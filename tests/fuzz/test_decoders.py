@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from averaging.wire import frames
-from dht.errors import PeerFault
+from dht.ground.errors import PeerFault
 from tests.fuzz import fuzzer
 from tests.fuzz.fuzzer import CORPUS, MAX_INPUT_BYTES, corpus_of, fuzz, mutations, problem_with
 from tests.fuzz.messages import one_of_each_kind

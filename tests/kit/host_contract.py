@@ -14,8 +14,8 @@ from typing import Protocol
 
 import pytest
 
-from dht.errors import PeerFault, PeerUnreachable, UsageFault
-from dht.host import FRAME_HEADER_BYTES, Host, Stream, StreamHandler
+from dht.ground.errors import PeerFault, PeerUnreachable, UsageFault
+from dht.ground.host import FRAME_HEADER_BYTES, Host, Stream, StreamHandler
 from dht.identity.keys import Identity
 
 ECHO = "/murmuration/test/echo/1"

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from averaging.signing.round_signatures import Checker, Notary, Scope
 from averaging.wire.messages import Commit, ShardResult
-from dht.host import PeerId
+from dht.ground.host import PeerId
 
 SCOPE = Scope("run", bytes(32))
 

@@ -12,7 +12,7 @@ from dataclasses import replace
 from rich.text import Text
 
 from averaging.rounds.round_facts import RoundCommitted
-from dht.host import PeerId
+from dht.ground.host import PeerId
 from peer.console.plain_console import PlainConsole
 from peer.events.anchor_events import CatchUpProgressed
 from peer.events.path_events import ReachabilityFound, RelayChecked, RelayFound

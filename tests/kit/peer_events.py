@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 
 from averaging.rounds.round_facts import RoundCommitted
-from dht.host import PeerId
+from dht.ground.host import PeerId
 from peer.events.peer_events import Event, JoinedRun, TrainingProgressed
 from peer.panel.scene.panel_state import PanelState, fold
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from dht.host import PeerId
+from dht.ground.host import PeerId
 from dht.records.peer_record import PeerRecord
 
 RUN_ID = "tiny.abcdefghij234567abcd"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 
-from dht.host import PeerId
+from dht.ground.host import PeerId
 from peer.events.peer_events import Event, SwarmLost
 from peer.panel.scene.updates import Leaving, Remark, ViewUpdate
 

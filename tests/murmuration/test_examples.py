@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from dht.errors import UsageFault
+from dht.ground.errors import UsageFault
 from tests.kit.trainer.lone_swarm import LoneSwarm, joining_alone
 
 EXAMPLES = Path(__file__).parents[2] / "examples"

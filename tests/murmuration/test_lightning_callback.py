@@ -13,7 +13,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from dht.errors import LocalFault
+from dht.ground.errors import LocalFault
 from tests.kit.late_library import late_library
 from tests.kit.trainer.lone_swarm import LoneSwarm, annealing, joining_alone
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from dht.errors import UsageFault
+from dht.ground.errors import UsageFault
 from tests.kit.late_library import late_library
 from tests.kit.trainer.lone_swarm import LoneSwarm, annealing, joining_alone
 

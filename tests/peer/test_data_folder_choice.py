@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from dht.errors import LocalFault, UsageFault
-from dht.host import PeerId
+from dht.ground.errors import LocalFault, UsageFault
+from dht.ground.host import PeerId
 from dht.identity.keys import Identity, make_run_id
 from dht.records.signed_manifest import encode_run_record, sign_run_record
 from peer import data_folder_choice

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from dht.errors import LocalFault
+from dht.ground.errors import LocalFault
 from peer.config.peer_config import PeerConfig
 from peer.folder_lock import LOCK_NAME, FolderLock
 from peer.join import session

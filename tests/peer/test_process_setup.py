@@ -21,7 +21,7 @@ from unittest.mock import AsyncMock
 
 import pytest
 
-from dht.errors import LocalFault, NobodyReachable, PeerUnreachable, UsageFault
+from dht.ground.errors import LocalFault, NobodyReachable, PeerUnreachable, UsageFault
 from dht.identity.keys import Identity, make_run_id
 from dht.p2pd import lazy_hivemind, socket_directory
 from dht.records.signed_manifest import RunRecord, decode_run_record, encode_run_record, sign_run_record

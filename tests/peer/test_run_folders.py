@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from dht.errors import UsageFault
+from dht.ground.errors import UsageFault
 from dht.identity.keys import Identity
 from peer.config.peer_config import ADDRESSES_NAME, PeerConfig, write_cached_peers
 from peer.data_folder_choice import hold_folder

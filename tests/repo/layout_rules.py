@@ -344,7 +344,7 @@ def files_of_others(sources: Sequence[Source]) -> Iterator[str]:
             reads = any(isinstance(mode, str) and mode in ("r", "rb", "rt") for mode in modes)
             is_plain = isinstance(node.func, ast.Name) and len(node.args) == 1 and not node.keywords
             if name in ("read_text", "read_bytes") or (name == "open" and (reads or is_plain)):
-                yield f"{source.module}:{node.lineno} calls {name}; use dht.regular_files"
+                yield f"{source.module}:{node.lineno} calls {name}; use dht.ground.regular_files"
 
 
 def own_attributes(sources: Sequence[Source]) -> Iterator[str]:

@@ -8,12 +8,13 @@ from __future__ import annotations
 PACKAGES = ("dht", "averaging", "peer", "dashboard", "murmuration")
 FRONT = "murmuration"
 """Its `__init__` gives the public names."""
-GROUND = "dht"
-"""Its own files are ports and errors: every room may import them."""
+GROUND = "dht.ground"
+"""Errors, ports, checks and quantities: every room may import it."""
 
 ROOMS: dict[str, tuple[str, bool, str]] = {
     # room or single file: (rooms that it may import, all of them named above; is it pure?; libraries)
-    "dht": ("", False, "msgpack"),
+    "dht": ("", False, ""),
+    "dht.ground": ("", False, "msgpack"),
     "dht.identity": ("", False, "base58 cryptography"),
     "dht.streams": ("", False, ""),
     "dht.records": ("dht.identity", True, ""),
@@ -273,7 +274,13 @@ ROOMS: dict[str, tuple[str, bool, str]] = {
 """A room may also import the standard library, its own files and `GROUND`. `x.*` is every row of `x` above this one."""
 
 PURE_FILES = (
-    *("dht.fields", "dht.quantities", "dht.sleep_detection", "averaging.codec.codec", "averaging.codec.blocks"),
+    *(
+        "dht.ground.fields",
+        "dht.ground.quantities",
+        "dht.ground.sleep_detection",
+        "averaging.codec.codec",
+        "averaging.codec.blocks",
+    ),
     *(
         "peer.network.membership.member_counts",
         "peer.network.node.own_round_times",
@@ -314,7 +321,7 @@ TWO_MEANINGS = {
 OWN_FILES = (
     *("dht.p2pd.congestion_control", "peer.memory.least_memory"),  # of the kernel
     *("averaging.codec.build_kernels", "dashboard.page.assets", "dashboard.web.build", "peer.installation"),  # of ours
-    *("dht.regular_files", "peer.import_path", "peer.demo.swarm"),
+    *("dht.ground.regular_files", "peer.import_path", "peer.demo.swarm"),
     "peer.limited_child.confinement",  # of the kernel
 )
 """They open files that nobody else can have put there."""

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from dht.errors import DeviceFault, Incompatible, LocalFault, NobodyReachable, UsageFault
+from dht.ground.errors import DeviceFault, Incompatible, LocalFault, NobodyReachable, UsageFault
 from peer.cli.usage.lazy_commands import peer_command
 
 ROOT = Path(__file__).parents[2]

@@ -17,7 +17,7 @@ from averaging.rounds.line_budget import LineBudget, bytes_each
 from averaging.rounds.shard_plan import plan_shards
 from averaging.wire.frames import encode
 from averaging.wire.messages import HISTORY_COMMITS, Contribution, Plan, Result, RosterEntry, ShardPlan
-from dht.host import PeerId
+from dht.ground.host import PeerId
 from peer.simulation.scenarios.schedule import spec_of
 from peer.simulation.scenarios.spec import Fault
 from peer.simulation.virtual_time import run_virtual

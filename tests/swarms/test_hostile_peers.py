@@ -9,7 +9,7 @@ from typing import get_args
 import pytest
 
 from averaging.rounds.round_facts import RoundCommitted
-from dht.errors import UsageFault
+from dht.ground.errors import UsageFault
 from peer.events.peer_events import RefusedPeer
 from peer.simulation.adversaries.claims import CLAIMS
 from peer.simulation.adversaries.floods import FLOODS

@@ -1,4 +1,4 @@
-// Numbers as people read them; the same words as `dht/quantities.py` and `dashboard/page/number_formats.py`.
+// Numbers as people read them; the same words as `dht/ground/quantities.py` and `dashboard/page/number_formats.py`.
 
 const COUNTS = ["", "k", "M", "G", "T", "P"];
 const RATES = ["bit/s", "kbit/s", "Mbit/s", "Gbit/s", "Tbit/s"];

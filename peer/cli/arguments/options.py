@@ -10,7 +10,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from dht.errors import UsageFault
+from dht.ground.errors import UsageFault
 from peer.cli.usage.plain_help import FIRST, PanelledCommand, PlainCommand
 
 Run = Annotated[

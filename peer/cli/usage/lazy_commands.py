@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from dht.errors import EXIT_INTERRUPTED
+from dht.ground.errors import EXIT_INTERRUPTED
 from peer.cli.usage.commands import COMMANDS, MAX_COLUMNS, help_text
 from peer.cli.usage.plain_help import CONTEXT
 from peer.console.first_lines import say

@@ -12,8 +12,8 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from averaging.arrays import F32
-from dht.errors import LocalFault, UsageFault
-from dht.regular_files import open_regular
+from dht.ground.errors import LocalFault, UsageFault
+from dht.ground.regular_files import open_regular
 from peer.config.manifest import RunManifest
 from peer.export.formats.hf_architecture import trained_tensors
 from peer.trainer.hf.adapter import with_adapter

@@ -10,7 +10,7 @@ from safetensors import SafetensorError
 from torch import Tensor, nn
 
 from averaging.arrays import F32
-from dht.errors import Incompatible, LocalFault, UsageFault
+from dht.ground.errors import Incompatible, LocalFault, UsageFault
 from peer.config.manifest import RunManifest
 from peer.config.model_shapes import (
     averaged_parts,

@@ -13,7 +13,7 @@ from typing import Any
 from safetensors.torch import save_file
 from torch import Tensor
 
-from dht.errors import UsageFault
+from dht.ground.errors import UsageFault
 from peer.config.manifest import RunManifest
 from peer.export.formats.adapter_files import adapter_tensors, save_adapter
 from peer.export.formats.anchors import Anchors, named_tensors, own_module_tensors, parameters_sha256

@@ -17,8 +17,8 @@ import torch
 from torch import Tensor, nn
 
 from averaging.arrays import F32
-from dht.errors import LocalFault
-from dht.regular_files import read_regular
+from dht.ground.errors import LocalFault
+from dht.ground.regular_files import read_regular
 from peer.config.manifest import RunManifest
 from peer.config.model_shapes import averaged_parts, layout_of
 from peer.export.formats.anchors import tensors_of

@@ -11,7 +11,7 @@ from typing import Final
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from dht.quantities import plural
+from dht.ground.quantities import plural
 from peer.config.manifest import RunManifest
 from peer.export.formats.adapter_files import base_of
 from peer.export.formats.anchors import Anchors

@@ -16,9 +16,9 @@ from typing import Any
 from safetensors import SafetensorError
 from safetensors.torch import save_file
 
-from dht.errors import LocalFault
-from dht.quantities import bytes_text
-from dht.regular_files import sync
+from dht.ground.errors import LocalFault
+from dht.ground.quantities import bytes_text
+from dht.ground.regular_files import sync
 from peer.export.formats.anchors import Anchors, named_tensors, own_module_tensors, parameters_sha256, run_facts
 from peer.export.formats.custom_module import custom_sha256
 from peer.export.formats.hf_architecture import trained_tensors

@@ -13,7 +13,7 @@ from typing import Any
 
 from safetensors import SafetensorError
 
-from dht.regular_files import sync
+from dht.ground.regular_files import sync
 from peer.export.formats.anchors import Anchors, run_facts
 from peer.export.formats.folder_contents import FolderContents, contents_of, json_bytes
 from peer.export.formats.model_card import model_card

@@ -14,7 +14,7 @@ import torch
 from safetensors import SafetensorError
 from torch import nn
 
-from dht.errors import DeviceFault, Incompatible, LocalFault, UsageFault
+from dht.ground.errors import DeviceFault, Incompatible, LocalFault, UsageFault
 from peer.config.manifest import RunManifest
 from peer.config.model_shapes import parameter_shapes
 from peer.export.formats.adapter_files import CONFIG_NAME as ADAPTER_CONFIG

@@ -6,8 +6,8 @@ import json
 import os
 from pathlib import Path
 
-from dht.errors import LocalFault, UsageFault
-from dht.regular_files import read_regular
+from dht.ground.errors import LocalFault, UsageFault
+from dht.ground.regular_files import read_regular
 from peer.export.formats.model_header import CONFIG_NAME, MAX_CONFIG_BYTES, RUN_NAME
 
 

@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from safetensors import safe_open
 
-from dht.errors import LocalFault, UsageFault
-from dht.regular_files import read_regular
+from dht.ground.errors import LocalFault, UsageFault
+from dht.ground.regular_files import read_regular
 from peer.export.formats.model_header import CONFIG_NAME, HEADER_KEY, MAX_CONFIG_BYTES, RUN_NAME
 
 _WEIGHTS = re.compile(r"model(-\d{5}-of-\d{5})?\.safetensors")

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from dht.regular_files import read_regular
+from dht.ground.regular_files import read_regular
 from peer.config.allowed_files import MAX_TOTAL_BYTES
 from peer.config.manifest import RunManifest
 from peer.export.formats.byte_tokenizer import END_TOKEN, byte_tokenizer_files

@@ -19,8 +19,8 @@ from averaging.transfer.client import fetch_digest, fetch_log
 from averaging.wire import frames as wire
 from averaging.wire.field_checks import Limits
 from averaging.wire.messages import Commit
-from dht.errors import PeerFault
-from dht.host import Host, PeerId
+from dht.ground.errors import PeerFault
+from dht.ground.host import Host, PeerId
 from dht.records.lineages import MAX_ANCHOR_VERSION
 from peer.network.anchors.donors import Donors
 

@@ -20,10 +20,10 @@ from averaging.lanes.handshake import HandshakePolicy
 from averaging.transfer.client import fetch_header
 from averaging.transfer.messages import Header
 from averaging.transfer.snapshots import Snapshot
-from dht.errors import PeerFault
-from dht.host import Host, PeerId
+from dht.ground.errors import PeerFault
+from dht.ground.host import Host, PeerId
+from dht.ground.tasks import in_turn
 from dht.records.lineages import MAX_CLAIMED_VERSION, Side, heaviest_side, is_majority
-from dht.waiting import in_turn
 from peer.network.anchors.claimed_anchors import Claims
 from peer.network.anchors.donors import MAX_WITNESSES, Donors
 

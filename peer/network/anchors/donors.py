@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from averaging.rounds.presence import most_newcomers
-from dht.bounded_dictionary import Newest
-from dht.errors import PeerFault, PeerUnreachable
-from dht.host import PeerId
+from dht.ground.bounded_dictionary import Newest
+from dht.ground.errors import PeerFault, PeerUnreachable
+from dht.ground.host import PeerId
 from dht.records.peer_record import PeerRecord
 
 BLAME_SECONDS = 600.0

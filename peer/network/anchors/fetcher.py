@@ -22,8 +22,8 @@ from averaging.transfer.messages import Header, chunk_lengths
 from averaging.transfer.snapshots import Snapshot
 from averaging.wire.field_checks import Limits
 from averaging.wire.messages import HISTORY_COMMITS, KEPT_COMMITS, Commit
-from dht.errors import PeerFault
-from dht.host import Host, PeerId
+from dht.ground.errors import PeerFault
+from dht.ground.host import Host, PeerId
 from dht.records.lineages import is_majority
 from peer.network.anchors.claimed_anchors import Claims
 from peer.network.anchors.donor_agreement import Agreement, Votes

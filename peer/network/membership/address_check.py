@@ -14,12 +14,12 @@ import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Final, TypeVar
 
-from dht.errors import Incompatible, LocalFault, NobodyReachable, PeerFault, UsageFault
-from dht.host import Host, PeerId
+from dht.ground.errors import Incompatible, LocalFault, NobodyReachable, PeerFault, UsageFault
+from dht.ground.host import Host, PeerId
+from dht.ground.quantities import plural
 from dht.identity.keys import Identity
 from dht.identity.multiaddr import Multiaddr, parse_multiaddr, parse_peer_multiaddr
 from dht.p2pd.lazy_hivemind import allow_parts_of_hivemind
-from dht.quantities import plural
 from dht.records.signed_manifest import RunRecord
 from peer.network.membership.invitation import invited_admission
 from peer.network.membership.mistyped_run_id import in_other_run

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
 from averaging.rounds.round_facts import Fact
-from dht.clocks import CLOCK_SKEW_SECONDS, SwarmClock
+from dht.ground.clocks import CLOCK_SKEW_SECONDS, SwarmClock
 from peer.events.peer_events import ClockIsWrong
 
 SETTLE_SECONDS = 2.0

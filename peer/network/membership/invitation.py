@@ -17,9 +17,9 @@ from pathlib import Path
 from dht.admission import tickets
 from dht.admission.admission import Admission
 from dht.admission.dated_proofs import NONCE_BYTES
-from dht.errors import UsageFault, reading
+from dht.ground.errors import UsageFault, reading
+from dht.ground.regular_files import open_regular, read_private
 from dht.identity.keys import Identity, peer_id_of
-from dht.regular_files import open_regular, read_private
 from peer.secret_files import write_secret
 from peer.user_folders import PASS_NAME as PASS_NAME
 

@@ -14,10 +14,10 @@ from typing import Final
 
 from dht.admission.admission import MAX_KNOWN_TICKETS, Admission
 from dht.admission.tickets import SERIAL_BYTES, Ticket
-from dht.errors import LocalFault
-from dht.host import PeerId
+from dht.ground.errors import LocalFault
+from dht.ground.host import PeerId
+from dht.ground.regular_files import open_regular
 from dht.identity.keys import public_key_of
-from dht.regular_files import open_regular
 from peer.secret_files import write_secret
 
 INVITE_USERS_NAME = "used_invites.jsonl"

@@ -14,9 +14,9 @@ from dataclasses import dataclass, replace
 from averaging.outer.outer_settings import OuterRule
 from averaging.rounds.round_facts import Fact
 from dht.admission.admission import Admission, MemberRules
-from dht.errors import Incompatible, LocalFault
-from dht.host import PeerId
-from dht.quantities import count_text
+from dht.ground.errors import Incompatible, LocalFault
+from dht.ground.host import PeerId
+from dht.ground.quantities import count_text
 from dht.records.signed_manifest import RunRecord
 from peer.config.access_sections import ChangeSection
 from peer.config.averaging_rules import rule_of

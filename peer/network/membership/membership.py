@@ -23,11 +23,12 @@ from dataclasses import KW_ONLY, dataclass, field, replace
 from averaging.lanes.handshake import OPEN_SECONDS, HandshakePolicy, greet_incoming, open_greeted_stream
 from averaging.rounds.round_facts import Fact
 from averaging.trust.announced_speeds import AnnouncedSpeeds
-from dht.allowances import Allowances
-from dht.bounded_dictionary import Newest
-from dht.clocks import CLOCK_SKEW_SECONDS
-from dht.errors import PeerFault, PeerUnreachable
-from dht.host import Host, PeerId, Stream
+from dht.ground.allowances import Allowances
+from dht.ground.bounded_dictionary import Newest
+from dht.ground.clocks import CLOCK_SKEW_SECONDS
+from dht.ground.errors import PeerFault, PeerUnreachable
+from dht.ground.host import Host, PeerId, Stream
+from dht.ground.store import RecordStore
 from dht.identity.keys import Identity
 from dht.records.key_levels import Levels, prefix_of, turn_seconds
 from dht.records.peer_record import (
@@ -39,7 +40,6 @@ from dht.records.peer_record import (
 )
 from dht.records.signature_cache import VerifiedRecords
 from dht.records.swarm_view import SwarmView
-from dht.store import RecordStore
 from dht.streams.streams_per_remote import StreamCounts
 from peer.events.peer_events import PeerJoined, PeerLeft
 from peer.network.membership.member_counts import Head, MemberTally

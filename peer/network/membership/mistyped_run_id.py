@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dht.errors import UsageFault
+from dht.ground.errors import UsageFault
 from dht.identity.keys import split_run_id
 
 _TRAINS = "of the run "

@@ -8,12 +8,12 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from dht.errors import UsageFault
-from dht.fields import check_real, visible
-from dht.host import PeerId
+from dht.ground.errors import UsageFault
+from dht.ground.fields import check_real, visible
+from dht.ground.host import PeerId
+from dht.ground.regular_files import open_regular
 from dht.identity.keys import Identity, public_key_of
 from dht.records.profiles import COUNTRIES, MAX_MACHINES, MAX_PROFILE_LIFE_SECONDS, Profile, clean_name
-from dht.regular_files import open_regular
 from peer.config.peer_config import PeerConfig
 from peer.secret_files import write_secret
 from peer.user_folders import contributor_key_path

@@ -9,11 +9,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from dht.errors import LocalFault, PeerFault
-from dht.host import PeerId
+from dht.ground.errors import LocalFault, PeerFault
+from dht.ground.host import PeerId
+from dht.ground.store import RecordStore
 from dht.identity.keys import Identity
 from dht.records.profiles import Profile, decode_profile, encode_profile
-from dht.store import RecordStore
 from peer.network.membership.profile_file import choice_path, merged, profile_of, read_choice, write_choice
 
 PUBLISH_SECONDS = 300.0

@@ -13,9 +13,9 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import KW_ONLY, dataclass
 
 from averaging.rounds.round_facts import Fact
-from dht.host import PeerId
-from dht.sleep_detection import Wakefulness
-from dht.waiting import set_within
+from dht.ground.host import PeerId
+from dht.ground.sleep_detection import Wakefulness
+from dht.ground.tasks import set_within
 from peer.events.peer_events import SwarmFound, SwarmLost
 
 TICK_SECONDS = 1.0

@@ -10,14 +10,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from dht.admission.admission import Admission
-from dht.errors import Incompatible, LocalFault, NobodyReachable, PeerFault
-from dht.host import PeerId
+from dht.ground.errors import Incompatible, LocalFault, NobodyReachable, PeerFault
+from dht.ground.host import PeerId
+from dht.ground.quantities import plural
+from dht.ground.regular_files import read_regular, write_whole
 from dht.identity.multiaddr import parse_peer_multiaddr
 from dht.kademlia.dht_store import DIAL_SECONDS, MAX_BOOTSTRAP_DIALS, HivemindStore
 from dht.p2pd.host import P2pdHost
-from dht.quantities import plural
 from dht.records.signed_manifest import MAX_RUN_RECORD_BYTES, RunRecord, decode_run_record, encode_run_record
-from dht.regular_files import read_regular, write_whole
 from peer.config.manifest import RunManifest
 from peer.config.peer_config import PeerConfig
 from peer.network.membership.address_check import (

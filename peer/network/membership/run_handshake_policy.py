@@ -15,8 +15,8 @@ from dht.admission.handshake_frames import (
     make_welcome,
     proof_in,
 )
-from dht.errors import PeerFault
-from dht.host import PeerId
+from dht.ground.errors import PeerFault
+from dht.ground.host import PeerId
 from peer.version import is_older
 
 

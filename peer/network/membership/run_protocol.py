@@ -14,9 +14,9 @@ from collections.abc import Callable, Sequence
 from dht.admission.admission import Admission, NotAdmitted
 from dht.admission.dated_proofs import MAX_PROOF_BYTES
 from dht.admission.handshake_frames import check_reply, make_refusal
-from dht.errors import PeerFault, PeerUnreachable
-from dht.fields import pack, unpack
-from dht.host import Host, PeerId, Stream
+from dht.ground.errors import PeerFault, PeerUnreachable
+from dht.ground.fields import pack, unpack
+from dht.ground.host import Host, PeerId, Stream
 from dht.identity.multiaddr import parse_peer_multiaddr
 from dht.records.peer_record import MAX_RUN_ID_LENGTH
 from dht.records.signed_manifest import MAX_RUN_RECORD_BYTES, RunRecord, decode_run_record, encode_run_record

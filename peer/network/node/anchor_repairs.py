@@ -19,8 +19,8 @@ from averaging.fragment.runtime import FragmentRuntime
 from averaging.rounds.round_facts import Fact
 from averaging.signing.commit_chains import Chain, newest_run
 from averaging.wire.messages import Commit
-from dht.bounded_dictionary import Newest
-from dht.host import PeerId
+from dht.ground.bounded_dictionary import Newest
+from dht.ground.host import PeerId
 from dht.records.lineages import MAX_LINEAGE_TOKENS, Side, replaces
 from dht.records.peer_record import PeerRecord
 from peer.events.anchor_events import AnchorDiffered, AnchorRepaired

@@ -21,7 +21,7 @@ from averaging.signing.round_signatures import Notary
 from averaging.transfer.snapshots import Snapshot
 from averaging.trust.claim_guard import Guard
 from averaging.trust.leader_trust import HOSTILE_SHARE
-from dht.host import PeerId
+from dht.ground.host import PeerId
 from peer.config.averaging_rules import buffer_codec_of
 from peer.config.manifest import AveragingSection
 from peer.mailbox.mailbox import Mailbox

@@ -24,15 +24,13 @@ from averaging.transfer.server import StateServer
 from averaging.transfer.snapshots import Snapshot
 from averaging.trust.claim_guard import Guard, GuardPorts
 from averaging.wire.messages import Commit, Message
-from dht.background import Background
-from dht.errors import Incompatible, LocalFault
-from dht.host import PeerId
+from dht.ground.errors import Incompatible, LocalFault
+from dht.ground.host import PeerId
+from dht.ground.tasks import Background, end_tasks, is_done_before, set_within
 from dht.identity.keys import verify
 from dht.records.data_reading import reading_of
 from dht.records.peer_record import PeerRecord
 from dht.records.signature_cache import VerifiedRecords
-from dht.task_ending import end_tasks
-from dht.waiting import is_done_before, set_within
 from peer.checkpoint.checkpoint import CheckpointFolder
 from peer.checkpoint.disk_spill import NewcomerCopies, RoundSpill, SpillFiles
 from peer.checkpoint.partial_downloads import ChunkFiles

@@ -17,7 +17,7 @@ from functools import partial
 
 from averaging.fragment.runtime import FragmentRuntime
 from averaging.rounds.round_facts import Fact
-from dht.compute import Compute
+from dht.ground.compute import Compute
 from peer.checkpoint.checkpoint import CheckpointDraft, CheckpointFolder, SavedCheckpoint
 from peer.checkpoint.checkpoint_facts import Totals
 from peer.checkpoint.kept_commits import OtherAnchorError, read_commits

@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from averaging.exchange.exchange_ports import HONEST, RoundParts
 from averaging.lanes.links import MAX_QUEUED_BYTES
 from averaging.transfer.server import FileSource
-from dht.compute import Compute
-from dht.host import Host
+from dht.ground.compute import Compute
+from dht.ground.host import Host
+from dht.ground.store import RecordStore
 from dht.identity.keys import Identity
 from dht.records.signature_cache import VerifiedRecords
-from dht.store import RecordStore
 from dht.streams.upload_and_download_limits import Pace
 from peer.events.peer_events import Event
 from peer.network.membership.run_handshake_policy import RunHandshakePolicy

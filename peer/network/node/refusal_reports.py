@@ -7,8 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from averaging.rounds.round_facts import Fact, PeerRefused
-from dht.bounded_dictionary import Newest
-from dht.host import PeerId
+from dht.ground.bounded_dictionary import Newest
+from dht.ground.host import PeerId
 from peer.events.peer_events import RefusedPeer
 
 REFUSAL_SECONDS = 10.0

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 
 from averaging.rounds.round_facts import COUNTED, CommitTaken, Fact, RoundStarted, SentContribution
-from dht.host import PeerId
+from dht.ground.host import PeerId
 from peer.checkpoint.checkpoint_facts import Totals
 from peer.events import peer_events as events
 from peer.events.anchor_events import CaughtUp

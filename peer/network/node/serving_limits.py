@@ -8,8 +8,8 @@ from typing import Final
 
 from averaging.lanes.links import Links
 from averaging.transfer.messages import MAX_TRANSFERS
-from dht.errors import UsageFault
-from dht.quantities import bytes_text
+from dht.ground.errors import UsageFault
+from dht.ground.quantities import bytes_text
 
 SERVING_SHARE: Final = 0.5
 """Of the measured upload rate: a newcomer has other donors, and a round that is late costs everybody."""

@@ -13,7 +13,7 @@ from averaging.fragment.runtime import FragmentRuntime
 from averaging.outer.own_contributions import OwnWork
 from averaging.rounds.round_facts import WorkDropped, WorkLost
 from averaging.wire.work_by_range import Waiting, is_whole
-from dht.compute import Compute
+from dht.ground.compute import Compute
 from peer.checkpoint.checkpoint import SavedCheckpoint
 from peer.events.peer_events import WaitingForPeers
 from peer.mailbox.mailbox import Mailbox

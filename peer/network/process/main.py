@@ -22,11 +22,11 @@ from typing import Any
 
 import uvloop
 
-from dht.errors import DaemonFault, LocalFault, MurmurationError
+from dht.ground.errors import DaemonFault, LocalFault, MurmurationError
+from dht.ground.tasks import is_done_before
 from dht.p2pd.lazy_hivemind import allow_parts_of_hivemind
 from dht.records.signed_manifest import RunRecord, encode_run_record
 from dht.streams.upload_and_download_limits import RateLimits
-from dht.waiting import is_done_before
 from peer.config.manifest import RunManifest
 from peer.config.peer_config import PeerConfig
 from peer.console.plain_output import make_plain

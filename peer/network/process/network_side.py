@@ -21,9 +21,10 @@ from averaging.rounds.round_facts import Fact, PeerRefused
 from dht.admission.admission import Admission
 from dht.admission.dated_proofs import NONCE_BYTES
 from dht.admission.handshake_frames import AccessRule
-from dht.clocks import SwarmClock, steady_seconds
-from dht.errors import LocalFault, PeerFault
-from dht.host import PeerId
+from dht.ground.clocks import SwarmClock, steady_seconds
+from dht.ground.errors import LocalFault, PeerFault
+from dht.ground.host import PeerId
+from dht.ground.tasks import end_tasks, is_done_before
 from dht.identity.keys import Identity
 from dht.kademlia.dht_store import HivemindStore
 from dht.p2pd.daemon import DaemonOptions
@@ -33,8 +34,6 @@ from dht.p2pd.own_relay_trial import check_relay
 from dht.records.signed_manifest import RunRecord
 from dht.streams.remote_memory import DEFAULT_BYTES_PER_PEER, RemoteMemory
 from dht.streams.upload_and_download_limits import RateLimits
-from dht.task_ending import end_tasks
-from dht.waiting import is_done_before
 from peer.checkpoint.checkpoint import CheckpointFolder, CheckpointOwner
 from peer.config.averaging_rules import check_site, codecs_of, limits_of
 from peer.config.manifest import RunManifest

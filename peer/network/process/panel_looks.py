@@ -10,13 +10,13 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from averaging.wire.messages import Commit
-from dht.errors import LocalFault, PeerFault, UsageFault
-from dht.host import PeerId
+from dht.ground.errors import LocalFault, PeerFault, UsageFault
+from dht.ground.host import PeerId
+from dht.ground.store import RecordStore
 from dht.identity.keys import Identity, public_key_of
 from dht.p2pd.host import P2pdHost
 from dht.records.peer_record import PeerRecord
 from dht.records.profiles import Profile
-from dht.store import RecordStore
 from peer.config.peer_config import PeerConfig
 from peer.events.swarm_seen import MAX_PEOPLE, ProfileLooks, SwarmSeen, SwarmWatch
 from peer.network.membership.profile_file import choice_path, profile_of, read_choice

@@ -11,12 +11,12 @@ from dataclasses import dataclass, field
 
 from averaging.rounds.round_facts import Fact
 from dht.admission.admission import Admission
-from dht.errors import LocalFault, PeerFault
-from dht.host import Host, PeerId
+from dht.ground.errors import LocalFault, PeerFault
+from dht.ground.host import Host, PeerId
+from dht.ground.store import RecordStore
+from dht.ground.tasks import set_within
 from dht.identity.multiaddr import parse_peer_multiaddr
 from dht.records.signed_manifest import RunRecord, decode_run_record, encode_run_record
-from dht.store import RecordStore
-from dht.waiting import set_within
 from peer.config.manifest import RunManifest
 from peer.config.peer_config import PeerConfig
 from peer.events.peer_events import ManifestRevised

@@ -8,8 +8,8 @@ import time
 from collections.abc import Callable, Sequence
 
 from averaging.rounds.round_facts import Fact
-from dht.errors import PeerFault
-from dht.host import PeerId
+from dht.ground.errors import PeerFault
+from dht.ground.host import PeerId
 from dht.identity.multiaddr import parse_peer_multiaddr
 from dht.kademlia.dht_store import HivemindStore
 from dht.p2pd.host import P2pdHost

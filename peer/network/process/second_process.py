@@ -10,8 +10,8 @@ import asyncio
 from collections.abc import Iterable
 from pathlib import Path
 
-from dht.errors import LocalFault
-from dht.host import PeerId
+from dht.ground.errors import LocalFault
+from dht.ground.host import PeerId
 from dht.identity.multiaddr import parse_peer_multiaddr
 from peer.config.peer_config import ADDRESSES_NAME, PeerConfig, read_cached_peers
 from peer.network.membership.address_check import answering

@@ -16,9 +16,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from dht.clocks import steady_seconds
-from dht.errors import DeviceFault, Incompatible, LocalFault, NobodyReachable, UsageFault
-from dht.host import PeerId
+from dht.ground.clocks import steady_seconds
+from dht.ground.errors import DeviceFault, Incompatible, LocalFault, NobodyReachable, UsageFault
+from dht.ground.host import PeerId
 from dht.p2pd.socket_directory import remove_stale
 from dht.records.signed_manifest import RunRecord, decode_run_record
 from dht.streams.upload_and_download_limits import RateLimits

@@ -12,8 +12,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from dht.errors import PeerFault
-from dht.host import PeerId
+from dht.ground.errors import PeerFault
+from dht.ground.host import PeerId
 from dht.p2pd.host import P2pdHost
 from peer.network.reachability.probe_messages import PROBE_PROTOCOL
 

@@ -16,8 +16,8 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from averaging.rounds.round_facts import Fact
-from dht.errors import LocalFault, PeerFault
-from dht.host import PeerId
+from dht.ground.errors import LocalFault, PeerFault
+from dht.ground.host import PeerId
 from dht.identity.multiaddr import Multiaddr, parse_multiaddr
 from dht.p2pd.host import P2pdHost
 from dht.p2pd.own_relay_trial import Relaying

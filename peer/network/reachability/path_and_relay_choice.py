@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Final, Literal
 
-from dht.host import PeerId
+from dht.ground.host import PeerId
 from dht.identity.multiaddr import Multiaddr, parse_multiaddr
 from dht.records.peer_record import PeerRecord
 

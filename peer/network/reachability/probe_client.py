@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from averaging.lanes.handshake import HandshakePolicy, open_greeted_stream
-from dht.errors import PeerFault, PeerUnreachable
-from dht.fields import pack
-from dht.host import Host, PeerId, Stream
+from dht.ground.errors import PeerFault, PeerUnreachable
+from dht.ground.fields import pack
+from dht.ground.host import Host, PeerId, Stream
 from dht.identity.multiaddr import Multiaddr, parse_multiaddr
 from peer.network.reachability import probe_messages as messages
 from peer.network.reachability.probe_server import REQUEST_SECONDS, send_pieces, take_pieces

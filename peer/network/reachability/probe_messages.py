@@ -18,9 +18,9 @@ import ipaddress
 from collections.abc import Sequence
 from typing import Any, Final
 
-from dht.errors import PeerFault, UsageFault
-from dht.fields import unpack
-from dht.host import PeerId
+from dht.ground.errors import PeerFault, UsageFault
+from dht.ground.fields import unpack
+from dht.ground.host import PeerId
 from dht.identity.multiaddr import MAX_MULTIADDR_LENGTH, Multiaddr, parse_multiaddr
 
 PROBE_PROTOCOL: Final = "/murmuration/probe/1"

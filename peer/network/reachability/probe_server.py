@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from averaging.lanes.handshake import HandshakePolicy, greet_incoming
-from dht.errors import LocalFault, PeerFault, PeerUnreachable
-from dht.fields import clean_text, pack
-from dht.host import PeerId, Stream
+from dht.ground.errors import LocalFault, PeerFault, PeerUnreachable
+from dht.ground.fields import clean_text, pack
+from dht.ground.host import PeerId, Stream
 from dht.identity.multiaddr import Multiaddr
 from dht.p2pd.host import P2pdHost
 from dht.streams.fair_turns import FairTurns, NoTurn

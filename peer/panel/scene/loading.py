@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from dht.quantities import bytes_text, plural, seconds_text
+from dht.ground.quantities import bytes_text, plural, seconds_text
 from peer.events import peer_events as events
 from peer.events.anchor_events import CatchUpProgressed, CaughtUp
 from peer.panel.scene.updates import LoadingStep, StepName

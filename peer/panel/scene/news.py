@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from averaging.rounds.round_facts import WorkWithheld
-from dht.host import PeerId
-from dht.quantities import bytes_text, count_text, plural
+from dht.ground.host import PeerId
+from dht.ground.quantities import bytes_text, count_text, plural
 from peer.events import peer_events as events
 from peer.events.anchor_events import AnchorDiffered
 from peer.panel.scene.panel_state import PanelState

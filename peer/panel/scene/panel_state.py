@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from averaging.rounds.round_facts import AppliedCommit, RoundCommitted, RoundStarted, SentContribution
-from dht.host import PeerId
+from dht.ground.host import PeerId
 from peer.events import peer_events as events
 from peer.events.anchor_events import AnchorRepaired, CatchUpProgressed, CaughtUp
 from peer.events.lone_rounds import lone_rounds_after

@@ -8,11 +8,11 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
 from averaging.rounds.round_facts import AppliedCommit, RoundCommitted
-from dht.host import PeerId
+from dht.ground.host import PeerId
+from dht.ground.quantities import count_text, plural, short_peer
 from dht.identity.join_link import join_link
 from dht.identity.multiaddr import parse_multiaddr
 from dht.identity.speakable import speakable_name
-from dht.quantities import count_text, plural, short_peer
 from peer.events import peer_events as events
 from peer.events.lone_rounds import LONE_ROUNDS, is_shared
 from peer.events.path_events import ReachabilityFound, RelayChecked, RelayFound, RelayLost

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dht.quantities import bytes_text, count_text, plural, seconds_text
+from dht.ground.quantities import bytes_text, count_text, plural, seconds_text
 from peer.panel.scene.news import loss_text
 from peer.panel.scene.scene import Scene
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rich.text import Text
 
-from dht.quantities import seconds_text
+from dht.ground.quantities import seconds_text
 from peer.panel.scene.scene import Scene
 from peer.panel.screens.text_lines_that_fit import CARE, DIM, GOOD, part
 from peer.run_clock import has_stalled

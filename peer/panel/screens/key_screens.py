@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rich.text import Text
 
-from dht.quantities import bit_rate_text, bytes_text, count_text, plural, short_peer
+from dht.ground.quantities import bit_rate_text, bytes_text, count_text, plural, short_peer
 from peer.panel.scene.panel_state import PanelState
 from peer.panel.scene.scene import Scene
 from peer.panel.screens.text_lines_that_fit import ACCENT, CARE, DIM, GOOD, labelled, part, to_copy

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rich.text import Text
 
-from dht.quantities import bytes_text, plural, seconds_text
+from dht.ground.quantities import bytes_text, plural, seconds_text
 from peer.panel.scene.scene import Scene
 from peer.panel.screens.health_sentence import health, lone_words
 from peer.panel.screens.key_screens import age, reached

@@ -11,7 +11,7 @@ from itertools import zip_longest
 from rich.cells import cell_len
 from rich.text import Text
 
-from dht.fields import printable
+from dht.ground.fields import printable
 from peer.console.plain_console import PlainConsole
 
 ACCENT, GOOD, CARE, DIM = "bold cyan", "green", "yellow", "bright_black"

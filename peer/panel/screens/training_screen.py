@@ -8,7 +8,7 @@ from datetime import datetime
 
 from rich.text import Text
 
-from dht.quantities import count_text, plural, seconds_text
+from dht.ground.quantities import count_text, plural, seconds_text
 from peer.dates import arrival_text, until_text
 from peer.events.swarm_seen import SHARE_SECONDS, SHARE_STEP_SECONDS, PersonSeen
 from peer.panel.scene.key_bindings import mbit_text

@@ -23,9 +23,9 @@ from averaging.lanes.links import ROUND_PROTOCOL
 from averaging.transfer.messages import STATE_PROTOCOL
 from averaging.wire import frames
 from averaging.wire.messages import Contribution
-from dht.errors import PeerFault
-from dht.fields import pack
-from dht.host import Host, PeerId, Stream
+from dht.ground.errors import PeerFault
+from dht.ground.fields import pack
+from dht.ground.host import Host, PeerId, Stream
 from dht.records.peer_record import encode_peer_record
 from peer.network.membership.membership import RECORD_PROTOCOL
 from peer.network.node.node import Node

@@ -32,7 +32,7 @@ from averaging.rounds.leader import Leading
 from averaging.transfer.snapshots import Snapshot
 from averaging.wire import frames
 from averaging.wire.messages import Result, RosterEntry
-from dht.host import Host, PeerId
+from dht.ground.host import Host, PeerId
 from dht.records.peer_record import PeerRecord
 from peer.network.node.node import Node
 from peer.simulation.adversaries.claims import CLAIMS, Claimant, exaggerating, lone_commit

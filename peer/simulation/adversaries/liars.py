@@ -32,7 +32,7 @@ from averaging.signing.round_signatures import Notary
 from averaging.wire import frames
 from averaging.wire.field_checks import Limits
 from averaging.wire.messages import DIGEST_BYTES, AuditShare, Commit, Contribution, Message, Offer, Result
-from dht.host import PeerId, Stream, StreamHandler
+from dht.ground.host import PeerId, Stream, StreamHandler
 from dht.simulated.host import MemoryHost, MemoryNetwork
 from dht.simulated.lines import LineSettings
 from peer.simulation.scenarios.spec import Lie, LieKind

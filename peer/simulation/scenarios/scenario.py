@@ -15,8 +15,8 @@ from typing import Annotated, Any, Self
 
 from pydantic import BeforeValidator, Field, ValidationError, model_validator
 
-from dht.errors import UsageFault
-from dht.quantities import plural, seconds_text
+from dht.ground.errors import UsageFault
+from dht.ground.quantities import plural, seconds_text
 from peer.config.manifest import AveragingSection
 from peer.config.model_section import ModelSection
 from peer.config.section import MAX_WHOLE_NUMBER, Section

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from dht.errors import DeviceFault
+from dht.ground.errors import DeviceFault
 
 _SIGNS = (
     "not enough memory",

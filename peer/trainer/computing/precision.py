@@ -8,7 +8,7 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor
 
-from dht.errors import UsageFault
+from dht.ground.errors import UsageFault
 from peer.config.peer_config import Precision
 
 _AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}

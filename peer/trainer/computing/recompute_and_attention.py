@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import nn
 
-from dht.errors import UsageFault
+from dht.ground.errors import UsageFault
 from peer.config.peer_config import Attention
 from peer.trainer.computing.compute_choices import ComputeChoices
 from peer.trainer.model.gpt import GPT

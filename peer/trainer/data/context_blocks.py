@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from dht.errors import LocalFault, UsageFault
+from dht.ground.errors import LocalFault, UsageFault
 from peer.trainer.data.fetching_within_disk_limit import Stock
 from peer.trainer.text.source_files import FileTokens, Tokens
 

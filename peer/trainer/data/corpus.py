@@ -17,8 +17,8 @@ import blake3
 import numpy as np
 import torch
 
-from dht.errors import UsageFault
-from dht.quantities import bytes_text, plural
+from dht.ground.errors import UsageFault
+from dht.ground.quantities import bytes_text, plural
 from peer.config.data_source import HUB, JSON_LINES, LIBRARY, PARQUET, TOKENS, WEB, reads_bytes
 from peer.config.manifest import RunManifest
 from peer.files.checked_folder import run_file_path

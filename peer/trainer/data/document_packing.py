@@ -19,8 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import TypeAdapter
 
-from dht.errors import LocalFault, writing
-from dht.quantities import bytes_text
+from dht.ground.errors import LocalFault, writing
+from dht.ground.quantities import bytes_text
 from peer.limited_child.parent_link import ParentLink
 from peer.trainer.data.loaded_tokenizer import LoadedTokenizer, loaded
 from peer.trainer.examples.label_rules import ExampleRules

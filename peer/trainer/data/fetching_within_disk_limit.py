@@ -15,8 +15,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Protocol, TypeVar
 
-from dht.errors import LocalFault, UsageFault
-from dht.quantities import bytes_text
+from dht.ground.errors import LocalFault, UsageFault
+from dht.ground.quantities import bytes_text
 
 T = TypeVar("T")
 

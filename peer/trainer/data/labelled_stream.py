@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from dht.errors import UsageFault
+from dht.ground.errors import UsageFault
 from peer.trainer.data.context_blocks import GROUP_POSITIONS, GroupedStream, identity_of
 from peer.trainer.data.fetching_within_disk_limit import Stock
 from peer.trainer.examples.label_rules import HEAD_VALUES, ExampleRules

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from dht.errors import UsageFault
+from dht.ground.errors import UsageFault
 from peer.limited_child.parent_link import ParentLink
 from peer.optional_libraries import needing
 from peer.trainer.text.source_files import TokenArray, TokenType

@@ -6,8 +6,8 @@ import contextlib
 from collections.abc import Callable
 from pathlib import Path
 
-from dht.errors import UsageFault
-from dht.quantities import bytes_text, count_text, plural
+from dht.ground.errors import UsageFault
+from dht.ground.quantities import bytes_text, count_text, plural
 from peer.config.allowed_files import named_file
 from peer.config.data_source import HUB, LIBRARY, TOKENS, WEB, source_here
 from peer.config.manifest import RunManifest

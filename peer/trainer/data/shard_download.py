@@ -14,9 +14,9 @@ from functools import partial
 from pathlib import Path
 from urllib.parse import urljoin
 
-from dht.errors import LocalFault, UsageFault, writing
-from dht.fields import clean_text
-from dht.quantities import bytes_text
+from dht.ground.errors import LocalFault, UsageFault, writing
+from dht.ground.fields import clean_text
+from dht.ground.quantities import bytes_text
 from peer.sources.web_request import BROKEN, PrivateAddress, to_same_scheme, web_answer
 from peer.trainer.data import shards
 from peer.trainer.data.context_blocks import GroupedStream

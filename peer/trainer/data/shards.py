@@ -16,9 +16,9 @@ import blake3
 import numpy as np
 from pydantic import Field, ValidationError, model_validator
 
-from dht.errors import UsageFault, reading, writing
-from dht.fields import refuse_constant
-from dht.regular_files import open_regular, read_regular, write_whole
+from dht.ground.errors import UsageFault, reading, writing
+from dht.ground.fields import refuse_constant
+from dht.ground.regular_files import open_regular, read_regular, write_whole
 from peer.config.section import DIGEST, Section
 from peer.config.validation_sentences import explain
 from peer.trainer.text.source_files import TokenType

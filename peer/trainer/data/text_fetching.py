@@ -17,10 +17,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from dht.errors import LocalFault, UsageFault
-from dht.quantities import plural
+from dht.ground.errors import LocalFault, UsageFault
+from dht.ground.quantities import plural
+from dht.ground.regular_files import read_regular
 from dht.records.data_reading import NUM_UNITS
-from dht.regular_files import read_regular
 from peer.config.data_source import HUB, LIBRARY
 from peer.secret_files import make_secret_folder, write_secret
 from peer.sources.hub_files import is_offline

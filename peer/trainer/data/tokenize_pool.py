@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from dht.errors import LocalFault
+from dht.ground.errors import LocalFault
 from peer.limited_child.child_limits import ChildLimits
 from peer.limited_child.limited_child import LimitedChild
 from peer.trainer.data.document_packing import ORDERS, TokenizeOrder

@@ -20,8 +20,8 @@ from typing import Any, Self
 
 import blake3
 
-from dht.errors import LocalFault, UsageFault, reading, writing
-from dht.regular_files import read_regular
+from dht.ground.errors import LocalFault, UsageFault, reading, writing
+from dht.ground.regular_files import read_regular
 from peer.limited_child.child_limits import ChildLimits
 from peer.limited_child.limited_child import LimitedChild
 from peer.optional_libraries import needing

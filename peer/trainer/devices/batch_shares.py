@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from dht.errors import UsageFault
+from dht.ground.errors import UsageFault
 
 
 def check_division(num_sequences: int, num_ranks: int) -> None:

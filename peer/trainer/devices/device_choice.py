@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from dht.errors import DeviceFault, UsageFault
-from dht.quantities import plural
+from dht.ground.errors import DeviceFault, UsageFault
+from dht.ground.quantities import plural
 from peer.trainer.devices.torchrun import Place
 
 

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from averaging.outer.fragment_layout import Fragment, FragmentLayout
-from dht.errors import LocalFault, UsageFault
+from dht.ground.errors import LocalFault, UsageFault
 from peer.mailbox.slots import MergeKind
 from peer.trainer.devices.at_once import Change, at_once
 from peer.trainer.devices.rounding_errors import ROUNDED, HeldPiece

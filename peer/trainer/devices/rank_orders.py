@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from averaging.outer.fragment_layout import Fragment
-from dht.errors import LocalFault
+from dht.ground.errors import LocalFault
 from peer.mailbox.slots import MergeKind
 from peer.trainer.devices.at_once import Change, at_once
 from peer.trainer.devices.portion import Part, Portion

@@ -23,7 +23,7 @@ import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import PrefixStore, TCPStore
 
-from dht.errors import LocalFault
+from dht.ground.errors import LocalFault
 from peer.import_path import python_command, python_environment
 from peer.trainer.devices.rank_orders import PATIENCE, RankLost, Ranks, lost_rank
 from peer.trainer.devices.torchrun import Place

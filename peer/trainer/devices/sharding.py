@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from dht.errors import UsageFault
+from dht.ground.errors import UsageFault
 
 
 def check_can_shard(optimizer: str, *, base_bits: str = "full") -> None:

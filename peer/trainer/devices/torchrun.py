@@ -6,7 +6,7 @@ import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from dht.errors import UsageFault
+from dht.ground.errors import UsageFault
 
 KNOCK_SECONDS = 10.0
 """For torchrun's meeting place to take a connection, on this machine or the one beside it."""

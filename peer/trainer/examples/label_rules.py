@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dht.errors import Incompatible, UsageFault
+from dht.ground.errors import Incompatible, UsageFault
 from peer.config.hf_config import checked_config
 from peer.config.manifest import RunManifest
 

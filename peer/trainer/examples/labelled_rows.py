@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from dht.errors import reading
+from dht.ground.errors import reading
 from peer.trainer.examples.label_rules import ExampleRules
 from peer.trainer.text.documents import Complaints, TextPart, rows_of, usable
 

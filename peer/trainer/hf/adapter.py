@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from dht.errors import Incompatible, UsageFault
+from dht.ground.errors import Incompatible, UsageFault
 from peer.config.model_section import AdapterSection
 from peer.optional_libraries import needing
 from peer.trainer.hf.initial_values import fill_uniform

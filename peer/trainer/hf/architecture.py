@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from dht.errors import Incompatible, UsageFault
+from dht.ground.errors import Incompatible, UsageFault
 from peer.memory.architecture_sizes import sizes_of
 from peer.trainer.hf.library_modules import (
     check_library,

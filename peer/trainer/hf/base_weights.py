@@ -19,9 +19,9 @@ import torch
 from blake3 import blake3
 from safetensors import SafetensorError, safe_open
 
-from dht.errors import Incompatible, UsageFault, reading
-from dht.quantities import bytes_text
-from dht.regular_files import open_regular, read_regular
+from dht.ground.errors import Incompatible, UsageFault, reading
+from dht.ground.quantities import bytes_text
+from dht.ground.regular_files import open_regular, read_regular
 from peer.config.manifest import RunManifest
 from peer.config.model_section import InitSection
 from peer.sources.hub_files import hub_folder

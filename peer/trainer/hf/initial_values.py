@@ -22,7 +22,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from dht.errors import Incompatible
+from dht.ground.errors import Incompatible
 from peer.trainer.model.reproducible_random import Uniform
 
 aten = torch.ops.aten

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from dht.errors import Incompatible
+from dht.ground.errors import Incompatible
 from peer.config.hf_config import TASKS, checked_config
 from peer.optional_libraries import needing
 

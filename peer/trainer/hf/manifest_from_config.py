@@ -10,8 +10,8 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from dht.errors import UsageFault, reading
-from dht.regular_files import read_regular
+from dht.ground.errors import UsageFault, reading
+from dht.ground.regular_files import read_regular
 from peer.config.hf_config import TASKS, canonical_config
 from peer.config.model_section import AdapterSection
 from peer.config.validation_sentences import explain

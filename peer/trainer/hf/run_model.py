@@ -9,7 +9,7 @@ from pathlib import Path
 
 from torch import nn
 
-from dht.errors import Incompatible, UsageFault
+from dht.ground.errors import Incompatible, UsageFault
 from peer.config.manifest import RunManifest
 from peer.config.model_section import AdapterSection
 from peer.config.model_shapes import (

@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import PreTrainedModel
 
-from dht.errors import Incompatible
+from dht.ground.errors import Incompatible
 from peer.limited_child.parent_link import ParentLink
 from peer.trainer.hf.library_modules import library, library_config, library_module
 

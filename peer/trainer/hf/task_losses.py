@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from dht.errors import Incompatible
+from dht.ground.errors import Incompatible
 
 CLASSIFIES = ("sequence-classification", "image-classification")
 """Tasks whose data has labels; an example counts as one token."""

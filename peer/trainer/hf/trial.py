@@ -6,7 +6,7 @@ import contextlib
 from dataclasses import dataclass
 from typing import Any, Final
 
-from dht.errors import Incompatible, LocalFault, UsageFault
+from dht.ground.errors import Incompatible, LocalFault, UsageFault
 from peer.config.hf_config import checked_config
 from peer.config.manifest import RunManifest
 from peer.limited_child.child_limits import ChildLimits

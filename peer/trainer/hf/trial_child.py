@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from dht.errors import Incompatible
+from dht.ground.errors import Incompatible
 from peer.config.hf_config import checked_config
 from peer.limited_child.parent_link import ParentLink
 from peer.process_setup import usable_cores

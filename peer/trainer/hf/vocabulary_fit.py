@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
-from dht.errors import UsageFault
+from dht.ground.errors import UsageFault
 from peer.trainer.data.loaded_tokenizer import TOKENIZER_NAME
 from peer.trainer.data.tokenizing import TextTokenizer
 

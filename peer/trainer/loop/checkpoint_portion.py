@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from dht.errors import UsageFault
+from dht.ground.errors import UsageFault
 from peer.checkpoint.checked_files import read_json
 from peer.checkpoint.checkpoint import TRAINER_FACTS_NAME, TRAINER_TENSORS_NAME, checkpoint_path
 from peer.checkpoint.tensor_files import ITEM_BYTES, TensorFile, TensorSpec

@@ -40,7 +40,7 @@ def spec_of(name: str, dtype: torch.dtype, shape: Sequence[int]) -> TensorSpec:
 def write_tensors(
     path: Path, specs: Sequence[TensorSpec], tensors: Iterable[Tensor], open_file: OpenFile = open_new
 ) -> WrittenFile:
-    """Write a safetensors file; nothing is synced yet (see `dht.regular_files.sync`).
+    """Write a safetensors file; nothing is synced yet (see `dht.ground.regular_files.sync`).
 
     Args:
         specs: of the tensors, those of wider types first.

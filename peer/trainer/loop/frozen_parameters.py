@@ -11,7 +11,7 @@ from hashlib import blake2b
 import torch
 from torch import nn
 
-from dht.errors import LocalFault
+from dht.ground.errors import LocalFault
 from peer.config.model_shapes import bare_name
 from peer.trainer.devices.portion import is_sharded
 

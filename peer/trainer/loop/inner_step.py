@@ -17,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from dht.errors import LocalFault
+from dht.ground.errors import LocalFault
 from peer.config.training_section import TrainingSection
 from peer.trainer.computing.compute_choices import ComputeChoices, Tell
 from peer.trainer.computing.micro_batch_halving import MicroBatch

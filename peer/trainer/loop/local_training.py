@@ -27,7 +27,7 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from dht.errors import LocalFault, UsageFault
+from dht.ground.errors import LocalFault, UsageFault
 from peer.trainer.data.context_blocks import Groups, OneGroup
 from peer.trainer.loop.absolute_state import AbsoluteState
 from peer.trainer.loop.checkpoint_portion import Stateful, check_state, warn_of_schedule

@@ -22,8 +22,8 @@ import torch
 from averaging.arrays import F32
 from averaging.outer.fragment_layout import Fragment, FragmentLayout
 from averaging.outer.fragment_schedule import SendSchedule
-from dht.clocks import steady_seconds
-from dht.errors import LocalFault, UsageFault
+from dht.ground.clocks import steady_seconds
+from dht.ground.errors import LocalFault, UsageFault
 from peer.mailbox.mailbox import Mailbox
 from peer.mailbox.slots import MergeKind, MergeMessage, WorkKind
 from peer.trainer.devices.at_once import Change, at_once

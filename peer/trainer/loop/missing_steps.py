@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from dht.errors import UsageFault
+from dht.ground.errors import UsageFault
 
 MAX_CALLS = 1000
 """Of a loop that reads and reports, without a step: accumulation takes some hundreds."""

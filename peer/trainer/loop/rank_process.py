@@ -14,7 +14,7 @@ from pathlib import Path
 
 import torch
 
-from dht.errors import LocalFault
+from dht.ground.errors import LocalFault
 from peer.config.manifest import RunManifest
 from peer.config.model_shapes import averaged_parts, layout_of, tensor_shapes
 from peer.console.plain_output import make_plain

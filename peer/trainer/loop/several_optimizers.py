@@ -13,7 +13,7 @@ import torch
 from torch import nn
 from torch.utils.hooks import RemovableHandle
 
-from dht.errors import UsageFault
+from dht.ground.errors import UsageFault
 
 Optimizer = torch.optim.Optimizer
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from dht.errors import LocalFault
+from dht.ground.errors import LocalFault
 from peer.config.training_section import TrainingSection
 from peer.trainer.computing.compute_choices import ComputeChoices, Tell
 from peer.trainer.data.corpus import Corpus

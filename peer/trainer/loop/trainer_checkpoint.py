@@ -22,7 +22,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from dht.regular_files import sync
+from dht.ground.regular_files import sync
 from peer.checkpoint.checked_files import OpenFile, open_new, write_json
 from peer.checkpoint.checkpoint import TRAINER_FACTS_NAME, TRAINER_TENSORS_NAME, draft_path
 from peer.checkpoint.tensor_files import TensorSpec

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from averaging.finite_values import all_finite
 from averaging.outer.fragment_layout import Fragment
-from dht.errors import LocalFault
+from dht.ground.errors import LocalFault
 from peer.mailbox.slots import Draft, Outbox, WorkKind
 from peer.trainer.devices.at_once import Change, at_once
 from peer.trainer.devices.side_stream import Arrival, SideStream

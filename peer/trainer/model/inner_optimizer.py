@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 import torch
 from torch import Tensor, nn
 
-from dht.errors import UsageFault
+from dht.ground.errors import UsageFault
 from peer.config.model_shapes import is_hidden_matrix
 from peer.config.peer_config import OptimizerBits
 from peer.config.training_section import TrainingSection, check_optimizer_bits

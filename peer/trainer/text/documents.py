@@ -20,9 +20,9 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-from dht.errors import UsageFault, reading
-from dht.quantities import bytes_text
-from dht.regular_files import open_regular
+from dht.ground.errors import UsageFault, reading
+from dht.ground.quantities import bytes_text
+from dht.ground.regular_files import open_regular
 from peer.trainer.text.held_out import (
     LONG_BYTES,
     HeldOutRule,

@@ -22,8 +22,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from dht.errors import LocalFault, UsageFault, writing
-from dht.quantities import bytes_text
+from dht.ground.errors import LocalFault, UsageFault, writing
+from dht.ground.quantities import bytes_text
 from peer.optional_libraries import needing
 from peer.sources.hub_files import HubRepository, hub_repository, is_offline, unavailable
 from peer.trainer.text.documents import MAX_ROW_BYTES, FileRange, TextPart

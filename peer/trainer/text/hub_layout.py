@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any, Final
 
-from dht.errors import UsageFault
-from dht.fields import clean_text
+from dht.ground.errors import UsageFault
+from dht.ground.fields import clean_text
 
 FORMATS: Final = {
     ".parquet": "parquet",

@@ -12,8 +12,8 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from dht.errors import LocalFault
-from dht.fields import printable
+from dht.ground.errors import LocalFault
+from dht.ground.fields import printable
 from peer.limited_child.child_limits import ChildLimits
 from peer.limited_child.limited_child import LimitedChild
 from peer.limited_child.parent_link import ParentLink

@@ -12,8 +12,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from dht.errors import LocalFault, UsageFault
-from dht.quantities import plural
+from dht.ground.errors import LocalFault, UsageFault
+from dht.ground.quantities import plural
 from peer.limited_child.child_limits import ChildLimits
 from peer.limited_child.limited_child import LimitedChild
 from peer.limited_child.parent_link import ParentLink

@@ -10,9 +10,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from dht.errors import UsageFault, reading
-from dht.quantities import plural
-from dht.regular_files import open_regular
+from dht.ground.errors import UsageFault, reading
+from dht.ground.quantities import plural
+from dht.ground.regular_files import open_regular
 from peer.optional_libraries import needing
 
 BATCH_BYTES = 1 << 20

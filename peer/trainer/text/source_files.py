@@ -20,8 +20,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dht.errors import LocalFault, UsageFault, reading
-from dht.regular_files import open_regular, read_regular
+from dht.ground.errors import LocalFault, UsageFault, reading
+from dht.ground.regular_files import open_regular, read_regular
 from peer.user_folders import paths_in
 
 MAX_OPEN_FILES = 64

@@ -10,8 +10,8 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from dht.errors import Incompatible, LocalFault, UsageFault
-from dht.fields import clean_text
+from dht.ground.errors import Incompatible, LocalFault, UsageFault
+from dht.ground.fields import clean_text
 from peer.limited_child.child_limits import ChildLimits
 from peer.limited_child.limited_child import LimitedChild
 from peer.limited_child.parent_link import ParentLink

@@ -23,7 +23,7 @@ from averaging.wire.messages import (
     ResultRequest,
     VersionIs,
 )
-from dht.errors import PeerFault
+from dht.ground.errors import PeerFault
 from dht.simulated.host import MemoryHost
 from tests.kit.network.memory_networks import named
 from tests.kit.rounds.exchange_swarm import RULE, Swarm, assert_close, scenario

@@ -13,7 +13,7 @@ from averaging.exchange.result_search import MAX_AHEAD, ResultSearch
 from averaging.rounds.attempt import LaterVersions
 from averaging.rounds.learned_durations import RoundTiming
 from averaging.wire.messages import HISTORY_COMMITS, Commit, ResultRequest, RosterEntry, ShardResult, VersionIs
-from dht.host import PeerId
+from dht.ground.host import PeerId
 from peer.simulation.virtual_time import run_virtual
 
 ME, MAKER = PeerId("me"), PeerId("maker")

@@ -17,7 +17,7 @@ from averaging.outer.outer_settings import OuterRule
 from averaging.outer.robust_mean import combine
 from averaging.outer.shard_mean import add_error, reduce_shard
 from averaging.wire.messages import Commit, Contribution, Plan, Result, RosterEntry, ShardPlan, ShardResult
-from dht.errors import PeerFault
+from dht.ground.errors import PeerFault
 from tests.kit.network.memory_networks import named
 
 SIZE, CUT, BLOCK = 64, 32, 8

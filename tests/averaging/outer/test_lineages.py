@@ -14,7 +14,7 @@ from averaging.outer.own_contributions import CommittedShard
 from averaging.rounds.learned_durations import RoundTiming
 from averaging.rounds.round_machine import RoundMachine
 from averaging.wire.messages import Commit, RosterEntry, ShardResult
-from dht.host import PeerId
+from dht.ground.host import PeerId
 from tests.kit.notaries import notary_of
 
 ME, OTHER = PeerId("12D3KooWMe"), PeerId("12D3KooWOther")

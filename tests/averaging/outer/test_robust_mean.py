@@ -35,7 +35,7 @@ from averaging.outer.robust_mean import (
 )
 from averaging.outer.shard_mean import keep_error, reduce_shard
 from averaging.wire.messages import Contribution, Plan, RosterEntry, ShardPlan
-from dht.host import PeerId
+from dht.ground.host import PeerId
 from peer.config.averaging_rules import rule_of
 from peer.config.manifest import RunManifest
 from tests.kit.averages.codec_data import KERNELS, decoded

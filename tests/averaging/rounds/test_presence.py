@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from averaging.rounds.presence import COUNTED_COMMITS, MemberPresence, beside, established_in, most_newcomers
 from averaging.wire.messages import DIGEST_BYTES, Commit, RosterEntry, ShardResult
-from dht.host import PeerId
+from dht.ground.host import PeerId
 from tests.kit.network.memory_networks import named
 from tests.kit.rounds.exchange_swarm import Swarm, scenario
 

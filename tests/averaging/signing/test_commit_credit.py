@@ -21,7 +21,7 @@ from averaging.wire import frames
 from averaging.wire.messages import DIGEST_BYTES, KEPT_COMMITS, Commit
 from dashboard.collect.commit_fetcher import CommitSource
 from dashboard.credit.credited_members import checker_of
-from dht.errors import PeerFault
+from dht.ground.errors import PeerFault
 from dht.identity.keys import verify
 from dht.identity.speakable import speakable_name
 from peer.cli import app

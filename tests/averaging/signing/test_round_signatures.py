@@ -12,8 +12,8 @@ from averaging.signing.round_signatures import Checker, Notary, Scope
 from averaging.wire import frames
 from averaging.wire.field_checks import Limits
 from averaging.wire.messages import DIGEST_BYTES, Commit, Plan, RosterEntry, ShardPlan, ShardResult
-from dht.errors import PeerFault
-from dht.host import PeerId
+from dht.ground.errors import PeerFault
+from dht.ground.host import PeerId
 from dht.identity.keys import Identity, verify
 from dht.records.signature_cache import VerifiedRecords
 

@@ -27,8 +27,8 @@ from averaging.wire.messages import (
     RosterEntry,
     ShardResult,
 )
-from dht.errors import PeerFault, PeerUnreachable
-from dht.fields import pack
+from dht.ground.errors import PeerFault, PeerUnreachable
+from dht.ground.fields import pack
 from dht.simulated.host import MemoryHost
 from peer.network.membership.run_handshake_policy import RunHandshakePolicy
 from peer.simulation.virtual_time import run_virtual

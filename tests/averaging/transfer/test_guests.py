@@ -11,8 +11,8 @@ import pytest
 from averaging.lanes.handshake import open_greeted_stream
 from averaging.transfer import messages, snapshots
 from averaging.transfer.messages import STATE_PROTOCOL
-from dht.errors import PeerFault
-from dht.host import Stream
+from dht.ground.errors import PeerFault
+from dht.ground.host import Stream
 from dht.simulated.host import MemoryHost
 from peer.network.membership.run_handshake_policy import RunHandshakePolicy
 from tests.kit.network.memory_networks import MIB, named, now

@@ -14,8 +14,8 @@ from averaging.transfer import messages, server, snapshots
 from averaging.transfer.client import fetch_header, fetch_state
 from averaging.transfer.messages import STATE_PROTOCOL, Header
 from averaging.transfer.snapshots import HeldSnapshots, NoRoom, Snapshot
-from dht.errors import PeerFault
-from dht.host import Stream
+from dht.ground.errors import PeerFault
+from dht.ground.host import Stream
 from dht.simulated.host import MemoryHost
 from peer.network.membership.run_handshake_policy import RunHandshakePolicy
 from tests.kit.network.memory_networks import MIB, named, now

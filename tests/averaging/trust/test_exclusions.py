@@ -48,8 +48,8 @@ from averaging.wire.messages import (
     ShardResult,
     VersionIs,
 )
-from dht.errors import PeerFault
-from dht.host import PeerId
+from dht.ground.errors import PeerFault
+from dht.ground.host import PeerId
 from tests.kit.clock import Clock
 from tests.kit.notaries import notary_of, signed
 from tests.kit.rounds.guard_scene import DIGEST, HONEST, LIAR, ME, commit_with, follow, objection, offer_of

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from averaging.trust.failed_commits import LONGEST_PAUSE_SECONDS, MAX_FAILED, FailedCommits
 from averaging.wire.messages import Commit
-from dht.host import PeerId
+from dht.ground.host import PeerId
 
 COMMIT = Commit(0, 5, 0, PeerId("leader"), bytes(16), (), ())
 

@@ -31,8 +31,8 @@ from averaging.wire.messages import (
     WorkPart,
 )
 from averaging.wire.work_by_range import Waiting
-from dht.errors import PeerFault
-from dht.host import PeerId
+from dht.ground.errors import PeerFault
+from dht.ground.host import PeerId
 from dht.records.lineages import MAX_LINEAGE_TOKENS
 from peer.network.node.node import Node
 from peer.simulation import peer

@@ -16,7 +16,7 @@ from averaging.rounds.presence import MemberPresence
 from averaging.rounds.shard_plan import MOST_OF_MEDIAN, plan_shards
 from averaging.trust.leader_trust import FIRST_PASSED_OVER_SECONDS, LONGEST_PASSED_OVER_SECONDS, Leaders
 from averaging.wire.messages import MAX_ROSTER, Commit, Offer, RosterEntry, ShardResult, Wait
-from dht.errors import PeerFault
+from dht.ground.errors import PeerFault
 from dht.records.lineages import Side, heaviest_side
 from peer.config.manifest import AveragingSection
 from peer.mailbox.mailbox import Mailbox

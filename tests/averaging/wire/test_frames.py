@@ -44,7 +44,7 @@ from averaging.wire.messages import (
     Wait,
     WorkPart,
 )
-from dht.errors import PeerFault
+from dht.ground.errors import PeerFault
 from tests.kit.network.memory_networks import named
 from tests.kit.tiers import examples
 

@@ -13,7 +13,7 @@ from dashboard.history.history import History
 from dashboard.observe.dashboard_state import DashboardState, fold
 from dashboard.observe.listed_peers import MAX_PEERS, Look
 from dashboard.observe.swarm_observer import SwarmObserver
-from dht.host import PeerId
+from dht.ground.host import PeerId
 from dht.records.signed_manifest import RunRecord
 from tests.kit.clock import Clock
 from tests.kit.dashboard.history import check_raw

@@ -40,7 +40,7 @@ from dashboard.server.api_routes import export_lines
 from dashboard.server.handler_context import SITE, Site
 from dashboard.server.live_updates import Live
 from dashboard.server.routes import make_app
-from dht.host import PeerId
+from dht.ground.host import PeerId
 from tests.kit.averages.credited_rounds import SIZES, A, B, C, D, after, commit_of, rounds_of
 from tests.kit.dashboard.records import NOW, RUN_ID, empty_state
 from tests.kit.tiers import examples

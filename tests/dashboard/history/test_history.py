@@ -27,7 +27,7 @@ from dashboard.history_facts import HistoryPoint, HistoryView, ProfileFacts
 from dashboard.observe.dashboard_state import HeldOut, fold
 from dashboard.observe.listed_peers import Look
 from dashboard.page.run_result import result_of
-from dht.errors import LocalFault, PeerFault, UsageFault
+from dht.ground.errors import LocalFault, PeerFault, UsageFault
 from tests.kit.dashboard.history import IDS, check_raw, feed, raw_commit, usual_commit
 from tests.kit.dashboard.records import NOW, PEERS, RUN_ID, empty_state, record_of
 from tests.kit.dashboard.scene import state_of

@@ -28,8 +28,8 @@ from dashboard.page_access import read_token
 from dashboard.server.handler_context import Site
 from dashboard.server.live_updates import Live
 from dashboard.server.routes import make_app
-from dht.errors import UsageFault
-from dht.host import PeerId
+from dht.ground.errors import UsageFault
+from dht.ground.host import PeerId
 from tests.kit.dashboard.history import check_raw, feed, raw_commit, usual_commit
 from tests.kit.dashboard.records import NOW, RUN_ID
 from tests.kit.dashboard.serving import IDS, watched

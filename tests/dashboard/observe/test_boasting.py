@@ -25,7 +25,7 @@ from dashboard.history.history import History
 from dashboard.observe.dashboard_state import DashboardState, fold
 from dashboard.observe.listed_peers import Look
 from dashboard.page.page import render_sections
-from dht.host import PeerId
+from dht.ground.host import PeerId
 from dht.identity.keys import Identity
 from dht.records.peer_record import PeerRecord
 from tests.kit.clock import Clock, nothing_for

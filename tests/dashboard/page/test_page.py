@@ -13,7 +13,7 @@ from dashboard.observe.swarm_observer import SwarmObserver
 from dashboard.page.assets import load_assets
 from dashboard.page.number_formats import with_ages
 from dashboard.page.page import REFRESH_SECONDS, Frame, render_page, render_sections
-from dht.errors import PeerUnreachable
+from dht.ground.errors import PeerUnreachable
 from dht.identity.keys import Identity, make_run_id
 from dht.records.signed_manifest import encode_run_record, sign_run_record
 from tests.kit.clock import Clock

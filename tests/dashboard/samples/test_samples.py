@@ -21,7 +21,7 @@ from dashboard.samples.answer_check import MAX_ANSWER_BYTES, MAX_TEXT_LENGTH, No
 from dashboard.samples.model_process import NoAnswer, SampleOrder, answer_of
 from dashboard.samples.sample_loop import can_be_asked, follow_samples
 from dashboard.samples.sample_schedule import PROMPTS, SamplePlan, kept, next_at, sample_plan
-from dht.errors import UsageFault
+from dht.ground.errors import UsageFault
 from dht.records.signed_manifest import sign_run_record
 from tests.kit.clock import Clock
 from tests.kit.dashboard.records import NOW, OWNER, RUN_ID, empty_state

@@ -17,7 +17,7 @@ from dashboard.app import _watch_once, start_site
 from dashboard.observe.dashboard_state import fold
 from dashboard.observe.listed_peers import Look
 from dashboard.server.live_updates import LARGE_SECONDS, Live
-from dht.errors import Incompatible, UsageFault
+from dht.ground.errors import Incompatible, UsageFault
 from tests.kit.clock import Clock
 from tests.kit.dashboard.records import (
     HOSTILE_NAME,

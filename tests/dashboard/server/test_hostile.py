@@ -17,8 +17,8 @@ from dashboard.observe.swarm_observer import SwarmObserver
 from dashboard.server.handler_context import Site
 from dashboard.server.live_updates import Live
 from dashboard.server.routes import make_app
-from dht.errors import UsageFault
-from dht.fields import MAX_REAL, MAX_WHOLE
+from dht.ground.errors import UsageFault
+from dht.ground.fields import MAX_REAL, MAX_WHOLE
 from dht.identity.keys import Identity
 from dht.records.peer_record import RoundTimes
 from tests.kit.clock import Clock

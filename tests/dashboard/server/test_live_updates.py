@@ -18,7 +18,7 @@ from dashboard.page_access import PageAccess, read_token
 from dashboard.server.handler_context import Site
 from dashboard.server.live_updates import MAX_KEPT, MAX_POINTS_KEPT, Live
 from dashboard.server.routes import make_app
-from dht.errors import UsageFault
+from dht.ground.errors import UsageFault
 from tests.kit.dashboard.records import HOSTILE_NAME, NOW, PEERS, RUN_ID, empty_state, history_of, record_of
 from tests.kit.dashboard.serving import IDS, TOKEN, Client, in_site, raw_answer, until_tick, watched
 

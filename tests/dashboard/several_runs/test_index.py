@@ -22,7 +22,7 @@ from dashboard.server.live_updates import Live
 from dashboard.several_runs.cards import RunCard, render_index, run_path
 from dashboard.several_runs.index import make_index
 from dashboard.several_runs.run_list import read_run_list
-from dht.errors import UsageFault
+from dht.ground.errors import UsageFault
 from peer.observe.run_page import ask_page
 from tests.kit.dashboard.records import HOSTILE_NAME, NOW, RUN_ID
 from tests.kit.dashboard.scene import history_of_run, peer_id_of, state_of

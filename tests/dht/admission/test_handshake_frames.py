@@ -22,7 +22,7 @@ from dht.admission.handshake_frames import (
     make_refusal,
     make_welcome,
 )
-from dht.errors import PeerFault
+from dht.ground.errors import PeerFault
 from dht.identity.keys import Identity, make_run_id
 
 OWNER = Identity.generate()

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dht.errors import UsageFault
+from dht.ground.errors import UsageFault
 from dht.identity.join_link import MAX_LINK_ADDRESSES, MAX_LINK_LENGTH, JoinLink, join_link, parse_join_link
 from dht.identity.keys import Identity, make_run_id
 

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dht.errors import UsageFault
-from dht.host import PeerId
+from dht.ground.errors import UsageFault
+from dht.ground.host import PeerId
 from dht.identity.keys import (
     Identity,
     fingerprint,

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dht.delimited import decode_varint, encode_varint
-from dht.errors import UsageFault
+from dht.ground.delimited import decode_varint, encode_varint
+from dht.ground.errors import UsageFault
 from dht.identity.keys import Identity
 from dht.identity.multiaddr import (
     Multiaddr,

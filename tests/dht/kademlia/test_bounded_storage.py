@@ -12,12 +12,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dht.ground.store import MAX_ENTRIES_PER_DICTIONARY, PeerKey
 from dht.identity.keys import Identity, make_run_id, public_key_of
 from dht.records.key_levels import MAX_LEVEL, key_at, keys_for, num_keys, peers_key, shard_of
 from dht.records.peer_record import PeerRecord, encode_peer_record
 from dht.records.profiles import Profile, encode_profile, profiles_key
 from dht.records.signed_manifest import encode_run_record, run_key, sign_run_record
-from dht.store import MAX_ENTRIES_PER_DICTIONARY, PeerKey
 from tests.kit.clock import Clock
 from tests.kit.records import make_record
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from dht.delimited import encode_varint
-from dht.host import PeerId
+from dht.ground.delimited import encode_varint
+from dht.ground.host import PeerId
 from dht.identity.multiaddr import parse_multiaddr
 from dht.p2pd.control import MAX_CONTROL_BYTES, ControlError, P2pdControl
 from dht.streams.byte_stream import ByteStream

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from dht.errors import LocalFault, PeerUnreachable, UsageFault
-from dht.host import Host, PeerId, StreamHandler
+from dht.ground.errors import LocalFault, PeerUnreachable, UsageFault
+from dht.ground.host import Host, PeerId, StreamHandler
 from dht.identity.keys import Identity
 from dht.identity.multiaddr import Multiaddr, parse_multiaddr
 from dht.p2pd import host as p2pd_host

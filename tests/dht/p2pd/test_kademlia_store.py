@@ -13,14 +13,14 @@ from dataclasses import dataclass
 import pytest
 
 from dht.admission.admission import Admission, MemberRules
-from dht.errors import LocalFault
-from dht.host import PeerId
+from dht.ground.errors import LocalFault
+from dht.ground.host import PeerId
+from dht.ground.store import PeerKey
 from dht.identity.keys import Identity
 from dht.kademlia.census import fetch_everyone
 from dht.records.key_levels import Levels, is_beacon, key_at, num_keys, peers_key
 from dht.records.peer_record import claimed_level
 from dht.records.signed_manifest import run_key
-from dht.store import PeerKey
 from tests.kit.network.signed_records import OWNER, RUN_ID, open_admission, run_record, signed_record
 
 pytest.importorskip("hivemind")

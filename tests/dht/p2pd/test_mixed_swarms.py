@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import pytest
 
 from dht.admission.admission import Admission
-from dht.errors import PeerUnreachable
-from dht.host import Host, Stream, StreamHandler
+from dht.ground.errors import PeerUnreachable
+from dht.ground.host import Host, Stream, StreamHandler
 from dht.identity.keys import Identity
 from dht.identity.multiaddr import parse_multiaddr
 from dht.p2pd.host import P2pdHost

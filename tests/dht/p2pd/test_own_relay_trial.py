@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from dht.errors import PeerUnreachable
+from dht.ground.errors import PeerUnreachable
 from dht.identity.keys import Identity
 from dht.p2pd.daemon import DaemonOptions
 from dht.p2pd.fresh_dial import dial_freshly

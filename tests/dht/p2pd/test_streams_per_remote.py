@@ -7,8 +7,8 @@ import contextlib
 
 import pytest
 
-from dht.errors import PeerUnreachable
-from dht.host import Stream
+from dht.ground.errors import PeerUnreachable
+from dht.ground.host import Stream
 from dht.identity.keys import Identity
 from dht.identity.multiaddr import parse_multiaddr
 from dht.p2pd import host

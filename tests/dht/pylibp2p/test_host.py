@@ -14,8 +14,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dht.delimited import MessageError
-from dht.errors import LocalFault, PeerUnreachable, UsageFault
+from dht.ground.delimited import MessageError
+from dht.ground.errors import LocalFault, PeerUnreachable, UsageFault
 from dht.identity.keys import Identity, peer_id_bytes
 from dht.identity.multiaddr import parse_multiaddr
 from dht.observer.host_choice import choose_backend

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dht.host import PeerId
+from dht.ground.host import PeerId
+from dht.ground.store import LEVEL_0_KEYS, PeerKey
 from dht.records import key_levels
 from dht.records.key_levels import (
     MAX_LEVEL,
@@ -27,7 +28,6 @@ from dht.records.key_levels import (
     shard_of,
     turn_seconds,
 )
-from dht.store import LEVEL_0_KEYS, PeerKey
 from tests.kit.network import level_views
 from tests.kit.network.level_views import LevelViews
 from tests.kit.tiers import sampled

@@ -12,9 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dht.errors import PeerFault
-from dht.fields import clean_text
-from dht.host import PeerId
+from dht.ground.errors import PeerFault
+from dht.ground.fields import clean_text
+from dht.ground.host import PeerId
+from dht.ground.store import LEVEL_0_KEYS
 from dht.identity.keys import Identity, make_run_id
 from dht.records.data_reading import READING_BYTES
 from dht.records.key_levels import peers_key, shard_of
@@ -33,7 +34,6 @@ from dht.records.signature_cache import VerifiedRecords
 from dht.records.signed_manifest import (
     run_key,
 )
-from dht.store import LEVEL_0_KEYS
 
 NOW = 1_800_000_000.0
 ALICE = Identity.generate()

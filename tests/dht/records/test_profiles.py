@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from dashboard.collect.profiles import take_over
 from dashboard.history.history import open_history
-from dht.errors import LocalFault, PeerFault, UsageFault
+from dht.ground.errors import LocalFault, PeerFault, UsageFault
 from dht.identity.keys import PUBLIC_KEY_BYTES, SIGNATURE_BYTES, Identity
 from dht.records.profiles import (
     MAX_MACHINES,

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dht.errors import PeerFault, UsageFault
+from dht.ground.errors import PeerFault, UsageFault
 from dht.identity.keys import Identity, make_run_id
 from dht.records.signed_manifest import (
     MAX_RUN_RECORD_BYTES,

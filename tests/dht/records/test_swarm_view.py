@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dht.host import PeerId
+from dht.ground.host import PeerId
 from dht.records.member_sessions import MAX_SESSIONS
 from dht.records.peer_record import PeerRecord
 from dht.records.swarm_view import SwarmView

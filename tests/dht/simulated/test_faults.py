@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from dht.errors import PeerUnreachable
-from dht.host import Stream, StreamHandler
+from dht.ground.errors import PeerUnreachable
+from dht.ground.host import Stream, StreamHandler
 from dht.simulated.host import MemoryHost, MemoryNetwork
 from peer.simulation.virtual_time import run_virtual
 from tests.kit.network.memory_networks import LATENCY, MIB, TALK, Inbox, fixed_network, named, now, talker

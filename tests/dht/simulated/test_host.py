@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dht.errors import PeerFault, PeerUnreachable
-from dht.host import Host, Stream, StreamHandler
+from dht.ground.errors import PeerFault, PeerUnreachable
+from dht.ground.host import Host, Stream, StreamHandler
 from dht.identity.keys import Identity
 from dht.simulated.host import MemoryHost, MemoryNetwork
 from dht.simulated.lines import LineSettings

@@ -7,14 +7,14 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from dht.errors import PeerFault
+from dht.ground.errors import PeerFault
+from dht.ground.store import MAX_ENTRIES_PER_DICTIONARY, PeerKey
 from dht.identity.keys import Identity, make_run_id
 from dht.records.key_levels import shard_of
 from dht.records.peer_record import encode_peer_record
 from dht.records.signed_manifest import encode_run_record, sign_run_record
 from dht.simulated.host import MemoryHost, MemoryNetwork
 from dht.simulated.store import MemoryRecords, MemoryStore
-from dht.store import MAX_ENTRIES_PER_DICTIONARY, PeerKey
 from peer.simulation.virtual_time import run_virtual
 from tests.kit.network.memory_networks import fixed_network, now
 from tests.kit.records import make_record

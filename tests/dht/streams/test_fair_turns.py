@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dht.host import PeerId
+from dht.ground.host import PeerId
 from dht.streams.fair_turns import (
     FORGET_SECONDS,
     LEAST_BYTES,

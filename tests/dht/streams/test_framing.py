@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dht.errors import PeerFault, PeerUnreachable
-from dht.host import FRAME_HEADER_BYTES
+from dht.ground.errors import PeerFault, PeerUnreachable
+from dht.ground.host import FRAME_HEADER_BYTES
 from dht.identity.keys import Identity
 from dht.streams.framing import MAX_FRAME_BYTES, FramedStream, frame_header
 from dht.streams.remote_memory import READ_BUFFER_BYTES

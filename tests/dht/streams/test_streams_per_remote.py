@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dht.errors import PeerFault
+from dht.ground.errors import PeerFault
 from dht.streams.streams_per_remote import StreamCounts, gives_way
 from tests.kit.network.memory_networks import named
 

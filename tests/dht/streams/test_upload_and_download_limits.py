@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dht.errors import PeerUnreachable
+from dht.ground.errors import PeerUnreachable
 from dht.identity.keys import Identity
 from dht.streams.framing import FramedStream
 from dht.streams.remote_memory import READ_BUFFER_BYTES

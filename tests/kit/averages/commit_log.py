@@ -30,7 +30,7 @@ from averaging.outer.outer_settings import OuterRule
 from averaging.outer.own_contributions import CommittedShard, Sent
 from averaging.outer.shard_mean import reduce_shard
 from averaging.wire.messages import Contribution, Plan, RosterEntry, ShardPlan
-from dht.host import PeerId
+from dht.ground.host import PeerId
 
 SIZE, BLOCK, CUT, NUM_PEERS, NUM_ROUNDS = 20_007, 64, 12_032, 5, 3
 PEERS = tuple(PeerId(f"peer{index}") for index in range(NUM_PEERS))

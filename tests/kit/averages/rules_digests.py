@@ -38,7 +38,7 @@ from averaging.trust.mean_checks import is_wrong, suspicion
 from averaging.wire.frames import commit_digest
 from averaging.wire.messages import DIGEST_BYTES, Commit, Contribution, RosterEntry, ShardResult
 from averaging.wire.work_by_range import Waiting, with_more
-from dht.host import PeerId
+from dht.ground.host import PeerId
 from dht.records.lineages import Side, replaces
 from tests.kit.averages.commit_log import digests as digests_of_rounds
 from tests.kit.averages.commit_log import work_of

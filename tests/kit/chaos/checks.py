@@ -16,7 +16,7 @@ from averaging.rounds.reducer import Reducing
 from averaging.rounds.round_facts import PeerRefused, RoundStarted
 from averaging.trust.leader_trust import LEAST_PATIENCE_SECONDS, PATIENCE_PACES
 from averaging.wire.messages import HISTORY_COMMITS, KEPT_COMMITS, Commit, RosterEntry, ShardPlan
-from dht.host import PeerId
+from dht.ground.host import PeerId
 from tests.kit.chaos.free_records import RECORDS_OF_AN_HONEST_PEER
 from tests.kit.chaos.ledger import Lineages, Node
 from tests.kit.chaos.peer import TOKENS_PER_SECOND, ChaosPeer

@@ -25,7 +25,7 @@ from averaging.wire import frames
 from averaging.wire.field_checks import Limits
 from averaging.wire.frames import commit_digest
 from averaging.wire.messages import DIGEST_BYTES, Commit, Plan, Result, RosterEntry, ShardPlan, ShardResult
-from dht.host import PeerId, Stream
+from dht.ground.host import PeerId, Stream
 from dht.records.peer_record import PeerRecord
 from dht.simulated.host import MemoryHost, MemoryNetwork
 

@@ -40,9 +40,9 @@ from averaging.wire.messages import (
     RosterEntry,
     VersionIs,
 )
-from dht.errors import PeerFault
-from dht.fields import pack
-from dht.host import PeerId
+from dht.ground.errors import PeerFault
+from dht.ground.fields import pack
+from dht.ground.host import PeerId
 from dht.records import peer_record
 from dht.records.peer_record import PeerRecord
 from peer.network.membership.run_handshake_policy import RunHandshakePolicy

@@ -28,7 +28,7 @@ from averaging.outer.outer_settings import OuterRule
 from averaging.outer.own_contributions import Sent
 from averaging.wire.messages import Commit, RosterEntry, parts_within
 from averaging.wire.work_by_range import oldest_base, without
-from dht.host import PeerId
+from dht.ground.host import PeerId
 
 Bases = npt.NDArray[np.int64]
 NO_WORK = 2**60

@@ -26,7 +26,7 @@ from averaging.wire.messages import (
     VersionIs,
     Wait,
 )
-from dht.errors import PeerFault
+from dht.ground.errors import PeerFault
 from tests.kit.chaos.hostility import turn_hostile
 
 FORGE_SECONDS = 6.0

@@ -35,8 +35,8 @@ from averaging.trust.leader_trust import HOSTILE_SHARE
 from averaging.wire.field_checks import Limits
 from averaging.wire.messages import Commit, Message
 from dht.admission.handshake_frames import AccessRule
-from dht.errors import PeerFault
-from dht.host import PeerId
+from dht.ground.errors import PeerFault
+from dht.ground.host import PeerId
 from dht.records.peer_record import PeerRecord
 from dht.simulated.host import MemoryHost
 from dht.simulated.lines import LineSettings

@@ -18,7 +18,7 @@ from unittest import mock
 from averaging.lanes.handshake import greet_incoming
 from averaging.rounds.round_facts import RoundCommitted
 from averaging.signing.round_signatures import Notary, Scope
-from dht.host import PeerId, Stream
+from dht.ground.host import PeerId, Stream
 from dht.identity.keys import Identity, verify
 from dht.records.peer_record import MAX_PEER_RECORD_BYTES, PeerRecord, encode_peer_record
 from dht.simulated.host import MemoryHost

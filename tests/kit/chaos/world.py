@@ -19,7 +19,7 @@ from averaging.arrays import F32
 from averaging.outer.outer_settings import OuterRule
 from averaging.rounds.round_facts import PeerRefused, Report, RoundStarted
 from averaging.wire.messages import Message
-from dht.host import PeerId
+from dht.ground.host import PeerId
 from dht.records.peer_record import PeerRecord
 from dht.simulated.host import MemoryNetwork
 from peer.config.manifest import ROBUST_CLIP_RATIOS

@@ -11,7 +11,7 @@ from dashboard.credit.credited_members import CommitCredit
 from dashboard.history.history import History
 from dashboard.observe.dashboard_state import DashboardState, fold
 from dashboard.observe.listed_peers import Look
-from dht.errors import PeerFault
+from dht.ground.errors import PeerFault
 from tests.kit.dashboard.records import NOW, PEERS, empty_state, record_of
 
 

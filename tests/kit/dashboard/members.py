@@ -9,8 +9,8 @@ from pathlib import Path
 
 from dashboard.collect.commit_fetcher import SignedCommits
 from dashboard.history.history import History, open_history
-from dht.errors import PeerUnreachable
-from dht.host import PeerId
+from dht.ground.errors import PeerUnreachable
+from dht.ground.host import PeerId
 from tests.kit.dashboard.history import check_raw, usual_commit
 from tests.kit.dashboard.records import (
     NOW,

@@ -13,12 +13,12 @@ from dashboard.history.trend import Trend
 from dashboard.history_facts import HistoryView
 from dashboard.observe.dashboard_state import DashboardState, fold
 from dashboard.observe.listed_peers import Look
-from dht.errors import PeerFault
-from dht.host import PeerId
+from dht.ground.errors import PeerFault
+from dht.ground.host import PeerId
+from dht.ground.store import LEVEL_0_KEYS, PeerKey
 from dht.identity.keys import Identity, make_run_id
 from dht.records.peer_record import PeerRecord, encode_peer_record
 from dht.records.signed_manifest import encode_run_record, sign_run_record
-from dht.store import LEVEL_0_KEYS, PeerKey
 
 OWNER = Identity.generate()
 RUN_ID = make_run_id("tinybytes", OWNER.public_key)

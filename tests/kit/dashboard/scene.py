@@ -27,7 +27,7 @@ from dashboard.history_facts import (
 from dashboard.observe.dashboard_state import DashboardState, fold
 from dashboard.observe.listed_peers import Look
 from dashboard.observe.shown_manifest import run_facts
-from dht.host import PeerId
+from dht.ground.host import PeerId
 from dht.records.peer_record import RoundTimes
 from tests.kit.dashboard.records import NOW, PEERS, RUN_RECORD, bare_record, empty_state
 

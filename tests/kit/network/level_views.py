@@ -6,9 +6,9 @@ from __future__ import annotations
 import random
 from collections import Counter
 
-from dht.host import PeerId
+from dht.ground.host import PeerId
+from dht.ground.store import PeerKey
 from dht.records.key_levels import Levels, key_at, may_stand, num_keys, turn_seconds
-from dht.store import PeerKey
 
 LOOK_SECONDS = 5.0
 LIFE_SECONDS = 98.0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from dht.host import PeerId, Stream
+from dht.ground.host import PeerId, Stream
 from dht.simulated.host import MemoryHost
 from dht.streams.upload_and_download_limits import URGENT_BYTES, Pace
 

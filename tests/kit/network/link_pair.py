@@ -8,8 +8,8 @@ from averaging.lanes.links import LinkPorts, Links
 from averaging.wire import frames
 from averaging.wire.field_checks import Limits
 from averaging.wire.messages import Contribution
-from dht.errors import PeerUnreachable
-from dht.host import PeerId
+from dht.ground.errors import PeerUnreachable
+from dht.ground.host import PeerId
 from dht.simulated.host import MemoryHost, MemoryNetwork
 from dht.streams.upload_and_download_limits import Pace
 from tests.kit.network.memory_networks import named

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from dht.errors import PeerFault
-from dht.host import PeerId, Stream, StreamHandler
+from dht.ground.errors import PeerFault
+from dht.ground.host import PeerId, Stream, StreamHandler
 from dht.identity.keys import peer_id_of
 from dht.simulated.host import MemoryHost, MemoryNetwork
 from dht.simulated.lines import LineSettings

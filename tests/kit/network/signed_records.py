@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 from dht.admission.admission import Admission, MemberRules
-from dht.host import PeerId
+from dht.ground.host import PeerId
 from dht.identity.keys import Identity, make_run_id
 from dht.records.peer_record import encode_peer_record
 from dht.records.signed_manifest import encode_run_record, sign_run_record

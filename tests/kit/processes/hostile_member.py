@@ -17,7 +17,7 @@ from averaging.lanes.links import LinkPorts, Links
 from averaging.wire import frames
 from averaging.wire.messages import DIGEST_BYTES, Commit, Contribution, Message, Offer, Plan, Redirect, VersionIs
 from dht.admission.handshake_frames import AccessRule
-from dht.host import PeerId, Stream, StreamHandler
+from dht.ground.host import PeerId, Stream, StreamHandler
 from dht.identity.keys import Identity
 from dht.kademlia.dht_store import HivemindStore
 from dht.p2pd.host import P2pdHost

@@ -24,9 +24,9 @@ from averaging.lanes.links import ROUND_PROTOCOL
 from averaging.transfer.messages import STATE_PROTOCOL
 from averaging.wire import frames
 from averaging.wire.messages import Contribution
-from dht.errors import PeerFault
-from dht.fields import pack
-from dht.host import PeerId, Stream
+from dht.ground.errors import PeerFault
+from dht.ground.fields import pack
+from dht.ground.host import PeerId, Stream
 from dht.records.signed_manifest import decode_run_record
 from peer.config.averaging_rules import codec_of
 from peer.config.manifest import RunManifest

@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from averaging.rounds.round_facts import AppliedCommit, Fact, RoundCommitted
-from dht.host import PeerId
+from dht.ground.host import PeerId
 from dht.identity.keys import Identity
 from peer.events.event_log import from_json
 from peer.events.peer_events import Event, JoinedRun, SwarmFound, SwarmLost, TrainingProgressed

@@ -20,7 +20,7 @@ from averaging.transfer.snapshots import Snapshot
 from averaging.wire.field_checks import Limits
 from averaging.wire.messages import Commit
 from dht.admission.handshake_frames import AccessRule
-from dht.host import PeerId
+from dht.ground.host import PeerId
 from dht.records.peer_record import PeerRecord
 from dht.simulated.host import MemoryHost, MemoryNetwork
 from dht.simulated.lines import LineSettings

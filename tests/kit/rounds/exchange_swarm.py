@@ -24,8 +24,8 @@ from averaging.rounds.round_machine import RoundMachine
 from averaging.trust.claim_guard import Guard, GuardPorts
 from averaging.wire.field_checks import Limits
 from averaging.wire.messages import DIGEST_BYTES
-from dht.compute import compute_inline
-from dht.errors import PeerFault
+from dht.ground.compute import compute_inline
+from dht.ground.errors import PeerFault
 from dht.simulated.host import MemoryHost, MemoryNetwork
 from peer.simulation.virtual_time import run_virtual
 from tests.kit.network.memory_networks import named

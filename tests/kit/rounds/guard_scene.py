@@ -10,7 +10,7 @@ from averaging.wire.messages import (
     RosterEntry,
     ShardResult,
 )
-from dht.host import PeerId
+from dht.ground.host import PeerId
 
 ME, LIAR, HONEST = (PeerId(name * 20) for name in ("m", "x", "h"))
 DIGEST = bytes(16)

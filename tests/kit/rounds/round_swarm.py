@@ -39,7 +39,7 @@ from averaging.rounds.machine_events import (
 from averaging.rounds.round_machine import RoundMachine
 from averaging.wire.frames import commit_digest
 from averaging.wire.messages import DIGEST_BYTES, Commit, Message, Offer, Result, VersionIs, own_ranges
-from dht.host import PeerId
+from dht.ground.host import PeerId
 from tests.kit.network.memory_networks import named
 from tests.kit.notaries import notary_of
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from averaging.rounds.round_facts import RoundCommitted, WorkDropped, WorkLost
-from dht.clocks import SwarmClock
+from dht.ground.clocks import SwarmClock
 from peer.events.peer_events import ClockIsWrong, Event
 from peer.network.membership.clock_check import ClockCheck
 from peer.network.node.node_inputs import NodePorts

@@ -79,7 +79,7 @@ def spellings(home: Path, web: str, *, with_kinds: bool) -> list[str]:
 
 def follow(manifest: bytes, folder: Path) -> None:
     """Do what a peer does with the names in a manifest, as far as each of them leads."""
-    from dht.errors import LocalFault
+    from dht.ground.errors import LocalFault
     from peer.config.data_source import source_here
     from peer.config.manifest import RunManifest
     from peer.export.formats.model_card import model_card  # noqa: F401 (loaded before the first manifest)

@@ -17,8 +17,8 @@ from averaging.fragment.runtime import FragmentRuntime
 from averaging.outer.fragment_anchor_and_residual import FragmentState
 from averaging.outer.fragment_layout import build_layout
 from averaging.outer.outer_settings import OuterRule
-from dht.compute import compute_inline
-from dht.host import PeerId
+from dht.ground.compute import compute_inline
+from dht.ground.host import PeerId
 from peer.checkpoint.checked_files import open_new
 from peer.checkpoint.checkpoint import (
     CheckpointFolder,

@@ -13,8 +13,8 @@ from averaging.outer.fragment_anchor_and_residual import FragmentState
 from averaging.outer.outer_step import anchor_digest
 from averaging.transfer.snapshots import Snapshot
 from averaging.wire.messages import Commit
-from dht.compute import compute_inline
-from dht.host import PeerId
+from dht.ground.compute import compute_inline
+from dht.ground.host import PeerId
 from peer.events.peer_events import Event
 from peer.network.anchors.fetcher import Fetched
 from peer.network.node.reporter import Reporter

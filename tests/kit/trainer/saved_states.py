@@ -11,7 +11,7 @@ from averaging.codec.codec import make_codec
 from averaging.outer.fragment_anchor_and_residual import FragmentState
 from averaging.outer.outer_settings import OuterRule
 from averaging.rounds.round_facts import Fact
-from dht.host import PeerId
+from dht.ground.host import PeerId
 from peer.checkpoint.checkpoint import (
     CheckpointFolder,
     CheckpointOwner,

@@ -6,7 +6,7 @@ import atexit
 from types import TracebackType
 from typing import Any, Self
 
-from dht.errors import LocalFault
+from dht.ground.errors import LocalFault
 from peer.limited_child.frames import Frame
 from peer.limited_child.limited_child import LimitedChild
 from peer.memory import architecture_sizes

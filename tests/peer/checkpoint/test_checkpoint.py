@@ -26,8 +26,8 @@ from averaging.outer.own_contributions import CommittedShard
 from averaging.rounds.learned_durations import RoundTiming
 from averaging.rounds.round_machine import RoundMachine
 from averaging.wire.messages import WorkPart
-from dht.compute import Compute, compute_inline
-from dht.host import PeerId
+from dht.ground.compute import Compute, compute_inline
+from dht.ground.host import PeerId
 from peer.checkpoint.checked_files import open_new
 from peer.checkpoint.checkpoint import (
     METADATA_NAME,

@@ -17,7 +17,7 @@ from averaging.codec.blocks import encoded_num_bytes
 from averaging.exchange.applying import stored_result
 from averaging.fragment.shard_store import payload_digest
 from averaging.wire.messages import HISTORY_COMMITS, ResultRequest
-from dht.compute import compute_inline
+from dht.ground.compute import compute_inline
 from peer.checkpoint import disk_spill
 from peer.checkpoint.disk_spill import LEAST_BYTES, MOST_FILES, STATE_SECONDS, NewcomerCopies, RoundSpill, SpillFiles
 from peer.config.manifest import RunManifest

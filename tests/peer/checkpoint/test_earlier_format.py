@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from averaging.outer.outer_settings import OuterRule
-from dht.host import PeerId
+from dht.ground.host import PeerId
 from peer.checkpoint import checked_files
 from peer.checkpoint.checkpoint import FORMAT_VERSION, METADATA_NAME, CheckpointFolder, saved_totals
 from peer.checkpoint.earlier_format import EARLIER_FORMAT

@@ -20,8 +20,8 @@ from averaging.signing.round_signatures import Scope
 from averaging.wire.field_checks import Limits
 from averaging.wire.frames import commit_digest, decode, encode
 from averaging.wire.messages import DIGEST_BYTES, Commit, RosterEntry, ShardResult
-from dht.compute import compute_inline
-from dht.host import PeerId
+from dht.ground.compute import compute_inline
+from dht.ground.host import PeerId
 from dht.identity.keys import peer_id_of
 from dht.simulated.lines import LineSettings
 from peer.checkpoint.checkpoint import CheckpointFolder, CheckpointOwner, list_checkpoints

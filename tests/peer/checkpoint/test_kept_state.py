@@ -15,7 +15,7 @@ import pytest
 import torch
 from torch.optim.lr_scheduler import CosineAnnealingLR, ExponentialLR
 
-from dht.errors import UsageFault
+from dht.ground.errors import UsageFault
 from peer.checkpoint.checkpoint import TRAINER_FACTS_NAME, TRAINER_TENSORS_NAME, checkpoint_path
 from peer.trainer.loop.checkpoint_portion import check_state, specs_of, warn_of_schedule
 from peer.trainer.loop.checkpoint_tensors import open_tensors, write_tensors

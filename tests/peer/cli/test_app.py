@@ -20,7 +20,15 @@ import typer
 
 from dashboard.app import Choices, ShownRun
 from dashboard.samples.sample_schedule import SamplePlan
-from dht.errors import DeviceFault, Incompatible, LocalFault, MurmurationError, NobodyReachable, PeerFault, UsageFault
+from dht.ground.errors import (
+    DeviceFault,
+    Incompatible,
+    LocalFault,
+    MurmurationError,
+    NobodyReachable,
+    PeerFault,
+    UsageFault,
+)
 from dht.identity.keys import Identity, fingerprint, make_run_id, split_run_id
 from dht.records.signed_manifest import decode_run_record
 from peer.cli import app

@@ -9,7 +9,7 @@ from typing import NoReturn
 
 import pytest
 
-from dht.errors import NobodyReachable
+from dht.ground.errors import NobodyReachable
 from dht.identity.keys import Identity
 from peer.cli import app
 from peer.config.access_sections import ChangeSection

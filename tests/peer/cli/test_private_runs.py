@@ -23,7 +23,7 @@ from dht.admission.tickets import (
     encode_pass,
     issue_ticket,
 )
-from dht.errors import LocalFault, UsageFault
+from dht.ground.errors import LocalFault, UsageFault
 from dht.identity.keys import Identity
 from dht.records.peer_record import PeerRecord
 from peer.cli import app

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from dht.errors import UsageFault
-from dht.host import PeerId
+from dht.ground.errors import UsageFault
+from dht.ground.host import PeerId
 from dht.identity.keys import Identity
 from dht.identity.speakable import speakable_name
 from peer.cli import app

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from dht.errors import UsageFault
+from dht.ground.errors import UsageFault
 from peer.cli.service_files import ServiceFile, service_file
 
 RUN = "demo.aaaaaaaaaaaaaaaaaaaa"

@@ -9,7 +9,7 @@ import types
 
 import pytest
 
-from dht.errors import UsageFault
+from dht.ground.errors import UsageFault
 from peer.config.peer_config import PeerConfig
 from peer.join import join
 from peer.panel.terminal import Terminal

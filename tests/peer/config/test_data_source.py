@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from torch import nn
 
-from dht.errors import UsageFault
+from dht.ground.errors import UsageFault
 from dht.records.signed_manifest import decode_run_record
 from peer.config.data_source import source_here
 from peer.config.manifest import RunManifest

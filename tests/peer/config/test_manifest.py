@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel
 
-from dht.errors import Incompatible, UsageFault
+from dht.ground.errors import Incompatible, UsageFault
 from dht.identity.keys import Identity, make_run_id
 from dht.records.signed_manifest import RunRecord, sign_run_record
 from peer.config.averaging_rules import codec_of, rule_of

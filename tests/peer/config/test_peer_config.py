@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dht.errors import UsageFault
+from dht.ground.errors import UsageFault
 from dht.identity.keys import Identity, make_run_id
 from peer.config.peer_config import (
     MAX_CACHED_PEERS,

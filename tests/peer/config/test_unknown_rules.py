@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from averaging.rules import RULES
-from dht.errors import Incompatible
+from dht.ground.errors import Incompatible
 from dht.identity.keys import Identity, make_run_id
 from dht.records.signed_manifest import sign_run_record
 from peer.config.manifest import RunManifest, manifest_hash, manifest_rules

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from dht.errors import DeviceFault, Incompatible, LocalFault
+from dht.ground.errors import DeviceFault, Incompatible, LocalFault
 from peer.config.averaging_rules import check_site, codec_of, limits_of, rule_of, sent_bytes_of
 from peer.config.data_source import source_here
 from peer.config.manifest import RunManifest

@@ -16,8 +16,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.table import Table
 
-from dht.errors import LocalFault, PeerFault
-from dht.fields import printable
+from dht.ground.errors import LocalFault, PeerFault
+from dht.ground.fields import printable
 from dht.records.peer_record import PeerRecord
 from peer.cli.usage.exit_codes import exits_with_sentence
 from peer.config.manifest import RunManifest

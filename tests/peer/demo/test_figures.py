@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from averaging.rounds.round_facts import RoundCommitted
-from dht.host import PeerId
+from dht.ground.host import PeerId
 from peer.config.manifest import RunManifest
 from peer.demo.demo import Demo
 from peer.demo.progress_table import Figures, progress_line

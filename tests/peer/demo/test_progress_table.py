@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from dht.host import PeerId
+from dht.ground.host import PeerId
 from peer.console.plain_console import PlainConsole
 from peer.demo.measuring_messages import Words
 from peer.demo.progress_table import STILL_SECONDS, Figures, LineView, TableView, explanations, picture

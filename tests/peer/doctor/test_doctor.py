@@ -15,8 +15,8 @@ import pytest
 import torch
 from rich.console import Console
 
-from dht.errors import PeerUnreachable
-from dht.host import PeerId
+from dht.ground.errors import PeerUnreachable
+from dht.ground.host import PeerId
 from dht.identity.keys import Identity
 from dht.identity.speakable import speakable_name
 from dht.records.peer_record import PeerRecord

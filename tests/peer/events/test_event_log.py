@@ -22,7 +22,7 @@ from averaging.rounds.round_facts import (
     RoundCommitted,
     RoundStarted,
 )
-from dht.host import PeerId
+from dht.ground.host import PeerId
 from peer.events.anchor_events import CaughtUp
 from peer.events.event_log import EVENT_TYPES, MAX_LINE_BYTES, from_json, to_json
 from peer.events.log_tail import last_events, work_in_log

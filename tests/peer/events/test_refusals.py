@@ -10,7 +10,7 @@ import pytest
 
 from averaging.trust.claim_guard import Guard, GuardPorts
 from averaging.trust.exclusions import FIRST_SECONDS, STRIKES
-from dht.host import PeerId
+from dht.ground.host import PeerId
 from dht.identity.speakable import speakable_name
 from peer.events.event_log import from_json, to_json
 from peer.events.log_tail import LOG_TAIL_BYTES

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from dht.host import PeerId
+from dht.ground.host import PeerId
 from dht.records.peer_record import PeerRecord
 from dht.records.profiles import Profile
 from peer.events.swarm_seen import NUM_ROWS, SHARE_SECONDS, ProfileLooks, SwarmSeen, SwarmWatch

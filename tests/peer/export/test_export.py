@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 
-from dht.errors import Incompatible, LocalFault, UsageFault
+from dht.ground.errors import Incompatible, LocalFault, UsageFault
 from peer.checkpoint.checkpoint import USED_NAME
 from peer.config.manifest import RunManifest
 from peer.config.model_shapes import seed_layout

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from dht.errors import LocalFault, UsageFault
+from dht.ground.errors import LocalFault, UsageFault
 from peer.export.before_export import check_export
 from peer.export.export import export_model
 from peer.export.hub_push import push_folder

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from dht.errors import UsageFault
+from dht.ground.errors import UsageFault
 from dht.identity.keys import Identity, fingerprint
 from dht.records.signed_manifest import encode_run_record, sign_run_record
 from peer.cli import app

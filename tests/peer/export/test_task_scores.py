@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from dht.errors import Incompatible, UsageFault
+from dht.ground.errors import Incompatible, UsageFault
 from peer.config.manifest import RunManifest
 from peer.export import opened_model
 from peer.export.evaluate import evaluate_tasks

@@ -12,7 +12,7 @@ from blake3 import blake3
 from torch import nn
 
 from averaging.wire.file_chunks import FILE_CHUNK_BYTES, MAX_FILE_BYTES
-from dht.errors import LocalFault, UsageFault
+from dht.ground.errors import LocalFault, UsageFault
 from peer.files import adding
 from peer.files.checked_folder import checked_folder, files_folder, missing_files, run_file_path
 from peer.owner.new_run import create_custom_run, create_run

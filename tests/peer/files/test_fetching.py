@@ -18,10 +18,10 @@ from averaging.transfer.many_donors import DONORS_AT_ONCE
 from averaging.transfer.messages import FRAME_SECONDS, STATE_PROTOCOL, unpack
 from averaging.transfer.server import StateServer
 from averaging.wire.file_chunks import FILE_CHUNK_BYTES, file_chunk_lengths
-from dht.compute import compute_inline
-from dht.errors import LocalFault, NobodyReachable, PeerFault
-from dht.fields import pack
-from dht.host import PeerId, Stream
+from dht.ground.compute import compute_inline
+from dht.ground.errors import LocalFault, NobodyReachable, PeerFault
+from dht.ground.fields import pack
+from dht.ground.host import PeerId, Stream
 from dht.simulated.host import MemoryHost
 from dht.simulated.lines import LineSettings
 from peer.config.manifest import RunManifest

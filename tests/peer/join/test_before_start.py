@@ -9,7 +9,7 @@ from typing import NoReturn
 
 import pytest
 
-from dht.errors import UsageFault
+from dht.ground.errors import UsageFault
 from dht.identity.keys import Identity, make_run_id
 from dht.records.signed_manifest import sign_run_record
 from peer.config.manifest import RunManifest

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from dht.errors import UsageFault
+from dht.ground.errors import UsageFault
 from peer.join.own_loop_scheduler import RunSchedulers, warm_up_share
 
 

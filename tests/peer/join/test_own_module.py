@@ -14,7 +14,7 @@ import pytest
 import torch
 from torch import nn
 
-from dht.errors import Incompatible, LocalFault, UsageFault
+from dht.ground.errors import Incompatible, LocalFault, UsageFault
 from dht.identity.keys import Identity
 from dht.records.signed_manifest import encode_run_record, sign_run_record
 from peer.config.manifest import RunManifest

@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from dht.admission.tickets import Invite, encode_invite, issue_ticket
-from dht.errors import Incompatible, LocalFault, UsageFault
+from dht.ground.errors import Incompatible, LocalFault, UsageFault
 from dht.identity.keys import Identity, make_run_id
 from peer.config.manifest import RunManifest
 from peer.config.peer_config import PeerConfig

@@ -11,7 +11,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from dht.errors import Incompatible
+from dht.ground.errors import Incompatible
 from peer.limited_child.parent_link import ParentLink
 from peer.limited_child.process import LEFT_OUT
 

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from dht.errors import Incompatible, LocalFault
+from dht.ground.errors import Incompatible, LocalFault
 from peer.import_path import python_environment
 from peer.limited_child.child_limits import ChildLimits
 from peer.limited_child.confinement import confined_environment, resident_bytes

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dht.errors import LocalFault
+from dht.ground.errors import LocalFault
 from peer.mailbox.mailbox import Mailbox, mailbox_num_bytes
 from peer.mailbox.slots import MergeKind, WorkKind
 

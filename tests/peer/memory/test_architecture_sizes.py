@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from dht.errors import DeviceFault, Incompatible
+from dht.ground.errors import DeviceFault, Incompatible
 from peer.config.hf_config import canonical_config
 from peer.config.manifest import RunManifest
 from peer.limited_child.child_limits import ChildLimits

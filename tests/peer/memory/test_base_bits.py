@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from dht.errors import UsageFault
+from dht.ground.errors import UsageFault
 from peer.cli.app import run
 from peer.config.manifest import RunManifest
 from peer.memory.base_bits import base_num_bytes, check_base_bits

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dht.errors import DeviceFault
+from dht.ground.errors import DeviceFault
 from peer.config.manifest import RunManifest
 from peer.config.model_shapes import seed_sizes, shapes_of
 from peer.memory import least_memory

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dht.errors import NobodyReachable, UsageFault
+from dht.ground.errors import NobodyReachable, UsageFault
 from dht.identity.keys import Identity, make_run_id
 from peer.observe.own_runs import find_page, note_page, page_here
 from peer.observe.run_page import MAX_ANSWER_BYTES, ask_page, in_words, is_unprotected, read_answer

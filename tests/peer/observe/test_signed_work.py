@@ -10,8 +10,8 @@ import pytest
 
 from averaging.wire import frames
 from averaging.wire.messages import Commit
-from dht.errors import PeerFault
-from dht.host import PeerId
+from dht.ground.errors import PeerFault
+from dht.ground.host import PeerId
 from dht.identity.keys import Identity, verify
 from peer.observe.signed_work import DONOR_SECONDS, signed_work
 from tests.kit.averages.credited_rounds import RUN, A, B, C, D, after, commit_of

@@ -6,7 +6,7 @@ import dataclasses
 
 import pytest
 
-from dht.host import PeerId
+from dht.ground.host import PeerId
 from dht.identity.speakable import speakable_name
 from dht.records.peer_record import PeerRecord
 from peer.config.learning_rate_schedule import ScheduleSection

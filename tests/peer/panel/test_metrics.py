@@ -13,8 +13,8 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from averaging.rounds.round_facts import RoundCommitted
-from dht.errors import UsageFault
-from dht.host import PeerId
+from dht.ground.errors import UsageFault
+from dht.ground.host import PeerId
 from peer.config.peer_config import PeerConfig
 from peer.events.event_log import EVENT_TYPES
 from peer.events.peer_events import Evaluated, Event, JoinedRun, PeerJoined, TrainingProgressed

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 import typer
 
-from dht.errors import DeviceFault, Incompatible, LocalFault, NobodyReachable, UsageFault
-from dht.host import PeerId
+from dht.ground.errors import DeviceFault, Incompatible, LocalFault, NobodyReachable, UsageFault
+from dht.ground.host import PeerId
 from peer.cli.usage.exit_codes import exits_with_sentence
 from peer.config.peer_config import PeerConfig
 from peer.events.log_tail import last_events

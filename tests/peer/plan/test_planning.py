@@ -17,10 +17,10 @@ from averaging.codec.blocks import CODE_FORMATS, encoded_num_bytes
 from averaging.codec.codec import make_codec
 from averaging.outer.fragment_layout import build_layout
 from averaging.rounds.round_facts import RoundCommitted
+from dht.ground.quantities import count_text
+from dht.ground.store import NUM_HOLDERS_READ
 from dht.kademlia.dht_node import NUM_REPLICAS
-from dht.quantities import count_text
 from dht.simulated.lines import LineSettings
-from dht.store import NUM_HOLDERS_READ
 from peer.cli.app import run
 from peer.config.learning_rate_schedule import ScheduleSection
 from peer.config.manifest import RunManifest

@@ -17,7 +17,7 @@ import torch
 from pydantic import BaseModel
 
 from averaging.codec import compiled_kernels
-from dht.errors import UsageFault
+from dht.ground.errors import UsageFault
 from peer.events.anchor_events import CaughtUp
 from peer.events.peer_events import Event, JoinedRun, LeftRun, RefusedPeer
 from peer.simulation import command

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from dht.errors import UsageFault
+from dht.ground.errors import UsageFault
 from peer.trainer.hf import base_weights
 from peer.trainer.hf.base_weights import MOST_COPIES, from_hub
 from tests.kit.trainer.local_hub import TOKEN, LocalHub

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from averaging.rounds.round_facts import AppliedCommit, Fact, RoundCommitted
-from dht.host import PeerId
+from dht.ground.host import PeerId
 from peer.events.peer_events import Evaluated, Event, JoinedRun, LeftRun, TrainingProgressed
 from peer.tracking.recorded_rows import OWN_COLUMNS, RUN_COLUMNS, OwnRows, Row, RunRows
 

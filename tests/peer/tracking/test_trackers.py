@@ -16,8 +16,8 @@ from typing import Any
 
 import pytest
 
-from dht.errors import UsageFault
-from dht.host import PeerId
+from dht.ground.errors import UsageFault
+from dht.ground.host import PeerId
 from peer.config.peer_config import PeerConfig
 from peer.events.peer_events import Event, TrainingProgressed
 from peer.tracking import trackers

@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch import nn
 
-from dht.errors import DeviceFault, UsageFault
+from dht.ground.errors import DeviceFault, UsageFault
 from peer.config.peer_config import PeerConfig
 from peer.trainer.computing.compute_choices import ComputeChoices, Tell
 from peer.trainer.computing.memory_exceptions import memory_fault

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from averaging.outer.fragment_layout import build_layout
-from dht.errors import LocalFault
+from dht.ground.errors import LocalFault
 from peer.mailbox.mailbox import Mailbox
 from peer.mailbox.slots import MergeKind, WorkKind
 from peer.trainer.devices.at_once import at_once

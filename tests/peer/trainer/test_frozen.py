@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from dht.errors import LocalFault
+from dht.ground.errors import LocalFault
 from peer.trainer.loop.frozen_parameters import check_frozen, frozen_digests
 from tests.kit.trainer import checkpoint_peer
 from tests.kit.trainer.checkpoint_peer import Net, resumed, saved_pair

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from averaging.arrays import F32
-from dht.errors import LocalFault, UsageFault
+from dht.ground.errors import LocalFault, UsageFault
 from peer.mailbox.mailbox import Mailbox
 from peer.mailbox.slots import MergeKind, WorkKind
 from peer.trainer.loop.local_training import LocalTraining

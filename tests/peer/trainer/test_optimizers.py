@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from dht.errors import LocalFault, UsageFault
+from dht.ground.errors import LocalFault, UsageFault
 from peer.trainer.loop.local_training import LocalTraining
 from peer.trainer.loop.missing_steps import FEW_CALLS, MAX_CALLS, PATIENCE_SECONDS
 from peer.trainer.loop.several_optimizers import MAX_STEPS_ALONE, Optimizers

@@ -15,9 +15,9 @@ from averaging.trust.announced_speeds import MAX_PEERS, WINDOW_SECONDS, Announce
 from averaging.trust.claim_guard import Guard, GuardPorts
 from averaging.trust.exclusions import STRIKES, TOKENS_MARGIN
 from averaging.wire.messages import Offer
-from dht.clocks import steady_seconds
-from dht.host import PeerId
-from dht.sleep_detection import SETTLE_SECONDS, Wakefulness
+from dht.ground.clocks import steady_seconds
+from dht.ground.host import PeerId
+from dht.ground.sleep_detection import SETTLE_SECONDS, Wakefulness
 from peer.trainer.loop.mailbox_link import TrainerLink
 from peer.trainer.loop.step_speed import NUM_STEPS, StepSpeed
 from tests.kit.clock import Clock

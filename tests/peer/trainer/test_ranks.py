@@ -11,7 +11,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from dht.errors import DeviceFault, UsageFault
+from dht.ground.errors import DeviceFault, UsageFault
 from peer.trainer.devices.batch_shares import check_division
 from peer.trainer.devices.device_choice import device_of
 from peer.trainer.devices.portion import range_of_rows

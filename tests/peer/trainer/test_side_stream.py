@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from averaging.outer.fragment_layout import build_layout
-from dht.errors import LocalFault
+from dht.ground.errors import LocalFault
 from peer.mailbox.mailbox import Mailbox
 from peer.mailbox.slots import MergeKind, WorkKind
 from peer.trainer.devices import side_stream as side_streams

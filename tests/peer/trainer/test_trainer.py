@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from averaging.outer.fragment_layout import build_layout
-from dht.errors import DeviceFault, LocalFault, UsageFault
+from dht.ground.errors import DeviceFault, LocalFault, UsageFault
 from peer.mailbox.mailbox import Mailbox
 from peer.mailbox.slots import MergeKind
 from peer.trainer.data.context_blocks import GroupedStream

@@ -19,7 +19,7 @@ import torch
 from torch import nn
 
 from averaging.rounds.round_facts import AppliedCommit, Fact, RoundCommitted
-from dht.errors import Incompatible, UsageFault
+from dht.ground.errors import Incompatible, UsageFault
 from dht.identity.keys import Identity
 from peer.checkpoint.checkpoint import list_checkpoints, saved_totals
 from peer.events.event_log import from_json

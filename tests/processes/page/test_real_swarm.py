@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from dashboard.page.number_formats import shell_line
-from dht.host import PeerId
+from dht.ground.host import PeerId
 from dht.identity.join_link import join_link
 from peer.cli import app
 from peer.events.peer_events import StateServed

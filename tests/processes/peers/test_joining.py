@@ -26,7 +26,7 @@ from averaging.transfer.server import StateServer
 from averaging.transfer.snapshots import Snapshot
 from averaging.wire.frames import decode
 from averaging.wire.messages import Commit
-from dht.host import PeerId, Stream
+from dht.ground.host import PeerId, Stream
 from dht.observer.host_choice import HostBackend
 from dht.records.signed_manifest import decode_run_record
 from peer.config.model_shapes import seed_sizes

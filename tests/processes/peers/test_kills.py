@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from averaging.rounds.round_facts import AppliedCommit, Fact, RoundCommitted, RoundStarted, SentContribution
-from dht.host import PeerId
+from dht.ground.host import PeerId
 from peer.events.anchor_events import AnchorRepaired
 from peer.events.peer_events import DaemonRestarted, JoinedRun, LeftRun, NetworkRestarted, TrainingProgressed
 from tests.kit.processes.process_swarm import PeerProcess, ProcessSwarm, process_swarm, wait_until

@@ -19,7 +19,7 @@ from PIL import Image
 from pyarrow import parquet
 from safetensors.torch import load_file, save_file
 
-from dht.errors import LocalFault
+from dht.ground.errors import LocalFault
 from peer.checkpoint.checkpoint import checkpoint_path, draft_path
 from peer.config.data_source import DataSection
 from peer.config.hf_config import canonical_config

@@ -18,7 +18,7 @@ from averaging.signing.receipt_file import open_receipt
 from averaging.wire.frames import decode
 from averaging.wire.messages import Commit
 from dashboard.collect.commit_fetcher import CommitSource
-from dht.host import PeerId
+from dht.ground.host import PeerId
 from dht.identity.speakable import speakable_name
 from dht.records.signed_manifest import decode_run_record
 from peer.events.anchor_events import CaughtUp

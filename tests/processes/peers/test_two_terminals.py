@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 from averaging.rounds.round_facts import RoundCommitted
-from dht.host import PeerId
+from dht.ground.host import PeerId
 from dht.identity.keys import Identity
 from peer.events.log_tail import events_in, tail_lines
 from tests.kit.processes.process_swarm import TINY_RUN, WAIT_SECONDS, ProcessSwarm, process_swarm, wait_until

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dht.clocks import SwarmClock
+from dht.ground.clocks import SwarmClock
 from peer.events.peer_events import ClockIsWrong
 from peer.network.membership.clock_check import ClockCheck
 from tests.kit.simulated.set_clocks import NUM_PEERS, WRONG, play

@@ -12,7 +12,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from dht.errors import Incompatible, LocalFault, UsageFault
+from dht.ground.errors import Incompatible, LocalFault, UsageFault
 from peer.config.manifest import RunManifest
 from peer.config.model_shapes import trained_parameters
 from peer.export.formats.anchors import Anchors

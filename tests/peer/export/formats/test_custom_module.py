@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 from torch import nn
 
 import murmuration
-from dht.errors import Incompatible, LocalFault, UsageFault
+from dht.ground.errors import Incompatible, LocalFault, UsageFault
 from peer.export.formats import model_file
 from peer.export.formats.anchors import Anchors, own_module_tensors
 from peer.export.formats.model_file import write_model

@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.torch import load_file
 
-from dht.errors import Incompatible, LocalFault, UsageFault
+from dht.ground.errors import Incompatible, LocalFault, UsageFault
 from peer.config.manifest import RunManifest
 from peer.export.formats.anchors import Anchors, facts_of, named_tensors
 from peer.export.formats.byte_tokenizer import byte_tokenizer_files

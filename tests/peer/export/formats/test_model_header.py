@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.torch import save_file
 
-from dht.errors import DeviceFault, LocalFault, UsageFault
+from dht.ground.errors import DeviceFault, LocalFault, UsageFault
 from peer.config.manifest import RunManifest
 from peer.export.formats import model_reading
 from peer.export.formats.anchors import run_facts

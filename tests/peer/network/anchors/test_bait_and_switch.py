@@ -20,7 +20,7 @@ from averaging.signing.commit_log import CommitLog
 from averaging.transfer.snapshots import Snapshot
 from averaging.wire import frames as wire
 from averaging.wire.messages import DIGEST_BYTES, Commit, RosterEntry, ShardResult
-from dht.host import PeerId, Stream
+from dht.ground.host import PeerId, Stream
 from peer.network.node.anchor_repairs import Repairs
 from tests.kit.network.memory_networks import named, now
 from tests.kit.notaries import signed

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from averaging.transfer.snapshots import Snapshot
-from dht.errors import PeerFault
+from dht.ground.errors import PeerFault
 from dht.identity.keys import Identity
 from dht.records.lineages import Side, heaviest_side, is_majority, outnumbers, replaces
 from dht.records.peer_record import encode_peer_record

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from averaging.transfer.chunk_assignment import ChunkQueue
 from averaging.transfer.many_donors import DONORS_AT_ONCE
 from averaging.transfer.snapshots import HeldSnapshots, Snapshot
-from dht.host import PeerId, Stream
+from dht.ground.host import PeerId, Stream
 from peer.network.anchors.fetcher import Fetched
 from tests.kit.network.memory_networks import MIB, named, now
 from tests.kit.rounds.donor_scene import JOINER, NUM_VALUES, Scene, assert_same, empty_state, in_scene

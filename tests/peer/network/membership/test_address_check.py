@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 import pytest
 
-from dht.errors import Incompatible, NobodyReachable, UsageFault
+from dht.ground.errors import Incompatible, NobodyReachable, UsageFault
 from dht.identity.keys import Identity
 from dht.records.signed_manifest import RunRecord
 from peer.network.membership import address_check, way_out

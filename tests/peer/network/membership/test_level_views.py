@@ -16,8 +16,9 @@ from averaging.lanes.handshake import open_greeted_stream
 from averaging.rounds.round_facts import Fact
 from dashboard.observe.swarm_observer import SwarmObserver
 from dht.admission.handshake_frames import AccessRule
-from dht.errors import PeerFault
-from dht.host import PeerId
+from dht.ground.errors import PeerFault
+from dht.ground.host import PeerId
+from dht.ground.store import LEVEL_0_KEYS, PeerKey
 from dht.identity.keys import Identity, make_run_id
 from dht.kademlia.census import fetch_everyone
 from dht.records.key_levels import Levels, is_beacon, key_at, keys_for, num_keys, turn_seconds
@@ -25,7 +26,6 @@ from dht.records.peer_record import PeerRecord, encode_peer_record
 from dht.records.signature_cache import VerifiedRecords
 from dht.simulated.host import MemoryHost
 from dht.simulated.store import MemoryRecords, MemoryStore
-from dht.store import LEVEL_0_KEYS, PeerKey
 from peer.network.membership.membership import (
     ANSWER_SECONDS,
     RECORD_PROTOCOL,

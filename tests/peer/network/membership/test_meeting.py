@@ -10,7 +10,7 @@ from averaging.lanes.handshake import greet_incoming
 from averaging.rounds.presence import MemberPresence
 from averaging.rounds.round_facts import Fact
 from dht.admission.handshake_frames import AccessRule
-from dht.host import Stream
+from dht.ground.host import Stream
 from dht.identity.keys import Identity, make_run_id
 from dht.records.peer_record import MAX_PEER_RECORD_BYTES, PeerRecord, encode_peer_record
 from dht.records.signature_cache import VerifiedRecords

@@ -28,8 +28,8 @@ from dht.admission.tickets import (
     encode_pass,
     issue_ticket,
 )
-from dht.errors import Incompatible, PeerFault, UsageFault
-from dht.host import PeerId
+from dht.ground.errors import Incompatible, PeerFault, UsageFault
+from dht.ground.host import PeerId
 from dht.identity.keys import Identity, make_run_id
 from peer.config.manifest import RunManifest
 from peer.events.peer_events import RunEnded

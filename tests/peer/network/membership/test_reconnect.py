@@ -7,7 +7,7 @@ import random
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from dht.host import PeerId
+from dht.ground.host import PeerId
 from peer.events.peer_events import Event, SwarmFound, SwarmLost
 from peer.network.membership.reconnect import (
     ALONE_SECONDS,

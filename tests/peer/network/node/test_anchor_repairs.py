@@ -11,7 +11,7 @@ import pytest
 
 from averaging.rounds.presence import MemberPresence
 from averaging.wire.messages import Commit
-from dht.host import PeerId
+from dht.ground.host import PeerId
 from peer.network.node.anchor_repairs import LAGGING_SECONDS, Repairs, _of_one_lineage
 from peer.simulation.virtual_time import run_virtual
 

@@ -9,7 +9,7 @@ from averaging.codec.codec import make_codec
 from averaging.outer.fragment_anchor_and_residual import FragmentState
 from averaging.outer.outer_settings import OuterRule
 from averaging.outer.own_contributions import CommittedShard, Sent
-from dht.host import PeerId
+from dht.ground.host import PeerId
 from peer.config.manifest import AveragingSection
 from peer.mailbox.mailbox import Mailbox
 from peer.network.node.fragment_memory import build_fragments, inherited, persist

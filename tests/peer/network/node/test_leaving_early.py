@@ -8,7 +8,7 @@ import random
 import pytest
 
 from dht.admission.handshake_frames import AccessRule
-from dht.compute import compute_inline
+from dht.ground.compute import compute_inline
 from dht.identity.keys import Identity
 from dht.simulated.host import MemoryHost
 from dht.simulated.store import MemoryRecords, MemoryStore

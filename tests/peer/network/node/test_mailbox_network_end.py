@@ -12,7 +12,7 @@ from averaging.codec.codec import make_codec
 from averaging.outer.change_buffers import Discarded
 from averaging.outer.fragment_layout import build_layout
 from averaging.outer.outer_settings import OuterRule
-from dht.host import PeerId
+from dht.ground.host import PeerId
 from peer.config.manifest import AveragingSection
 from peer.mailbox.mailbox import Mailbox
 from peer.mailbox.slots import NUM_SLOTS, Inbox, MergeKind

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dht.host import PeerId
+from dht.ground.host import PeerId
 from peer.events.peer_events import Event, TrainingProgressed
 from peer.mailbox.mailbox import Mailbox
 from peer.network.node.reporter import Reporter

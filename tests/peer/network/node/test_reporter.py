@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from averaging.rounds.round_facts import RoundCommitted, SentContribution, WorkDropped, WorkLost
-from dht.host import PeerId
+from dht.ground.host import PeerId
 from peer.checkpoint.checkpoint_facts import Totals
 from peer.events.peer_events import Event, JoinedRun, PeerJoined, TrainingProgressed, WaitedForData
 from peer.mailbox.mailbox import Mailbox

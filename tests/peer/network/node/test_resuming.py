@@ -19,8 +19,8 @@ from averaging.outer.outer_settings import OuterRule
 from averaging.outer.own_contributions import CommittedShard
 from averaging.rounds.round_facts import WorkDropped
 from averaging.wire.messages import DIGEST_BYTES, Commit, RosterEntry, ShardResult
-from dht.compute import compute_inline
-from dht.host import PeerId
+from dht.ground.compute import compute_inline
+from dht.ground.host import PeerId
 from peer.mailbox.slots import MergeKind
 from peer.network.node.fragment_memory import build_fragments, persist
 from peer.network.node.node_checkpoints import CheckpointKeeper, pauses

@@ -8,7 +8,7 @@ import socket
 
 import pytest
 
-from dht.errors import DaemonFault, UsageFault
+from dht.ground.errors import DaemonFault, UsageFault
 from peer.config.peer_config import PeerConfig
 from peer.network.process import main, network_side
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dht.host import PeerId
+from dht.ground.host import PeerId
 from dht.records.peer_record import PeerRecord
 from peer.events.swarm_seen import SwarmWatch
 from peer.network.process.panel_looks import by_now, work_in

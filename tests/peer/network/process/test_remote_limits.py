@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from averaging.lanes.links import Traffic
-from dht.errors import LocalFault, PeerFault, PeerUnreachable, UsageFault
-from dht.host import PeerId
+from dht.ground.errors import LocalFault, PeerFault, PeerUnreachable, UsageFault
+from dht.ground.host import PeerId
 from dht.identity.multiaddr import parse_multiaddr
 from dht.p2pd.daemon import claim_ports
 from dht.streams.framing import FramedStream

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dht.errors import DaemonFault, LocalFault, NobodyReachable
+from dht.ground.errors import DaemonFault, LocalFault, NobodyReachable
 from peer.config.peer_config import PeerConfig
 from peer.events.peer_events import NetworkRestarted
 from peer.network.process import main

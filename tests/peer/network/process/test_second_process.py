@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from dht.errors import LocalFault
+from dht.ground.errors import LocalFault
 from dht.identity.keys import Identity
 from peer.config.peer_config import ADDRESSES_NAME, PeerConfig, write_cached_peers
 from peer.folder_lock import FolderLock

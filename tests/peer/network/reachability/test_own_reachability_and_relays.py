@@ -11,8 +11,8 @@ from typing import Any, cast
 import pytest
 
 from averaging.rounds.round_facts import Fact
-from dht.errors import LocalFault, PeerUnreachable
-from dht.host import PeerId, Stream
+from dht.ground.errors import LocalFault, PeerUnreachable
+from dht.ground.host import PeerId, Stream
 from dht.identity.multiaddr import Multiaddr, parse_multiaddr
 from dht.p2pd.daemon import DaemonOptions
 from dht.p2pd.own_relay_trial import Relaying

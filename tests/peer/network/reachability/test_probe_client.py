@@ -10,9 +10,9 @@ import pytest
 
 from averaging.lanes.handshake import open_greeted_stream
 from dht.admission.handshake_frames import AccessRule
-from dht.errors import PeerFault
-from dht.fields import pack
-from dht.host import PeerId
+from dht.ground.errors import PeerFault
+from dht.ground.fields import pack
+from dht.ground.host import PeerId
 from dht.identity.keys import Identity, make_run_id
 from dht.identity.multiaddr import Multiaddr, parse_multiaddr
 from dht.simulated.host import MemoryHost, MemoryNetwork

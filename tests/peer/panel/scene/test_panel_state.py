@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from averaging.rounds.round_facts import AppliedCommit
-from dht.host import PeerId
+from dht.ground.host import PeerId
 from peer.events.anchor_events import CatchUpProgressed, CaughtUp
 from peer.events.peer_events import (
     Evaluated,

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from dht.host import PeerId
+from dht.ground.host import PeerId
 from dht.identity.speakable import speakable_name
 from peer.events.anchor_events import AnchorDiffered, CatchUpProgressed
 from peer.events.lone_rounds import LONE_ROUNDS

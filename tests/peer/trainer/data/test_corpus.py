@@ -13,7 +13,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dht.errors import LocalFault, UsageFault
+from dht.ground.errors import LocalFault, UsageFault
 from peer.trainer.data.context_blocks import TokenStream
 from peer.trainer.data.corpus import open_corpus
 from peer.trainer.order.random_positions import block_positions

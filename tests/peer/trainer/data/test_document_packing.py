@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dht.errors import LocalFault
+from dht.ground.errors import LocalFault
 from peer.trainer.data import document_packing
 from peer.trainer.data.document_packing import TokenizeOrder, tokenize_part
 from peer.trainer.data.loaded_tokenizer import LoadedTokenizer

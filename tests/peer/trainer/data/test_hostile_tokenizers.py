@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from torch import nn
 
-from dht.errors import LocalFault
+from dht.ground.errors import LocalFault
 from peer.config.manifest import RunManifest
 from peer.export.evaluate import evaluate_tasks
 from peer.export.model_source import ModelFileSource

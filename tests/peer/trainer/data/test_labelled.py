@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 
-from dht.errors import Incompatible, UsageFault
+from dht.ground.errors import Incompatible, UsageFault
 from peer.config.manifest import RunManifest
 from peer.owner.new_run import create_run
 from peer.trainer.data.corpus import Corpus, open_run_corpus

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dht.errors import LocalFault, UsageFault
+from dht.ground.errors import LocalFault, UsageFault
 from peer.trainer.data import fetching_within_disk_limit as module
 from peer.trainer.data.corpus import open_corpus
 from peer.trainer.data.shard_download import WebStock

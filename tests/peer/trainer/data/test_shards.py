@@ -9,7 +9,7 @@ import sys
 import numpy as np
 import pytest
 
-from dht.errors import LocalFault, UsageFault
+from dht.ground.errors import LocalFault, UsageFault
 from peer.trainer.data.corpus import open_corpus
 from peer.trainer.data.shards import META_NAME, parse_meta
 from peer.trainer.order.random_positions import random_positions

@@ -12,7 +12,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from dht.errors import LocalFault, UsageFault
+from dht.ground.errors import LocalFault, UsageFault
 from peer.trainer.data import fetching_within_disk_limit as stock_module
 from peer.trainer.data import text_fetching as module
 from peer.trainer.data.context_blocks import GROUP_POSITIONS

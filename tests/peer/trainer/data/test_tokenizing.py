@@ -8,7 +8,7 @@ import json
 
 import pytest
 
-from dht.errors import LocalFault, UsageFault
+from dht.ground.errors import LocalFault, UsageFault
 from peer.trainer.data.loaded_tokenizer import loaded
 from peer.trainer.data.tokenizing import OpenTokenizer, load_tokenizer, make_tokenizer
 from peer.trainer.prepare import train_tokenizer

@@ -14,7 +14,7 @@ import pytest
 import torch
 from torch import nn
 
-from dht.errors import Incompatible, UsageFault
+from dht.ground.errors import Incompatible, UsageFault
 from peer.cli import app
 from peer.config.hf_config import canonical_config
 from peer.config.manifest import RunManifest

@@ -12,7 +12,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from dht.errors import Incompatible, UsageFault
+from dht.ground.errors import Incompatible, UsageFault
 from peer.config.hf_config import canonical_config
 from peer.config.manifest import RunManifest
 from peer.owner.new_run import create_run

@@ -16,7 +16,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from averaging.outer.fragment_layout import build_layout
-from dht.errors import Incompatible, LocalFault, UsageFault
+from dht.ground.errors import Incompatible, LocalFault, UsageFault
 from peer.config.hf_config import canonical_config
 from peer.config.manifest import RunManifest
 from peer.config.model_section import AdapterSection

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from dht.errors import Incompatible
+from dht.ground.errors import Incompatible
 from peer.config.hf_config import canonical_config
 from peer.trainer.hf import sizes_child
 from peer.trainer.hf.sizes_child import architecture_parts

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from dht.errors import Incompatible, LocalFault, UsageFault
+from dht.ground.errors import Incompatible, LocalFault, UsageFault
 from peer.cli import app
 from peer.config.hf_config import canonical_config
 from peer.config.manifest import RunManifest

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dht.errors import UsageFault
+from dht.ground.errors import UsageFault
 from peer.trainer.text import documents as module
 from peer.trainer.text.documents import Complaints, FileRange, documents, files_of, parts_of, rows_of
 from tests.kit.trainer.prepared_data import json_lines, sentences

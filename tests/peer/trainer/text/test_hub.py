@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from dht.errors import LocalFault, UsageFault
+from dht.ground.errors import LocalFault, UsageFault
 from peer.limited_child.child_limits import ChildLimits
 from peer.trainer.text import hub as module
 from peer.trainer.text import parquet_groups, split_child

@@ -9,7 +9,7 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
-from dht.errors import LocalFault, UsageFault
+from dht.ground.errors import LocalFault, UsageFault
 from peer.limited_child.child_limits import ChildLimits
 from peer.trainer.data import tokenize_pool
 from peer.trainer.prepare import prepare_data

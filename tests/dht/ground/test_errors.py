@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dht.errors import words_of
+from dht.ground.errors import words_of
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 
-from dht.task_ending import end_tasks
+from dht.ground.tasks import end_tasks
 from peer.simulation.virtual_time import run_virtual
 
 

@@ -14,7 +14,7 @@ import stat
 from io import BufferedReader
 from pathlib import Path
 
-from dht.errors import UsageFault
+from dht.ground.errors import UsageFault
 
 _KINDS = (
     (stat.S_ISDIR, os.strerror(errno.EISDIR), errno.EISDIR),

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from dht.errors import LocalFault
+from dht.ground.errors import LocalFault
+from dht.ground.regular_files import open_regular, read_regular, write_whole
 from dht.identity.keys import Identity
-from dht.regular_files import open_regular, read_regular, write_whole
 from peer.checkpoint.checked_files import measure_file, read_json
 from peer.config.manifest import RunManifest
 from peer.config.peer_config import load_config, read_cached_peers

@@ -20,7 +20,7 @@ import errno
 from collections.abc import Iterator
 from pathlib import Path
 
-from dht.fields import printable
+from dht.ground.fields import printable
 
 EXIT_INTERRUPTED = 130
 """What shells report for a program that Ctrl+C ended (128 + SIGINT)."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final, NamedTuple, Protocol
 
-from dht.host import PeerId
+from dht.ground.host import PeerId
 
 NUM_HOLDERS_READ: Final = 2
 """One holder can be new or lying; two merged saw 1000 of 1000 records."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from dht.bounded_dictionary import Newest
-from dht.host import PeerId
+from dht.ground.bounded_dictionary import Newest
+from dht.ground.host import PeerId
 
 MAX_REMEMBERED: Final = 4096
 """Remotes whose allowance is known; of more the one that was seen least recently begins anew."""
