@@ -12,7 +12,7 @@ DEMO_STAMP := $(VENV)/.installed-for-demo
 
 help:
 	@echo "make demo          a local swarm trains on real text (about two minutes)"
-	@echo "make check         ruff, ruff format --check, mypy --strict, layout and documents (1 minute)"
+	@echo "make check         ruff, mypy --strict, import contracts and documents (1 minute)"
 	@echo "make test-fast     tests without daemons and processes (4 minutes on two cores)"
 	@echo "make test          everything that a release needs (12 minutes on two cores)"
 	@echo "make test-nightly  every test, every seed, and the fuzzer for ten minutes"
@@ -76,6 +76,7 @@ check-types: venv
 check-layout: venv
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/lint-imports --no-logo
 	$(PYTEST) tests/repo
 
 test-fast: venv
