@@ -108,8 +108,8 @@ def join(
             other types are refused. Frozen parameters must be those of the run.
         optimizer: holds all of these parameters; `step` is called once per inner step. A wrapper that has it as
             ``optimizer``, as accelerate's, counts only the steps that it passes on. A list of optimizers holds all of
-            them together, and an inner step is over when each has stepped. A later session takes back their state,
-            and those of their options that are given as before; an option that is given otherwise holds.
+            them together, and an inner step is over when each has stepped. A later session takes back their state
+            and options, as `load_state_dict` does; set an option that shall change in `param_groups` after `join`.
         peers: addresses of members; none are needed where the run was made, or where this peer was a member before.
         invite: file with an invite to a private run, used for the key of this peer. A key that the owner listed needs
             none.

@@ -208,7 +208,10 @@ class CheckpointKeeper:
 
 def _reason(error: OSError | ValueError, folder: str, has_trainer: bool) -> str:
     if isinstance(error, OSError) and error.errno == errno.EDOM:
-        return "the live parameters are not finite; expected numbers; lower the learning rate and join again"
+        return (
+            "the live parameters are not finite; expected numbers; join again with a lower learning rate (in a loop of "
+            "your own set it in `optimizer.param_groups` after `join`)"
+        )
     what = f"{error.filename or folder}: {error.strerror}" if isinstance(error, OSError) else f"{folder}: {error}"
     room = "three copies of the model and what the trainer holds" if has_trainer else "three copies of the model"
     remedy = "free some, or give another --data-dir (in Python data_dir)"

@@ -27,7 +27,6 @@ from peer.trainer.devices.rank_orders import ALONE, Ranks
 from peer.trainer.loop.checkpoint_tensors import can_hold, open_tensors, spec_of
 from peer.trainer.loop.checkpoint_values import Held, joined, split
 from peer.trainer.loop.frozen_parameters import check_frozen, frozen_digests
-from peer.trainer.loop.optimizer_options import as_plain, options_of, take_changed
 
 log = logging.getLogger(__name__)
 
@@ -66,7 +65,6 @@ class PortionKeeper:
         self._ranks = ranks
         self._state = dict(state or {})
         self._complaints: set[str] = set()
-        self._given = [options_of(optimizer) for optimizer in self._optimizers]
         self.frozen = frozen_digests(module)
 
     @property
@@ -154,7 +152,7 @@ class PortionKeeper:
         state = self._state_of(optimizer, "the optimizer's state", name, tensors)
         if state is None:
             return None
-        return {"kind": type(optimizer).__name__, "state": state, "given": as_plain(self._given[place])}
+        return {"kind": type(optimizer).__name__, "state": state}
 
     def _other_state(self, tensors: dict[str, Held], is_wanted: Callable[[Stateful], bool]) -> dict[str, Any]:
         found = {
@@ -221,9 +219,6 @@ class PortionKeeper:
             optimizer.load_state_dict(state)
         except (ValueError, KeyError, RuntimeError) as error:
             log.warning("the optimizer refuses its saved state and begins anew: %s", error)
-            return
-        for change in take_changed(optimizer, self._given[place], saved.get("given")):
-            log.info("the optimizer goes on with %s", change)
 
     def _take_state(self, saved: Any, file: TensorFile[Tensor]) -> None:
         kept = saved if isinstance(saved, dict) else {}
