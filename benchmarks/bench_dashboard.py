@@ -245,7 +245,6 @@ async def _ask(live: Live, *, runner_port: int, num_requests: int) -> dict[str, 
             "events": f"/api/v1/events?after={chance.randrange(newest)}&limit=50",
             "points": "/api/v1/points?x=tokens&max=1000",
             "export.csv": "/api/v1/export.csv",
-            "badge": f"/badge/{who}.svg",
             "metrics": "/metrics",
         }
 

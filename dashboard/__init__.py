@@ -13,7 +13,7 @@ The rooms, from the bottom up:
 
     observe/       looks at the swarm, and folds what was seen
     credit/        whom a commit credits (pure)
-    people/        ranks, teams and milestones in words (pure)
+    people/        ranks and teams in words (pure)
     history/       what happened, in SQLite
     share/         pictures of the page for links
     collect/       signed commits and profiles, fetched from members

@@ -99,8 +99,6 @@ class ContributorRow(_InTokens):
     first_at: float
     last_at: float
     is_here: bool
-    streak_days: int
-    """Days in a row (UTC) with a round, the last of them today or yesterday."""
     machines: tuple[MachineRow, ...]
     rank: int = 0
     """From 1, by witnessed tokens; 0: nothing witnessed yet."""

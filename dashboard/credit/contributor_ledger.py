@@ -266,7 +266,6 @@ class Ledger:
     ) -> ContributorRow:
         profile = self.shown_profile(contributor_id)
         witnessed = sum(machine.milli_witnessed for machine in machines)
-        days = {day for machine in machines for day, count in machine.days.items() if count > 0}
         rows = [self._machine_row(machine) for machine in machines]
         rows.sort(key=lambda row: (-row.milli_witnessed, row.first_at, row.peer_id))
         return ContributorRow(
@@ -281,7 +280,6 @@ class Ledger:
             first_at=min(row.first_at for row in rows),
             last_at=max(row.last_at for row in rows),
             is_here=any(row.condition == "here" for row in rows),
-            streak_days=streak(days, int(now // SECONDS_PER_DAY)),
             machines=tuple(rows),
             rank=place if witnessed > 0 else 0,
             team=profile.team if profile is not None else "",
@@ -327,12 +325,3 @@ def _rank_key(contributor_id: str, machines: Sequence[MachineTotals]) -> tuple[i
     witnessed = _witnessed(machines)
     reported = sum(machine.milli_reported for machine in machines)
     return -witnessed, -reported, min(machine.first_at for machine in machines), contributor_id
-
-
-def streak(days: set[int], today: int) -> int:
-    """Days in a row up to today, or up to yesterday while today has none yet."""
-    last = today if today in days else today - 1
-    count = 0
-    while last - count in days:
-        count += 1
-    return count

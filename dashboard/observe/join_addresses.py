@@ -7,12 +7,14 @@ the dashboard itself was given are shown: it dials them again and again, so it k
 from __future__ import annotations
 
 import ipaddress
+import re
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from dashboard.observe.dashboard_state import DashboardState
 
+_REPOSITORY: Final = re.compile(r"\bgit\+(https?://[^\s'\"@#]+)")
 MAX_ADDRESSES: Final = 3
 """In one command: two spare ones are enough, and a line stays a line."""
 
@@ -86,3 +88,9 @@ def is_of_this_machine(address: str) -> bool:
         return len(parts) > 2 and ipaddress.ip_address(parts[2]).is_loopback
     except ValueError:
         return parts[2] == "localhost"
+
+
+def repository_of(install: str) -> str:
+    """Returns the web address of the repository that an install line names; empty if it names none."""
+    match = _REPOSITORY.search(install)
+    return match[1] if match else ""

@@ -4,7 +4,6 @@ The files, each built on those above it:
 
     assets.py          the page's own files: the bundle, or the style sheets alone
     number_formats.py  numbers and times as text, and the templates that write them
-    badge.py           badges as SVG
     curves.py          the curves of a run as tables of values
     lone_rounds.py     rounds of one member while several train, in words
     work_calendar.py   days of work as weeks
@@ -12,7 +11,6 @@ The files, each built on those above it:
     goal_progress.py   how far it is on the way to its goal
     task_scores.py     curves of the model's scores in tasks
     annotations.py     what happened beside the curves, with names, and which samples of the model are listed
-    world_map.py       the map of the countries that people declared
     rounds.py          timeline, staleness strip, round health
     ranking.py         the list of people, and what was found in it
     page.py            the whole page and its sections

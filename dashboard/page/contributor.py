@@ -12,7 +12,6 @@ from dashboard.page.curves import work_curve
 from dashboard.page.number_formats import contributor_path
 from dashboard.page.page import Frame, document, round_values
 from dashboard.page.work_calendar import weeks
-from dashboard.people.milestones import next_milestone, reached
 from dashboard.people.ranking_words import percentile_words, share_words
 from dht.identity.speakable import speakable_name
 
@@ -38,8 +37,6 @@ def render_contributor(
     row = view.row
     values = _person(state, view) | round_values(state, view.rounds, contributors) | {"curve": work_curve(view.curve)}
     values |= {
-        "milestones": reached(view.days, state.counted),
-        "next": next_milestone(row.milli_witnessed, view.days, row.first_at, frame.now),
         "weeks": weeks(view.days, frame.now),
         "num_namesakes": num_namesakes,
         "short_path": _short_path(row, num_namesakes),

@@ -14,7 +14,7 @@ from markupsafe import Markup
 
 from dashboard.history_facts import ContributorRow, HistoryView, RoundFacts
 from dashboard.observe.dashboard_state import DashboardState
-from dashboard.observe.join_addresses import is_of_this_machine
+from dashboard.observe.join_addresses import is_of_this_machine, repository_of
 from dashboard.observe.listed_peers import PeerRow
 from dashboard.page.annotations import chosen_samples
 from dashboard.page.assets import LICENSES, Assets
@@ -26,12 +26,9 @@ from dashboard.page.ranking import MAX_CONTRIBUTORS_SHOWN, MAX_LISTED, PERIODS, 
 from dashboard.page.rounds import health, strip, timeline
 from dashboard.page.run_result import result_of
 from dashboard.page.task_scores import metric_words, score_curves, value_text
-from dashboard.page.world_map import LAND, country_dots
 from dashboard.people.ranking_words import change_words
 from dashboard.people.shown_news import shown_news
 from dashboard.people.teams import teams
-from dashboard.share.join_mail import mail_to_oneself, repository_of
-from dashboard.share.qr_code import qr_code
 
 REFRESH_SECONDS: Final = 5
 """How often browsers without scripts load the page again."""
@@ -52,7 +49,7 @@ CURVES: Final = {"losses": "overview", "swarm": "engine-room", "lines": "engine-
 SECTIONS: Final = ("status", *(section for sections in TABS.values() for section in sections))
 """Replaced one by one while the page is open; each has a template."""
 
-TEMPLATES.filters.update(metric_words=metric_words, value_text=value_text, qr_code=qr_code, repository_of=repository_of)
+TEMPLATES.filters.update(metric_words=metric_words, value_text=value_text, repository_of=repository_of)
 TEMPLATES.tests["of_this_machine"] = is_of_this_machine
 TEMPLATES.globals.update(
     {
@@ -60,7 +57,6 @@ TEMPLATES.globals.update(
         "max_listed": MAX_LISTED,
         "periods": PERIODS,
         "change_words": change_words,
-        "mail_to_oneself": mail_to_oneself,
         "refresh_seconds": REFRESH_SECONDS,
         "stream_path": STREAM_PATH,
         "licenses": LICENSES,
@@ -78,7 +74,7 @@ class PageLink:
     image: str = ""
     """Path of a picture of 1200 x 630 pixels; empty: there is none."""
     is_for_others: bool = False
-    """Whether a visitor's phone may open it, so that a code of it makes sense."""
+    """Whether another machine can open it, so that a printed address makes sense."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,8 +104,6 @@ def render_sections(state: DashboardState, history: HistoryView) -> dict[str, st
         "scores": score_curves(history.scores),
         "teams": teams(history.contributors),
         "feed": shown_news(history),
-        "country_dots": country_dots(history.countries),
-        "land": LAND,
         **ranking_values(history.contributors, history, "all", "tokens", MAX_CONTRIBUTORS_SHOWN),
         "peers": sorted(_shown_peers(state), key=_order),
         "timeline": timeline(state, history, values["names"]),

@@ -4,8 +4,6 @@ The files, each built on those above it:
 
     ranking_words.py  shares and places in words
     teams.py          the ranking of teams
-    avatar.py         a small flock for each key
     people_news.py    what happened among people, between two looks
     shown_news.py     that, with the names that may be shown now
-    milestones.py     what somebody has reached, when, and what comes next
 """

@@ -278,7 +278,6 @@ class Contributor(Model):
     first_at: Number
     last_at: Number
     is_here: bool
-    streak_days: int
     today: Standing
     week: Standing
     machines: list[Machine]

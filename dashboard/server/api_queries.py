@@ -60,7 +60,7 @@ class ContributorsQuery(Query):
     by: Literal["today", "week", "all"] = Field(
         "all", description="The time whose work ranks: today and the last seven days are those of UTC."
     )
-    sort: Literal["tokens", "reported", "rounds", "first", "last", "streak", "name"] = Field(
+    sort: Literal["tokens", "reported", "rounds", "first", "last", "name"] = Field(
         "tokens", description="By what; the most first, names from A."
     )
     search: str = Field("", max_length=MAX_SEARCH_LENGTH, description="Part of a name, an id or a device.")

@@ -36,7 +36,7 @@ EXPORTED_ROUNDS: Final = 500
 """Read at a time."""
 CSV_COLUMNS: Final = {
     **{name: name for name in ("rank", "contributor_id", "name", "country", "tokens_witnessed", "tokens_reported")},
-    **{name: name for name in ("share", "rounds", "rounds_missed", "first_at", "last_at", "is_here", "streak_days")},
+    **{name: name for name in ("share", "rounds", "rounds_missed", "first_at", "last_at", "is_here")},
     "num_machines": "num_machines",
     "milli_tokens_witnessed": "milli_witnessed",
     "milli_tokens_reported": "milli_reported",

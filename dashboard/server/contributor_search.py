@@ -29,7 +29,6 @@ _SORT_KEYS: Final[dict[str, Callable[[ContributorRow], Any]]] = {
     "rounds": lambda row: -row.rounds,
     "first": lambda row: row.first_at,
     "last": lambda row: -row.last_at,
-    "streak": lambda row: -row.streak_days,
     "name": lambda row: (not row.name, row.name.casefold()),
 }
 """Rows come by witnessed tokens, the most first."""

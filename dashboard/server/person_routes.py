@@ -1,8 +1,7 @@
-"""Addresses about one person: page, certificate, `/@name`, avatar, badge; and the cards that links show."""
+"""Addresses about one person: page, certificate and `/@name`; and the cards that links show."""
 
 from __future__ import annotations
 
-import re
 import unicodedata
 from dataclasses import replace
 from typing import Final
@@ -11,15 +10,12 @@ from urllib.parse import quote
 from aiohttp import web
 
 from dashboard.history_facts import ContributorRow, ContributorView
-from dashboard.page.badge import contributor_badge, run_badge
 from dashboard.page.contributor import render_certificate, render_contributor, render_namesakes, shown_name
 from dashboard.page.number_formats import contributor_path, people_text
 from dashboard.page.page import Frame, PageLink
 from dashboard.page.run_result import result_of
-from dashboard.people.avatar import avatar_svg
 from dashboard.people.ranking_words import share_words
-from dashboard.server.api_queries import ID_PATTERN
-from dashboard.server.api_routes import find_contributor, find_row
+from dashboard.server.api_routes import find_contributor
 from dashboard.server.handler_context import SITE, Site, html_answer, problem
 from dashboard.share.card_cache import TooManyCards
 from dashboard.share.card_text import Card
@@ -27,9 +23,8 @@ from dashboard.share.page_address import is_for_others, origin_of
 from dht.ground.quantities import plural, words_text
 from dht.identity.speakable import speakable_name
 
-BADGE_SECONDS: Final = 60
-"""How long caches may show an old badge or card."""
-AVATAR_SECONDS: Final = 7 * 86_400
+CARD_SECONDS: Final = 60
+"""How long caches may show an old card."""
 MAX_NAME_LENGTH: Final = 80
 """Of a name in an address."""
 
@@ -39,13 +34,11 @@ def add_person_routes(app: web.Application) -> None:
     app.router.add_get("/c/{id}", _contributor)
     app.router.add_get("/c/{id}/certificate", _certificate)
     app.router.add_get("/@{name}", _named)
-    app.router.add_get("/avatar/{key}.svg", _avatar)
-    app.router.add_get("/badge/{name}.svg", _badge)
     app.router.add_get("/card/{name}.png", _card)
 
 
 def frame_of(request: web.Request, path: str, card: str, snapshot_id: str = "") -> Frame:
-    """The frame of the page at `path`; a private one has neither picture nor code that others could use."""
+    """The frame of the page at `path`; a private one has no picture for others."""
     site = request.app[SITE]
     scheme = request.headers.get("X-Forwarded-Proto", request.scheme)
     origin = origin_of(site.page_address, scheme, request.headers.get("Host", ""))
@@ -95,30 +88,6 @@ async def _named(request: web.Request) -> web.Response:
     return html_answer(render_namesakes(site.live.state, shown_name(rows[0]), rows, site.frame))
 
 
-async def _avatar(request: web.Request) -> web.Response:
-    """Of any key: it follows from the key alone, so it never changes."""
-    key = request.match_info["key"]
-    if not re.fullmatch(ID_PATTERN, key):
-        raise web.HTTPNotFound
-    kept = "private" if request.app[SITE].access else "public"
-    headers = {"Cache-Control": f"{kept}, max-age={AVATAR_SECONDS}, immutable"}
-    return web.Response(text=avatar_svg(key), content_type="image/svg+xml", headers=headers)
-
-
-async def _badge(request: web.Request) -> web.Response:
-    site = request.app[SITE]
-    name = request.match_info["name"]
-    if name == "run":
-        svg = run_badge(site.live.state)
-    else:
-        view = find_row(site, name)
-        if view is None:
-            raise web.HTTPNotFound
-        svg = contributor_badge(site.live.state.run_id, view, site.live.state.counted)
-    headers = {"Cache-Control": f"public, max-age={BADGE_SECONDS}"} if site.access is None else {}
-    return web.Response(text=svg, content_type="image/svg+xml", headers=headers)
-
-
 async def _card(request: web.Request) -> web.Response:
     site = request.app[SITE]
     name = request.match_info["name"]
@@ -136,7 +105,7 @@ async def _card(request: web.Request) -> web.Response:
         response = problem(request, 503, "Busy", "too many pictures are being made; try again in a few seconds")
         response.headers["Retry-After"] = "5"
         return response
-    headers = {"Cache-Control": f"public, max-age={BADGE_SECONDS}"} if site.access is None else {}
+    headers = {"Cache-Control": f"public, max-age={CARD_SECONDS}"} if site.access is None else {}
     return web.Response(body=png, content_type="image/png", headers=headers)
 
 

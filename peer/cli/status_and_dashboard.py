@@ -119,7 +119,7 @@ def dashboard(
         typer.Option(
             "--page-address",
             metavar="URL",
-            help="The page's own address for links, cards and badges; default: the one that a visitor asked for.",
+            help="The page's own address for links and cards; default: the one that a visitor asked for.",
         ),
     ] = "",
     samples_every: Annotated[

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dashboard.credit import contributor_ledger as ledger_module
-from dashboard.credit.contributor_ledger import Ledger, Presence, streak
+from dashboard.credit.contributor_ledger import Ledger, Presence
 from dashboard.credit.countries import countries, with_rare_countries_withheld
 from dashboard.credit.known_versions import KnownVersions
 from dashboard.history_facts import ContributorRow, ProfileFacts
@@ -157,11 +157,6 @@ def test_uptime_counts_watched_time_only() -> None:
     for at in (NOW, NOW + 2, NOW + 4, NOW + 4000, NOW + 4002):
         ledger.look([here(PEERS[0])], at)
     assert ledger.machines[PEERS[0]].uptime_seconds == 6.0
-
-
-@pytest.mark.parametrize(("days", "expected"), [((), 0), ((10,), 1), ((9, 8), 2), ((10, 9, 7), 2), ((8, 7), 0)])
-def test_a_streak_ends_yesterday_at_the_earliest(days: tuple[int, ...], expected: int) -> None:
-    assert streak(set(days), 10) == expected
 
 
 def test_countries_of_fewer_than_three_are_nowhere() -> None:

@@ -46,7 +46,7 @@ async def opened(path: Path | None, now: float = NOW) -> AsyncIterator[tuple[His
 def essence(view: HistoryView) -> tuple[object, ...]:
     """What a restart must not change."""
     return (
-        [(row.contributor_id, row.tokens_witnessed, row.rounds, row.first_at, row.streak_days, row.rank)
+        [(row.contributor_id, row.tokens_witnessed, row.rounds, row.first_at, row.rank)
          for row in view.contributors],
         [machine.uptime_seconds for row in view.contributors for machine in row.machines],
         view.points,

@@ -6,16 +6,15 @@ import json
 import re
 from dataclasses import replace
 from typing import Any
-from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
 from dashboard.history_facts import HistoryView
 from dashboard.observe.dashboard_state import DashboardState
+from dashboard.observe.join_addresses import repository_of
 from dashboard.observe.shown_manifest import ShownManifest, run_facts
 from dashboard.page.number_formats import about_bits, about_bytes, shell_line
 from dashboard.page.page import render_sections
-from dashboard.share.join_mail import repository_of
 from dht.identity.join_link import join_link
 from dht.records.signed_manifest import sign_run_record
 from peer.config.manifest import RunManifest
@@ -162,15 +161,13 @@ def test_the_model_of_an_ended_run_comes_home_as_it_does_from_a_live_one() -> No
 
 
 def test_an_address_of_this_machine_alone_is_said_to_be_one() -> None:
-    """Before the command, where it is read, and nothing is mailed to another machine."""
+    """Before the command, where it is read."""
     words = "works only on the machine that"
     assert words not in text(live())
-    assert "mailto:" in render_sections(live(), NOBODY)["way-in"]
     local = replace(live(), join_addresses=(ADDRESS.replace("203.0.113.5", "127.0.0.1"),))
     assert words in text(local)
     way_in = render_sections(local, NOBODY)["way-in"]
     assert way_in.index(words) < way_in.index("peer join")
-    assert "mailto:" not in way_in
     assert text(local).index(words) < text(local).index("peer doctor")
     assert words not in text(replace(local, join_addresses=(*local.join_addresses, ADDRESS)))
     assert words not in text(replace(local, join_addresses=()))
@@ -195,10 +192,6 @@ def test_the_first_screen_has_the_whole_way_in_also_for_a_phone() -> None:
     lines = ["python3 -m venv peers && . peers/bin/activate", install, f"peer join {PAGE} --data text:PATH"]
     shown = way_in(page=PAGE, flags_to_bring=" --data text:PATH")
     assert "\n".join(lines) in shown.text
-    (mail,) = (value for name, value in shown.attributes if name == "href" and str(value).startswith("mailto:"))
-    body = parse_qs(urlsplit(str(mail)).query)["body"][0]
-    assert "\r\n".join(lines) in body
-    assert PAGE in body.split("\r\n")[-1]
     assert ("href", "https://example.org/code") in shown.attributes
     # Where these lines would not do, the steps below say what does.
     for changes in ({"is_private": True}, {"model_kind": "custom"}, {"end_version": 0}):

@@ -12,7 +12,6 @@ from jinja2 import UndefinedError
 from dashboard.history_facts import Gap, HistoryView
 from dashboard.observe.dashboard_state import DashboardState
 from dashboard.page.assets import load_assets
-from dashboard.page.badge import contributor_badge, run_badge
 from dashboard.page.contributor import render_certificate, render_contributor, render_namesakes
 from dashboard.page.number_formats import TEMPLATES
 from dashboard.page.page import SECTIONS, Frame, PageLink, render_missing, render_page, render_sections
@@ -42,7 +41,7 @@ def marked(value: Any, mark: str) -> Any:
 
 
 def everything(mark: str, loss_unit: str = "") -> dict[str, str]:
-    """Every section, page and badge of a run in which every string begins with `mark`."""
+    """Every section and page of a run in which every string begins with `mark`."""
     state: DashboardState = marked(state_of(), mark)
     state = replace(state, problem=mark, run=marked(state.run, mark))
     if loss_unit and state.run is not None:
@@ -62,8 +61,6 @@ def everything(mark: str, loss_unit: str = "") -> dict[str, str]:
     found["certificate"] = render_certificate(state, view, linked)
     found["namesakes"] = render_namesakes(state, mark, history.contributors, frame)
     found["missing"] = render_missing(f"nobody is called {mark}", frame)
-    found["run badge"] = run_badge(state)
-    found["badge"] = contributor_badge(mark, view.row, state.counted)
     return found
 
 

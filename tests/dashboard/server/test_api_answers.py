@@ -143,7 +143,7 @@ def test_malformed_and_oversize_requests_get_a_short_no(tmp_path: Path) -> None:
             (b"GET /\x01 HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n", b"400"),
             (b"GET /api/v1/../../etc/passwd HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n", b"404"),
             (b"GET /c/..%2f..%2fetc HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n", b"404"),
-            (b"GET /badge/..%2frun.svg HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n", b"404"),
+            (b"GET /card/..%2frun.png HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n", b"404"),
             (b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\nConnection: close\r\n\r\n123456789", b"405"),
             (b"DELETE /api/v1/run HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n", b"405"),
         ):
@@ -291,7 +291,7 @@ def test_who_hides_is_nowhere(tmp_path: Path) -> None:
     async def everything(client: Client, live: Live) -> str:
         parts = []
         paths = [PREFIX + endpoint.path.replace("{id}", IDS[0]) for endpoint in ENDPOINTS]
-        paths += ["/", "/metrics", f"/c/{IDS[0]}", "/c/Ada1", f"/badge/{IDS[0]}.svg", "/badge/run.svg"]
+        paths += ["/", "/metrics", f"/c/{IDS[0]}", "/c/Ada1"]
         paths += ["/c/Ada1/certificate", "/?tab=people", "/people?by=week"]
         paths += [f"/api/v1/contributors?search={SECRET}"]
         for path in paths:

@@ -25,7 +25,7 @@ from tests.kit.dashboard.serving import IDS, TOKEN, Client, in_site, raw_answer,
 
 def test_a_private_page_opens_to_its_token_only(tmp_path: Path) -> None:
     async def check(client: Client, live: Live, history: History) -> None:
-        for path in ("/", "/api/v1/run", "/metrics", "/events/stream", "/badge/run.svg", f"/c/{IDS[0]}", "/people"):
+        for path in ("/", "/api/v1/run", "/metrics", "/events/stream", f"/c/{IDS[0]}", "/people"):
             response = await client.get(path)
             assert response.status == 401, path
             assert RUN_ID.partition(".")[0] not in await response.text()
@@ -209,7 +209,7 @@ def test_hostile_names_are_text_in_every_answer(tmp_path: Path) -> None:
             state = watched(history, HOSTILE_NAME)
             live = Live(state, "boot", history.view)
             async with TestClient(TestServer(make_app(Site(live, history, reader)))) as client:
-                for path in ("/", f"/c/{IDS[0]}", f"/badge/{IDS[0]}.svg", "/people?search=ALERT"):
+                for path in ("/", f"/c/{IDS[0]}", "/people?search=ALERT"):
                     text = await (await client.get(path)).text()
                     assert "<script>alert" not in text
                     assert "alert" in text

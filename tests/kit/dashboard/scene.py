@@ -180,7 +180,6 @@ def contributor_of(index: int, now: float = NOW) -> ContributorRow:
         first_at=now - 3 * DAY,
         last_at=now - 4 - 40 * index,
         is_here=index % 9 != 5,
-        streak_days=max(0, 12 - index),
         machines=machines,
         rank=index + 1,
         team=TEAMS[index % len(TEAMS)] if index < 40 else "",

@@ -168,7 +168,7 @@ def test_contributors_are_sorted_searched_and_opened(in_browser: InBrowser) -> N
         await page.locator("#contributors a.person").nth(1).click()
         await expect(page.locator("#contributor-title")).to_contain_text("basement-4090")
         await expect(page.get_by_role("link", name="Check it yourself")).to_be_visible()
-        await expect(page.locator(".badge-card")).to_contain_text(f"]({visit.site.url}badge/")
+        await expect(page.locator(".share-card")).to_contain_text(f"{visit.site.url}@basement-4090")
 
     in_browser(check, num_people=60)
 
