@@ -8,7 +8,7 @@ STAMP  := $(VENV)/.installed
 # Of an install without what only tests and development need.
 DEMO_STAMP := $(VENV)/.installed-for-demo
 
-.PHONY: help venv demo check check-types check-layout test-fast test test-nightly docs format clean
+.PHONY: help venv demo check check-types check-layout test-fast test test-nightly simulate docs format clean
 
 help:
 	@echo "make demo          a local swarm trains on real text (about two minutes)"
@@ -16,6 +16,7 @@ help:
 	@echo "make test-fast     tests without daemons and processes (4 minutes on two cores)"
 	@echo "make test          everything that a release needs (12 minutes on two cores)"
 	@echo "make test-nightly  every test, every seed, and the fuzzer for ten minutes"
+	@echo "make simulate      a whole swarm in virtual time (SCENARIO=storm SEED=7)"
 	@echo "make docs          write the pages of docs/ that follow from the code"
 	@echo "make venv          only create .venv and install into it"
 
@@ -90,6 +91,11 @@ test-nightly: check
 	$(FAST) -m "not network"
 	$(REAL) -m network
 	$(BIN)/python -m tests.fuzz --seconds 600
+
+SCENARIO ?= storm
+SEED     ?= 0
+simulate: venv
+	$(BIN)/python -m tests.simulator $(SCENARIO) --seed $(SEED)
 
 # Pages that the code already says: commands, configuration, manifest, events, limits, library.
 docs: venv

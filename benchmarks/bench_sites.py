@@ -15,9 +15,9 @@ import sys
 from dataclasses import asdict, dataclass
 
 from benchmarks.machine import machine
-from peer.simulation.scenarios.scenario import Scenario
-from peer.simulation.scenarios.schedule import spec_of
-from peer.simulation.simulation import simulate
+from tests.simulator.scenarios.scenario import Scenario
+from tests.simulator.scenarios.schedule import spec_of
+from tests.simulator.simulation import simulate
 
 
 @dataclass(frozen=True, slots=True)

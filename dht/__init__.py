@@ -9,7 +9,6 @@ The rooms, from the bottom up:
     admission/  who may talk to us (pure)
     p2pd/       Host over hivemind's Go daemon: the data plane of peers
     pylibp2p/   Host in pure Python over py-libp2p, for observers
-    simulated/  Host and RecordStore of a simulated network, in one process
     kademlia/   RecordStore over hivemind's DHTNode
     observer/   the host and the store of somebody who only looks
 

@@ -290,8 +290,8 @@ def events_page() -> str:
 # --- reference/limits.md ---
 
 LIMITED = ("dht", "averaging", "peer/network")
-NOT_OF_THE_PROTOCOL = ("dht/simulated", "averaging/codec/build_kernels.py")
-"""The simulated network, and the compiler."""
+NOT_OF_THE_PROTOCOL = ("averaging/codec/build_kernels.py",)
+"""The compiler."""
 
 
 def number_text(value: float) -> str:

@@ -41,7 +41,6 @@ The rooms, from the bottom up. Only `trainer/`, and the rooms that start one, lo
     join/           `peer join`, `peer seed`, and `join` for your own training loops
     export/         `peer export`, `peer sample`, `peer evaluate`
     doctor/         `peer doctor`
-    simulation/     `peer simulate`: whole swarms in virtual time
     demo/           `peer demo`
     cli/            the command line: arguments in, exit code out
 """

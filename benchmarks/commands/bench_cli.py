@@ -69,7 +69,6 @@ def cases(answering: str, silent: str) -> list[Case]:
         Case("wrong run file", ("plan", "nofile.toml")),
         Case("wrong model file", ("evaluate", "--model", "nofile")),
         Case("wrong receipts", ("receipts", "verify", "nofile")),
-        Case("wrong scenario", ("simulate", "nofile")),
         Case("no run", ("join",)),
         Case("no address", ("join", UNKNOWN_RUN)),
         Case("no address for a seed", ("seed", UNKNOWN_RUN)),

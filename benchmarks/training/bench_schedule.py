@@ -17,16 +17,16 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from benchmarks.machine import machine
-from dht.simulated.lines import LineSettings
 from peer.config.data_source import DataSection
 from peer.config.learning_rate_schedule import ScheduleSection
 from peer.config.manifest import RunManifest
 from peer.config.model_section import ModelSection
 from peer.config.training_section import TrainingSection
 from peer.events.peer_events import Event, TrainingProgressed
-from peer.simulation.peer import EPOCH_SECONDS
-from peer.simulation.scenarios.spec import Fault, PeerSpec, SimulationSpec, tiny_manifest
-from peer.simulation.simulation import simulate
+from tests.simulator.network.lines import LineSettings
+from tests.simulator.peer import EPOCH_SECONDS
+from tests.simulator.scenarios.spec import Fault, PeerSpec, SimulationSpec, tiny_manifest
+from tests.simulator.simulation import simulate
 
 ARMS = ("nobody joins", "run's clock", "own steps")
 STEP_SECONDS = 0.5

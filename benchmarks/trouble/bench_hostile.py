@@ -22,10 +22,10 @@ from typing import Any, get_args
 from averaging.rounds.round_facts import RoundCommitted
 from benchmarks.machine import machine
 from peer.events.peer_events import Event, LeftRun, RefusedPeer
-from peer.simulation.scenarios.scenario import Scenario
-from peer.simulation.scenarios.schedule import spec_of
-from peer.simulation.scenarios.spec import LieKind
-from peer.simulation.simulation import simulate
+from tests.simulator.scenarios.scenario import Scenario
+from tests.simulator.scenarios.schedule import spec_of
+from tests.simulator.scenarios.spec import LieKind
+from tests.simulator.simulation import simulate
 
 NUM_HONEST, NUM_HOSTILE = 12, 4
 HOSTILE_SCALES = {"forged_tokens": 100.0}

@@ -12,7 +12,7 @@ The rooms below it, and the files, each built on those above it:
     export.py                       export, sample, evaluate
     receipts.py                     receipts
     profile.py                      profile
-    demo_plan_simulate.py           demo, plan, simulate
+    demo_plan.py                    demo, plan
     service_files.py                what keeps a peer running without a terminal (pure)
     runs_open_stop_logs_service.py  runs, open, stop, logs, service
     app.py                          the `peer` command

@@ -188,11 +188,10 @@ def _unknown_name(path: list[str], owner: type[BaseModel], model: type[BaseModel
     return f"{start}; known fields: {', '.join(owner.model_fields)}."
 
 
-FileKind = Literal["run file", "file of homes", "scenario", "file of a peer's choices"]
+FileKind = Literal["run file", "file of homes", "file of a peer's choices"]
 _KINDS: dict[FileKind, tuple[str, str]] = {
     "run file": ("[model], [training] and so on", "`peer plan FILE` and `peer init --config FILE`"),
     "file of homes": ("[[peers]] before each kind of home", "`peer plan RUN --peers FILE`"),
-    "scenario": ("[[groups]] of peers", "`peer simulate FILE`"),
     "file of a peer's choices": ("name, device and so on, without sections", "`peer join RUN --config FILE`"),
 }
 """How one looks, and what takes it."""
@@ -201,8 +200,6 @@ _KINDS: dict[FileKind, tuple[str, str]] = {
 def _kind_of(fields: Mapping[str, Any]) -> FileKind | None:
     """What a file evidently is."""
     names, tables = fields.keys(), {name for name, value in fields.items() if isinstance(value, dict)}
-    if names & {"groups", "workload", "duration_minutes", "partitions", "stalls"}:
-        return "scenario"
     if isinstance(groups := fields.get("peers"), list) and any(isinstance(group, dict) for group in groups):
         return "file of homes"
     if tables & {"model", "data", "training", "averaging", "network", "access"}:

@@ -261,7 +261,6 @@ def _file_targets(desk: _Desk) -> list[Target]:
 
     run_toml = b'name = "tiny"\nseed = 1\n[model]\nnum_layers = 1\nd_model = 16\nnum_heads = 2\nvocab_size = 257\n'
     run_toml += b'context = 16\n[averaging]\nnum_fragments = 2\nmode = "carry"\n'
-    scenario = b"duration_minutes = 1\nseed = 3\n[groups.home]\ncount = 2\n"
     manifest = tiny_run().to_bytes()
     peer_toml = b'name = "Ada"\nupload_limit_mbit = 5.0\nlisten = ["/ip4/127.0.0.1/tcp/0"]\n'
     person = b'{"sequence": 1, "issued_at": 1.0, "name": "Ada", "country": "NL", "is_hidden": false, "machines": []}'
@@ -305,7 +304,6 @@ def _file_targets(desk: _Desk) -> list[Target]:
 
     # Whoever makes the file signs it: the fuzzer shall get past the signatures.
     signed = [mock.patch("peer.observe.receipts_verify.verify", return_value=True)]
-    no_run = [mock.patch("peer.simulation.command.simulate", _stop)]
     no_join = [
         mock.patch("peer.panel.terminal.opened_terminal", _let_go),
         mock.patch("peer.join.before_start.check_choices"),
@@ -324,7 +322,6 @@ def _file_targets(desk: _Desk) -> list[Target]:
         _target("receipts", read("proof.jsonl", "receipts", "verify", "FILE", patches=signed), receipt),
         _target("plan", read("plan.toml", "plan", "FILE"), run_toml, manifest, run_record(manifest)),
         _target("init", init, run_toml),
-        _target("simulate", read("scenario.toml", "simulate", "FILE", patches=no_run), scenario),
         _target("manifest_show", manifest_show, run_record(manifest)),
         _target("sample_file", read("model.st", *sample), model),
         _target("evaluate_file", read("model.st", *evaluate), model),

@@ -27,15 +27,15 @@ from dht.ground.host import PeerId, Stream, StreamHandler
 from dht.identity.keys import Identity, make_run_id
 from dht.records.peer_record import PeerRecord, decode_peer_record, encode_peer_record
 from dht.records.signed_manifest import decode_run_record
-from dht.simulated.host import MemoryHost, MemoryNetwork
 from peer.config.manifest import RunManifest
 from peer.config.model_shapes import seed_sizes
 from peer.network.membership.run_handshake_policy import RunHandshakePolicy
 from peer.network.reachability.probe_messages import PROBE_PROTOCOL
 from peer.network.reachability.probe_server import ProbeServer
 from peer.observe.observer import observer_of
-from peer.simulation.virtual_time import run_virtual
 from tests.kit.records import make_record
+from tests.simulator.network.host import MemoryHost, MemoryNetwork
+from tests.simulator.virtual_time import run_virtual
 
 NOW: Final = 1_800_000_000.0
 SEPARATOR: Final = b"\n~~\n"

@@ -2,7 +2,7 @@
 
 Four swarms stand behind most tests, each with more of the real parts than the one before: round machines joined by
 queues (`rounds/round_swarm.py`), exchanges on a network in memory (`rounds/exchange_swarm.py`), whole nodes and
-trainers in virtual time (`peer.simulation`), and processes on loopback (`processes/process_swarm.py`). A test takes the
+trainers in virtual time (`tests.simulator`), and processes on loopback (`processes/process_swarm.py`). A test takes the
 first in which what it is about can go wrong. Everything else is a stage for one part: replicas without a network,
 views, lines, donors, a guard, a trainer.
 

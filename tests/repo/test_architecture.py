@@ -11,7 +11,11 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("dht", "averaging", "peer", "dashboard", "murmuration")
-ROOMS = [path.parent for folder in (*PACKAGES, "tests/kit") for path in sorted((ROOT / folder).rglob("__init__.py"))]
+ROOMS = [
+    path.parent
+    for folder in (*PACKAGES, "tests/kit", "tests/simulator")
+    for path in sorted((ROOT / folder).rglob("__init__.py"))
+]
 
 TRUSTED_FILES = (
     *("dht/p2pd/congestion_control.py", "peer/memory/least_memory.py", "peer/limited_child/confinement.py"),  # kernel
@@ -27,7 +31,9 @@ def test_the_docstring_of_a_room_lists_what_is_in_it(room: Path) -> None:
     docstring = ast.get_docstring(ast.parse((room / "__init__.py").read_text(encoding="utf-8")), clean=False) or ""
     listed = [line.split()[0] for line in docstring.splitlines() if line.startswith("    ")]
     listed = [name for name in listed if name.endswith((".py", "/"))]
-    files = [path.name for path in room.glob("*.py") if path.name != "__init__.py"]
+    files = [
+        path.name for path in room.glob("*.py") if path.name != "__init__.py" and not path.name.startswith("test_")
+    ]
     folders = {f"{path.parent.name}/" for path in room.glob("*/*.py") if path.parent.name != "node_modules"}
     assert sorted(listed) == sorted([*files, *folders])
 

@@ -218,7 +218,7 @@ COMMANDS = [(path, line) for path in DOCUMENTS if path != CHANGELOG for line in 
 
 
 def test_commands_are_found() -> None:
-    assert any(line.startswith("simulate --peers") for _, line in COMMANDS)
+    assert any(line.startswith("demo --peers") for _, line in COMMANDS)
 
 
 @pytest.mark.parametrize(("path", "line"), COMMANDS, ids=lambda value: getattr(value, "name", value))

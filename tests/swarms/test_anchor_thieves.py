@@ -7,9 +7,9 @@ import pytest
 from averaging.rounds.round_facts import RoundCommitted
 from peer.events.anchor_events import AnchorRepaired
 from peer.network.node.node import Node
-from peer.simulation.scenarios.spec import Fault
 from tests.kit.simulated.anchor_thieves import Outcome, Theft, swarm_with_thieves
 from tests.kit.tiers import sampled
+from tests.simulator.scenarios.spec import Fault
 
 
 def assert_they_learned(outcome: Outcome, theft: Theft) -> None:

@@ -26,11 +26,11 @@ from averaging.fragment.shard_store import ShardStore
 from averaging.outer.fragment_anchor_and_residual import FragmentState
 from averaging.rounds.round_machine import RoundMachine
 from averaging.trust.leader_trust import HASTY_SECONDS, Leaders
-from peer.simulation.simulation import simulate
 from tests.kit.chaos.scenario import FIRST_HOSTILE_SEED, Scenario, scenario_of
 from tests.kit.chaos.simulation import spec_of_seed
 from tests.kit.chaos.world import run_scenario, run_seed
 from tests.kit.tiers import sampled
+from tests.simulator.simulation import simulate
 
 SEEN: dict[int, Counter[str]] = {}
 """What happened with each seed that was played here; a seed has one course of events."""

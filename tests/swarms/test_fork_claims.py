@@ -20,16 +20,16 @@ from averaging.rounds.machine_events import Advanced, Heard, SendMessage, View
 from averaging.rounds.round_machine import RoundMachine
 from averaging.trust.claim_guard import Guard, GuardPorts
 from averaging.wire.messages import Abandon, Commit, Offer
-from dht.simulated.lines import LineSettings
 from peer.events.anchor_events import AnchorRepaired
 from peer.events.peer_events import Event, RefusedPeer
-from peer.simulation.scenarios.spec import Fault, PeerSpec, SimulationSpec, tiny_manifest
-from peer.simulation.simulation import simulate
 from tests.kit.clock import Clock
 from tests.kit.notaries import notary_of
 from tests.kit.rounds.guard_scene import DIGEST, HONEST, LIAR, ME, commit_with, follow, offer_of
 from tests.kit.simulated.light_work import LIGHT_WORK
 from tests.kit.tiers import sampled
+from tests.simulator.network.lines import LineSettings
+from tests.simulator.scenarios.spec import Fault, PeerSpec, SimulationSpec, tiny_manifest
+from tests.simulator.simulation import simulate
 
 OTHER_DIGEST = bytes(range(16))
 SPEED = 100.0

@@ -8,17 +8,17 @@ import numpy as np
 import pytest
 
 from averaging.rounds.round_facts import Fact, RoundCommitted, SentContribution
-from dht.simulated.lines import LineSettings
 from peer.events.anchor_events import AnchorDiffered, AnchorRepaired, CatchUpProgressed, CaughtUp
 from peer.events.peer_events import Event, JoinedRun
 from peer.network.node.fragment_memory import persist
 from peer.network.node.node import Node
-from peer.simulation.peer import EPOCH_SECONDS, Life
-from peer.simulation.result import SimulationResult
-from peer.simulation.scenarios.spec import Fault, PeerSpec, SimulationSpec, tiny_manifest
-from peer.simulation.simulation import simulate
 from tests.kit.simulated.light_work import LIGHT_WORK
 from tests.kit.tiers import sampled
+from tests.simulator.network.lines import LineSettings
+from tests.simulator.peer import EPOCH_SECONDS, Life
+from tests.simulator.result import SimulationResult
+from tests.simulator.scenarios.spec import Fault, PeerSpec, SimulationSpec, tiny_manifest
+from tests.simulator.simulation import simulate
 
 FORKED = 2
 FRAGMENT = 1

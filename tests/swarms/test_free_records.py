@@ -10,9 +10,7 @@ import pytest
 from averaging.codec.codec import make_codec
 from averaging.wire.field_checks import Limits
 from dht.admission.handshake_frames import AccessRule
-from dht.simulated.host import MemoryNetwork
 from peer.network.membership.run_handshake_policy import RunHandshakePolicy
-from peer.simulation.virtual_time import run_virtual
 from tests.kit.chaos.checks import num_names
 from tests.kit.chaos.free_records import RECORDS_OF_AN_HONEST_PEER, Keys, Signer
 from tests.kit.chaos.record_pairs import small_scenario_of
@@ -23,6 +21,8 @@ from tests.kit.network.memory_networks import named, now
 from tests.kit.notaries import notary_of
 from tests.kit.records import RUN_ID, make_record
 from tests.kit.tiers import some
+from tests.simulator.network.host import MemoryNetwork
+from tests.simulator.virtual_time import run_virtual
 
 SEEDS = range(FIRST_SYBIL_SEED, FIRST_SYBIL_SEED + 200)
 PAIRS = (1, *range(20, 40))

@@ -18,12 +18,12 @@ from averaging.rounds.shard_plan import plan_shards
 from averaging.wire.frames import encode
 from averaging.wire.messages import HISTORY_COMMITS, Contribution, Plan, Result, RosterEntry, ShardPlan
 from dht.ground.host import PeerId
-from peer.simulation.scenarios.schedule import spec_of
-from peer.simulation.scenarios.spec import Fault
-from peer.simulation.virtual_time import run_virtual
 from tests.kit.network.link_pair import PAYLOAD, B, Pair, contribution, shards
 from tests.kit.simulated.hindering import NUM_GOOD, SEED, play, play_third, scenario_of
 from tests.kit.tiers import sampled
+from tests.simulator.scenarios.schedule import spec_of
+from tests.simulator.scenarios.spec import Fault
+from tests.simulator.virtual_time import run_virtual
 
 ME, OTHER, SLOW = (PeerId(name * 20) for name in ("m", "o", "s"))
 

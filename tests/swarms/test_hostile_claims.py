@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from peer.simulation.adversaries.claims import CLAIMS
-from peer.simulation.scenarios.scenario import Scenario
-from peer.simulation.scenarios.schedule import spec_of
-from peer.simulation.simulation import simulate
+from tests.simulator.adversaries.claims import CLAIMS
+from tests.simulator.scenarios.scenario import Scenario
+from tests.simulator.scenarios.schedule import spec_of
+from tests.simulator.simulation import simulate
 
 HONEST, HOSTILE, MINUTES, TOKENS_PER_STEP = 5, 1, 1.5, 64
 

@@ -11,15 +11,15 @@ import pytest
 from averaging.rounds.round_facts import RoundCommitted
 from dht.ground.errors import UsageFault
 from peer.events.peer_events import RefusedPeer
-from peer.simulation.adversaries.claims import CLAIMS
-from peer.simulation.adversaries.floods import FLOODS
-from peer.simulation.adversaries.liars import LIES_IN_FRAMES
-from peer.simulation.peer import simulated_identity
-from peer.simulation.scenarios.scenario import load_scenario
-from peer.simulation.scenarios.schedule import spec_of
-from peer.simulation.scenarios.spec import LieKind
-from peer.simulation.simulation import simulate
 from tests.kit.chaos.hostile_scenario import NUM_HONEST, scenario_of
+from tests.simulator.adversaries.claims import CLAIMS
+from tests.simulator.adversaries.floods import FLOODS
+from tests.simulator.adversaries.liars import LIES_IN_FRAMES
+from tests.simulator.peer import simulated_identity
+from tests.simulator.scenarios.scenario import load_scenario
+from tests.simulator.scenarios.schedule import spec_of
+from tests.simulator.scenarios.spec import LieKind
+from tests.simulator.simulation import simulate
 
 TOGETHER = {
     "contributions": ("constant", "inf", "replayed", "copied"),

@@ -9,11 +9,11 @@ import pytest
 
 from averaging.codec.blocks import EncodedBlocks
 from peer.events.peer_events import RefusedPeer
-from peer.simulation.peer import Life, simulated_identity
-from peer.simulation.scenarios.spec import Fault, SimulationSpec, plan_churn, tiny_manifest
-from peer.simulation.simulation import simulate
 from tests.kit.simulated.light_work import LIGHT_WORK
 from tests.kit.tiers import sampled
+from tests.simulator.peer import Life, simulated_identity
+from tests.simulator.scenarios.spec import Fault, SimulationSpec, plan_churn, tiny_manifest
+from tests.simulator.simulation import simulate
 
 LIAR = 1
 

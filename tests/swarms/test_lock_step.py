@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from peer.mailbox.slots import Inbox, MergeKind
-from peer.simulation import checks
-from peer.simulation.scenarios.spec import SimulationSpec, plan_churn, tiny_manifest
-from peer.simulation.simulation import simulate
 from tests.kit.simulated.light_work import LIGHT_WORK
 from tests.kit.tiers import sampled
+from tests.simulator import checks
+from tests.simulator.scenarios.spec import SimulationSpec, plan_churn, tiny_manifest
+from tests.simulator.simulation import simulate
 
 
 @pytest.mark.parametrize(("churn", "codec"), sampled([(0.0, "fp32"), (0.0, "int4"), (0.5, "fp32"), (0.5, "int4")], 3))

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from averaging.rounds.round_facts import QuorumAwaited, RoundCommitted
 from peer.events.peer_events import PeerLeft
-from peer.simulation.peer import simulated_identity
-from peer.simulation.scenarios.spec import Fault, SimulationSpec, tiny_manifest
-from peer.simulation.simulation import simulate
 from tests.kit.rounds.exchange_swarm import Swarm, scenario
 from tests.kit.simulated.light_work import LIGHT_WORK
+from tests.simulator.peer import simulated_identity
+from tests.simulator.scenarios.spec import Fault, SimulationSpec, tiny_manifest
+from tests.simulator.simulation import simulate
 
 
 def test_a_minority_says_whom_it_waits_for_before_it_goes_on():

@@ -11,17 +11,17 @@ from dht.admission.admission import Admission
 from dht.admission.handshake_frames import AccessRule
 from dht.identity.keys import Identity, make_run_id
 from dht.records.signature_cache import VerifiedRecords
-from dht.simulated.host import MemoryNetwork
-from dht.simulated.store import MemoryRecords
 from peer.config.manifest import RunManifest
 from peer.events.peer_events import Event, RefusedPeer, RunEnded
 from peer.network.membership.manifest_revisions import WHEN_JOINING, member_rules
 from peer.network.membership.run_handshake_policy import RunHandshakePolicy
-from peer.simulation.peer import EPOCH_SECONDS, SOFTWARE, Life, SimulatedPeer, World, simulated_identity, workload_of
-from peer.simulation.scenarios.spec import SimulationSpec, tiny_manifest
-from peer.simulation.virtual_time import run_virtual
-from peer.simulation.workload import one_thread
 from tests.kit.simulated.light_work import LIGHT_WORK
+from tests.simulator.network.host import MemoryNetwork
+from tests.simulator.network.store import MemoryRecords
+from tests.simulator.peer import EPOCH_SECONDS, SOFTWARE, Life, SimulatedPeer, World, simulated_identity, workload_of
+from tests.simulator.scenarios.spec import SimulationSpec, tiny_manifest
+from tests.simulator.virtual_time import run_virtual
+from tests.simulator.workload import one_thread
 
 OWNER = Identity.from_seed(b"o" * 32)
 SEED = 5

@@ -6,9 +6,9 @@ import dataclasses
 
 import pytest
 
-from peer.simulation.scenarios.spec import SimulationSpec, plan_churn, tiny_manifest
-from peer.simulation.simulation import simulate
 from tests.kit.simulated.light_work import LIGHT_WORK
+from tests.simulator.scenarios.spec import SimulationSpec, plan_churn, tiny_manifest
+from tests.simulator.simulation import simulate
 
 RULES = {
     "all at once": {

@@ -7,10 +7,10 @@ import random
 import pytest
 
 from averaging.rounds.round_facts import RoundCommitted
-from peer.simulation.scenarios.spec import Fault, SimulationSpec, tiny_manifest
-from peer.simulation.simulation import simulate
 from tests.kit.simulated.light_work import LIGHT_WORK
 from tests.kit.tiers import sampled
+from tests.simulator.scenarios.spec import Fault, SimulationSpec, tiny_manifest
+from tests.simulator.simulation import simulate
 
 STEP_SECONDS = 0.05
 SYNC_EVERY = 2

@@ -54,9 +54,8 @@ GROUPS: Final[dict[str, dict[str, Listed]]] = {
         "manifest": Listed("owner", "Show, change, sign and publish a run's manifest."),
     },
     "Try": {
-        "demo": Listed("demo_plan_simulate", "Train with a local swarm of real peers."),
-        "plan": Listed("demo_plan_simulate", "Say what a run will ask of a home."),
-        "simulate": Listed("demo_plan_simulate", "Run a swarm in virtual time."),
+        "demo": Listed("demo_plan", "Train with a local swarm of real peers."),
+        "plan": Listed("demo_plan", "Say what a run will ask of a home."),
     },
 }
 COMMANDS: Final = {name: listed for group in GROUPS.values() for name, listed in group.items()}

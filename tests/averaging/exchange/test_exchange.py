@@ -24,9 +24,9 @@ from averaging.wire.messages import (
     VersionIs,
 )
 from dht.ground.errors import PeerFault
-from dht.simulated.host import MemoryHost
 from tests.kit.network.memory_networks import named
 from tests.kit.rounds.exchange_swarm import RULE, Swarm, assert_close, scenario
+from tests.simulator.network.host import MemoryHost
 
 
 @pytest.mark.parametrize("codec", ["int4", "fp32"])

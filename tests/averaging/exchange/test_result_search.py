@@ -14,7 +14,7 @@ from averaging.rounds.attempt import LaterVersions
 from averaging.rounds.learned_durations import RoundTiming
 from averaging.wire.messages import HISTORY_COMMITS, Commit, ResultRequest, RosterEntry, ShardResult, VersionIs
 from dht.ground.host import PeerId
-from peer.simulation.virtual_time import run_virtual
+from tests.simulator.virtual_time import run_virtual
 
 ME, MAKER = PeerId("me"), PeerId("maker")
 AHEAD = [PeerId(name) for name in ("also", "knows", "of", "the", "commit", "zebra")]

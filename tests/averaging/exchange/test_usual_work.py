@@ -11,10 +11,10 @@ import torch
 
 from averaging.exchange.usual_work import UsualWork, length_of
 from averaging.rounds.round_facts import PeerRefused, WorkWithheld
-from peer.simulation.scenarios.spec import SimulationSpec, tiny_manifest
-from peer.simulation.simulation import simulate
 from peer.trainer.loop.mailbox_link import TrainerLink
 from tests.kit.simulated.light_work import LIGHT_WORK
+from tests.simulator.scenarios.spec import SimulationSpec, tiny_manifest
+from tests.simulator.simulation import simulate
 
 STEPS = 10
 

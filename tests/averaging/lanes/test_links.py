@@ -10,10 +10,10 @@ from averaging.lanes.handshake import greet_incoming, open_greeted_stream
 from averaging.lanes.links import ACKNOWLEDGED_BYTES, BYTES_AS_SHORT, ROUND_PROTOCOL
 from averaging.wire import frames
 from averaging.wire.messages import Commit, RosterEntry, ShardResult, VersionIs
-from peer.simulation.virtual_time import run_virtual
 from tests.kit.network.link_pair import PAYLOAD, UPLOAD_BITS_PER_SECOND, A, B, Pair, contribution, shards
 from tests.kit.network.memory_networks import named
 from tests.kit.rounds.exchange_swarm import OpenDoor
+from tests.simulator.virtual_time import run_virtual
 
 assert len(PAYLOAD) >= ACKNOWLEDGED_BYTES
 NUM_STREAMS = 3

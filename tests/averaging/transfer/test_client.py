@@ -29,11 +29,11 @@ from averaging.wire.messages import (
 )
 from dht.ground.errors import PeerFault, PeerUnreachable
 from dht.ground.fields import pack
-from dht.simulated.host import MemoryHost
 from peer.network.membership.run_handshake_policy import RunHandshakePolicy
-from peer.simulation.virtual_time import run_virtual
 from tests.kit.network.memory_networks import fixed_network, named
 from tests.kit.rounds.donor_scene import RULE
+from tests.simulator.network.host import MemoryHost
+from tests.simulator.virtual_time import run_virtual
 
 NUM_VALUES = 50
 LIMITS = Limits((NUM_VALUES, MAX_SHARDS), 1000)

@@ -13,10 +13,10 @@ from averaging.transfer import messages, snapshots
 from averaging.transfer.messages import STATE_PROTOCOL
 from dht.ground.errors import PeerFault
 from dht.ground.host import Stream
-from dht.simulated.host import MemoryHost
 from peer.network.membership.run_handshake_policy import RunHandshakePolicy
 from tests.kit.network.memory_networks import MIB, named, now
 from tests.kit.rounds.donor_scene import RULE, Scene, in_scene
+from tests.simulator.network.host import MemoryHost
 
 UNDISTURBED_SECONDS = 30.0
 """More than the newcomer takes for both fragments from one donor without anybody else; asserted below."""

@@ -12,13 +12,13 @@ import pytest
 
 from averaging.transfer.snapshots import HeldSnapshots
 from averaging.wire.field_checks import Limits
-from dht.simulated.host import MemoryHost
 from peer.checkpoint.partial_downloads import ChunkFiles
 from peer.network.anchors.fetcher import Fetched, Fetcher
 from peer.network.membership.run_handshake_policy import RunHandshakePolicy
 from tests.kit.network.memory_networks import named
 from tests.kit.notaries import CHECKER
 from tests.kit.rounds.donor_scene import JOINER, NUM_VALUES, RULE, Scene, assert_same, empty_state, in_scene
+from tests.simulator.network.host import MemoryHost
 
 WHOLE = 8 * NUM_VALUES
 SLACK = 100_000

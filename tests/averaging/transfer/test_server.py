@@ -16,10 +16,10 @@ from averaging.transfer.messages import STATE_PROTOCOL, Header
 from averaging.transfer.snapshots import HeldSnapshots, NoRoom, Snapshot
 from dht.ground.errors import PeerFault
 from dht.ground.host import Stream
-from dht.simulated.host import MemoryHost
 from peer.network.membership.run_handshake_policy import RunHandshakePolicy
 from tests.kit.network.memory_networks import MIB, named, now
 from tests.kit.rounds.donor_scene import FILE, NUM_VALUES, RULE, UPLOAD, Scene, array_of, assert_same, in_scene
+from tests.simulator.network.host import MemoryHost
 
 
 def test_ten_joiners_at_once_ask_different_donors_and_share_snapshots() -> None:

@@ -35,15 +35,15 @@ from dht.ground.errors import PeerFault
 from dht.ground.host import PeerId
 from dht.records.lineages import MAX_LINEAGE_TOKENS
 from peer.network.node.node import Node
-from peer.simulation import peer
-from peer.simulation.peer import simulated_identity
-from peer.simulation.scenarios.scenario import Scenario
-from peer.simulation.scenarios.schedule import spec_of
-from peer.simulation.simulation import simulate
 from tests.kit.chaos.hostile_scenario import scenario_of
 from tests.kit.clock import Clock
 from tests.kit.rounds.guard_scene import commit_with, follow, objection, offer_of
 from tests.kit.tiers import sampled
+from tests.simulator import peer
+from tests.simulator.peer import simulated_identity
+from tests.simulator.scenarios.scenario import Scenario
+from tests.simulator.scenarios.schedule import spec_of
+from tests.simulator.simulation import simulate
 
 ME, LIAR, HONEST = (PeerId(name * 20) for name in ("m", "x", "h"))
 DIGEST = bytes(16)

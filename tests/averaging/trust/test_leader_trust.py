@@ -21,11 +21,11 @@ from dht.records.lineages import Side, heaviest_side
 from peer.config.manifest import AveragingSection
 from peer.mailbox.mailbox import Mailbox
 from peer.network.node.fragment_memory import build_fragments
-from peer.simulation.adversaries.insiders import _close_alone, _leading_for
 from tests.kit.network.memory_networks import named
 from tests.kit.notaries import notary_of
 from tests.kit.rounds.audited_swarm import accused_by, swarm_of
 from tests.kit.rounds.exchange_swarm import Swarm, scenario
+from tests.simulator.adversaries.insiders import _close_alone, _leading_for
 
 ME, OTHERS = named(0), [named(number) for number in range(1, 8)]
 STRICT = OuterRule("carry", 0.7, 0.5, overlay_gain=0.7, combine="centered_clip", clip_norm_ratio=2.0)

@@ -6,7 +6,7 @@ import asyncio
 import logging
 
 from dht.ground.tasks import end_tasks
-from peer.simulation.virtual_time import run_virtual
+from tests.simulator.virtual_time import run_virtual
 
 
 def test_one_that_goes_on_after_it_was_cancelled_holds_nobody_up(caplog):

@@ -51,7 +51,7 @@ from dht.kademlia.dht_guards import (
     pack_value,
     unpack_value,
 )
-from peer.simulation.virtual_time import run_virtual
+from tests.simulator.virtual_time import run_virtual
 
 # hivemind's dictionaries look at the real clock, so the test's clock stands far in the future.
 NOW = 4_000_000_000.0

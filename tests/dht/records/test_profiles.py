@@ -26,8 +26,6 @@ from dht.records.profiles import (
     decode_profile,
     encode_profile,
 )
-from dht.simulated.host import MemoryHost
-from dht.simulated.store import MemoryRecords, MemoryStore
 from peer.cli import app
 from peer.network.membership.profile_file import (
     Choice,
@@ -41,6 +39,8 @@ from peer.network.membership.profile_file import (
 from peer.network.membership.profile_publisher import Contributing, newest_profiles
 from tests.kit.dashboard.records import NOW, RUN_ID, record_of, state_with
 from tests.kit.network.memory_networks import fixed_network, named
+from tests.simulator.network.host import MemoryHost
+from tests.simulator.network.store import MemoryRecords, MemoryStore
 
 ADA = Identity.from_seed(b"a" * 32)
 EVE = Identity.from_seed(b"e" * 32)

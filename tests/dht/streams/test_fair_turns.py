@@ -19,8 +19,8 @@ from dht.streams.fair_turns import (
     FairTurns,
     NoTurn,
 )
-from peer.simulation.virtual_time import run_virtual
 from tests.kit.network.memory_networks import named, now
+from tests.simulator.virtual_time import run_virtual
 
 GREEDY, MODEST, OTHER = named(1), named(2), named(3)
 

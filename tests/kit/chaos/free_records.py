@@ -27,7 +27,7 @@ from averaging.wire.frames import commit_digest
 from averaging.wire.messages import DIGEST_BYTES, Commit, Plan, Result, RosterEntry, ShardPlan, ShardResult
 from dht.ground.host import PeerId, Stream
 from dht.records.peer_record import PeerRecord
-from dht.simulated.host import MemoryHost, MemoryNetwork
+from tests.simulator.network.host import MemoryHost, MemoryNetwork
 
 RECORDS_OF_AN_HONEST_PEER = 10
 """Records that one hostile host publishes for each honest member."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from peer.simulation.scenarios.scenario import Scenario
+from tests.simulator.scenarios.scenario import Scenario
 
 NUM_HONEST = 8
 

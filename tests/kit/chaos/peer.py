@@ -38,8 +38,6 @@ from dht.admission.handshake_frames import AccessRule
 from dht.ground.errors import PeerFault
 from dht.ground.host import PeerId
 from dht.records.peer_record import PeerRecord
-from dht.simulated.host import MemoryHost
-from dht.simulated.lines import LineSettings
 from peer.events.anchor_events import AnchorRepaired
 from peer.network.anchors.fetcher import Fetched, Fetcher
 from peer.network.membership.membership import (
@@ -56,6 +54,8 @@ from tests.kit.chaos.scenario import BLOCK_SIZE
 from tests.kit.network.memory_networks import named, now
 from tests.kit.notaries import CHECKER, notary_of
 from tests.kit.records import make_record
+from tests.simulator.network.host import MemoryHost
+from tests.simulator.network.lines import LineSettings
 
 RUN_ID = "tiny.abcdefghij234567abcd"
 ACCESS = AccessRule(RUN_ID, bytes(32), "test")

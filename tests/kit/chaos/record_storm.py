@@ -21,20 +21,20 @@ from averaging.signing.round_signatures import Notary, Scope
 from dht.ground.host import PeerId, Stream
 from dht.identity.keys import Identity, verify
 from dht.records.peer_record import MAX_PEER_RECORD_BYTES, PeerRecord, encode_peer_record
-from dht.simulated.host import MemoryHost
 from peer.events.peer_events import Event
 from peer.network.membership.membership import RECORD_PROTOCOL
 from peer.network.membership.run_handshake_policy import RunHandshakePolicy
 from peer.network.node.node import Node
-from peer.simulation.adversaries.insiders import turn_hostile
-from peer.simulation.peer import simulated_identity
-from peer.simulation.scenarios.schedule import spec_of
-from peer.simulation.scenarios.spec import Lie, LieKind, SimulationSpec
-from peer.simulation.simulation import simulate
 from tests.kit.chaos.free_records import RECORDS_OF_AN_HONEST_PEER, Answer, Keys, Signer
 from tests.kit.chaos.hostile_scenario import scenario_of
+from tests.simulator.adversaries.insiders import turn_hostile
+from tests.simulator.network.host import MemoryHost
+from tests.simulator.peer import simulated_identity
+from tests.simulator.scenarios.schedule import spec_of
+from tests.simulator.scenarios.spec import Lie, LieKind, SimulationSpec
+from tests.simulator.simulation import simulate
 
-TURN_HOSTILE = "peer.simulation.peer.turn_hostile"
+TURN_HOSTILE = "tests.simulator.peer.turn_hostile"
 
 
 @dataclass(frozen=True)

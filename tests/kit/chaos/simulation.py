@@ -5,8 +5,8 @@ from __future__ import annotations
 import random
 from dataclasses import replace
 
-from peer.simulation.scenarios.spec import Fault, SimulationSpec, tiny_manifest
 from tests.kit.simulated.light_work import LIGHT_WORK
+from tests.simulator.scenarios.spec import Fault, SimulationSpec, tiny_manifest
 
 
 def spec_of_seed(seed: int) -> SimulationSpec:

@@ -21,14 +21,14 @@ from averaging.rounds.round_facts import PeerRefused, Report, RoundStarted
 from averaging.wire.messages import Message
 from dht.ground.host import PeerId
 from dht.records.peer_record import PeerRecord
-from dht.simulated.host import MemoryNetwork
 from peer.config.manifest import ROBUST_CLIP_RATIOS
-from peer.simulation.virtual_time import run_virtual
 from tests.kit.chaos.checks import Checks
 from tests.kit.chaos.ledger import UNIT
 from tests.kit.chaos.peer import ChaosPeer
 from tests.kit.chaos.scenario import MIN_SHARD_VALUES, Fault, Scenario, scenario_of
 from tests.kit.network.memory_networks import named, now
+from tests.simulator.network.host import MemoryNetwork
+from tests.simulator.virtual_time import run_virtual
 
 SETTLE_DEADLINES = 6
 """How long the swarm may take, after training, until nothing is under way and all anchors are equal; in deadlines."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 
 from dht.ground.host import PeerId, Stream
-from dht.simulated.host import MemoryHost
 from dht.streams.upload_and_download_limits import URGENT_BYTES, Pace
+from tests.simulator.network.host import MemoryHost
 
 
 class LimitedStream:

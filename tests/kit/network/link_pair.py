@@ -10,10 +10,10 @@ from averaging.wire.field_checks import Limits
 from averaging.wire.messages import Contribution
 from dht.ground.errors import PeerUnreachable
 from dht.ground.host import PeerId
-from dht.simulated.host import MemoryHost, MemoryNetwork
 from dht.streams.upload_and_download_limits import Pace
 from tests.kit.network.memory_networks import named
 from tests.kit.rounds.exchange_swarm import OpenDoor
+from tests.simulator.network.host import MemoryHost, MemoryNetwork
 
 A, B = named(1), named(2)
 LIMITS = Limits((1_000_000,), 1_000_000)

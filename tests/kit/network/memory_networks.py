@@ -8,8 +8,8 @@ from typing import Any
 from dht.ground.errors import PeerFault
 from dht.ground.host import PeerId, Stream, StreamHandler
 from dht.identity.keys import peer_id_of
-from dht.simulated.host import MemoryHost, MemoryNetwork
-from dht.simulated.lines import LineSettings
+from tests.simulator.network.host import MemoryHost, MemoryNetwork
+from tests.simulator.network.lines import LineSettings
 
 TALK = "/murmuration/test/talk/1"
 MIB = 1024 * 1024

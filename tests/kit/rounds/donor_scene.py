@@ -22,15 +22,15 @@ from averaging.wire.messages import Commit
 from dht.admission.handshake_frames import AccessRule
 from dht.ground.host import PeerId
 from dht.records.peer_record import PeerRecord
-from dht.simulated.host import MemoryHost, MemoryNetwork
-from dht.simulated.lines import LineSettings
 from peer.network.anchors.fetcher import Fetched, Fetcher
 from peer.network.membership.run_handshake_policy import RunHandshakePolicy
-from peer.simulation.virtual_time import run_virtual
 from tests.kit.network.memory_networks import MIB, fixed_network, named
 from tests.kit.notaries import CHECKER
 from tests.kit.records import make_record
 from tests.kit.rounds.memory_files import MemoryFiles
+from tests.simulator.network.host import MemoryHost, MemoryNetwork
+from tests.simulator.network.lines import LineSettings
+from tests.simulator.virtual_time import run_virtual
 
 RUN_ID = "tiny.abcdefghij234567abcd"
 RULE = AccessRule(RUN_ID, bytes(32), "test")

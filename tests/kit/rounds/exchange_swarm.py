@@ -26,10 +26,10 @@ from averaging.wire.field_checks import Limits
 from averaging.wire.messages import DIGEST_BYTES
 from dht.ground.compute import compute_inline
 from dht.ground.errors import PeerFault
-from dht.simulated.host import MemoryHost, MemoryNetwork
-from peer.simulation.virtual_time import run_virtual
 from tests.kit.network.memory_networks import named
 from tests.kit.notaries import notary_of
+from tests.simulator.network.host import MemoryHost, MemoryNetwork
+from tests.simulator.virtual_time import run_virtual
 
 SIZES = (300, 20_000)  # one reducer, and two
 RULE = OuterRule("carry", 0.7, 0.5, overlay_gain=0.7)

@@ -16,13 +16,13 @@ from averaging.transfer.snapshots import Snapshot
 from averaging.wire.frames import encode
 from averaging.wire.messages import DIGEST_BYTES, VersionIs
 from dht.records.peer_record import PeerRecord
-from dht.simulated.lines import LineSettings
 from peer.events.peer_events import Event
 from peer.network.node.node import Node
-from peer.simulation.result import SimulationResult
-from peer.simulation.scenarios.spec import Fault, Lie, PeerSpec, SimulationSpec, tiny_manifest
-from peer.simulation.simulation import simulate
 from tests.kit.simulated.light_work import LIGHT_WORK
+from tests.simulator.network.lines import LineSettings
+from tests.simulator.result import SimulationResult
+from tests.simulator.scenarios.spec import Fault, Lie, PeerSpec, SimulationSpec, tiny_manifest
+from tests.simulator.simulation import simulate
 
 CONSTANT = 0.25
 
@@ -117,8 +117,8 @@ def swarm_with_thieves(
 ) -> Outcome:
     """Thieves come last; they are killed right before training ends, as nobody else would make rounds then."""
     kind = type("ThisThief", (Thief,), {"theft": theft})
-    monkeypatch.setattr("peer.simulation.peer.node_type_of", lambda lie: Node if lie is None else kind)
-    monkeypatch.setattr("peer.simulation.peer.turn_hostile", lambda node, *_: node.steal())
+    monkeypatch.setattr("tests.simulator.peer.node_type_of", lambda lie: Node if lie is None else kind)
+    monkeypatch.setattr("tests.simulator.peer.turn_hostile", lambda node, *_: node.steal())
     num_peers = num_honest + num_thieves
     profiles = [
         PeerSpec(

@@ -9,12 +9,12 @@ import pytest
 
 from averaging.rounds.round_facts import RoundCommitted, WorkDropped, WorkLost
 from peer.events.peer_events import Event
-from peer.simulation.peer import EPOCH_SECONDS, Life, simulated_identity
-from peer.simulation.scenarios.scenario import Scenario
-from peer.simulation.scenarios.schedule import spec_of
-from peer.simulation.scenarios.spec import SimulationSpec
-from peer.simulation.simulation import simulate
 from tests.kit.network.limited_host import limit_uploads
+from tests.simulator.peer import EPOCH_SECONDS, Life, simulated_identity
+from tests.simulator.scenarios.scenario import Scenario
+from tests.simulator.scenarios.schedule import spec_of
+from tests.simulator.scenarios.spec import SimulationSpec
+from tests.simulator.simulation import simulate
 
 NUM_GOOD = 2
 INTERVAL_SECONDS = 6.0

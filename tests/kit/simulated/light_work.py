@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from peer.simulation.scenarios.spec import WorkloadSection
+from tests.simulator.scenarios.spec import WorkloadSection
 
 LIGHT_WORK = WorkloadSection(num_values=200, tokens_per_step=64, learning_rate=0.05, noise=0.2)
 """As many tokens in a step as `tiny_manifest` has; the loss halves in some twenty steps of one peer."""

@@ -15,10 +15,10 @@ from dht.ground.clocks import SwarmClock
 from peer.events.peer_events import ClockIsWrong, Event
 from peer.network.membership.clock_check import ClockCheck
 from peer.network.node.node_inputs import NodePorts
-from peer.simulation.peer import EPOCH_SECONDS, Life, simulated_identity
-from peer.simulation.scenarios.spec import Fault, SimulationSpec, tiny_manifest
-from peer.simulation.simulation import simulate
 from tests.kit.simulated.light_work import LIGHT_WORK
+from tests.simulator.peer import EPOCH_SECONDS, Life, simulated_identity
+from tests.simulator.scenarios.spec import Fault, SimulationSpec, tiny_manifest
+from tests.simulator.simulation import simulate
 
 NUM_PEERS, WRONG = 4, 1
 SEED = 4
@@ -96,7 +96,7 @@ def play(
         elif index == WRONG and isinstance(fact, WorkDropped | WorkLost):
             course.lost_tokens += fact.tokens
 
-    monkeypatch.setattr("peer.simulation.peer.NodePorts", with_swarm_clock)
+    monkeypatch.setattr("tests.simulator.peer.NodePorts", with_swarm_clock)
     monkeypatch.setattr(Life, "_run_node", settle_and_run)
     spec = SimulationSpec(NUM_PEERS, num_steps, SEED, tiny_manifest(SEED), workload=LIGHT_WORK)
     starts = tuple(

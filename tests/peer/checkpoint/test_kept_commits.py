@@ -23,7 +23,6 @@ from averaging.wire.messages import DIGEST_BYTES, Commit, RosterEntry, ShardResu
 from dht.ground.compute import compute_inline
 from dht.ground.host import PeerId
 from dht.identity.keys import peer_id_of
-from dht.simulated.lines import LineSettings
 from peer.checkpoint.checkpoint import CheckpointFolder, CheckpointOwner, list_checkpoints
 from peer.checkpoint.checkpoint_facts import Totals
 from peer.checkpoint.kept_commits import MAX_COMMITS_FILE_BYTES, commits_path
@@ -34,16 +33,17 @@ from peer.network.node.node import Node
 from peer.network.node.node_checkpoints import CheckpointKeeper
 from peer.network.node.reporter import Reporter
 from peer.network.node.starting_state import Start
-from peer.simulation import peer as simulated_peer
-from peer.simulation.peer import EPOCH_SECONDS, Life
-from peer.simulation.result import SimulationResult
-from peer.simulation.scenarios.spec import Fault, PeerSpec, SimulationSpec, tiny_manifest
-from peer.simulation.simulation import simulate
 from tests.kit.notaries import SCOPE, notary_of, signed
 from tests.kit.simulated.light_work import LIGHT_WORK
 from tests.kit.tiers import sampled
 from tests.kit.trainer.checkpoint_peer import ME, RULE, SECTION, Peer, run
 from tests.kit.trainer.returning_peer import LaterState, return_to
+from tests.simulator import peer as simulated_peer
+from tests.simulator.network.lines import LineSettings
+from tests.simulator.peer import EPOCH_SECONDS, Life
+from tests.simulator.result import SimulationResult
+from tests.simulator.scenarios.spec import Fault, PeerSpec, SimulationSpec, tiny_manifest
+from tests.simulator.simulation import simulate
 
 NEVER = 1e9
 

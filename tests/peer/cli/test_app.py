@@ -39,14 +39,13 @@ from peer.config.peer_config import PeerConfig, write_cached_peers
 from peer.export.model_source import CheckpointSource, ModelFileSource, RunSource
 from peer.folder_lock import FolderInUse, FolderLock
 from peer.observe.run_and_address import Target
-from peer.simulation import scenarios
 from peer.version import software
 
 OWNER = Identity.generate()
 RUN_ID = make_run_id("demo", OWNER.public_key)
 ADDRESS = f"/ip4/203.0.113.5/tcp/4001/p2p/{OWNER.peer_id}"
 OTHER_ADDRESS = f"/ip4/203.0.113.6/tcp/4001/p2p/{OWNER.peer_id}"
-COMMANDS = ("init", "join", "seed", "status", "dashboard", "export", "sample", "evaluate", "demo", "simulate")
+COMMANDS = ("init", "join", "seed", "status", "dashboard", "export", "sample", "evaluate", "demo")
 
 
 @pytest.fixture(autouse=True)
@@ -94,7 +93,6 @@ def test_every_help_ends_with_an_example_that_parses(
         ("peer.observe.status", "show_status"),
         ("dashboard.app", "serve_dashboards"),
         ("peer.demo.demo", "run_demo"),
-        ("peer.simulation.command", "run_scenario"),
         (f"peer.export.{command}", f"{command}_model"),
     ):
         stand_in(monkeypatch, module, function, lambda *_: 0)
@@ -377,10 +375,6 @@ def test_a_seed_takes_the_run_of_its_data_folder(
         (["sample", "--prompt", "x", "--temperature", "-1"], "--temperature is '-1'; expected a number from 0 to 100"),
         (["evaluate", "--run-id", RUN_ID], "expected the run's whole link (murmuration://"),
         (["demo", "--peers", "1"], "--peers is '1'; expected a whole number from 2 to 64"),
-        (["simulate", "--churn", "2"], "--churn is '2'; expected a number from 0 to 1"),
-        (["simulate", "home", "--peers", "3"], "--peers, --steps and --churn are given beside a scenario"),
-        (["simulate", "hom"], "'hom' is no scenario; expected home, datacenters, storm, laptops"),
-        (["simulate", "there-is-no.toml"], "there-is-no.toml cannot be read (No such file"),
     ],
 )
 def test_wrong_flags_cost_one_sentence_and_exit_2(
@@ -474,20 +468,12 @@ def test_a_model_comes_from_one_source(home: Path, monkeypatch: pytest.MonkeyPat
     assert app.run(["evaluate", "--model", "m", "--limit", "3"]) == 2
 
 
-def test_demo_and_simulate_pass_their_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_demo_passes_its_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
     demo = stand_in(monkeypatch, "peer.demo.demo", "run_demo", lambda *_: 1)
-    simulation = stand_in(monkeypatch, "peer.simulation.command", "run_simulation", lambda *_: 0)
     assert app.run(["demo"]) == 1
     assert app.run(["demo", "--peers", "4", "--minutes", "0.5", "--json", "--no-dashboard", "--port", "9000"]) == 1
     program = "python -m peer"
     assert demo == [(3, 2.0, False, 8080, None, program), (4, 0.5, True, None, None, program)]
-    assert app.run(["simulate", "--peers", "5", "--steps", "6", "--seed", "7", "--churn", "0.5", "--json"]) == 0
-    assert simulation == [(5, 6, 7, 0.5, True)]
-    scenario = stand_in(monkeypatch, "peer.simulation.command", "run_scenario", lambda *_: 1)
-    assert app.run(["simulate", "home"]) == 1
-    (Path.cwd() / "own.toml").write_bytes(Path(scenarios.__file__).with_name("home.toml").read_bytes())
-    assert app.run(["simulate", "own.toml", "--seed", "3", "--json"]) == 1
-    assert scenario == [("home", None, False), ("own.toml", 3, True)]
 
 
 @pytest.mark.parametrize(
@@ -525,8 +511,8 @@ def test_an_interrupted_command_says_so(monkeypatch: pytest.MonkeyPatch, capsys:
     def interrupt(*_: object) -> int:
         raise KeyboardInterrupt
 
-    stand_in(monkeypatch, "peer.simulation.command", "run_simulation", interrupt)
-    assert app.run(["simulate", "--peers", "5"]) == 130
+    stand_in(monkeypatch, "peer.demo.demo", "run_demo", interrupt)
+    assert app.run(["demo"]) == 130
     assert capsys.readouterr().err == "peer: Interrupted.\n"
 
 

@@ -212,7 +212,7 @@ def test_what_is_wrong_is_said_first(arguments: list[str], sentence: str, capsys
 def test_mistakes_load_nothing_heavy(tmp_path: Path) -> None:
     lines = [
         *(["join"], ["join", UNKNOWN_RUN], ["join", "--threads", "zero"], ["members"], ["members", "--data-dir", "x"]),
-        *(["manifest", "edit"], ["manifest", "publish"], ["simulate", "nofile"], ["init", "x", "--model", "nofile"]),
+        *(["manifest", "edit"], ["manifest", "publish"], ["init", "x", "--model", "nofile"]),
         *(["plan"], ["plan", "nofile"], ["doctor", "x"], ["export"], ["evaluate"], ["demo", "--model", "x"]),
         *(
             ["plan", UNKNOWN_RUN, "--base-bits", "3"],
@@ -241,8 +241,6 @@ for words in {lines!r}:
 for words in {unreachable!r}:
     code = run(words)
     found[" ".join(words)] = [code - 1, sorted({HEAVY!r} & set(sys.modules))]
-run(["simulate", "--list", "--json"])
-found["--list"] = [2, sorted({HEAVY!r} & set(sys.modules))]
 print()
 print(json.dumps(found))
 """
@@ -426,7 +424,6 @@ def test_what_keeps_a_page_from_being_served_is_said_before_anybody_is_looked_fo
 FILES = {
     "run file": "[training]\nbatch_size = 4\n",
     "file of homes": "[[peers]]\ncount = 3\n",
-    "scenario": "[[groups]]\ncount = 3\n",
     "file of a peer's choices": 'device = "cpu"\n',
 }
 
@@ -438,7 +435,6 @@ FILES = {
         ("run file", ["plan", "FILE"]),
         ("run file", ["init", "x", "--config", "FILE"]),
         ("file of homes", ["plan", "run.toml", "--peers", "FILE"]),
-        ("scenario", ["simulate", "FILE"]),
         ("file of a peer's choices", ["join", "x." + "a" * 20, "--config", "FILE"]),
     ],
 )

@@ -30,9 +30,9 @@ from peer.doctor.report import SUBJECT_COLUMNS, Report
 from peer.network.reachability.probe_client import DialBack
 from peer.observe.run_and_address import Target
 from peer.plan.homes import HomeGroup
-from peer.simulation.scenarios.spec import tiny_manifest
 from tests.kit.network.memory_networks import named
 from tests.kit.records import make_record
+from tests.simulator.scenarios.spec import tiny_manifest
 
 GB = 10**9
 MEMBER = named(1)

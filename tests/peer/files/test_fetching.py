@@ -22,17 +22,17 @@ from dht.ground.compute import compute_inline
 from dht.ground.errors import LocalFault, NobodyReachable, PeerFault
 from dht.ground.fields import pack
 from dht.ground.host import PeerId, Stream
-from dht.simulated.host import MemoryHost
-from dht.simulated.lines import LineSettings
 from peer.config.manifest import RunManifest
 from peer.files.checked_folder import checked_folder, files_folder
 from peer.files.fetching import FetchedFiles, FileFetcher
 from peer.files.serving import ServedFiles, read_served
 from peer.network.membership.run_handshake_policy import RunHandshakePolicy
 from peer.owner.new_run import create_run
-from peer.simulation.virtual_time import run_virtual
 from tests.kit.network.memory_networks import MIB, fixed_network, named, now
 from tests.kit.rounds.donor_scene import RULE, UPLOAD
+from tests.simulator.network.host import MemoryHost
+from tests.simulator.network.lines import LineSettings
+from tests.simulator.virtual_time import run_virtual
 
 SMALL, LARGE = b"{}", os.urandom(9 * MIB + 7)
 ME, HONEST, HOSTILE = named(1), named(2), named(3)

@@ -14,9 +14,9 @@ from peer.config.manifest import RunManifest
 from peer.config.model_section import ModelSection
 from peer.observe.observer import _why
 from peer.observe.status import _print_table, status_facts
-from peer.simulation.scenarios.spec import tiny_manifest
 from peer.view.run_standing import standing_of
 from tests.kit.records import NOW, RUN_ID, anchored
+from tests.simulator.scenarios.spec import tiny_manifest
 
 MANIFEST = tiny_manifest(0)
 

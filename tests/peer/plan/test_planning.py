@@ -20,7 +20,6 @@ from averaging.rounds.round_facts import RoundCommitted
 from dht.ground.quantities import count_text
 from dht.ground.store import NUM_HOLDERS_READ
 from dht.kademlia.dht_node import NUM_REPLICAS
-from dht.simulated.lines import LineSettings
 from peer.cli.app import run
 from peer.config.learning_rate_schedule import ScheduleSection
 from peer.config.manifest import RunManifest
@@ -33,11 +32,12 @@ from peer.plan.homes import HomeGroup, PlanProfile, load_profile
 from peer.plan.plan_source import plan_of
 from peer.plan.planning import MAX_SYNC_EVERY, RECORD_HOLDERS, RECORD_READS, find_settings, plan_run
 from peer.plan.round_seconds import LINE_SHARE, MemberLink, round_seconds, round_traffic
-from peer.simulation.scenarios.spec import Fault, PeerSpec, SimulationSpec, WorkloadSection, tiny_manifest
-from peer.simulation.simulation import simulate
 from peer.trainer.model.gpt import build_model
 from peer.trainer.model.inner_optimizer import make_optimizer
 from tests.kit.documents import code_blocks, names_in, section
+from tests.simulator.network.lines import LineSettings
+from tests.simulator.scenarios.spec import Fault, PeerSpec, SimulationSpec, WorkloadSection, tiny_manifest
+from tests.simulator.simulation import simulate
 
 DOCUMENT = (Path(__file__).parents[3] / "docs" / "organiser" / "planning.md").read_text(encoding="utf-8")
 EXAMPLE = Path(__file__).parents[3] / "examples" / "homes.toml"

@@ -31,7 +31,6 @@ from peer.hf_model_section import DescribedModel
 from peer.mailbox.mailbox import Mailbox
 from peer.mailbox.slots import MergeKind
 from peer.owner.new_run import create_run
-from peer.simulation.scenarios.spec import tiny_manifest
 from peer.trainer.data.corpus import open_run_corpus
 from peer.trainer.devices.portion import part_of
 from peer.trainer.devices.rank_orders import ALONE, OrderKind, RankLost, Ranks
@@ -42,6 +41,7 @@ from peer.trainer.hf.manifest_from_config import AdapterChoice, describe_model
 from peer.trainer.hf.run_model import build_run_model
 from peer.trainer.loop.mailbox_link import TrainerLink
 from peer.trainer.loop.trainer import Trainer
+from tests.simulator.scenarios.spec import tiny_manifest
 
 CPU = torch.device("cpu")
 LLAMA = {

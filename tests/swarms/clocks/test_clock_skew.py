@@ -8,11 +8,11 @@ import pytest
 
 from averaging.rounds.round_facts import RoundCommitted
 from peer.events.peer_events import RefusedPeer
-from peer.simulation.peer import simulated_identity
-from peer.simulation.scenarios.spec import Fault, SimulationSpec, tiny_manifest
-from peer.simulation.simulation import simulate
 from tests.kit.simulated.light_work import LIGHT_WORK
 from tests.kit.tiers import sampled
+from tests.simulator.peer import simulated_identity
+from tests.simulator.scenarios.spec import Fault, SimulationSpec, tiny_manifest
+from tests.simulator.simulation import simulate
 
 
 @pytest.mark.parametrize("skew_seconds", sampled([-60.0, 60.0], one_in=2))

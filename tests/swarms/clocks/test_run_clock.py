@@ -12,9 +12,9 @@ from peer.config.learning_rate_schedule import LEAST_FLOOR, Cooldown, ScheduleSe
 from peer.config.manifest import RunManifest
 from peer.events.anchor_events import AnchorRepaired
 from peer.events.peer_events import Event, RefusedPeer, TrainingProgressed
-from peer.simulation.peer import EPOCH_SECONDS
-from peer.simulation.scenarios.spec import Fault, SimulationSpec, tiny_manifest
-from peer.simulation.simulation import simulate
+from tests.simulator.peer import EPOCH_SECONDS
+from tests.simulator.scenarios.spec import Fault, SimulationSpec, tiny_manifest
+from tests.simulator.simulation import simulate
 
 SEED = 3
 TRAINING = tiny_manifest(SEED).training

@@ -7,12 +7,12 @@ import dataclasses
 import pytest
 
 from peer.events.peer_events import RefusedPeer
-from peer.simulation.scenarios.scenario import load_scenario
-from peer.simulation.scenarios.schedule import spec_of
-from peer.simulation.scenarios.spec import Fault, SimulationSpec, tiny_manifest
-from peer.simulation.simulation import simulate
 from tests.kit.simulated.light_work import LIGHT_WORK
 from tests.kit.tiers import sampled
+from tests.simulator.scenarios.scenario import load_scenario
+from tests.simulator.scenarios.schedule import spec_of
+from tests.simulator.scenarios.spec import Fault, SimulationSpec, tiny_manifest
+from tests.simulator.simulation import simulate
 
 
 def refusals_of(spec):

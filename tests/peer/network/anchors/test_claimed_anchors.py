@@ -16,9 +16,9 @@ from dht.identity.keys import Identity
 from dht.records.lineages import Side, heaviest_side, is_majority, outnumbers, replaces
 from dht.records.peer_record import encode_peer_record
 from peer.network.anchors.claimed_anchors import Claims
-from peer.simulation.virtual_time import run_virtual
 from tests.kit.records import make_record
 from tests.kit.rounds.donor_scene import NUM_VALUES, Scene, in_scene
+from tests.simulator.virtual_time import run_virtual
 
 members = st.integers(1, 40)
 sides = st.builds(Side, st.binary(min_size=2, max_size=2), st.integers(0, 2**60), members, st.integers(0, 2**40))

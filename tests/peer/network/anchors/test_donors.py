@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 
 from peer.network.anchors.donors import BLAME_SECONDS, FORK_SECONDS, MAX_REMEMBERED, MAX_WITNESSES, Donors
-from peer.simulation.virtual_time import run_virtual
 from tests.kit.network.memory_networks import named
+from tests.simulator.virtual_time import run_virtual
 
 
 class Nobody:

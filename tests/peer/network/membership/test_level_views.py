@@ -24,8 +24,6 @@ from dht.kademlia.census import fetch_everyone
 from dht.records.key_levels import Levels, is_beacon, key_at, keys_for, num_keys, turn_seconds
 from dht.records.peer_record import PeerRecord, encode_peer_record
 from dht.records.signature_cache import VerifiedRecords
-from dht.simulated.host import MemoryHost
-from dht.simulated.store import MemoryRecords, MemoryStore
 from peer.network.membership.membership import (
     ANSWER_SECONDS,
     RECORD_PROTOCOL,
@@ -33,9 +31,11 @@ from peer.network.membership.membership import (
     Membership,
 )
 from peer.network.membership.run_handshake_policy import RunHandshakePolicy
-from peer.simulation.virtual_time import run_virtual
 from tests.kit.network.memory_networks import fixed_network, now
 from tests.kit.records import make_record
+from tests.simulator.network.host import MemoryHost
+from tests.simulator.network.store import MemoryRecords, MemoryStore
+from tests.simulator.virtual_time import run_virtual
 
 NUM_PEERS = 330
 """More than `SPLIT_ABOVE` for each of four keys."""

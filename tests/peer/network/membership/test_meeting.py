@@ -14,8 +14,6 @@ from dht.ground.host import Stream
 from dht.identity.keys import Identity, make_run_id
 from dht.records.peer_record import MAX_PEER_RECORD_BYTES, PeerRecord, encode_peer_record
 from dht.records.signature_cache import VerifiedRecords
-from dht.simulated.host import MemoryHost, MemoryNetwork
-from dht.simulated.store import MemoryRecords, MemoryStore
 from peer.events.peer_events import PeerJoined, PeerLeft
 from peer.network.membership.membership import (
     FIRST_SUSPICION_SECONDS,
@@ -25,9 +23,11 @@ from peer.network.membership.membership import (
     Membership,
 )
 from peer.network.membership.run_handshake_policy import RunHandshakePolicy
-from peer.simulation.virtual_time import run_virtual
 from tests.kit.network.memory_networks import fixed_network, now
 from tests.kit.records import make_record
+from tests.simulator.network.host import MemoryHost, MemoryNetwork
+from tests.simulator.network.store import MemoryRecords, MemoryStore
+from tests.simulator.virtual_time import run_virtual
 
 START = 1_800_000_000.0
 ANNOUNCE_SECONDS = 10.0

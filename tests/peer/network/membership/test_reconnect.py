@@ -16,7 +16,7 @@ from peer.network.membership.reconnect import (
     TICK_SECONDS,
     ReconnectLoop,
 )
-from peer.simulation.virtual_time import run_virtual
+from tests.simulator.virtual_time import run_virtual
 
 HOUR = 3600.0
 SILENT_SECONDS = 40.0

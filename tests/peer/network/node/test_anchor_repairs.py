@@ -13,7 +13,7 @@ from averaging.rounds.presence import MemberPresence
 from averaging.wire.messages import Commit
 from dht.ground.host import PeerId
 from peer.network.node.anchor_repairs import LAGGING_SECONDS, Repairs, _of_one_lineage
-from peer.simulation.virtual_time import run_virtual
+from tests.simulator.virtual_time import run_virtual
 
 BEHIND = [PeerId(f"peer-{number:03}") for number in range(0, 100, 2)]
 AHEAD = [PeerId(f"peer-{number:03}") for number in range(1, 100, 2)]

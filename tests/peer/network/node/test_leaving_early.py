@@ -10,16 +10,16 @@ import pytest
 from dht.admission.handshake_frames import AccessRule
 from dht.ground.compute import compute_inline
 from dht.identity.keys import Identity
-from dht.simulated.host import MemoryHost
-from dht.simulated.store import MemoryRecords, MemoryStore
 from peer.events.peer_events import Event, JoinedRun, LeftRun
 from peer.mailbox.mailbox import Mailbox
 from peer.network.membership.run_handshake_policy import RunHandshakePolicy
 from peer.network.node.node import Node
 from peer.network.node.node_inputs import NodeIdentity, NodePorts
-from peer.simulation.scenarios.spec import tiny_manifest
-from peer.simulation.virtual_time import run_virtual
 from tests.kit.network.memory_networks import fixed_network
+from tests.simulator.network.host import MemoryHost
+from tests.simulator.network.store import MemoryRecords, MemoryStore
+from tests.simulator.scenarios.spec import tiny_manifest
+from tests.simulator.virtual_time import run_virtual
 
 RUN_ID = "tiny.abcdefghij234567abcd"
 

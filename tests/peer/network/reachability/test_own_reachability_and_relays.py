@@ -33,9 +33,9 @@ from peer.network.reachability.path_and_relay_choice import (
     relays_in,
 )
 from peer.network.reachability.probe_client import Busy, DialBack
-from peer.simulation.virtual_time import run_virtual
 from tests.kit.network.memory_networks import named, now
 from tests.kit.records import make_record
+from tests.simulator.virtual_time import run_virtual
 
 SEEDS = [named(number) for number in range(1, 5)]
 ME, HOME = sorted([named(8), named(9)])

@@ -15,13 +15,13 @@ from dht.ground.fields import pack
 from dht.ground.host import PeerId
 from dht.identity.keys import Identity, make_run_id
 from dht.identity.multiaddr import Multiaddr, parse_multiaddr
-from dht.simulated.host import MemoryHost, MemoryNetwork
 from peer.network.membership.run_handshake_policy import RunHandshakePolicy
 from peer.network.reachability.probe_client import Busy, DialBack, Probe, probing
 from peer.network.reachability.probe_messages import MAX_LISTED, PROBE_PROTOCOL, to_dial
 from peer.network.reachability.probe_server import MAX_BYTES_PER_PEER, ProbeServer
-from peer.simulation.virtual_time import run_virtual
 from tests.kit.network.memory_networks import MIB, fixed_network, named
+from tests.simulator.network.host import MemoryHost, MemoryNetwork
+from tests.simulator.virtual_time import run_virtual
 
 RULE = AccessRule(make_run_id("tiny", Identity.generate().public_key), bytes(32), "0.1.0")
 MEMBER, ASKER = named(1), named(2)

@@ -1,4 +1,4 @@
-"""Commands that need no run: demo, plan, simulate."""
+"""Commands that need no run: demo, plan."""
 
 from __future__ import annotations
 
@@ -139,54 +139,6 @@ def _planned(run: str, timeout_seconds: float) -> Any:
     from peer.observe.status import read_manifest
 
     return read_manifest(target, timeout_seconds, choose_backend(None))
-
-
-@commands.command(
-    epilog="\b\nExample:\n  peer simulate home --seed 7",
-)
-@exits_with_sentence
-def simulate(
-    scenario: Annotated[
-        str | None,
-        typer.Argument(metavar="SCENARIO", help="A scenario's name, or a scenario.toml.", show_default=False),
-    ] = None,
-    seed: Annotated[
-        int | None,
-        typer.Option("--seed", min=0, max=2**53 - 1, metavar="N", help="Same seed, same trace; default: the file's."),
-    ] = None,
-    as_json: AsJson = False,
-    list_them: Annotated[bool, typer.Option("--list", help="Show the scenarios that come with the program.")] = False,
-    peers: Annotated[
-        int | None,
-        typer.Option("--peers", min=1, max=4096, metavar="N", help="Without SCENARIO: equal peers; default 32."),
-    ] = None,
-    steps: Annotated[
-        int | None,
-        typer.Option("--steps", min=1, max=10**6, metavar="N", help="Inner steps of the fastest; default 200."),
-    ] = None,
-    churn: Annotated[
-        float | None,
-        typer.Option("--churn", min=0, max=1, metavar="SHARE", help="Share that crashes or comes late; default 0.1."),
-    ] = None,
-) -> int:
-    """Run a whole swarm in virtual time on a simulated network, to plan runs, to find faults and to replay them."""
-    if list_them:
-        from peer.simulation.scenarios.scenario import list_scenarios
-
-        return int(list_scenarios(as_json))
-    if scenario is None:
-        from peer.simulation.command import run_simulation
-
-        num_peers, inner_steps = 32 if peers is None else peers, 200 if steps is None else steps
-        return int(run_simulation(num_peers, inner_steps, seed or 0, 0.1 if churn is None else churn, as_json))
-    if (peers, steps, churn) != (None, None, None):
-        raise UsageFault("--peers, --steps and --churn are given beside a scenario; expected them in its file.")
-    from peer.simulation.scenarios.scenario import load_scenario
-
-    load_scenario(scenario)  # a wrong name or file is told before anything heavy is loaded
-    from peer.simulation.command import run_scenario
-
-    return int(run_scenario(scenario, seed, as_json))
 
 
 def _program() -> str:

@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from dht.ground.errors import PeerFault, PeerUnreachable
 from dht.ground.host import Host, Stream, StreamHandler
 from dht.identity.keys import Identity
-from dht.simulated.host import MemoryHost, MemoryNetwork
-from dht.simulated.lines import LineSettings
-from peer.simulation.virtual_time import run_virtual
 from tests.kit.host_contract import CONTRACT, Check, run_check
 from tests.kit.network.memory_networks import LATENCY, MIB, TALK, Inbox, fixed_network, named, now, talker
+from tests.simulator.network.host import MemoryHost, MemoryNetwork
+from tests.simulator.network.lines import LineSettings
+from tests.simulator.virtual_time import run_virtual
 
 
 class MemoryContract:

@@ -2,7 +2,7 @@
 
 Everything that goes wrong on home lines can be asked for: latency, narrow uploads, streams that break, a split network.
 So can a peer that crashes and returns, and one that stays connected but lets no byte through. The seed decides every
-random number; under `peer.simulation.virtual_time` the same program gives the same events on each run.
+random number; under `tests.simulator.virtual_time` the same program gives the same events on each run.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from itertools import islice
 from dht.ground.errors import PeerFault, PeerUnreachable
 from dht.ground.host import PeerId, Stream, StreamHandler
 from dht.identity.multiaddr import parse_peer_multiaddr
-from dht.simulated.lines import LineSettings, MemoryStream, Pipe, SimulatedLine
+from tests.simulator.network.lines import LineSettings, MemoryStream, Pipe, SimulatedLine
 
 STREAM_LOSS_WITHIN_SECONDS = 5.0
 

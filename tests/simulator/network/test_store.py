@@ -13,11 +13,11 @@ from dht.identity.keys import Identity, make_run_id
 from dht.records.key_levels import shard_of
 from dht.records.peer_record import encode_peer_record
 from dht.records.signed_manifest import encode_run_record, sign_run_record
-from dht.simulated.host import MemoryHost, MemoryNetwork
-from dht.simulated.store import MemoryRecords, MemoryStore
-from peer.simulation.virtual_time import run_virtual
 from tests.kit.network.memory_networks import fixed_network, now
 from tests.kit.records import make_record
+from tests.simulator.network.host import MemoryHost, MemoryNetwork
+from tests.simulator.network.store import MemoryRecords, MemoryStore
+from tests.simulator.virtual_time import run_virtual
 
 OWNER = Identity.generate()
 PEERS = [Identity.generate() for _ in range(3)]

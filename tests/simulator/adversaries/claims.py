@@ -26,7 +26,7 @@ from averaging.wire import frames, messages
 from averaging.wire.frames import commit_digest
 from dht.records.peer_record import PeerRecord, encode_peer_record
 from peer.network.node.node import Node
-from peer.simulation.scenarios.spec import LieKind
+from tests.simulator.scenarios.spec import LieKind
 
 CLAIMS: frozenset[LieKind] = frozenset({"boasts", "pretends", "inflates", "odd_records"})
 """The kinds that this module knows."""

@@ -33,9 +33,9 @@ from averaging.wire import frames
 from averaging.wire.field_checks import Limits
 from averaging.wire.messages import DIGEST_BYTES, AuditShare, Commit, Contribution, Message, Offer, Result
 from dht.ground.host import PeerId, Stream, StreamHandler
-from dht.simulated.host import MemoryHost, MemoryNetwork
-from dht.simulated.lines import LineSettings
-from peer.simulation.scenarios.spec import Lie, LieKind
+from tests.simulator.network.host import MemoryHost, MemoryNetwork
+from tests.simulator.network.lines import LineSettings
+from tests.simulator.scenarios.spec import Lie, LieKind
 
 LIES_IN_FRAMES: frozenset[LieKind] = frozenset({*get_args(LieKind)[:9], "two_histories"})
 """The kinds that this module knows."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import os
 import secrets
 import time
@@ -13,13 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from averaging.rounds.round_facts import RoundAbandoned, RoundCommitted
-from peer.simulation import peer as simulated_peer
-from peer.simulation.command import run_simulation
-from peer.simulation.scenarios.spec import Fault, Lie, SimulationSpec, plan_churn, tiny_manifest
-from peer.simulation.simulation import simulate
 from peer.trainer.loop.mailbox_link import TrainerLink
 from tests.kit.simulated.light_work import LIGHT_WORK
 from tests.kit.tiers import sampled
+from tests.simulator import peer as simulated_peer
+from tests.simulator.scenarios.spec import Fault, Lie, SimulationSpec, plan_churn, tiny_manifest
+from tests.simulator.simulation import simulate
 
 
 def spec_of(num_peers, inner_steps, seed, *faults, model=None, **averaging):
@@ -165,16 +163,6 @@ def test_no_clock_and_no_system_randomness_is_read(monkeypatch):
         monkeypatch.setattr(module, name, forbidden)
     result = simulate(spec_of(2, 10, 0))
     assert result.violations == ()
-
-
-def test_the_command_prints_a_summary_or_one_json_object(capsys):
-    assert run_simulation(3, 20, 7, 0.4, as_json=True) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert told["seed"] == 7
-    assert told["anchors_equal"] is True
-    assert told["violations"] == []
-    assert run_simulation(2, 10, 7, 0.0, as_json=False) == 0
-    assert "every invariant held" in capsys.readouterr().out
 
 
 @given(st.integers(1, 64), st.floats(10.0, 1000.0), st.floats(0.0, 1.0), st.integers(0, 99))

@@ -73,7 +73,7 @@ class SimulationResult:
             the value of the quadratic); `losses` between them.
         versions: final anchor version per fragment.
         refusals: reason -> how often any peer refused another one or something of it.
-        trace_hash: SHA-256 over all events in order, without what comes from tensors; see `peer.simulation.trace`.
+        trace_hash: SHA-256 over all events in order, without what comes from tensors; see `tests.simulator.trace`.
     """
 
     num_peers: int

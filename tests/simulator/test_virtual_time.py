@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from peer.simulation.virtual_time import VirtualDeadlock, run_virtual
+from tests.simulator.virtual_time import VirtualDeadlock, run_virtual
 
 
 def now() -> float:
@@ -146,11 +146,11 @@ async def busy_swarm() -> list[str]:
 def test_trace_is_the_same_in_every_process() -> None:
     here = run_virtual(busy_swarm())
     program = (
-        "from tests.peer.simulation.test_virtual_time import busy_swarm, run_virtual\n"
+        "from tests.simulator.test_virtual_time import busy_swarm, run_virtual\n"
         "ballast = [object() for _ in range(12345)]\n"
         "print(repr(run_virtual(busy_swarm())))"
     )
-    root = Path(__file__).parents[3]
+    root = Path(__file__).parents[2]
     found = subprocess.run([sys.executable, "-c", program], cwd=root, capture_output=True, text=True, check=True)
     assert ast.literal_eval(found.stdout) == here
 

@@ -22,10 +22,10 @@ from peer.config.model_section import ModelSection
 from peer.config.section import MAX_WHOLE_NUMBER, Section
 from peer.config.training_section import TrainingSection
 from peer.config.validation_sentences import explain, read_toml, shown
-from peer.simulation.scenarios.spec import LieKind, WorkloadSection
+from tests.simulator.scenarios.spec import LieKind, WorkloadSection
 
 SHIPPED = ("home", "datacenters", "storm", "laptops")
-"""Scenarios that come with the program, in the order of `peer simulate --list`."""
+"""Shipped scenarios, in the order of `--list`."""
 MAX_PEERS = 4096
 
 
@@ -230,7 +230,7 @@ def load_scenario(name_or_path: str) -> Scenario:
     Raises:
         UsageFault: no such scenario or file, not TOML, or a field is unknown, missing or wrong; the message names it.
     """
-    path = Path(str(files("peer.simulation.scenarios"))) / f"{name_or_path}.toml"
+    path = Path(str(files("tests.simulator.scenarios"))) / f"{name_or_path}.toml"
     if name_or_path not in SHIPPED:
         path = Path(name_or_path)
         if path.suffix != ".toml" and not path.exists():
@@ -239,7 +239,7 @@ def load_scenario(name_or_path: str) -> Scenario:
             raise UsageFault(
                 f"{shown(name_or_path)} is no scenario; expected {', '.join(SHIPPED)} or the path of a TOML file.{hint}"
             )
-    fields = read_toml(path, "scenario")
+    fields = read_toml(path)
     try:
         return Scenario.model_validate(fields)
     except ValidationError as error:
@@ -247,7 +247,7 @@ def load_scenario(name_or_path: str) -> Scenario:
 
 
 def list_scenarios(as_json: bool) -> int:
-    """Print the scenarios that come with the program."""
+    """Print the scenarios that ship with the simulator."""
     found = {name: load_scenario(name) for name in SHIPPED}
     if as_json:
         print(json.dumps({name: scenario.description for name, scenario in found.items()}))

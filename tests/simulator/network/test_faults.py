@@ -10,9 +10,9 @@ import pytest
 
 from dht.ground.errors import PeerUnreachable
 from dht.ground.host import Stream, StreamHandler
-from dht.simulated.host import MemoryHost, MemoryNetwork
-from peer.simulation.virtual_time import run_virtual
 from tests.kit.network.memory_networks import LATENCY, MIB, TALK, Inbox, fixed_network, named, now, talker
+from tests.simulator.network.host import MemoryHost, MemoryNetwork
+from tests.simulator.virtual_time import run_virtual
 
 
 def test_a_crash_breaks_streams_on_both_sides_and_stops_handlers() -> None:

@@ -1,4 +1,4 @@
-"""`peer simulate`: a whole swarm in virtual time, to find faults and to replay them.
+"""A whole swarm in virtual time, to find faults and to replay them.
 
 Node, exchange, membership and trainer are the real ones. Only the network, the DHT and the clock are simulated, and
 everything random comes from the seed. A failure found with one seed happens again with the same seed.
@@ -20,16 +20,16 @@ from averaging.rounds.round_facts import RoundStarted
 from dht.ground.host import PeerId
 from dht.identity.keys import make_run_id
 from dht.records.signature_cache import VerifiedRecords
-from dht.simulated.host import MemoryNetwork
-from dht.simulated.store import MemoryRecords
 from peer.events.peer_events import Event
-from peer.simulation.checks import anchors_are_equal, has_settled, honest_lives, violations
-from peer.simulation.peer import EPOCH_SECONDS, Life, SimulatedPeer, World, anchors_of, simulated_identity, workload_of
-from peer.simulation.result import Durations, GroupResult, LossPoint, SimulationResult
-from peer.simulation.scenarios.spec import START_SECONDS, Fault, SimulationSpec, tiny_manifest
-from peer.simulation.trace import Trace
-from peer.simulation.virtual_time import run_virtual
-from peer.simulation.workload import one_thread
+from tests.simulator.checks import anchors_are_equal, has_settled, honest_lives, violations
+from tests.simulator.network.host import MemoryNetwork
+from tests.simulator.network.store import MemoryRecords
+from tests.simulator.peer import EPOCH_SECONDS, Life, SimulatedPeer, World, anchors_of, simulated_identity, workload_of
+from tests.simulator.result import Durations, GroupResult, LossPoint, SimulationResult
+from tests.simulator.scenarios.spec import START_SECONDS, Fault, SimulationSpec, tiny_manifest
+from tests.simulator.trace import Trace
+from tests.simulator.virtual_time import run_virtual
+from tests.simulator.workload import one_thread
 
 __all__ = ["Fault", "Progress", "SimulationResult", "SimulationSpec", "simulate", "tiny_manifest"]
 

@@ -18,7 +18,7 @@ from dht.records.peer_record import decode_peer_record
 from dht.records.profiles import decode_profile
 from dht.records.signature_cache import VerifiedRecords
 from dht.records.signed_manifest import decode_run_record
-from dht.simulated.host import MemoryHost, MemoryNetwork
+from tests.simulator.network.host import MemoryHost, MemoryNetwork
 
 NUM_COPIES = 5
 """As many holders as a DHT of this software uses."""

@@ -10,11 +10,11 @@ import math
 import random
 from collections.abc import Iterator
 
-from dht.simulated.lines import LineSettings
 from peer.config.data_source import DataSection
 from peer.config.manifest import NetworkSection, RunManifest
-from peer.simulation.scenarios.scenario import GroupSection, Scenario
-from peer.simulation.scenarios.spec import Fault, FaultKind, Lie, PeerSpec, SimulationSpec, tiny_manifest
+from tests.simulator.network.lines import LineSettings
+from tests.simulator.scenarios.scenario import GroupSection, Scenario
+from tests.simulator.scenarios.spec import Fault, FaultKind, Lie, PeerSpec, SimulationSpec, tiny_manifest
 
 NUM_MEASUREMENTS = 24
 """Points of the loss curve."""

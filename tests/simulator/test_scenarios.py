@@ -5,8 +5,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
-import signal
-import sys
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -20,11 +18,13 @@ from averaging.codec import compiled_kernels
 from dht.ground.errors import UsageFault
 from peer.events.anchor_events import CaughtUp
 from peer.events.peer_events import Event, JoinedRun, LeftRun, RefusedPeer
-from peer.simulation import command
-from peer.simulation import workload as simulated_workload
-from peer.simulation.command import run_scenario
-from peer.simulation.peer import simulated_identity
-from peer.simulation.scenarios.scenario import (
+from tests.kit.documents import rows
+from tests.kit.documents import section as section_of
+from tests.kit.tiers import sampled
+from tests.simulator import __main__ as command
+from tests.simulator import workload as simulated_workload
+from tests.simulator.peer import simulated_identity
+from tests.simulator.scenarios.scenario import (
     SHIPPED,
     GroupSection,
     PartitionSection,
@@ -35,15 +35,12 @@ from peer.simulation.scenarios.scenario import (
     list_scenarios,
     load_scenario,
 )
-from peer.simulation.scenarios.schedule import spec_of
-from peer.simulation.simulation import Progress, simulate
-from peer.simulation.trace import Trace
-from peer.simulation.workload import QuadraticWorkload
-from tests.kit.documents import rows
-from tests.kit.documents import section as section_of
-from tests.kit.tiers import sampled
+from tests.simulator.scenarios.schedule import spec_of
+from tests.simulator.simulation import simulate
+from tests.simulator.trace import Trace
+from tests.simulator.workload import QuadraticWorkload
 
-DOCUMENT = Path(__file__).parents[3] / "docs" / "developer" / "simulation.md"
+DOCUMENT = Path(__file__).parents[2] / "docs" / "developer" / "simulation.md"
 
 SMALL = {
     "duration_minutes": 1.5,
@@ -385,12 +382,6 @@ def test_liars_are_refused_and_the_others_learn(lie, extra, reason):
 # --- the command ---
 
 
-def write(tmp_path, text):
-    path = tmp_path / "own.toml"
-    path.write_text(text)
-    return str(path)
-
-
 TINY_FILE = """
 duration_minutes = 0.5
 seed = 9
@@ -404,54 +395,35 @@ count = 2
 """
 
 
-def test_the_command_runs_a_file(tmp_path, capsys):
-    path = write(tmp_path, TINY_FILE)
-    assert run_scenario(path, None, as_json=True) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert told["seed"] == 9
-    assert told["groups"][0]["name"] == "all"
-    assert set(told) >= {"goodput", "staleness", "losses", "refusals", "round_seconds", "trace_hash", "violations"}
-    assert run_scenario(path, 3, as_json=False) == 0
-    shown = capsys.readouterr()
-    assert "seed 3" in shown.out
-    assert "every invariant held" in shown.out
-    assert shown.err == ""
-
-
-def test_a_violation_ends_with_code_1(tmp_path, capsys, monkeypatch):
-    path = write(tmp_path, TINY_FILE)
-    honest = simulate(spec_of(load_scenario(path), 9))
-    broken = dataclasses.replace(honest, violations=("two anchors differ",))
+def test_the_command_runs_a_file(tmp_path, capsys, monkeypatch):
+    path = tmp_path / "own.toml"
+    path.write_text(TINY_FILE)
+    assert command.main([str(path), "--json"]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert shown["seed"] == 9
+    assert shown["groups"][0]["name"] == "all"
+    assert set(shown) >= {"goodput", "staleness", "losses", "refusals", "round_seconds", "trace_hash", "violations"}
+    assert command.main([str(path), "--seed", "3"]) == 0
+    summary = capsys.readouterr()
+    assert "seed 3" in summary.out
+    assert "every invariant held" in summary.out
+    assert summary.err == ""
+    broken = dataclasses.replace(simulate(spec_of(load_scenario(str(path)), 9)), violations=("two anchors differ",))
     monkeypatch.setattr(command, "simulate", lambda spec, on_progress: broken)
-    assert run_scenario(path, None, as_json=False) == 1
+    assert command.main([str(path)]) == 1
     assert "two anchors differ" in capsys.readouterr().out
 
 
-def test_ctrl_c_ends_with_one_sentence(tmp_path, capsys, monkeypatch):
-    path = write(tmp_path, TINY_FILE)
-
-    def interrupted(spec, on_progress):
-        def show(progress):
-            on_progress(progress)
-            signal.raise_signal(signal.SIGINT)
-
-        return simulate(spec, on_progress=show)
-
-    monkeypatch.setattr(command, "simulate", interrupted)
-    assert run_scenario(path, None, as_json=True) == 130
-    shown = capsys.readouterr()
-    assert shown.out == ""
-    assert shown.err == "peer: Interrupted after 5 s of virtual time.\n"
-
-
-def test_progress_is_for_terminals_only(capsys, monkeypatch):
-    monkeypatch.setattr(command, "REDRAW_SECONDS", 0.0)
-    half_way = Progress(30.0, 60.0, 7, 5)
-    line = command._ProgressLine()
-    line.show(half_way)
-    line.clear()
-    assert capsys.readouterr().err == ""
-    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
-    line = command._ProgressLine()
-    line.show(half_way)
-    assert "50% of 1 min of virtual time, 5 peers, 7 rounds" in capsys.readouterr().err
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["home", "--peers", "3"], "--peers, --steps and --churn are given beside a scenario"),
+        (["hom"], "'hom' is no scenario; expected home, datacenters, storm, laptops"),
+        (["there-is-no.toml"], "there-is-no.toml cannot be read"),
+    ],
+)
+def test_a_mistake_ends_with_code_2(arguments, sentence, capsys):
+    with pytest.raises(SystemExit) as ended:
+        command.main(arguments)
+    assert ended.value.code == 2
+    assert sentence in capsys.readouterr().err

@@ -23,13 +23,13 @@ from dht.ground.host import PeerId
 from peer.config.manifest import RunManifest
 from peer.config.model_shapes import seed_layout
 from peer.mailbox.mailbox import Mailbox
-from peer.simulation.scenarios.spec import WorkloadSection
 from peer.trainer.data.context_blocks import TokenStream
 from peer.trainer.data.corpus import Corpus
 from peer.trainer.loop.mailbox_link import TrainerLink
 from peer.trainer.loop.trainer import Trainer
 from peer.trainer.model.evaluation import fill_tensors, held_out_loss
 from peer.trainer.model.gpt import build_model
+from tests.simulator.scenarios.spec import WorkloadSection
 
 NOISE_POOL_VALUES = 65_521
 """Beyond the model's size: each step reads the pool from another offset, so that steps do not repeat their noise."""

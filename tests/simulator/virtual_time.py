@@ -19,7 +19,7 @@ from concurrent.futures import Executor
 from contextvars import Context
 from typing import Any, NoReturn, TypeVar, TypeVarTuple, Unpack
 
-from peer.simulation.virtual_sleep import ProcessHandle, ProcessTimer, process_of
+from tests.simulator.virtual_sleep import ProcessHandle, ProcessTimer, process_of
 
 Result = TypeVar("Result")
 Arguments = TypeVarTuple("Arguments")

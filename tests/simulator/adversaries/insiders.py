@@ -35,9 +35,9 @@ from averaging.wire.messages import Result, RosterEntry
 from dht.ground.host import Host, PeerId
 from dht.records.peer_record import PeerRecord
 from peer.network.node.node import Node
-from peer.simulation.adversaries.claims import CLAIMS, Claimant, exaggerating, lone_commit
-from peer.simulation.adversaries.floods import FLOODS, flood
-from peer.simulation.scenarios.spec import Lie
+from tests.simulator.adversaries.claims import CLAIMS, Claimant, exaggerating, lone_commit
+from tests.simulator.adversaries.floods import FLOODS, flood
+from tests.simulator.scenarios.spec import Lie
 
 MOST_TOKENS = 2**50
 """More in a record are refused."""

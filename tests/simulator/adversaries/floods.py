@@ -29,7 +29,7 @@ from dht.ground.host import Host, PeerId, Stream
 from dht.records.peer_record import encode_peer_record
 from peer.network.membership.membership import RECORD_PROTOCOL
 from peer.network.node.node import Node
-from peer.simulation.scenarios.spec import LieKind
+from tests.simulator.scenarios.spec import LieKind
 
 FLOODS: frozenset[LieKind] = frozenset({"flood_records", "flood_streams", "huge_frames", "slow_reads", "garbage"})
 """The kinds that this module knows."""

@@ -20,8 +20,6 @@ from dht.admission.handshake_frames import AccessRule
 from dht.ground.compute import compute_inline
 from dht.ground.host import PeerId
 from dht.identity.keys import Identity, verify
-from dht.simulated.host import MemoryHost, MemoryNetwork
-from dht.simulated.store import MemoryRecords, MemoryStore
 from peer.config.averaging_rules import codec_of, limits_of, sent_bytes_of
 from peer.events.peer_events import Event
 from peer.mailbox.mailbox import Mailbox
@@ -29,11 +27,13 @@ from peer.mailbox.slots import NUM_SLOTS
 from peer.network.membership.run_handshake_policy import RunHandshakePolicy
 from peer.network.node.node import Node
 from peer.network.node.node_inputs import NodeIdentity, NodePorts
-from peer.simulation.adversaries.insiders import node_type_of, round_parts_of, turn_hostile
-from peer.simulation.adversaries.liars import LIES_IN_FRAMES, lying_host
-from peer.simulation.scenarios.spec import SimulationSpec
-from peer.simulation.virtual_sleep import Process
-from peer.simulation.workload import GptWorkload, QuadraticWorkload, Workload
+from tests.simulator.adversaries.insiders import node_type_of, round_parts_of, turn_hostile
+from tests.simulator.adversaries.liars import LIES_IN_FRAMES, lying_host
+from tests.simulator.network.host import MemoryHost, MemoryNetwork
+from tests.simulator.network.store import MemoryRecords, MemoryStore
+from tests.simulator.scenarios.spec import SimulationSpec
+from tests.simulator.virtual_sleep import Process
+from tests.simulator.workload import GptWorkload, QuadraticWorkload, Workload
 
 EPOCH_SECONDS = 1_800_000_000.0
 """Unix time at which every simulation begins."""

@@ -7,7 +7,7 @@ from collections.abc import Container, Iterator, Sequence
 import numpy as np
 
 from dht.ground.host import PeerId
-from peer.simulation.peer import Life, SimulatedPeer
+from tests.simulator.peer import Life, SimulatedPeer
 
 TOLERANCE = 1e-4
 """Between live parameters of order 0.1..1 and the sum they must equal, after thousands of float32 additions."""

@@ -8,12 +8,12 @@ from typing import Literal
 
 from pydantic import Field
 
-from dht.simulated.lines import LineSettings
 from peer.config.data_source import DataSection
 from peer.config.manifest import AveragingSection, NetworkSection, RunManifest
 from peer.config.model_section import ModelSection
 from peer.config.section import Section
 from peer.config.training_section import TrainingSection
+from tests.simulator.network.lines import LineSettings
 
 FaultKind = Literal[
     "start",
@@ -54,8 +54,8 @@ LieKind = Literal[
     "slow_reads",
     "garbage",
 ]
-"""`peer.simulation.adversaries.liars` says what the first nine send in place of their work,
-`peer.simulation.adversaries.insiders` what the others do."""
+"""`tests.simulator.adversaries.liars` says what the first nine send in place of their work,
+`tests.simulator.adversaries.insiders` what the others do."""
 
 START_SECONDS = 5.0
 """Peers without a start time of their own start within so many seconds."""

@@ -1,7 +1,8 @@
-"""`peer simulate`: the real node and trainer of many peers in one process, under virtual time.
+"""One simulator: the real node and trainer of many peers in one process, under virtual time.
 
 The rooms, from the bottom up:
 
+    network/      hosts, lines and records of a simulated network
     scenarios/    what happens in a simulation: specification, scenario files, every peer's life
     adversaries/  peers that lie, flood and claim
 
@@ -13,7 +14,7 @@ The simulator:
     peer.py           one simulated volunteer
     checks.py         what must hold when a swarm has settled
     trace.py          what happened, folded from events; the trace hash (pure)
-    result.py         what a simulation found, as values and text (pure)
+    result.py         what a simulation shows, as values and text (pure)
     simulation.py     runs one simulation
-    command.py        from the flags of `peer simulate` to its summary
+    __main__.py       from the flags of `python -m tests.simulator` to its summary
 """
