@@ -34,7 +34,7 @@ The rooms, from the bottom up. Only `trainer/`, and the rooms that start one, lo
     trainer/        the trainer process
     network/        the network process
     panel/          what the person at the terminal sees; figures for Prometheus
-    tracking/       values over time for trackio, wandb, tensorboard or a CSV file
+    tracking/       values over time in trackio, wandb or a CSV file
     observe/        looking at a run from outside
     owner/          what the owner's key is for
     plan/           `peer plan`: what a run asks of a home (pure)

@@ -152,7 +152,7 @@ def dashboard(
         typer.Option(
             "--track",
             metavar="NAME",
-            help="Record the run's values: trackio, wandb, tensorboard or csv (in the run's data folder).",
+            help="Record the run's values: trackio, wandb or csv (in the run's data folder).",
         ),
     ] = None,
     runs: Annotated[

@@ -52,7 +52,7 @@ Precision = Literal["auto", "bf16", "fp16", "fp32"]
 Attention = Literal["sdpa", "eager", "flash"]
 OptimizerBits = Literal["32", "8"]
 BaseBits = Literal["full", "8", "4"]
-TrackerKind = Literal["trackio", "wandb", "tensorboard", "csv"]
+TrackerKind = Literal["trackio", "wandb", "csv"]
 
 _Given = TypeVar("_Given")
 _Parsed = TypeVar("_Parsed")
@@ -301,7 +301,7 @@ class PeerConfig(BaseModel):
     )
     track: Annotated[TrackerKind | None, Subject.OUTPUT, ChoiceMark.TRAINING] = Field(
         default=None,
-        description="record losses, tokens and rates: trackio, wandb, tensorboard or csv (in the data folder)",
+        description="record losses, tokens and rates: trackio, wandb or csv (in the data folder)",
     )
     upload_limit_mbit: Annotated[float | None, Shown("MBIT")] = Field(
         default=None, ge=0.2, le=10**6, description="most Mbit/s to send; default: what the line carries"

@@ -28,7 +28,8 @@ class Row:
     """One moment of a record.
 
     Attributes:
-        step: inner steps of a peer, committed tokens of a run; it does not fall.
+        step: inner steps of a peer, which fall when a killed peer begins again at its last checkpoint; committed
+            tokens of a run.
         at: unix seconds.
         values: by column; what was not measured is absent.
     """
@@ -36,30 +37,6 @@ class Row:
     step: int
     at: float
     values: Mapping[str, float]
-
-
-@dataclass
-class StepCount:
-    """Steps of a record that never fall, though a killed peer begins again at its last checkpoint, or at none.
-
-    Attributes:
-        last: step of the last row; -1: there is none.
-        lost: steps of earlier sessions that this one does not know of.
-    """
-
-    last: int = -1
-    lost: int = 0
-
-    def __post_init__(self) -> None:
-        self._is_first = True
-
-    def next(self, step: int) -> int:
-        """The step of the next row, in which the session has counted to `step`."""
-        if self._is_first and step + self.lost < self.last:
-            self.lost = self.last + 1 - step
-        self._is_first = False
-        self.last = step + self.lost
-        return self.last
 
 
 class OwnRows:

@@ -3,15 +3,10 @@
 from __future__ import annotations
 
 import csv
-import errno
 import json
 import os
 import sqlite3
-import tempfile
-from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -23,8 +18,7 @@ from peer.events.peer_events import Event, TrainingProgressed
 from peer.tracking import trackers
 from peer.tracking.recorded_rows import OWN_COLUMNS, RUN_COLUMNS, OwnRows, Row
 from peer.tracking.recorder import Recorder, recording
-from peer.tracking.tracker_process import take_rows
-from peer.tracking.trackers import CsvTracker, Record, TrackioTracker, check_tracker, own_record, run_record
+from peer.tracking.trackers import CsvTracker, Record, check_tracker, own_record, run_record
 
 RUN = "tiny.abcdefghij234567abcd"
 
@@ -57,40 +51,6 @@ def test_csv_goes_on_after_a_restart_and_after_a_line_that_was_cut_off(tmp_path:
     assert len(rows) == 3
 
 
-def test_a_record_has_one_writer_and_the_next_one_goes_on(tmp_path: Path) -> None:
-    one = record("csv", tmp_path)
-    first, second = (json.dumps({"step": step, "at": 9.0, "values": {"loss": 1.0}}) for step in (1, 2))
-
-    def rows() -> Iterator[str]:
-        yield first
-        with pytest.raises(UsageFault, match=r"another process records Ada-1234 of tiny.*expected one writer"):
-            take_rows(one, [second], writer_seconds=0)
-
-    take_rows(one, rows())
-    take_rows(one, [second], writer_seconds=0)
-    lines = (tmp_path / "metrics.csv").read_text().splitlines()
-    assert [line.split(",")[1] for line in lines] == ["step", "1", "2"]
-
-
-def test_steps_count_on_after_a_kill_and_stay_those_of_the_peer_without_one(tmp_path: Path) -> None:
-    def steps_after(one: Record, *steps: int) -> list[str]:
-        take_rows(one, [json.dumps({"step": step, "at": 9.0, "values": {"loss": 1.0}}) for step in steps])
-        lines = (tmp_path / one.file).read_text().splitlines()[1:]
-        return [line.split(",")[1] for line in lines[-len(steps) :]]
-
-    own = replace(record("csv", tmp_path), counts_on=True)
-    assert steps_after(own, 10, 20) == ["10", "20"]
-    assert steps_after(own, 30) == ["30"]  # it left in order
-    assert steps_after(own, 30) == ["30"]  # and its first report came before its first step
-    assert steps_after(own, 10, 20) == ["31", "41"]  # it was killed, and no checkpoint was there
-    assert steps_after(own, 30) == ["51"]
-    assert steps_after(own, 25, 35) == ["52", "62"]  # killed with one
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["metrics.csv", "metrics.csv.lock"]
-    # The tokens of a run are no count of the page's.
-    run = replace(record("csv", tmp_path), file="run-metrics.csv")
-    assert [steps_after(run, 10), steps_after(run, 5)] == [["10"], ["5"]]
-
-
 @pytest.mark.parametrize("there", ["time,step,other\n", "notes of mine"])
 def test_a_file_with_other_columns_is_left_alone(tmp_path: Path, there: str) -> None:
     (tmp_path / "metrics.csv").write_text(there)
@@ -119,48 +79,9 @@ def test_trackio_has_one_run_after_a_restart(tmp_path: Path, monkeypatch: pytest
     with sqlite3.connect(database) as connection:
         found = connection.execute("SELECT run_name, step, metrics FROM metrics ORDER BY step").fetchall()
     assert [(name, step, json.loads(values)) for name, step, values in found] == [
-        ("Ada-1234", 1, {"loss": 3.0}),
-        ("Ada-1234", 2, {"loss": 4.0}),
+        ("Ada-1234", 0, {"steps": 1, "loss": 3.0}),
+        ("Ada-1234", 1, {"steps": 2, "loss": 4.0}),
     ]
-
-
-def test_a_folder_that_trackio_cannot_write_ends_it_with_its_reason(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    utils = pytest.importorskip("trackio.utils")
-    (tmp_path / "file").write_text("")
-    monkeypatch.setattr(utils, "TRACKIO_DIR", tmp_path / "file" / "store")
-    with pytest.raises(OSError, match="Not a directory; expected a folder that can be written"):
-        take_rows(record("trackio", tmp_path), [json.dumps({"step": 1, "at": 9.0, "values": {"loss": 1.0}})])
-
-
-def test_a_disk_that_is_full_later_ends_trackio_with_its_reason(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    written: list[Any] = []
-    tracker = TrackioTracker(SimpleNamespace(log=lambda values, step: written.append(step)), tmp_path)
-    tracker.write(Row(1, 1.0, {"loss": 1.0}))
-
-    def full(**_: Any) -> Any:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    monkeypatch.setattr(tempfile, "TemporaryFile", full)
-    with pytest.raises(OSError, match=f"No space left on device; expected a folder .*{tmp_path.name}"):
-        tracker.write(Row(2, 1.0, {"loss": 1.0}))
-    assert written == [1]
-
-
-def test_tensorboard_has_one_series_after_a_restart(tmp_path: Path) -> None:
-    pytest.importorskip("tensorboard")
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-    from tensorboard.util.tensor_util import make_ndarray
-
-    for step in (1, 2):
-        take_rows(record("tensorboard", tmp_path), [json.dumps({"step": step, "at": 9.0, "values": {"loss": step}})])
-    read = EventAccumulator(str(tmp_path / "tensorboard" / "Ada-1234"))
-    read.Reload()
-    found = [(point.step, float(make_ndarray(point.tensor_proto))) for point in read.Tensors("loss")]
-    assert found == [(1, 1.0), (2, 2.0)]
 
 
 def test_wandb_goes_on_in_the_same_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -172,7 +93,7 @@ def test_wandb_goes_on_in_the_same_run(tmp_path: Path, monkeypatch: pytest.Monke
         "    say = lambda *what: (log.write(json.dumps(what) + '\\n'), log.flush())\n"
         "    say('init', options)\n"
         "    run = type('Run', (), {})()\n"
-        "    run.log = lambda values, step: say(step, values)\n"
+        "    run.log = lambda values: say(values)\n"
         "    run.finish = lambda: say('finish')\n"
         "    return run\n"
     )
@@ -182,7 +103,7 @@ def test_wandb_goes_on_in_the_same_run(tmp_path: Path, monkeypatch: pytest.Monke
     init, row, finish = map(json.loads, (tmp_path / "told").read_text().splitlines())
     name = "tiny-abcdefghij234567abcd-Ada-1234"
     options = {"project": RUN, "name": "Ada-1234", "id": name, "resume": "allow", "dir": str(tmp_path)}
-    assert (init, row, finish) == (["init", options], [7, {"loss": 2.5}], ["finish"])
+    assert (init, row, finish) == (["init", options], [{"steps": 7, "loss": 2.5}], ["finish"])
 
 
 def test_a_tracker_that_fails_is_one_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -221,9 +142,7 @@ def test_a_library_that_is_missing_is_told_before_joining(
 def test_a_peer_records_its_events_under_the_same_name_after_a_restart(tmp_path: Path) -> None:
     config = PeerConfig(run_id=RUN, data_dir=tmp_path, name="Ada/B", track="csv")
     me = PeerId("12D3KooWabcdefgh")
-    assert own_record(config, me) == Record(
-        "csv", RUN, "Ada-B-abcdefgh", str(tmp_path), "metrics.csv", OWN_COLUMNS, counts_on=True
-    )
+    assert own_record(config, me) == Record("csv", RUN, "Ada-B-abcdefgh", str(tmp_path), "metrics.csv", OWN_COLUMNS)
     with recording(own_record(config, me), pytest.fail, OwnRows().row) as note:
         note(Event(1.7e9, me, TrainingProgressed(4, 400, 2.5, 50.0, 0.0)))
     lines = (tmp_path / "metrics.csv").read_text().splitlines()
@@ -242,5 +161,5 @@ def test_a_run_is_recorded_by_its_page(monkeypatch: pytest.MonkeyPatch, tmp_path
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
     folder = str(tmp_path / "murmuration" / RUN)
     assert run_record(RUN, "csv") == Record("csv", RUN, "swarm", folder, "run-metrics.csv", RUN_COLUMNS)
-    with pytest.raises(UsageFault, match="--track is 'excel'; expected one of trackio, wandb, tensorboard, csv"):
+    with pytest.raises(UsageFault, match="--track is 'excel'; expected one of trackio, wandb, csv"):
         run_record(RUN, "excel")
