@@ -6,12 +6,16 @@ import asyncio
 from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
 
 import numpy as np
 
+from averaging.arrays import F32
 from averaging.fragment.runtime import FragmentRuntime
 from averaging.outer.change_buffers import Change, Discarded
 from averaging.outer.fragment_anchor_and_residual import FragmentState
+from dht.ground.compute import Compute
 from peer.config.manifest import AveragingSection
 from peer.mailbox.mailbox import Mailbox
 from peer.mailbox.slots import NUM_SLOTS, Draft, MergeKind, WorkKind, WorkMessage
@@ -25,6 +29,8 @@ TakeWork = Callable[[int, Callable[[FragmentState], None]], Awaitable[None]]
 class TrainerDesk:
     """See the module docstring. Nothing is handed over before `open`.
 
+    Whole fragments are worked out and copied in `compute`, never on the event loop.
+
     Attributes:
         take: what the trainer's work is handed to.
         last_send_step: fragment -> inner step of its last send; mode streaming blends `overlap_steps` after it.
@@ -35,6 +41,7 @@ class TrainerDesk:
     fragments: Sequence[FragmentRuntime]
     section: AveragingSection
     take: TakeWork
+    compute: Compute
     poll_seconds: float
     last_send_step: Mapping[int, int]
     is_open: bool = field(default=False, init=False)
@@ -50,13 +57,15 @@ class TrainerDesk:
         """Hand over the starting point; unsent work of the trainer stays in the fragments `keeps_work`."""
         inbox = self.mailbox.inbox
         for fragment in self.fragments:
-            state = fragment.state
             kind = MergeKind.REBASE if fragment.index in keeps_work else MergeKind.SET
-            while not inbox.try_post(kind, fragment.index, state.shown, version=state.version):
+            while (draft := inbox.draft(fragment.index)) is None:
                 if self.mailbox.trainer.finished:
                     break
                 # The trainer frees slots in another process: there is no event to wait for.
                 await asyncio.sleep(self.poll_seconds)
+            if draft is not None:
+                async with fragment.busy:
+                    await self._post_whole(draft, kind, fragment.state.shown, version=fragment.state.version)
         self._rebasing = bool(keeps_work)
         self.is_open = True
 
@@ -134,80 +143,72 @@ class TrainerDesk:
                 self.mailbox.inbox.drop(draft)
 
     def deliver(self, index: int, change: Change | None, version: int) -> None:
-        """Hand a change to the trainer; while its slots are full, the fragment waits to be handed over as a whole.
+        """Hand a change to the trainer where it was written to a slot; else `retry` hands over the fragment as a whole.
 
         So rounds that are faster than inner steps take no memory here. In mode sync all is handed over as a whole, so
         that no rounding adds up: lock step promises that equal anchors mean equal parameters.
         """
-        if not self.is_open or self.section.mode == "streaming":
+        if not self.is_open or self.section.mode == "streaming" or index in self.undelivered:
             return
-        if self.section.mode == "sync" or change is None:
+        draft = self._drafts.get(index)
+        if draft is None or change is not draft.values or self._rebasing:
             self.undelivered[index] = None
-            self._show([index])
             return
-        if index in self.undelivered:
-            return
-        if self._rebasing or not self._post_change(index, change, version):
-            self.undelivered[index] = None
+        del self._drafts[index]
+        self.mailbox.inbox.post(draft, MergeKind.ADD, version=version)
+
+    def deliver_anchor(self, index: int) -> None:
+        """Mode streaming: have the new anchor handed over, to be blended `overlap_steps` after the send."""
+        self.undelivered[index] = None
 
     def put_back(self, index: int) -> None:
         """Hand over a fragment as a whole, and let go what the trainer did since: its parameters are not trusted."""
         self.undelivered[index] = None
         self._distrusted.add(index)
 
-    def _post_change(self, index: int, change: Change, version: int) -> bool:
-        inbox, draft = self.mailbox.inbox, self._drafts.get(index)
-        if draft is not None and change is draft.values:
-            del self._drafts[index]
-            inbox.post(draft, MergeKind.ADD, version=version)
-            return True
-        return isinstance(change, np.ndarray) and inbox.try_post(MergeKind.ADD, index, change, version=version)
+    async def retry(self) -> None:
+        """Hand over whole fragments that are not handed over yet, as far as they are at rest and there are slots.
 
-    def _show(self, fragments: Sequence[int]) -> None:
-        """Hand over what the live parameters show of these fragments now, as far as there are slots.
-
-        Work that the trainer posts stays in the outbox until it has taken that (see `take_work`). That is an inner step
+        Work that the trainer posts stays in the outbox until it has taken them (see `take_work`). That is an inner step
         at most, and in mode sync the trainer waits for this anyway.
         """
-        # Of work that is being taken in right now nobody could say whether what is shown contains it.
-        if self._rebasing or self._taking.locked():
-            return
-        for index in fragments:
-            state = self.fragments[index].state
-            if not self.mailbox.inbox.num_free():
+        async with self._taking:
+            if self._rebasing:
                 return
-            kind = MergeKind.SET if index in self._distrusted else MergeKind.REBASE
-            if self.mailbox.inbox.try_post(kind, index, state.shown, version=state.version):
-                self.undelivered.pop(index, None)
-                self._distrusted.discard(index)
-                self._rebasing = True
+            for index in list(self.undelivered):
+                fragment = self.fragments[index]
+                if fragment.busy.locked():
+                    continue
+                draft = self.mailbox.inbox.draft(index)
+                if draft is None:
+                    return
+                async with fragment.busy:
+                    await self._hand_over(fragment, draft)
 
-    def deliver_anchor(self, index: int) -> None:
-        """Mode streaming: hand over the new anchor, to be blended `overlap_steps` after the send."""
-        if index in self._distrusted:
-            self._show([index])
+    async def _hand_over(self, fragment: FragmentRuntime, draft: Draft) -> None:
+        """Post what the live parameters show of a fragment now; the caller holds `fragment.busy`."""
+        index, state = fragment.index, fragment.state
+        is_distrusted = index in self._distrusted
+        del self.undelivered[index]
+        self._distrusted.discard(index)
+        if self.section.mode == "streaming" and not is_distrusted:
+            await self._post_whole(
+                draft,
+                MergeKind.BLEND,
+                partial(np.copyto, src=state.anchor),
+                version=state.version,
+                merge_alpha=self.section.merge_alpha,
+                apply_at_inner_step=self.last_send_step.get(index, 0) + self.section.overlap_steps,
+            )
             return
-        state = self.fragments[index].state
-        apply_at = self.last_send_step.get(index, 0) + self.section.overlap_steps
-        delivered = not self._rebasing and self.mailbox.inbox.try_post(
-            MergeKind.BLEND,
-            index,
-            state.anchor,
-            version=state.version,
-            merge_alpha=self.section.merge_alpha,
-            apply_at_inner_step=apply_at,
-        )
-        if delivered:
-            self.undelivered.pop(index, None)
-        else:
-            self.undelivered[index] = None
+        self._rebasing = True
+        kind = MergeKind.SET if is_distrusted else MergeKind.REBASE
+        await self._post_whole(draft, kind, state.shown, version=state.version)
 
-    def retry(self) -> None:
-        """Hand over what found no free slot before."""
-        if self._rebasing:
-            return
-        if self.section.mode == "streaming":
-            for index in sorted(self.undelivered):
-                self.deliver_anchor(index)
-        else:
-            self._show([index for index in self.undelivered if not self.fragments[index].busy.locked()])
+    async def _post_whole(self, draft: Draft, kind: MergeKind, fill: Callable[[F32], object], **numbers: Any) -> None:
+        try:
+            await self.compute(lambda: fill(draft.values))
+        except BaseException:
+            self.mailbox.inbox.drop(draft)
+            raise
+        self.mailbox.inbox.post(draft, kind, **numbers)

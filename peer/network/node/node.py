@@ -113,6 +113,7 @@ class Node:
             self.fragments,
             manifest.averaging,
             lambda fragment, fill: self.exchange.sending.work_arrived(fragment, fill),
+            ports.compute,
             ports.poll_seconds,
             self.reporter.last_send_step,
         )
@@ -317,7 +318,7 @@ class Node:
             await self.desk.take_work()
             self.revisions.reached(min(self.versions()))
             self._set_clock()
-            self.desk.retry()
+            await self.desk.retry()
             if bool(trainer.resting) != self._rests and self._state in ("training", "serving"):
                 self._rests = not self._rests
                 self._background.spawn(self._rest_or_go_on())
