@@ -21,7 +21,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
-import ipaddress
 import json
 import os
 import random
@@ -45,7 +44,6 @@ from dashboard.app import bound_port, start_site
 from dashboard.history.history import open_history
 from dashboard.observe.dashboard_state import DashboardState, fold
 from dashboard.observe.listed_peers import Look
-from dashboard.server.connection_limits import Doors, own_limits
 from dashboard.server.handler_context import Site
 from dashboard.server.live_updates import Live
 from dashboard.server.routes import make_app
@@ -98,7 +96,7 @@ async def measure_viewers(num_viewers: int, num_seconds: int, num_peers: int) ->
     history, answers = await stack.enter_async_context(kept)
     history.look(state)
     live = Live(state, "boot", history.view)
-    runner = await start_site(make_app(Site(live, history, answers, doors=_behind_proxy())), "127.0.0.1", 0)
+    runner = await start_site(make_app(Site(live, history, answers)), "127.0.0.1", 0)
     command = [sys.executable, "-m", "benchmarks.bench_dashboard", "read", str(bound_port(runner)), str(num_viewers)]
     reader = _reader(command, set(cores[1:] or cores))
     assert reader.stdout is not None
@@ -111,7 +109,7 @@ async def measure_viewers(num_viewers: int, num_seconds: int, num_peers: int) ->
         version = live.version
         history.look(state)
         live.publish(state, history.view)
-        sizes.append(len(live.since(version)[0]))
+        sizes.append(len(live.since(version)))
         await asyncio.sleep(max(0.0, 1.0 - (time.monotonic() - began)))
         used.append(time.process_time() - cpu)
     rss = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
@@ -126,11 +124,6 @@ async def measure_viewers(num_viewers: int, num_seconds: int, num_peers: int) ->
         "server_resident_mb": round(rss),
         "delivery": json.loads(output.splitlines()[-1]),
     }
-
-
-def _behind_proxy() -> Doors:
-    """All come from this machine, as if through a proxy that does not say for whom."""
-    return Doors(own_limits(), time.monotonic, [ipaddress.ip_network("127.0.0.0/8")])
 
 
 def _reader(command: Sequence[str], cores: set[int]) -> subprocess.Popen[str]:
@@ -217,7 +210,7 @@ async def measure_history(num_peers: int, num_rounds: int, num_requests: int) ->
             began = time.monotonic()
             live.publish(_changed(state, 3), live_view)
             facts["look_ms"] = {"fold_and_view": _ms(looks), "render": round(1000 * (time.monotonic() - began))}
-            app = make_app(Site(live, history, reader, doors=_behind_proxy()))
+            app = make_app(Site(live, history, reader))
             runner = await start_site(app, "127.0.0.1", 0)
             facts["p95_ms"] = await _ask(live, runner_port=bound_port(runner), num_requests=num_requests)
             await runner.cleanup()

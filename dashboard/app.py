@@ -34,7 +34,7 @@ from dashboard.samples.model_process import SampleOrder, ask
 from dashboard.samples.sample_loop import follow_samples
 from dashboard.samples.sample_schedule import SamplePlan
 from dashboard.samples.score_file import follow_scores
-from dashboard.server.connection_limits import Doors, Network, own_limits
+from dashboard.server.connection_bound import SEND_SECONDS, ConnectionBound, cut_off_stalled, own_bound
 from dashboard.server.handler_context import SITE, Site
 from dashboard.server.live_updates import Live
 from dashboard.server.routes import also_below_its_base, make_app
@@ -54,6 +54,10 @@ from peer.tracking.trackers import Record
 
 SHUTDOWN_SECONDS: Final = 5.0
 """For answers in progress; event streams are ended at once."""
+IDLE_SECONDS: Final = 20.0
+"""For the whole head of a request, the first or the next one of a connection."""
+MAX_LINE_BYTES: Final = 4096
+"""Of the head of a request."""
 AGAIN_SECONDS: Final = 30.0
 """Until one of several runs is watched again, after what ended its watch."""
 
@@ -70,7 +74,6 @@ class Choices:
         install: what visitors type to get `peer`; None: whatever gets this copy.
         shows_seeds: whether it may show these.
         backend: what carries the connections to the swarm.
-        proxies: reverse proxies in front of the page, whose word on who asks is believed.
         is_rebuilding: make all credit again from the signed commits in `db` before anything is shown.
         samples: what the model is asked to write; None: nothing.
         evaluations: a file of lines of `peer evaluate --tasks ... --json`; None: no scores are shown.
@@ -87,7 +90,6 @@ class Choices:
     install: str | None = None
     shows_seeds: bool = True
     backend: HostBackend = "p2pd"
-    proxies: tuple[Network, ...] = ()
     is_rebuilding: bool = False
     samples: SamplePlan | None = None
     evaluations: Path | None = None
@@ -97,7 +99,7 @@ class Choices:
     @property
     def join_rule(self) -> JoinRule:
         """Which addresses the page shows, and how visitors get `peer`."""
-        is_of_one_machine = not self.proxies and self.host in ("127.0.0.1", "::1", "localhost")
+        is_of_one_machine = not self.page_address and self.host in ("127.0.0.1", "::1", "localhost")
         install = self.install or install_command()
         return JoinRule(self.join_addresses, self.shows_seeds, is_of_one_machine, install)
 
@@ -126,8 +128,8 @@ def serve_dashboards(
 ) -> int:
     """Serve an index of several runs and the pages of each, until SIGINT or SIGTERM; returns the exit code, 0. Blocks.
 
-    A run that cannot be opened or watched is told in a sentence on the index; the others go on. Host, port, token and
-    proxies are those of the first one.
+    A run that cannot be opened or watched is told in a sentence on the index; the others go on. Host, port and
+    token are those of the first one.
 
     Args:
         unusable: run ids that cannot be opened, and why; the index has a card for each.
@@ -161,25 +163,43 @@ class Serving:
         await self.runner.cleanup()
 
 
-async def start_site(app: web.Application, host: str, port: int) -> Serving:
-    """Listen at `host`:`port` behind the application's doors, or behind usual ones; the caller ends it with `cleanup`.
+async def start_site(
+    app: web.Application,
+    host: str,
+    port: int,
+    *,
+    idle_seconds: float = IDLE_SECONDS,
+    send_seconds: float = SEND_SECONDS,
+) -> Serving:
+    """Listens at `host`:`port` within the bound of the application's site; the caller ends it with `cleanup`.
 
     Raises:
         UsageFault: the port is taken, or the address is not of this machine.
     """
-    doors = app[SITE].doors
-    options = doors.server_options
-    runner = web.AppRunner(app, access_log=None, shutdown_timeout=SHUTDOWN_SECONDS, **options)
+    bound = app[SITE].bound
+    runner = web.AppRunner(
+        app,
+        access_log=None,
+        shutdown_timeout=SHUTDOWN_SECONDS,
+        keepalive_timeout=idle_seconds,
+        # For bodies that no handler reads.
+        lingering_time=1.0,
+        max_line_size=MAX_LINE_BYTES,
+        max_field_size=MAX_LINE_BYTES,
+        logger=logging.getLogger("dashboard.http"),
+    )
     await runner.setup()
     server = runner.server
     assert server is not None
     try:
         # So many are taken at once before the first of them is looked at.
-        backlog = min(128, doors.limits.num_connections // 4)
-        listener = await asyncio.get_running_loop().create_server(doors.door(server), host, port, backlog=backlog)
+        backlog = min(128, bound.num_connections // 4)
+        protocols = bound.protocols(server)
+        listener = await asyncio.get_running_loop().create_server(protocols, host, port, backlog=backlog)
     except OSError as error:
         await runner.cleanup()
         raise cannot_serve(host, port, error) from error
+    cut_off_stalled(listener, send_seconds)
     return Serving(runner, listener)
 
 
@@ -218,13 +238,13 @@ async def _serve(
         stopped = asyncio.Event()
         stack.enter_context(_stop_signals(stopped))
         stack.enter_context(_quiet_logs())
-        doors = Doors(own_limits(), time.monotonic, choices.proxies)
+        bound = own_bound()
         pages: list[_Page] = []
         faults = dict(unusable)
         for run in runs:
             try:
                 base = path_of(choices.page_address) if is_alone else run_path(run.run_id)
-                pages.append(await _opened(stack, run, access, doors, base))
+                pages.append(await _opened(stack, run, access, bound, base))
             except LocalFault as fault:
                 if is_alone:
                     raise
@@ -268,7 +288,7 @@ class _Page:
 
 
 async def _opened(
-    stack: contextlib.AsyncExitStack, run: ShownRun, access: PageAccess | None, doors: Doors, base: str
+    stack: contextlib.AsyncExitStack, run: ShownRun, access: PageAccess | None, bound: ConnectionBound, base: str
 ) -> _Page:
     source, choices = CommitSource(run.run_id, run.entry), run.choices
     rebuild_with = source.check_of_stored if choices.is_rebuilding else None
@@ -294,7 +314,7 @@ async def _opened(
         access=access,
         proof_line=source.proof_line,
         page_address=choices.page_address.removesuffix(base),
-        doors=doors,
+        bound=bound,
         base=base,
     )
     rows = RunRows()

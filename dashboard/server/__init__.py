@@ -2,9 +2,8 @@
 
 The files, each built on those above it:
 
-    connection_limits.py    who may hold a connection to the page, and how many requests an address may send
+    connection_bound.py     how many connections and event streams the server holds
     api_queries.py          what the API takes: queries check themselves; and its OpenAPI document
-    shared_compression.py   a gzip stream whose pieces are made once for all readers
     contributor_search.py   which contributors a query asks for
     live_updates.py         one rendered snapshot for all viewers
     conditional_answers.py  ETags: what a browser has already is not sent again

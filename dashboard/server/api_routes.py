@@ -20,15 +20,12 @@ from dashboard.history_facts import ContributorRow, ContributorView
 from dashboard.server import api_answers, api_model_answers
 from dashboard.server.api_queries import ID_PATTERN, PREFIX, BadQuery, Endpoint, Query, openapi, read_query
 from dashboard.server.conditional_answers import respond
+from dashboard.server.connection_bound import SEND_SECONDS
 from dashboard.server.handler_context import SITE, Site, problem
 from dashboard.server.metrics import CONTENT_TYPE, metrics_text
 
 MAX_DOWNLOADS: Final = 8
 """Proofs and exports under way; each reads the file page by page as fast as its reader takes it."""
-MAX_DOWNLOADS_EACH: Final = 2
-"""Of them, for one address."""
-SEND_SECONDS: Final = 30.0
-"""A reader that takes nothing for this long is gone."""
 RECENT_ROUNDS: Final = 20
 PROOF_LINES: Final = 100
 """Sent at a time."""
@@ -224,28 +221,29 @@ async def _metrics(request: web.Request) -> web.Response:
 
 async def _download(request: web.Request, chunks: AsyncIterator[bytes], name: str) -> web.StreamResponse:
     site = request.app[SITE]
-    client = site.doors.client_of(request)
-    if site.downloads.total() >= MAX_DOWNLOADS or (client and site.downloads[client] >= MAX_DOWNLOADS_EACH):
-        detail = f"{site.downloads.total()} downloads are under way, {site.downloads[client]} of them yours"
-        return problem(request, 503, "Busy", f"{detail}; try again in a minute")
+    if site.num_downloads >= MAX_DOWNLOADS:
+        detail = f"{site.num_downloads} downloads are under way; try again in a minute"
+        return problem(request, 503, "Busy", detail)
     headers = cors(site) | {
         "Content-Type": "application/jsonl",
         "Content-Disposition": f'attachment; filename="{name}"',
         "Cache-Control": "no-store",
     }
     response = web.StreamResponse(headers=headers)
+    site.num_downloads += 1
     try:
-        with site.downloading(client):
-            async for chunk in chunks:
-                if not response.prepared:
-                    await response.prepare(request)
-                async with asyncio.timeout(SEND_SECONDS):
-                    await response.write(chunk)
-                if site.live.is_closed:
-                    break
+        async for chunk in chunks:
+            if not response.prepared:
+                await response.prepare(request)
+            async with asyncio.timeout(SEND_SECONDS):
+                await response.write(chunk)
+            if site.live.is_closed:
+                break
     except (ConnectionResetError, TimeoutError):
         log.debug("a reader went away")
         request.protocol.force_close()
+    finally:
+        site.num_downloads -= 1
     return response
 
 

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -20,7 +19,7 @@ from dashboard.page.page import Frame, render_missing
 from dashboard.page_access import PageAccess
 from dashboard.server.api_queries import Problem
 from dashboard.server.conditional_answers import Body, encoded
-from dashboard.server.connection_limits import Doors, own_limits
+from dashboard.server.connection_bound import ConnectionBound, own_bound
 from dashboard.server.live_updates import Live
 from dashboard.share.card_cache import CardCache
 from dht.ground.bounded_dictionary import Newest
@@ -37,7 +36,7 @@ class Site:
 
     Attributes:
         clock: unix seconds.
-        doors: who may ask how much.
+        bound: of the connections to the server; one for all of its runs.
         access: who may read; None: everybody.
         base: of the addresses of this run's pages, such as ``/r/RUN``; empty where it is the only one.
         proof_line: a stored signed commit as a line of a proof.
@@ -48,15 +47,15 @@ class Site:
     history: History
     reader: HistoryReader
     clock: Callable[[], float] = time.time
-    doors: Doors = field(default_factory=lambda: Doors(own_limits(), time.monotonic))
+    bound: ConnectionBound = field(default_factory=own_bound)
     access: PageAccess | None = None
     proof_line: Callable[[bytes], str] = bytes.hex
     page_address: str = ""
     assets: Assets = field(default_factory=load_assets)
     card_cache: CardCache = field(default_factory=lambda: CardCache(time.monotonic))
     base: str = ""
-    downloads: Counter[str] = field(default_factory=Counter)
-    """Under way, by who asked."""
+    num_downloads: int = 0
+    """Of proofs and exports, under way."""
     num_requests: Counter[str] = field(default_factory=Counter)
     """Answers by class of status: ``2xx`` and so on."""
     _bodies: Newest[str, Body] = field(default_factory=lambda: Newest(MAX_ANSWERS))
@@ -70,17 +69,6 @@ class Site:
                 published = self.live.num_published
                 found = self._bodies[key] = encoded(await make(), published)
             return found
-
-    @contextlib.contextmanager
-    def downloading(self, client: str) -> Iterator[None]:
-        """While `client` downloads a proof or an export."""
-        self.downloads[client] += 1
-        try:
-            yield
-        finally:
-            self.downloads[client] -= 1
-            if not self.downloads[client]:
-                del self.downloads[client]
 
     @property
     def frame(self) -> Frame:

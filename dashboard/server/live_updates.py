@@ -12,14 +12,12 @@ import json
 from collections import deque
 from collections.abc import Collection
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import Final
 
 from dashboard.history.thinned_curves import columns_of
 from dashboard.history_facts import HistoryPoint, HistoryView
 from dashboard.observe.dashboard_state import DashboardState
 from dashboard.page.page import TABS, WALL, render_sections, rooted
-from dashboard.server.shared_compression import packed
 
 RETRY_MILLISECONDS: Final = 1000
 """Browsers wait three seconds by default before they connect again."""
@@ -31,7 +29,7 @@ sections of 300 people take half a megabyte, and anybody may say that they have 
 LARGE: Final = ("timeline", "strip", "rounds", "peers")
 """Sections of tens of kilobytes of which something changes in every look."""
 LARGE_SECONDS: Final = 15.0
-"""Between two of their changes: under three megabytes an hour for a viewer of the engine room of 300 people
+"""Between two of their changes, which keeps the engine room of 300 people small
 (`python -m benchmarks.bench_dashboard bytes`)."""
 STEADY_SECONDS: Final = 60.0
 """A curve that does not move gets a point so often."""
@@ -46,10 +44,6 @@ class _Section:
     changed_in: int
     event: bytes
     changed_at: float
-
-    @cached_property
-    def packed(self) -> bytes:
-        return packed(self.event)
 
 
 class Live:
@@ -70,7 +64,7 @@ class Live:
         self._base = base
         self._sections: dict[str, _Section] = {}
         self._points: deque[tuple[int, HistoryPoint]] = deque(maxlen=MAX_POINTS_KEPT)
-        self._events: dict[tuple[int, str, bool], tuple[bytes, bytes]] = {}
+        self._events: dict[tuple[int, str, bool], bytes] = {}
         self._missed: frozenset[str] = frozenset()
         self._changed = asyncio.Event()
         self.publish(state, history)
@@ -114,9 +108,8 @@ class Live:
             return 0
         return min(int(version), self.version)
 
-    def since(self, version: int, tab: str = "", *, is_whole: bool = False) -> tuple[bytes, bytes]:
-        """Events for all that changed after `version`, and the same as a piece of a gzip stream
-        (`shared_compression.py`); both empty when nothing did.
+    def since(self, version: int, tab: str = "", *, is_whole: bool = False) -> bytes:
+        """Returns the events for all that changed after `version`; empty when nothing did.
 
         Args:
             tab: of `TABS`, or ``wall``: only what is to be seen there; empty, or none of them: everything.
@@ -134,8 +127,7 @@ class Live:
             newer.sort(key=lambda section: section.changed_in)
             # The last event's id is what a viewer comes back with, so it has to be the newest.
             points = self._points_event(version)
-            events = b"".join((*(section.event for section in newer), points))
-            found = events, b"".join((*(section.packed for section in newer), packed(points)))
+            found = b"".join((*(section.event for section in newer), points))
             if len(self._events) < MAX_KEPT:
                 self._events[key] = found
         return found

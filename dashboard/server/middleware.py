@@ -1,4 +1,4 @@
-"""Around every handler: who may read, security headers, and faults as answers (401, 429, 503 and others)."""
+"""Around every handler: who may read, security headers, and faults as answers (401, 503 and others)."""
 
 from __future__ import annotations
 
@@ -38,27 +38,6 @@ async def guarded(
     request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]], site: Site
 ) -> web.StreamResponse:
     """The same for a page of `site`."""
-    if _path(request, site) in OPEN_PATHS:
-        # Without a limit: a flood restarts no page, and the answer costs no more than a refusal.
-        return await _answered(request, handler, site)
-    try:
-        if site.doors.begin(request):
-            return await _answered(request, handler, site)
-        detail = "too many requests from your address; events/stream tells what changes without asking again"
-        response = problem(request, 429, "Too Many Requests", detail)
-        response.headers["Retry-After"] = "10"
-        # What it has sent behind this one already is not even read.
-        response.force_close()
-        response.headers.update(SECURITY_HEADERS)
-        site.num_requests["4xx"] += 1
-        return response
-    finally:
-        site.doors.end(request)
-
-
-async def _answered(
-    request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]], site: Site
-) -> web.StreamResponse:
     response = _admitted(request, site)
     if response is None:
         try:

@@ -24,7 +24,7 @@ def make_index(apps: Sequence[web.Application], missing: Mapping[str, str]) -> w
         missing: by run id, why a run cannot be shown.
     """
     root = web.Application(middlewares=[_guard], client_max_size=1024)
-    # Doors and access are one for all runs.
+    # Bound and access are one for all runs.
     root[SITE] = apps[0][SITE]
     root[SITES] = tuple(app[SITE] for app in apps)
     root[MISSING] = tuple(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 import re
 from collections.abc import Sequence
 from functools import partial
@@ -98,14 +97,6 @@ def dashboard(
         ),
     ] = None,
     no_join_address: Annotated[bool, typer.Option("--no-join-address", help="Show no address.")] = False,
-    proxy: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--proxy",
-            metavar="ADDRESS",
-            help="A reverse proxy in front of the page, or a network of them; limits then count those it names.",
-        ),
-    ] = None,
     install: Annotated[
         str | None,
         typer.Option(
@@ -182,7 +173,6 @@ def dashboard(
     _check_host(host)
     its_address, its_install = _address(page_address), _line_of(install)
     its_samples = sample_plan(samples_every, prompt or (), base)
-    proxies = tuple(_network(address) for address in proxy or ())
     several = None if runs is None else read_run_list(runs)
     named = named_run(run, run_id, peers)
     one = None if several is not None else checked_target(named.run_id, named.peers, invite, None, named.end)
@@ -216,7 +206,6 @@ def dashboard(
             join_addresses=tuple(addresses),
             shows_seeds=not no_join_address,
             backend=backend,
-            proxies=proxies,
             install=its_install,
             samples=samples,
             evaluations=evaluations,
@@ -278,15 +267,6 @@ def _address(text: str) -> str:
         return checked_address(text) if text else ""
     except ValueError as error:
         raise UsageFault(f"--page-address {text[:80]!r} is no address of a page; {error}") from error
-
-
-def _network(text: str) -> ipaddress.IPv4Network | ipaddress.IPv6Network:
-    try:
-        return ipaddress.ip_network(text, strict=False)
-    except ValueError as error:
-        raise UsageFault(
-            f"--proxy {text!r} is no address; expected one like 127.0.0.1, ::1 or 10.0.0.0/8; give that of the proxy"
-        ) from error
 
 
 def _check_history(run_id: str, asked: Path | None) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import re
-import time
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
@@ -17,7 +16,7 @@ from aiohttp.test_utils import TestClient, TestServer
 from dashboard.page.assets import load_assets
 from dashboard.page.page import Frame, rooted
 from dashboard.page_access import PageAccess
-from dashboard.server.connection_limits import DoorLimits, Doors
+from dashboard.server.connection_bound import ConnectionBound
 from dashboard.server.live_updates import Live
 from dashboard.several_runs.cards import RunCard, render_index, run_path
 from dashboard.several_runs.index import make_index
@@ -51,14 +50,14 @@ def in_index(
 
 
 def test_streams_are_counted_over_all_runs() -> None:
-    """Counted for each run, those of four addresses would take every connection, and nobody else got a page."""
+    """Counted for each run, streams would take every connection, and no other visitor got a page."""
 
     async def check(client: Client, lives: list[Live]) -> None:
         paths = [f"{run_path(run_id)}/events/stream" for run_id in (RUN_ID, OTHER)]
         async with client.get(paths[0]) as first, client.get(paths[1]) as second:
             assert (first.status, second.status) == (200, 503)
 
-    in_index(check, doors=Doors(DoorLimits(num_connections=8, num_per_address=6), time.monotonic))
+    in_index(check, bound=ConnectionBound(2))
 
 
 def test_each_run_has_a_card_and_pages_of_its_own() -> None:

@@ -1,0 +1,76 @@
+"""The bound of the server: how many connections it holds, and how many of them may be event streams.
+
+Each connection costs a descriptor, and history, swarm and files need some as well. Bounds for each address, and for
+slow requests, are the work of the reverse proxy in front of a public page (`docs/organiser/nginx.conf`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import resource
+import socket
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final, cast
+
+from aiohttp import web
+
+MAX_RESERVED: Final = 256
+"""Descriptors that stay for the history, the network to the swarm (`dht.pylibp2p.connections.MAX_CONNECTIONS`) and
+files; of small limits half."""
+MAX_CONNECTIONS: Final = 4096
+SEND_SECONDS: Final = 30.0
+"""A reader that takes nothing for this long is cut off."""
+
+log = logging.getLogger("dashboard.http")
+
+
+@dataclass
+class ConnectionBound:
+    """Counts connections and event streams of all runs that are shown."""
+
+    num_connections: int
+    """That may be open at the same time."""
+    num_streams: int = 0
+    """That are open."""
+
+    @property
+    def max_streams(self) -> int:
+        """Fewer than connections, so that the page itself stays reachable when all streams are taken."""
+        return self.num_connections * 3 // 4
+
+    def protocols(self, server: web.Server) -> Callable[[], asyncio.Protocol]:
+        """Returns a factory of protocols: those of `server` while there is room, else some that close at once."""
+        return lambda: server() if len(server.connections) < self.num_connections else _Full(self.num_connections)
+
+
+def bound_for(max_descriptors: int) -> ConnectionBound:
+    """Returns the bound for a process that may have so many files open."""
+    reserved = min(MAX_RESERVED, max_descriptors // 2)
+    return ConnectionBound(max(8, min(MAX_CONNECTIONS, max_descriptors - reserved)))
+
+
+def own_bound() -> ConnectionBound:
+    """Returns the bound for this process."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return bound_for(MAX_CONNECTIONS * 2 if soft == resource.RLIM_INFINITY else soft)
+
+
+def cut_off_stalled(listener: asyncio.Server, seconds: float) -> None:
+    """Lets the kernel close what `listener` accepts when the other side takes nothing of an answer for `seconds`."""
+    # Linux alone has it; elsewhere such connections count against the bound until they end.
+    if hasattr(socket, "TCP_USER_TIMEOUT"):
+        for listening in listener.sockets:
+            listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(1000 * seconds))
+
+
+class _Full(asyncio.Protocol):
+    """Closes its connection, since there are as many as there may be."""
+
+    def __init__(self, num_connections: int) -> None:
+        self._num_connections = num_connections
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        log.warning("all %d connections are taken; new ones are closed", self._num_connections)
+        cast(asyncio.Transport, transport).abort()
