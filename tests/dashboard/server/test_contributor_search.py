@@ -20,7 +20,7 @@ IDS = [named(number) for number in range(3)]
 
 def person(number: int, name: str, **changes: object) -> ContributorRow:
     machine = MachineRow(f"machine {number}", f"GPU {number}", "here", 1, 1, NOW, NOW, 0.0)
-    row = ContributorRow(IDS[number], name, "", 1, 1, 0.1, 1, 0, NOW, NOW, True, 1, (machine,))
+    row = ContributorRow(IDS[number], name, "", 1, 1, 0.1, 1, 0, NOW, NOW, True, (machine,))
     return replace(row, **changes)  # type: ignore[arg-type]
 
 

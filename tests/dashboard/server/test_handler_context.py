@@ -205,19 +205,6 @@ def test_shutdown_does_not_wait_for_open_streams() -> None:
     assert asyncio.run(check()) < 1.0
 
 
-def test_too_many_viewers_are_told_to_come_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def check() -> None:
-        async with site(empty_state()) as (_, client):
-            monkeypatch.setattr("dashboard.server.live_stream.MAX_VIEWERS", 1)
-            first = await client.get("/events")
-            await next_event(first)
-            assert (await client.get("/events")).status == 503
-            assert (await client.get("/")).status == 200
-            first.close()
-
-    asyncio.run(check())
-
-
 def test_a_taken_port_is_one_sentence_and_exit_code_2() -> None:
     async def check(port: int) -> None:
         async with in_memory(empty_state()) as (_, app):
