@@ -56,7 +56,7 @@ def weigh(root: Path) -> dict[str, int]:
         "flags": flags(root / "docs" / "reference" / "cli.md"),
         "test lines": sum(text.count("\n") for text in tests),
         "words of Markdown without the log": sum(len(path.read_text(encoding="utf-8").split()) for path in documents),
-        "files with held_out_loss": sum(bool(re.search(r"\bheld_out_loss\b", text)) for text in pages),
+        "files with validation_loss": sum(bool(re.search(r"\bvalidation_loss\b", text)) for text in pages),
     }
 
 

@@ -139,7 +139,7 @@ class HistoryPoint:
     tokens: int
     """Committed so far."""
     rounds: int
-    held_out_loss: float | None
+    validation_loss: float | None
     train_loss: float | None
     num_trainers: int
     num_peers: int
@@ -293,7 +293,7 @@ class ModelSample:
     """The rounds in them: the sum of all fragments' versions."""
     tokens: int
     """Committed into them."""
-    held_out_loss: float | None
+    validation_loss: float | None
     """The newest that was known then, in the unit of the run's losses."""
     texts: tuple[WrittenText, ...]
 
@@ -356,7 +356,7 @@ class HistoryView:
     """Peers that no commit lists: they say that they are there, and have no row in `contributors`."""
     points: tuple[HistoryPoint, ...] = ()
     """Oldest first, thinned to about a thousand over the whole history."""
-    first_held_out: tuple[float, int] | None = None
+    first_validation: tuple[float, int] | None = None
     """The first loss that was seen, and after how many tokens; `points` lose it as they are thinned."""
     marks: tuple[ChartMark, ...] = ()
     rounds: tuple[RoundFacts, ...] = ()

@@ -35,13 +35,13 @@ run_id = (
 
 
 @torch.no_grad()
-def held_out_loss() -> float:
+def validation_loss() -> float:
     return nn.functional.cross_entropy(model(images[held_out]), labels[held_out]).item()
 
 
 with murmuration.join(run_id, module=model, optimizer=optimizer, peers=flags.peers, data_dir=folder) as swarm:
     print("others join with: --run-id", run_id, "--peers", *swarm.addresses, flush=True)
-    print("on joining: held-out loss of the anchor", swarm.evaluate(held_out_loss), flush=True)
+    print("on joining: validation loss of the anchor", swarm.evaluate(validation_loss), flush=True)
     for indices in swarm.samples(batch_size=32, num_samples=held_out.start, max_steps=flags.steps):
         loss = nn.functional.cross_entropy(model(images[indices]), labels[indices])
         optimizer.zero_grad()
@@ -49,4 +49,6 @@ with murmuration.join(run_id, module=model, optimizer=optimizer, peers=flags.pee
         swarm.report(loss.item())
         optimizer.step()
         if swarm.inner_steps % 100 == 0:
-            print(f"step {swarm.inner_steps}: held-out loss of the anchor", swarm.evaluate(held_out_loss), flush=True)
+            print(
+                f"step {swarm.inner_steps}: validation loss of the anchor", swarm.evaluate(validation_loss), flush=True
+            )

@@ -5,7 +5,7 @@
 
 An arm is a list of KEY=VALUE of `arms.Arm` over `--base`; values with `/` between them make one arm each, in every
 combination. All arms of one command see the same number of tokens. Arms with the same seed and number of peers start
-from the same parameters and read the same text. The held-out loss is that of the anchor (data_parallel: of the
+from the same parameters and read the same text. The validation loss is that of the anchor (data_parallel: of the
 parameters) after everything was committed. Progress goes to stderr, the table to stdout.
 """
 
@@ -110,7 +110,7 @@ def summary(arm: Arm, base: Arm, seeds: Sequence[int], outcomes: Sequence[Outcom
 
 def options_of(arguments: Sequence[str] | None) -> tuple[argparse.Namespace, Arm, list[Arm]]:
     """Parsed and checked: options, the base arm, all arms."""
-    parser = argparse.ArgumentParser(description="Held-out loss of ways of averaging, at equal tokens.")
+    parser = argparse.ArgumentParser(description="Validation loss of ways of averaging, at equal tokens.")
     parser.add_argument("--arm", action="append", default=[], help="KEY=VALUE[/VALUE...],... ; may be repeated")
     parser.add_argument("--base", default="", help="KEY=VALUE,... that all arms share")
     parser.add_argument("--rounds", type=int, default=40, help="length of the run: rounds of the base's sync_every")

@@ -167,12 +167,12 @@ class Outcome:
     """One run of one arm.
 
     Attributes:
-        curve: (inner step, held-out loss of the anchor in nats per token); the last one after everything was committed.
-        live_loss: held-out loss of the first replica's live parameters at the end, before that.
+        curve: (inner step, validation loss of the anchor in nats per token); the last one after all was committed.
+        live_loss: validation loss of the first replica's live parameters at the end, before that.
         diverged_at: inner step at which work was no longer finite; the loss is then NaN.
         bytes_per_peer: encoded contributions sent by one peer.
         projection: mean over commits and peers of <g, D_i> / <D_i, D_i>, g the committed mean.
-        averaged_loss: held-out loss of the mean of the anchors (data_parallel: parameters) at every `sync_every`
+        averaged_loss: validation loss of the mean of the anchors (data_parallel: parameters) at every `sync_every`
             steps of the last quarter of the run.
         num_refused: contributions that were left out through their senders' fault.
     """
@@ -188,7 +188,7 @@ class Outcome:
 
     @property
     def loss(self) -> float:
-        """Held-out loss at the end, NaN when the run diverged."""
+        """Validation loss at the end, NaN when the run diverged."""
         return float("nan") if self.diverged_at is not None else self.curve[-1][1]
 
 

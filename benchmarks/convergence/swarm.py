@@ -30,7 +30,7 @@ from averaging.outer.shard_mean import reduce_shard
 from benchmarks.convergence.arms import DATA_PARALLEL, Arm, Outcome, Task
 from benchmarks.convergence.liars import lie_of
 from benchmarks.convergence.replica import Replica, Replicas
-from peer.trainer.model.evaluation import held_out_loss
+from peer.trainer.model.evaluation import validation_loss
 from peer.trainer.model.gpt import GPT
 
 AVERAGED_SHARE = 0.25
@@ -158,7 +158,7 @@ class Swarm:
                 self._commit(lane)
 
     def anchor_loss(self) -> float:
-        """Held-out loss of the anchors, which are the same at every replica."""
+        """Validation loss of the anchors, which are the same at every replica."""
         return _loss_of(self.task, self.replicas[0], self._anchors())
 
     # ------------------------------------------------------------------------------------------------------ inside
@@ -317,4 +317,4 @@ def _loss_of(task: Task, replica: Replica, parameters: Tensor) -> float:
 
 def _loss(task: Task, model: nn.Module) -> float:
     assert isinstance(model, GPT)
-    return held_out_loss(model, task.corpus, task.evaluation_batches, task.training.batch_size)
+    return validation_loss(model, task.corpus, task.evaluation_batches, task.training.batch_size)

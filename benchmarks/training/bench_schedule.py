@@ -3,7 +3,7 @@
     python -m benchmarks.training.bench_schedule [--steps 400] [--seeds 0,1,2] [--figure rates.svg] [--json]
 
 One peer trains a model of two layers of width 64 along a cosine. When 95 % of it are over, a second one joins, which
-has the anchors and a new optimizer. The held-out loss of the anchors is measured from there on, for 40 % of the
+has the anchors and a new optimizer. The validation loss of the anchors is measured from there on, for 40 % of the
 cosine's steps. Arms: nobody joins; the rate follows the run's clock (`training.schedule`); it follows each peer's own
 steps (`training.total_steps`). The combination is the mean. `--figure` draws the rates of six peers instead.
 """

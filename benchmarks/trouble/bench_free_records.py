@@ -10,7 +10,7 @@ random numbers: by as much as the two controls differ, a seed says nothing. `--n
 without faults, which takes several times as long and also gives losses.
 
 Printed for each seed: rounds with honest work a minute in both, and how often an honest member applied a round in which
-only liars were. With `--nodes` also the held-out loss of attack and control, the highest of the second half.
+only liars were. With `--nodes` also the validation loss of attack and control, the highest of the second half.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@
 
 12 honest peers train the built-in GPT on a made-up language, with 4 hostile ones beside them, and without. Each
 simulation is a process of its own; its peak of memory is that of the process, all 16 peers together. Two figures are
-compared at equal tokens of the honest peers. One is the held-out loss of the anchors at the end, with that of the run
+compared at equal tokens of the honest peers. One is the validation loss of the anchors at the end, with that of the run
 without hostile peers. The other is how many rounds with work of an honest peer were committed. `--sybils N` splits the
 4 into N identities of the same speed together.
 """

@@ -1,4 +1,4 @@
-"""Three real peers beside a host that publishes right records of many keys: rounds, held-out loss, lone commits.
+"""Three real peers beside a host that publishes right records of many keys: rounds, validation loss, lone commits.
 
     python -m benchmarks.trouble.bench_record_keys [--keys 100] [--senders 0] [--seconds 60]
 
@@ -6,7 +6,7 @@ Three `peer join` with network process and daemon each, on loopback, mode carry,
 else happens for `--seconds`; then a process with one daemon publishes a record for each of `--keys` keys every 40 s and
 answers nobody. `--senders` of the keys have a daemon each as well, and send a commit of themselves alone, with a step
 back, for each new version. Printed are rounds with honest work in each window of 15 s, before and beside the records;
-the held-out loss at the end of both; and commits without an honest contributor that honest peers applied.
+the validation loss at the end of both; and commits without an honest contributor that honest peers applied.
 """
 
 from __future__ import annotations
@@ -133,7 +133,7 @@ async def measure(peers: Sequence[PeerProcess], seconds: float) -> None:
         await asyncio.sleep(WINDOW_SECONDS)
         seen = [rounds_in(peer, mark, honest) for peer, mark in zip(peers, marks, strict=True)]
         losses = [
-            [event.fact.held_out_loss for event in peer.events() if isinstance(event.fact, Evaluated)][-1:]
+            [event.fact.validation_loss for event in peer.events() if isinstance(event.fact, Evaluated)][-1:]
             for peer in peers
         ]
         print(

@@ -126,11 +126,11 @@ class History:
         self._state: DashboardState | None = None
         self._view: HistoryView | None = None
         self.trend.start_from(loaded.points, loaded.conditions)
-        loss = _real(loaded.meta.get("first_held_out_loss"), None)
-        tokens = _real(loaded.meta.get("first_held_out_tokens"), 0.0)
-        self._first_held_out = None if loss is None or tokens is None else (loss, int(tokens))
+        loss = _real(loaded.meta.get("first_validation_loss"), None)
+        tokens = _real(loaded.meta.get("first_validation_tokens"), 0.0)
+        self._first_validation = None if loss is None or tokens is None else (loss, int(tokens))
         for point in loaded.points:
-            self._note_first_held_out(point)
+            self._note_first_validation(point)
         if loaded.skipped:
             tables = ", ".join(f"{count} of {table}" for table, count in sorted(loaded.skipped.items()))
             warn(f"{path}: rows that cannot be read are passed over ({tables}); the rest of the history is used.")
@@ -170,16 +170,16 @@ class History:
             self._revision = state.run.revision
         if not state.problem:
             self._batch.looks.append(self.trend.points[-1])
-            self._note_first_held_out(self.trend.points[-1])
+            self._note_first_validation(self.trend.points[-1])
         if self._last_look_at is not None:
             self._batch.meta["last_look_at"] = self._last_look_at
         self._state, self._view = state, None
 
-    def _note_first_held_out(self, point: HistoryPoint) -> None:
-        if self._first_held_out is None and point.held_out_loss is not None:
-            self._first_held_out = point.held_out_loss, point.tokens
-            self._batch.meta["first_held_out_loss"] = point.held_out_loss
-            self._batch.meta["first_held_out_tokens"] = float(point.tokens)
+    def _note_first_validation(self, point: HistoryPoint) -> None:
+        if self._first_validation is None and point.validation_loss is not None:
+            self._first_validation = point.validation_loss, point.tokens
+            self._batch.meta["first_validation_loss"] = point.validation_loss
+            self._batch.meta["first_validation_tokens"] = float(point.tokens)
 
     def add_commit(self, raw: bytes, credit: CommitCredit, now: float, *, is_recent: bool = True) -> Outcome:
         """Count a checked commit; `raw` is kept as the proof.
@@ -329,7 +329,7 @@ class History:
             contributors=with_rare_countries_withheld(rows),
             num_unverified=num_unverified + (self._state.num_unlisted if self._state is not None else 0),
             points=thinned(self.trend.points, MAX_POINTS),
-            first_held_out=self._first_held_out,
+            first_validation=self._first_validation,
             marks=tuple(self._marks),
             rounds=tuple(self._newest_rounds()),
             fragments=self.trend.fragments,

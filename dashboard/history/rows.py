@@ -123,7 +123,7 @@ def point_row(point: HistoryPoint) -> tuple[float, str]:
     values = (
         point.tokens,
         point.rounds,
-        _short(point.held_out_loss),
+        _short(point.validation_loss),
         _short(point.train_loss),
         point.num_trainers,
         point.num_peers,
@@ -139,11 +139,11 @@ def point_of_row(at: float, text: str) -> HistoryPoint:
     values = json.loads(text)
     if type(values) is not list or len(values) != 9:
         raise ValueError(f"{text!r:.60}; expected nine values")
-    tokens, rounds, held_out_loss, train_loss, num_trainers, num_peers, *rates = values
+    tokens, rounds, validation_loss, train_loss, num_trainers, num_peers, *rates = values
     if not type(tokens) is type(rounds) is type(num_trainers) is type(num_peers) is int:
         raise ValueError(f"{text!r:.60}; expected whole numbers")
     # Of anything but numbers there is no sum.
-    if not math.isfinite(sum(rates) + sum(loss for loss in (held_out_loss, train_loss) if loss is not None)):
+    if not math.isfinite(sum(rates) + sum(loss for loss in (validation_loss, train_loss) if loss is not None)):
         raise ValueError(f"{text!r:.60}; expected finite numbers")
     return HistoryPoint(_real(at), *values)
 
@@ -335,7 +335,7 @@ def machine_of_row(num: Any, peer_id: Any, *facts: Any) -> tuple[int, MachineTot
 def sample_row(sample: ModelSample) -> tuple[float, str]:
     """Its time, and the rest as JSON."""
     texts = [(one.prompt, one.text) for one in sample.texts]
-    return sample.at, json.dumps((sample.version, sample.tokens, _short(sample.held_out_loss), texts))
+    return sample.at, json.dumps((sample.version, sample.tokens, _short(sample.validation_loss), texts))
 
 
 def sample_of_row(at: Any, text: Any) -> ModelSample:

@@ -62,7 +62,7 @@ def mean_point(points: Sequence[HistoryPoint]) -> HistoryPoint:
     return replace(
         last,
         # One that somebody measured: a mean of two versions is the loss of neither.
-        held_out_loss=next((loss for point in reversed(points) if (loss := point.held_out_loss) is not None), None),
+        validation_loss=next((loss for point in reversed(points) if (loss := point.validation_loss) is not None), None),
         train_loss=mean([point.train_loss for point in points]),
         num_trainers=round(sum(point.num_trainers for point in points) / count),
         num_peers=round(sum(point.num_peers for point in points) / count),

@@ -93,7 +93,7 @@ class Trend:
             at=state.now,
             tokens=state.committed_tokens if last is None else last.tokens,
             rounds=max(state.num_rounds, num_rounds, 0 if last is None else last.rounds),
-            held_out_loss=state.held_out_loss if last is None else last.held_out_loss,
+            validation_loss=state.validation_loss if last is None else last.validation_loss,
             train_loss=state.train_loss,
             num_trainers=len(state.trainers),
             num_peers=len(state.here),

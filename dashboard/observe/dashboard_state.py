@@ -29,8 +29,8 @@ MAX_FRAGMENTS_SHOWN: Final = 256
 
 
 @dataclass(frozen=True, slots=True)
-class HeldOut:
-    """A held-out loss that a peer measured: the one of the newest version."""
+class Validation:
+    """A validation loss that a peer measured: the one of the newest version."""
 
     loss: float
     """Nats per token."""
@@ -84,7 +84,7 @@ class DashboardState:
     """The run's clock as `standing` has it, as in the panels and `peer status`."""
     heard_at: float | None = None
     """When the newest record was first seen here."""
-    held_out: HeldOut | None = None
+    validation: Validation | None = None
     """The newest that was measured, also when the peer that measured it has gone."""
     last_train_loss: float | None = None
     """Of the last look in which somebody trained; see `train_loss`."""
@@ -154,9 +154,9 @@ class DashboardState:
         return sum(row.version for row in self.fragments)
 
     @property
-    def held_out_loss(self) -> float | None:
-        """`held_out.loss`."""
-        return self.held_out.loss if self.held_out is not None else None
+    def validation_loss(self) -> float | None:
+        """`validation.loss`."""
+        return self.validation.loss if self.validation is not None else None
 
     @property
     def train_loss(self) -> float | None:
@@ -199,14 +199,16 @@ def fold(state: DashboardState, look: Look) -> DashboardState:
     has_moved = after.num_rounds > state.num_rounds or (bool(after.trainers) and not state.trainers)
     after = replace(
         after,
-        held_out=_newest_held_out(state.held_out, standing.held_out, after.num_rounds, look.now),
+        validation=_newest_validation(state.validation, standing.validation, after.num_rounds, look.now),
         last_train_loss=state.last_train_loss if after.train_loss is None else after.train_loss,
         moved_at=look.now if has_moved else state.moved_at,
     )
     return _with_rounds(after, state, look)
 
 
-def _newest_held_out(known: HeldOut | None, told: MeasuredLoss | None, num_versions: int, now: float) -> HeldOut | None:
+def _newest_validation(
+    known: Validation | None, told: MeasuredLoss | None, num_versions: int, now: float
+) -> Validation | None:
     """The newer of what is known and what the members tell.
 
     Args:
@@ -218,7 +220,7 @@ def _newest_held_out(known: HeldOut | None, told: MeasuredLoss | None, num_versi
         return known
     if known is not None and (known.version, known.loss) == (told.version, told.loss):
         return known
-    return HeldOut(told.loss, told.version, now)
+    return Validation(told.loss, told.version, now)
 
 
 def fragment_rows(records: Sequence[PeerRecord], standing: RunStanding) -> tuple[FragmentRow, ...]:

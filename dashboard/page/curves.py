@@ -17,7 +17,7 @@ MAX_PLAUSIBLE_LOSS: Final = 100.0
 _Columns = Mapping[str, tuple[str, Callable[[Any], str]]]
 """(field of a point, its value as text) by label."""
 _LOSSES: Final[_Columns] = {
-    "held-out loss": ("held_out_loss", loss_text),
+    "validation loss": ("validation_loss", loss_text),
     "training loss": ("train_loss", loss_text),
 }
 _SWARM: Final[_Columns] = {"training": ("num_trainers", count_text), "all machines": ("num_peers", count_text)}
@@ -45,7 +45,7 @@ NO_CURVE: Final = Curve("", (), ())
 def curves(history: HistoryView, counted: str = "tokens") -> dict[str, Curve]:
     """`losses`, `swarm` and `lines`, as of this history."""
     points = history.points
-    has_losses = any(_is_plausible(loss) for point in points for loss in (point.held_out_loss, point.train_loss))
+    has_losses = any(_is_plausible(loss) for point in points for loss in (point.validation_loss, point.train_loss))
     has_tokens = bool(points) and points[-1].tokens > points[0].tokens
     has_peers = any(point.num_peers for point in points)
     has_lines = any(point.upload_bits_per_second > 0 for point in points)

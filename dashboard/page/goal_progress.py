@@ -48,8 +48,8 @@ def progress_of(state: DashboardState, history: HistoryView, tokens: int) -> Goa
         share = 1.0 if goal.until <= begin_at else (state.now - begin_at) / (goal.until - begin_at)
         return GoalProgress("until", goal.until, state.now, min(1.0, max(0.0, share)), goal.until, goal.until)
     if goal.loss is not None:
-        measured = [point.held_out_loss for point in history.points if point.held_out_loss is not None]
-        value = state.held_out_loss if state.held_out_loss is not None else next(reversed(measured), None)
+        measured = [point.validation_loss for point in history.points if point.validation_loss is not None]
+        value = state.validation_loss if state.validation_loss is not None else next(reversed(measured), None)
         first = measured[0] if measured else value
         if value is None or first is None:
             return GoalProgress("loss", goal.loss, None, 0.0)

@@ -19,10 +19,10 @@ class RunResult:
 
     tokens: int
     num_rounds: int
-    held_out_loss: float | None
-    held_out_at: float | None
+    validation_loss: float | None
+    validation_at: float | None
     """When it was first seen, unix seconds."""
-    first_held_out_loss: float | None
+    first_validation_loss: float | None
     """As this page saw it first, early in the run, if it was higher; the run may have begun higher still."""
     train_loss: float | None
     num_people: int
@@ -34,15 +34,15 @@ class RunResult:
 def result_of(state: DashboardState, history: HistoryView) -> RunResult:
     """The state's figures where it has them, else those that the history kept from before."""
     points = history.points
-    losses = [(point.held_out_loss, point.at) for point in points if point.held_out_loss is not None]
+    losses = [(point.validation_loss, point.at) for point in points if point.validation_loss is not None]
     loss = losses[-1][0] if losses else None
     # It stays in the points that follow: the first of the last that are equal says when it was measured.
     measured_at = min((at for _, at in takewhile(lambda told: told[0] == loss, reversed(losses))), default=None)
-    if state.held_out is not None:
-        loss, measured_at = state.held_out.loss, state.held_out.at
+    if state.validation is not None:
+        loss, measured_at = state.validation.loss, state.validation.at
     tokens = max(state.committed_tokens, points[-1].tokens if points else 0)
-    seen = ((point.held_out_loss, point.tokens) for point in points if point.held_out_loss is not None)
-    first, first_tokens = history.first_held_out or next(seen, (None, 0))
+    seen = ((point.validation_loss, point.tokens) for point in points if point.validation_loss is not None)
+    first, first_tokens = history.first_validation or next(seen, (None, 0))
     first = first if first_tokens <= EARLY_SHARE * tokens else None
     has_fallen = first is not None and loss is not None and loss < first
     train_loss = state.train_loss if state.train_loss is not None else state.last_train_loss
@@ -52,9 +52,9 @@ def result_of(state: DashboardState, history: HistoryView) -> RunResult:
     return RunResult(
         tokens=tokens,
         num_rounds=max(state.num_rounds, history.num_rounds, points[-1].rounds if points else 0),
-        held_out_loss=loss,
-        held_out_at=measured_at,
-        first_held_out_loss=first if has_fallen else None,
+        validation_loss=loss,
+        validation_at=measured_at,
+        first_validation_loss=first if has_fallen else None,
         train_loss=train_loss,
         num_people=sum(row.rank > 0 for row in history.contributors),
         ended_at=max(newest_rounds, default=state.heard_at),

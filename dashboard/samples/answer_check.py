@@ -8,7 +8,7 @@ from typing import Annotated, Final
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from dashboard.history_facts import ModelSample, WrittenText
-from dashboard.observe.dashboard_state import HeldOut
+from dashboard.observe.dashboard_state import Validation
 from dashboard.observe.strangers_words import label_text, without_towers
 from dashboard.samples.sample_schedule import MAX_PROMPT_LENGTH, MAX_PROMPTS
 
@@ -17,7 +17,7 @@ MAX_TEXT_LENGTH: Final = 1000
 """Characters that are shown and kept of a text."""
 MAX_TEXT_LINES: Final = 24
 MOST_ROUNDS_APART: Final = 4
-"""Of each fragment: further from the sample's versions a held-out loss says little about the text."""
+"""Of each fragment: further from the sample's versions a validation loss says little about the text."""
 MAX_NUMBER: Final = 2**53 - 1
 Count = Annotated[int, Field(ge=0, le=MAX_NUMBER)]
 
@@ -47,12 +47,12 @@ class NoSample:
     lasts: bool = False
 
 
-def read_answer(raw: bytes, at: float, held_out: HeldOut | None) -> ModelSample | NoSample:
+def read_answer(raw: bytes, at: float, validation: Validation | None) -> ModelSample | NoSample:
     """The sample that the process answered, or why there is none.
 
     Args:
         at: when it was asked.
-        held_out: the newest that the page knows. It is told beside the text only if it was measured about then.
+        validation: the newest that the page knows. It is told beside the text only if it was measured about then.
     """
     try:
         answer = _Answer.model_validate_json(raw)
@@ -68,8 +68,8 @@ def read_answer(raw: bytes, at: float, held_out: HeldOut | None) -> ModelSample 
     if not any(one.text.strip() for one in texts):
         return NoSample("the model wrote nothing that can be shown")
     version, apart = sum(answer.versions), MOST_ROUNDS_APART * len(answer.versions)
-    is_near = held_out is not None and abs(held_out.version - version) <= apart
-    return ModelSample(at, version, answer.tokens, held_out.loss if held_out and is_near else None, texts)
+    is_near = validation is not None and abs(validation.version - version) <= apart
+    return ModelSample(at, version, answer.tokens, validation.loss if validation and is_near else None, texts)
 
 
 def shown_lines(text: str, max_length: int) -> str:

@@ -50,7 +50,7 @@ async def follow_samples(
         if seen.run.manifest_hash == refused:
             continue
         try:
-            found = read_answer(await ask(order), now, state().held_out)
+            found = read_answer(await ask(order), now, state().validation)
         except NoAnswer as error:
             found = NoSample(str(error))
         if isinstance(found, ModelSample):

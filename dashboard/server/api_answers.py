@@ -85,7 +85,7 @@ class Country(Model):
 class Loss(Model):
     at: Number
     committed_tokens: int = Field(validation_alias="tokens")
-    held_out_loss: Number | None
+    validation_loss: Number | None
     train_loss: Number | None
     num_trainers: int
     tokens_per_second: Number
@@ -138,7 +138,7 @@ class Run(Answer):
     num_contributors: int
     num_unverified: int
     tokens_per_second: Number
-    held_out_loss: Number | None
+    validation_loss: Number | None
     train_loss: Number | None
     bandwidth: Bandwidth
     countries: list[Country]
@@ -187,7 +187,7 @@ class Peer(Model):
     tokens_per_second: Number
     upload_bits_per_second: Number
     train_loss: Number | None
-    held_out_loss: Number | None
+    validation_loss: Number | None
     versions: list[int]
     started_at: Number
     first_heard_at: Number
@@ -529,7 +529,7 @@ def _said(owner: ShownManifest | None, *names: str) -> dict[str, Any]:
 
 def _losses(points: Sequence[HistoryPoint]) -> Sequence[HistoryPoint]:
     """Where something changed, of points that have a loss."""
-    told = attrgetter("held_out_loss", "train_loss", "tokens", "num_trainers", "tokens_per_second")
+    told = attrgetter("validation_loss", "train_loss", "tokens", "num_trainers", "tokens_per_second")
     firsts = [(figures, next(same)) for figures, same in groupby(points, told)]
     return thinned([point for figures, point in firsts if figures[:2] != (None, None)], MAX_LOSSES)
 

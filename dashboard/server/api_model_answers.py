@@ -25,7 +25,7 @@ class WrittenSample(Model):
     at: Number
     version: int
     committed_tokens: int = Field(validation_alias="tokens")
-    held_out_loss: Number | None
+    validation_loss: Number | None
     texts: list[SampleText]
 
 

@@ -49,7 +49,7 @@ def _swarm(state: DashboardState) -> Iterator[Metric]:
     yield _gauge("tokens_per_second", "Tokens or examples: sum of what trainers report.", state.tokens_per_second)
     upload = sum(record.upload_bits_per_second for record in state.standing.electors)
     yield _gauge("line_upload_bits_per_second", "Upload of the lines, as far as peers know it.", upload)
-    for name, loss in (("held_out_loss", state.held_out_loss), ("train_loss", state.train_loss)):
+    for name, loss in (("validation_loss", state.validation_loss), ("train_loss", state.train_loss)):
         if loss is not None:
             yield _gauge(name, "Median of what peers report.", loss)
     rows = state.fragments

@@ -115,7 +115,7 @@ def _run_card(site: Site) -> Card:
     what = state.run.what if state.run is not None else ""
     people = f"by {people_text(result.num_people)}" if result.num_people else ""
     facts = " \u00b7 ".join(part for part in (people, what) if part)
-    losses = [point.held_out_loss for point in history.points if point.held_out_loss is not None]
+    losses = [point.validation_loss for point in history.points if point.validation_loss is not None]
     if len(losses) < 2:
         losses = [point.train_loss for point in history.points if point.train_loss is not None]
     return Card(name, "A run", "Trained together", f"{words_text(result.tokens)} {state.counted}", facts, losses)

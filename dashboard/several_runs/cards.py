@@ -29,7 +29,7 @@ class RunCard:
     """By its owner."""
     tokens: int = 0
     num_people: int = 0
-    held_out_loss: float | None = None
+    validation_loss: float | None = None
     loss_unit: str = ""
     counted: str = "tokens"
     share: float | None = None
@@ -56,7 +56,7 @@ def card_of(state: DashboardState, history: HistoryView) -> RunCard:
         state.run.description if state.run is not None else "",
         result.tokens,
         result.num_people,
-        result.held_out_loss,
+        result.validation_loss,
         state.run.loss_unit if state.run is not None else "",
         state.counted,
         None if progress is None else progress.share,

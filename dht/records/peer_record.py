@@ -126,9 +126,9 @@ class PeerRecord:
     upload_bits_per_second: float
     download_bits_per_second: float
     train_loss: float | None
-    held_out_loss: float | None
-    held_out_version: int
-    """Sum of the anchor versions at which `held_out_loss` was measured."""
+    validation_loss: float | None
+    validation_version: int
+    """Sum of the anchor versions at which `validation_loss` was measured."""
     versions: tuple[int, ...]
     digests: tuple[bytes, ...]
     """First 8 bytes of each fragment's anchor digest."""
@@ -160,7 +160,7 @@ _WIRE_FIELDS = tuple(field.name for field in fields(PeerRecord) if field.name !=
 """Their order is the wire format: a change of the dataclass needs another `_PEER_FORMAT`."""
 
 
-_WHOLES = ("rules", "session", "sequence", "inner_steps", "tokens", "rounds_contributed", "held_out_version")
+_WHOLES = ("rules", "session", "sequence", "inner_steps", "tokens", "rounds_contributed", "validation_version")
 
 
 _REALS = (
@@ -169,7 +169,7 @@ _REALS = (
 )
 
 
-_LOSSES = ("train_loss", "held_out_loss")
+_LOSSES = ("train_loss", "validation_loss")
 
 
 _SAID_IN_PASSING: tuple[tuple[str, Any], ...] = (("reading", b""), ("newest_round", None), ("device", ""), ("name", ""))

@@ -158,7 +158,7 @@ def evaluate(
     timeout: LookTimeout = 20.0,
     as_json: AsJson = False,
 ) -> int:
-    """Measure the held-out loss of a model, or its scores: from a folder or file, a checkpoint or a live run."""
+    """Measure the validation loss of a model, or its scores: from a folder or file, a checkpoint or a live run."""
     if tasks is not None and data is not None:
         raise UsageFault("--tasks and --data are given together; expected one: a task brings its own data.")
     if limit is not None and tasks is None:

@@ -55,7 +55,7 @@ class DataSection(Section):
         default=0.05, gt=0, le=0.5, description="share of the text that is never trained on"
     )
     evaluation_batches: int = Field(
-        default=16, ge=1, le=4096, description="batches per measurement of the held-out loss"
+        default=16, ge=1, le=4096, description="batches per measurement of the validation loss"
     )
     tokenizer: str | None = later(
         None,

@@ -242,7 +242,7 @@ class GoalSection(Section):
         description="committed by the swarm; absent: training.schedule.tokens, if that is given",
     )
     until: Moment = later(None, ge=0, le=MAX_WHOLE_NUMBER, description="unix seconds, or a TOML date with a time zone")
-    loss: float | None = later(None, gt=0, le=1000, description="held-out loss, in nats per token")
+    loss: float | None = later(None, gt=0, le=1000, description="validation loss, in nats per token")
 
     @model_validator(mode="after")
     def _check_together(self) -> Self:

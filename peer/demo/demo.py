@@ -31,7 +31,16 @@ from peer.demo.leftovers import DemoGuard, forget
 from peer.demo.measuring_messages import Words, write_anchors
 from peer.demo.progress_table import DemoView, Figures, LineView, TableView, explanations
 from peer.demo.report import print_report
-from peer.demo.summary import PeerLog, Summary, newest_held_out, num_rounds_of, read_logs, rounds_of, row_of, summarise
+from peer.demo.summary import (
+    PeerLog,
+    Summary,
+    newest_validation,
+    num_rounds_of,
+    read_logs,
+    rounds_of,
+    row_of,
+    summarise,
+)
 from peer.demo.swarm import LOOK_SECONDS, DemoPeer, DemoSwarm, hang_up_interrupts, page_port_near, undisturbed
 from peer.files.checked_folder import run_file_path
 from peer.import_path import python_command
@@ -133,7 +142,7 @@ class Demo:
             Figures(
                 rows=tuple(row_of(log, _doing(peer, log), contributors) for peer, log in pairs),
                 seconds=None if self.clock is None or self.trained_until else (self.passed(), self.clock[1]),
-                held_out=newest_held_out(logs),
+                validation=newest_validation(logs),
                 num_rounds=num_rounds,
                 rounds_since_kill=None if self.rounds_at_kill is None else num_rounds - self.rounds_at_kill,
                 page=self.swarm.page_address,

@@ -25,7 +25,7 @@ def write_anchors(folder: Path, manifest: RunManifest, anchors: Mapping[int, F32
 
 @dataclass(frozen=True, slots=True)
 class Words:
-    """Held-out loss in nats per token, and a sample: of the initial values, and of the anchors (None without them)."""
+    """Validation loss in nats per token and a sample: of the initial values and of the anchors (None without them)."""
 
     loss_first: float
     said_first: str

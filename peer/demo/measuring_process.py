@@ -25,7 +25,7 @@ from peer.export.opened_model import OpenedModel
 from peer.export.sample import written
 from peer.trainer.data.corpus import open_run_corpus
 from peer.trainer.hf.run_model import build_run_model
-from peer.trainer.model.evaluation import held_out_loss
+from peer.trainer.model.evaluation import validation_loss
 
 PROMPT = "def "
 SEED = 7
@@ -50,11 +50,11 @@ def measure(
     model = build_run_model(manifest)
     batches, size = manifest.data.evaluation_batches, manifest.training.batch_size
     with contextlib.closing(open_run_corpus(manifest, data or manifest.data.source, is_own=True)) as corpus:
-        loss_first, said_first = held_out_loss(model, corpus, batches, size), _said(model, manifest, tokenizer)
+        loss_first, said_first = validation_loss(model, corpus, batches, size), _said(model, manifest, tokenizer)
         if anchors is None:
             return Words(loss_first, said_first)
         fill_module(model, manifest, anchors)
-        loss_last, said_last = held_out_loss(model, corpus, batches, size), _said(model, manifest, tokenizer)
+        loss_last, said_last = validation_loss(model, corpus, batches, size), _said(model, manifest, tokenizer)
         return Words(loss_first, said_first, loss_last, said_last)
 
 

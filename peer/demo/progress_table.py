@@ -40,13 +40,13 @@ class Figures:
 
     Attributes:
         seconds: of the training so far, and of all of it; None: it has not begun.
-        held_out: after so many rounds the shared model had this loss; None: not measured yet.
+        validation: after so many rounds the shared model had this loss; None: not measured yet.
         rounds_since_kill: closed since a peer was killed; None: none was.
     """
 
     rows: tuple[DemoRow, ...] = ()
     seconds: tuple[float, float] | None = None
-    held_out: tuple[int, float] | None = None
+    validation: tuple[int, float] | None = None
     num_rounds: int = 0
     rounds_since_kill: int | None = None
     page: str | None = None
@@ -145,8 +145,8 @@ def progress_line(figures: Figures) -> str:
     """The figures in one line."""
     passed, length = figures.seconds or (0.0, 0.0)
     loss = "not measured yet"
-    if figures.held_out is not None:
-        loss = f"{figures.held_out[1]:.2f} after round {figures.held_out[0]}"
+    if figures.validation is not None:
+        loss = f"{figures.validation[1]:.2f} after round {figures.validation[0]}"
     steps = " ".join(f"{row.name} {row.steps} ({row.doing})" for row in figures.rows)
     return f"  {_clock(passed, length)}  steps: {steps}  rounds: {figures.num_rounds}  loss of the model: {loss}"
 
@@ -170,9 +170,9 @@ def picture(
         parts += [Text(), _table(rows, is_narrow=width < NARROW)]
         num_hidden = len(figures.rows) - len(rows)
         parts.append(Text(f"and {plural(num_hidden, 'more peer')} above them" if num_hidden else ""))
-    if figures.held_out is not None:
-        rounds, (measured_at, loss) = plural(figures.num_rounds, "round"), figures.held_out
-        told = f"loss {loss:.2f} nats on unseen text after round {measured_at}"
+    if figures.validation is not None:
+        rounds, (measured_at, loss) = plural(figures.num_rounds, "round"), figures.validation
+        told = f"validation loss {loss:.2f} nats after round {measured_at}"
         parts.append(Text(f"The model they share: {rounds}; {told}", style="bold"))
     if figures.rounds_since_kill is not None:
         parts.append(Text(f"Since the kill the others have closed {plural(figures.rounds_since_kill, 'round')}."))

@@ -74,7 +74,7 @@ def _next_lines(program: str, out: Path | None) -> list[tuple[str, str]]:
 def _findings(summary: Summary) -> list[str]:
     last = "unknown" if summary.loss_last is None else f"{summary.loss_last:.2f}"
     return [
-        f"Its loss on text that no peer trained on: {summary.loss_first:.2f} nats before, {last} after.",
+        f"Its validation loss, on text that no peer trained on: {summary.loss_first:.2f} nats before, {last} after.",
         f"Rounds: {summary.rounds_committed} were closed, {summary.rounds_failed} were given up.",
         f"A round moved {summary.bits_per_parameter_up:.3f} bits up and {summary.bits_per_parameter_down:.3f} down for "
         "each parameter in it, in place of 32.",

@@ -15,7 +15,7 @@ from peer.events.peer_events import Evaluated, Event, JoinedRun, LeftRun, Traini
 from peer.events.rotating_log import earlier_log
 
 CLEARLY_BELOW = 0.95
-"""Held-out loss must fall below this share of the first one: a model that learned nothing wobbles by about 1 %."""
+"""Validation loss must fall below this share of the first one: a model that learned nothing wobbles by about 1 %."""
 
 
 @dataclass
@@ -28,8 +28,8 @@ class PeerLog:
     tokens: int = 0
     wait_fraction: float = 0.0
     train_loss: float | None = None
-    held_out_loss: float | None = None
-    held_out_versions: int = -1
+    validation_loss: float | None = None
+    validation_versions: int = -1
     has_joined: bool = False
     has_caught_up: bool = False
     digests: dict[tuple[int, int], str] = field(default_factory=dict)
@@ -49,7 +49,7 @@ class PeerLog:
         elif isinstance(event.fact, RoundAbandoned):
             self.abandoned.add((event.fact.fragment, event.fact.version, event.fact.attempt))
         elif isinstance(event.fact, Evaluated):
-            self.held_out_loss, self.held_out_versions = event.fact.held_out_loss, event.fact.version_sum
+            self.validation_loss, self.validation_versions = event.fact.validation_loss, event.fact.version_sum
         elif isinstance(event.fact, JoinedRun):
             self.has_joined = True
         elif isinstance(event.fact, CaughtUp):
@@ -106,10 +106,11 @@ def num_rounds_of(logs: Sequence[PeerLog]) -> int:
     return sum(newest.values())
 
 
-def newest_held_out(logs: Sequence[PeerLog]) -> tuple[int, float] | None:
+def newest_validation(logs: Sequence[PeerLog]) -> tuple[int, float] | None:
     """Of the newest model that was measured, its rounds and its loss; None: nobody has measured one."""
     return max(
-        ((log.held_out_versions, log.held_out_loss) for log in logs if log.held_out_loss is not None), default=None
+        ((log.validation_versions, log.validation_loss) for log in logs if log.validation_loss is not None),
+        default=None,
     )
 
 
@@ -188,9 +189,9 @@ class Summary:
         if not self.rounds_committed:
             problems.append("no round was committed")
         if self.loss_last is None:
-            problems.append("the anchors could not be fetched to measure the held-out loss")
+            problems.append("the anchors could not be fetched to measure the validation loss")
         elif not self.loss_last < CLEARLY_BELOW * self.loss_first:
-            problems.append(f"the held-out loss went from {self.loss_first:.3f} to {self.loss_last:.3f}")
+            problems.append(f"the validation loss went from {self.loss_first:.3f} to {self.loss_last:.3f}")
         if self.anchors_differ:
             problems.append("peers hold different anchors at the same version")
         elif not self.anchors_equal:

@@ -181,12 +181,12 @@ class FetchedRunFiles(Fact):
 class Evaluated(Fact):
     """Loss of the anchors on held-out text; `version_sum` adds the versions of all fragments."""
 
-    held_out_loss: float | None
+    validation_loss: float | None
     version_sum: int
 
     def sentence(self) -> str:
-        loss = "not a number" if self.held_out_loss is None else f"{self.held_out_loss:.4f}"
-        return f"Held-out loss {loss} after {plural(self.version_sum, 'commit')}."
+        loss = "not a number" if self.validation_loss is None else f"{self.validation_loss:.4f}"
+        return f"Validation loss {loss} after {plural(self.version_sum, 'commit')}."
 
 
 @dataclass(frozen=True, slots=True)

@@ -86,9 +86,9 @@ class SwarmSeen:
     """People met in this session, also if they have left."""
     share_of_hour: float | None = None
     """Of the work of the last hour as far as it was seen, 0 to 1; None: there was none."""
-    held_out_loss: float | None = None
+    validation_loss: float | None = None
     """Of the newest version that somebody measured; nats per token."""
-    held_out_version: int = -1
+    validation_version: int = -1
     rows: tuple[PersonSeen, ...] = ()
     names: tuple[tuple[PeerId, str], ...] = ()
     """Of machines whose names are new since the last look."""
@@ -230,8 +230,8 @@ class SwarmWatch:
             num_countries=len({said.country for one in trainers if (said := self._said(one)) and said.country}),
             num_ranked=len(people),
             share_of_hour=done / of_all if of_all else None,
-            held_out_loss=None if measured is None else measured.loss,
-            held_out_version=-1 if measured is None else measured.version,
+            validation_loss=None if measured is None else measured.loss,
+            validation_version=-1 if measured is None else measured.version,
             rows=_chosen(people),
             names=new_names,
             relayed=relayed,
@@ -243,7 +243,7 @@ class SwarmWatch:
 
     def _newest_loss(self, standing: RunStanding) -> MeasuredLoss | None:
         """What was measured before stays until there is one of a later version, unless nobody has its version now."""
-        before, told = self._measured, standing.held_out
+        before, told = self._measured, standing.validation
         if before is None or before.version > standing.num_rounds:
             return told
         return before if told is None or told.version < before.version else told

@@ -1,4 +1,4 @@
-"""The model taken home: a folder or a file, text from it, its held-out loss.
+"""The model taken home: a folder or a file, text from it, its validation loss.
 
     formats/  the forms in which a model is written and read
 

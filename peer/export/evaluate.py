@@ -19,7 +19,7 @@ from peer.export.task_scores import load_harness, score_tasks
 from peer.trainer.data.corpus import open_run_corpus
 from peer.trainer.data.tokenizing import OpenTokenizer
 from peer.trainer.devices.device_choice import select_device
-from peer.trainer.model.evaluation import held_out_accuracy, held_out_loss
+from peer.trainer.model.evaluation import held_out_accuracy, validation_loss
 
 USUAL_TEXT = (
     "Question: what does a flock of birds do at dusk?\nAnswer: 1,000 of them " + "a" * 64 + "!\n\ttürkis 日本 🐦"
@@ -30,7 +30,7 @@ USUAL_TEXT = (
 def evaluate_model(
     source: ModelSource, data: str | None, device_name: str, as_json: bool, base: Path | None = None
 ) -> int:
-    """Print the held-out loss of a model; returns the exit code.
+    """Print the validation loss of a model; returns the exit code.
 
     Args:
         data: measure on the held-out part of this instead of the run's own source.
@@ -55,7 +55,7 @@ def evaluate_model(
             context = 0 if classifies else manifest.model.context
             num_held_out = corpus.num_held_out(*size, context)
             overlaps = num_held_out < size[0] * size[1] * max(1, context)
-            loss = held_out_loss(model, corpus, *size)
+            loss = validation_loss(model, corpus, *size)
             accuracy = held_out_accuracy(model, corpus, *size) if classifies else None
     facts: dict[str, Any] = {
         "schema": 1,
@@ -64,7 +64,7 @@ def evaluate_model(
         "tokens": opened.tokens,
         "data": used,
         f"num_held_out_{what}": num_held_out,
-        "held_out_loss": loss if math.isfinite(loss) else None,
+        "validation_loss": loss if math.isfinite(loss) else None,
         **({} if accuracy is None else {"accuracy": accuracy}),
         "bits_per_byte": _bits_per_byte(loss, None if manifest.model.task == "masked-lm" else corpus.bytes_per_token),
     }

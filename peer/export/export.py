@@ -10,7 +10,7 @@ from typing import Any
 
 from dht.ground.quantities import bytes_text, count_text, plural
 from peer.export.formats.folder_contents import ADAPTER
-from peer.export.formats.model_card import held_out_text
+from peer.export.formats.model_card import validation_text
 from peer.export.formats.model_file import write_model
 from peer.export.formats.model_folder import write_folder
 from peer.export.hub_push import push_folder
@@ -59,7 +59,9 @@ def export_model(
     for one in anchors.facts:
         confirmed = f"confirmed by {plural(one.num_confirmed, 'member')}" if one.num_confirmed else "as saved"
         print(f"Fragment {one.index:<3}version {one.version}, digest {one.digest[:16]}, {confirmed}")
-    loss = "" if anchors.held_out_loss is None else f"; held-out loss {held_out_text(anchors)} (reported by members)"
+    loss = (
+        "" if anchors.validation_loss is None else f"; validation loss {validation_text(anchors)} (reported by members)"
+    )
     print(f"{anchors.manifest.counted_in.title():<12}{count_text(anchors.tokens)} committed{loss}")
     if address is not None:
         print(f"Pushed      {address}")

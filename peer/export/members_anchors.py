@@ -59,7 +59,7 @@ async def _anchors_of_members(source: RunSource, on_progress: Callable[[int, int
             raise LocalFault(f"fragment {index} does not have the digest that was agreed on; try again")
         values[index] = snapshot.anchor
         facts.append(fact)
-    loss, version = (None, None) if (told := standing.held_out) is None else (told.loss, told.version)
+    loss, version = (None, None) if (told := standing.validation) is None else (told.loss, told.version)
     origin = f"run {source.run_id}, {plural(len(records), 'member')}"
     contributors = contributors_of(standing.electors)
     return Anchors(source.run_id, manifest, tuple(facts), values, origin, loss, version, contributors, files)

@@ -53,7 +53,7 @@ from peer.trainer.loop.trainer import Trainer
 from peer.trainer.model.inner_optimizer import load_optimizers
 
 EVALUATE_EVERY_SYNCS = 4
-"""Held-out loss once per so many intervals of H steps: often enough for a curve, a percent or two of the time."""
+"""Validation loss once per so many intervals of H steps: often enough for a curve, a percent or two of the time."""
 
 
 def run_rank() -> int:

@@ -493,9 +493,9 @@ class Swarm:
         """Forget what was read since the last step: its gradient was not finite, `optimizer.step` is not called."""
         self._open_training.skip_step()
 
-    def evaluate(self, held_out_loss: Callable[[], float]) -> tuple[float, int] | None:
+    def evaluate(self, validation_loss: Callable[[], float]) -> tuple[float, int] | None:
         """Measure a loss on the swarm's anchor instead of the live parameters; see `LocalTraining.evaluate`."""
-        return self._open_training.evaluate(held_out_loss)
+        return self._open_training.evaluate(validation_loss)
 
     def anchor(self) -> AbstractContextManager[int]:
         """In a `with` block of its own: the module is the swarm's anchor inside, to be saved or tried.

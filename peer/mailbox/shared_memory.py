@@ -98,9 +98,9 @@ class TrainerCounters(Cells):
     """Time the inner loop was blocked on the network side (mode "sync" and the start only)."""
     exchange_seconds = FloatCell(7)
     """Time spent copying to the outbox and from the inbox."""
-    held_out_loss = FloatCell(8)
-    held_out_version = IntCell(9)
-    """Sum of the anchor versions on which `held_out_loss` was measured."""
+    validation_loss = FloatCell(8)
+    validation_version = IntCell(9)
+    """Sum of the anchor versions on which `validation_loss` was measured."""
     finished = IntCell(11)
     moment = IntCell(13)
     """Number of the last checkpoint for which the trainer's side was taken."""

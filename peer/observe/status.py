@@ -32,7 +32,7 @@ from peer.view.run_standing import RunStanding, standing_of
 
 _FIGURES: Final = (
     *("inner_steps", "tokens", "tokens_per_second", "rounds_contributed", "upload_bits_per_second"),
-    *("train_loss", "held_out_loss"),
+    *("train_loss", "validation_loss"),
 )
 """Of a peer's record, in the JSON of the status."""
 
@@ -155,7 +155,7 @@ def status_facts(
         "step_sequences": manifest.training.batch_size * manifest.training.passes_at(clock),
         "tokens_reported": sum(record.tokens for record in standing.electors),
         "tokens_per_second_reported": standing.tokens_per_second,
-        "held_out_loss": None if standing.held_out is None else standing.held_out.loss,
+        "validation_loss": None if standing.validation is None else standing.validation.loss,
         "peers": [
             {
                 **{name: getattr(record, name) for name in ("peer_id", "name", "state", "role", "device")},
@@ -176,7 +176,7 @@ def _print_table(
     standing = standing_of(records) if standing is None else standing
     facts = status_facts(run_id, manifest, records, time.time(), standing)
     console = console_of_output()
-    loss = facts["held_out_loss"]
+    loss = facts["validation_loss"]
     done = f"{count_text(facts['run_tokens'])} {manifest.counted_in}"
     if facts["progress"] is not None:
         done += f", {facts['progress']:.0%} of {count_text(facts['budget_tokens'])}"
@@ -187,7 +187,7 @@ def _print_table(
         f"{run_id}  trainers {facts['num_trainers']}  "
         f"versions {'/'.join(str(version) for version in facts['versions'])}  {done}  "
         f"learning rate {facts['learning_rate_factor']:.0%} of the peak  {batch}"
-        f"held-out loss {'not measured by anybody here' if loss is None else f'{loss:.4f}'}"
+        f"validation loss {'not measured by anybody here' if loss is None else f'{loss:.4f}'}"
     )
     if manifest.own_code_hint:
         console.tell(f"Its model is from its owner's own code: {manifest.own_code_hint}")

@@ -17,7 +17,7 @@ licence = "MIT"
 [goal]                                    # what the bar on the page fills up to; nothing ends there
 tokens = 2_000_000_000
 # until = 2030-01-31T18:00:00Z            # or a day
-# loss = 1.2                              # or a held-out loss
+# loss = 1.2                              # or a validation loss
 
 [model]                                   # the built-in one has 4 layers, 4 heads and a width of 128; this has 27 M:
 # num_layers = 8                          # with `--model` leave these three out

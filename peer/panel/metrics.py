@@ -79,7 +79,7 @@ class PeerMetrics(Collector):
             ("learning_rate", "Of the last inner step.", state.learning_rate),
             ("wait_fraction", "Part of the time in which training waited.", state.wait_fraction),
             ("train_loss", "Newest training loss.", state.train_loss),
-            ("held_out_loss", "Newest held-out loss.", state.held_out_loss),
+            ("validation_loss", "Newest validation loss.", state.validation_loss),
             ("upload_bits_per_second", "Over the last minute.", up),
             ("download_bits_per_second", "Over the last minute.", down),
             ("members_in_view", "This peer and those it sees.", state.num_peers),

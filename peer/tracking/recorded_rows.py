@@ -11,13 +11,13 @@ from peer.events.peer_events import Evaluated, Event, LeftRun, TrainingProgresse
 from peer.panel.scene.panel_state import PanelState, fold
 
 OWN_COLUMNS = (
-    *("loss", "held_out_loss", "learning_rate", "tokens", "tokens_per_second", "wait_fraction"),
+    *("loss", "validation_loss", "learning_rate", "tokens", "tokens_per_second", "wait_fraction"),
     *("run_tokens", "versions", "rounds", "round_seconds"),
 )
 """Of a peer. `versions` is the sum over its fragments, `rounds` counts this session's."""
 
 RUN_COLUMNS = (
-    *("tokens", "rounds", "held_out_loss", "train_loss", "num_trainers", "num_peers", "tokens_per_second"),
+    *("tokens", "rounds", "validation_loss", "train_loss", "num_trainers", "num_peers", "tokens_per_second"),
     "upload_bits_per_second",
 )
 """Of a run, as a point of the page's curves has it."""
@@ -46,7 +46,7 @@ class OwnRows:
         self._state = PanelState()
         self._step = -1
         self._report: TrainingProgressed | None = None
-        self._held_out_loss: float | None = None
+        self._validation_loss: float | None = None
         self._round_seconds: list[float] = []
 
     def row(self, event: Event) -> Row | None:
@@ -54,7 +54,7 @@ class OwnRows:
         self._state = fold(self._state, event)
         match fact := event.fact:
             case Evaluated():
-                self._held_out_loss = fact.held_out_loss
+                self._validation_loss = fact.validation_loss
             case RoundCommitted() if fact.has_own_work:
                 self._round_seconds.append(fact.seconds)
             case TrainingProgressed():
@@ -66,11 +66,11 @@ class OwnRows:
 
     def _next(self, at: float, step: int) -> Row | None:
         seconds, report = self._round_seconds, self._report
-        if step <= self._step and self._held_out_loss is None and not seconds:
+        if step <= self._step and self._validation_loss is None and not seconds:
             return None
         values = {
             "loss": None if report is None else report.train_loss,
-            "held_out_loss": self._held_out_loss,
+            "validation_loss": self._validation_loss,
             "learning_rate": None if report is None else report.learning_rate,
             "tokens": self._state.tokens,
             "tokens_per_second": None if report is None else report.tokens_per_second,
@@ -81,8 +81,8 @@ class OwnRows:
             "round_seconds": sum(seconds) / len(seconds) if seconds else None,
         }
         if step <= self._step:  # its other values are there
-            values = {name: values[name] for name in ("held_out_loss", "round_seconds")}
-        self._step, self._held_out_loss, self._round_seconds = max(step, self._step), None, []
+            values = {name: values[name] for name in ("validation_loss", "round_seconds")}
+        self._step, self._validation_loss, self._round_seconds = max(step, self._step), None, []
         return row_of(self._step, at, values)
 
 

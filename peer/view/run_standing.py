@@ -28,7 +28,7 @@ NO_WORK: Final[Mapping[PeerId, int]] = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True)
 class MeasuredLoss:
-    """A held-out loss and the sum of the anchor versions at which it was measured."""
+    """A validation loss and the sum of the anchor versions at which it was measured."""
 
     loss: float
     version: int
@@ -42,14 +42,14 @@ class RunStanding:
         electors: records of the members that decide; see `electors_of`.
         versions: the head of each fragment: the highest version that more than half of the signed work has reached.
         tokens: committed so far (`peer.run_clock`).
-        held_out: None: no member has measured any.
+        validation: None: no member has measured any.
         tokens_per_second: of all electors that train.
     """
 
     electors: tuple[PeerRecord, ...]
     versions: tuple[int, ...]
     tokens: int
-    held_out: MeasuredLoss | None
+    validation: MeasuredLoss | None
     tokens_per_second: float
 
     @property
@@ -88,7 +88,7 @@ def standing_of(records: Iterable[PeerRecord], work: Mapping[PeerId, int] = NO_W
         electors=electors,
         versions=versions,
         tokens=_lower_median(clocks) if clocks else 0,
-        held_out=_held_out(electors, weights, sum(versions)),
+        validation=_validation(electors, weights, sum(versions)),
         tokens_per_second=_total_speed([one for one in electors if one.is_training], weights),
     )
 
@@ -109,14 +109,16 @@ def _with_usual_fragments(electors: Sequence[PeerRecord], weights: Mapping[PeerI
     return [record for record in electors if record.versions and len(record.versions) == usual]
 
 
-def _held_out(electors: Sequence[PeerRecord], weights: Mapping[PeerId, int], num_versions: int) -> MeasuredLoss | None:
+def _validation(
+    electors: Sequence[PeerRecord], weights: Mapping[PeerId, int], num_versions: int
+) -> MeasuredLoss | None:
     """The median of what the electors measured lately; nothing beyond the head has been measured by anybody."""
     measured = [
-        (record.held_out_loss, record.held_out_version, weights[record.peer_id])
+        (record.validation_loss, record.validation_version, weights[record.peer_id])
         for record in electors
-        if record.held_out_loss is not None
-        and math.isfinite(record.held_out_loss)
-        and record.held_out_version <= num_versions
+        if record.validation_loss is not None
+        and math.isfinite(record.validation_loss)
+        and record.validation_version <= num_versions
     ]
     if not measured:
         return None

@@ -462,8 +462,8 @@ def _model_headers() -> list[Target]:
         "versions": [1],
         "tokens": 9,
         "fragments": [{**fragment, "digest": "0" * 64}],
-        "held_out_loss": 1.5,
-        "held_out_version": 1,
+        "validation_loss": 1.5,
+        "validation_version": 1,
         "parameters_sha256": "0" * 64,
     }
 

@@ -52,7 +52,7 @@ class Durations:
 
 @dataclass(frozen=True, slots=True)
 class LossPoint:
-    """Held-out loss of the heaviest anchors at a virtual time."""
+    """Validation loss of the heaviest anchors at a virtual time."""
 
     hours: float
     loss: float
@@ -69,7 +69,7 @@ class SimulationResult:
         wait_seconds: from an offer to the commit, over all contributors of all rounds.
         staleness: versions late -> number of contributions sent.
         goodput: tokens in the final anchors' commits / tokens computed, mean over fragments.
-        loss_first, loss_last: held-out loss of the initial parameters and of the final anchors (nats per token, or
+        loss_first, loss_last: validation loss of the initial parameters and of the final anchors (nats per token, or
             the value of the quadratic); `losses` between them.
         versions: final anchor version per fragment.
         refusals: reason -> how often any peer refused another one or something of it.

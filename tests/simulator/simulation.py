@@ -157,7 +157,7 @@ class _Simulation:
                     self._losses.append(LossPoint(world.now() / 3600, loss))
 
     def _loss(self, world: World) -> float | None:
-        """Held-out loss of the anchors of the honest peer that knows most commits."""
+        """Validation loss of the anchors of the honest peer that knows most commits."""
         nodes = [life.node for life in honest_lives(self.peers) if life.mailbox.network.ready]
         if not nodes:
             return None

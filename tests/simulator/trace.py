@@ -19,7 +19,7 @@ from peer.events.peer_events import Evaluated, Event, RefusedPeer, TrainingProgr
 
 FROM_TENSORS = {
     AppliedCommit: ("digest",),
-    Evaluated: ("held_out_loss",),
+    Evaluated: ("validation_loss",),
     RefusedPeer: ("reason",),
     RoundCommitted: ("outer_lr",),
     TrainingProgressed: ("train_loss",),

@@ -27,7 +27,7 @@ from peer.trainer.data.context_blocks import TokenStream
 from peer.trainer.data.corpus import Corpus
 from peer.trainer.loop.mailbox_link import TrainerLink
 from peer.trainer.loop.trainer import Trainer
-from peer.trainer.model.evaluation import fill_tensors, held_out_loss
+from peer.trainer.model.evaluation import fill_tensors, validation_loss
 from peer.trainer.model.gpt import build_model
 from tests.simulator.scenarios.spec import WorkloadSection
 
@@ -83,12 +83,12 @@ class GptWorkload:
         return LocalWork(link, parameters, lambda: trainer.training, trainer.step)
 
     def loss(self, anchors: Mapping[int, F32] | None) -> float:
-        """Held-out loss of anchors (fragment -> float32 [num_values]); None: of the initial parameters."""
+        """Validation loss of anchors (fragment -> float32 [num_values]); None: of the initial parameters."""
         model = build_model(self._manifest.model, self._manifest.seed)
         if anchors is not None:
             fill_tensors(dict(model.named_parameters()), self.layout, anchors)
         num_batches, batch_size = self._manifest.data.evaluation_batches, self._manifest.training.batch_size
-        return held_out_loss(model, self._corpus, num_batches, batch_size)
+        return validation_loss(model, self._corpus, num_batches, batch_size)
 
 
 class QuadraticWorkload:

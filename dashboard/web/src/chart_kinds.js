@@ -46,7 +46,7 @@ const lossUnit = document.body.dataset.lossUnit ?? "";
 export const CHARTS = {
   losses: {
     series: [
-      ["held_out_loss", "held-out loss", "first", "measured"],
+      ["validation_loss", "validation loss", "first", "measured"],
       ["train_loss", "training loss", "second"],
     ],
     axes: ["tokens", "time", "rounds"],

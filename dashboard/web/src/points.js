@@ -15,7 +15,7 @@ let isLoading = false;
 
 function read({ names, columns }) {
   const byName = Object.fromEntries(names.map((name, index) => [name, columns[index]]));
-  for (const name of ["held_out_loss", "train_loss"]) {
+  for (const name of ["validation_loss", "train_loss"]) {
     byName[name] = (byName[name] ?? []).map((loss) =>
       loss === null || Math.abs(loss) > MAX_PLAUSIBLE_LOSS ? null : loss,
     );

@@ -14,7 +14,7 @@ let chosenAt;
 const day = { day: "numeric", month: "short", year: "numeric", hour: "2-digit", minute: "2-digit" };
 
 function words(sample) {
-  const loss = sample.held_out_loss === null ? "" : `, held-out loss ${lossText(sample.held_out_loss)}`;
+  const loss = sample.validation_loss === null ? "" : `, validation loss ${lossText(sample.validation_loss)}`;
   const when = new Date(sample.at * 1000).toLocaleString(undefined, day);
   return `${when}: after ${countText(sample.committed_tokens)} tokens, version ${countText(sample.version)}${loss}`;
 }

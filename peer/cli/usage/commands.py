@@ -38,7 +38,7 @@ GROUPS: Final[dict[str, dict[str, Listed]]] = {
         "status": Listed("status_and_dashboard", "Show a run from outside."),
         "dashboard": Listed("status_and_dashboard", "Serve a web page about a run."),
         "sample": Listed("export", "Let a model say something."),
-        "evaluate": Listed("export", "Measure the held-out loss of a model."),
+        "evaluate": Listed("export", "Measure the validation loss of a model."),
         "export": Listed("export", "Take the model of a run home."),
         "receipts": Listed("receipts", "Check proofs of who contributed."),
     },

@@ -40,8 +40,8 @@ class Anchors:
     facts: tuple[ExportedFragment, ...]
     values: Mapping[int, F32]
     origin: str
-    held_out_loss: float | None = None
-    held_out_version: int | None = None
+    validation_loss: float | None = None
+    validation_version: int | None = None
     contributors: tuple[str, ...] = ()
     files: Path | None = None
 
@@ -127,8 +127,8 @@ def run_facts(anchors: Anchors, parameters_digest: str, now: float, **others: An
         "versions": list(anchors.versions),
         "tokens": anchors.tokens,
         "fragments": [fragment.model_dump() for fragment in anchors.facts],
-        "held_out_loss": anchors.held_out_loss,
-        "held_out_version": anchors.held_out_version,
+        "validation_loss": anchors.validation_loss,
+        "validation_version": anchors.validation_version,
         "parameters_sha256": parameters_digest,
         **others,
     }

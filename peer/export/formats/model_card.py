@@ -55,7 +55,7 @@ def model_card(anchors: Anchors, architecture: str, notes: Sequence[str] = (), *
         spdx=licence if _SPDX.fullmatch(licence) else "",
         base=repository,
         base_place=f'"{repository}", revision="{revision}"' if repository else "BASE_FOLDER",
-        loss=held_out_text(anchors),
+        loss=validation_text(anchors),
         data=manifest.data.source.replace("`", "") if _says_data(manifest) else "",
         tokens=_tokens(manifest, has_tokenizer),
         notes=notes,
@@ -65,11 +65,11 @@ def model_card(anchors: Anchors, architecture: str, notes: Sequence[str] = (), *
     )
 
 
-def held_out_text(anchors: Anchors) -> str:
+def validation_text(anchors: Anchors) -> str:
     """``1.2500 nats per byte``, in what the run predicts; a custom run's code decides, so nothing is said of it."""
-    if anchors.held_out_loss is None:
+    if anchors.validation_loss is None:
         return "not known"
-    return loss_text(anchors.held_out_loss, anchors.manifest)
+    return loss_text(anchors.validation_loss, anchors.manifest)
 
 
 def loss_text(loss: float, manifest: RunManifest) -> str:

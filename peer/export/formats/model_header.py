@@ -70,8 +70,8 @@ class ModelHeader(BaseModel):
     versions: list[_Count] = Field(max_length=64)
     tokens: _Count
     fragments: list[ExportedFragment] = Field(max_length=64)
-    held_out_loss: float | None
-    held_out_version: _Count | None
+    validation_loss: float | None
+    validation_version: _Count | None
     parameters_sha256: str = Field(pattern="^([0-9a-f]{64})?$", examples=["64 hexadecimal digits"])
 
 

@@ -94,7 +94,7 @@ class Reporter:
         self.report(events.LeftRun(reason, trainer.inner_steps, trainer.tokens, rounds_contributed))
 
     def progress(self, sent_abroad_bytes: int = 0) -> None:
-        """The trainer's counters, and its held-out loss when it is new; and refusals that were held back."""
+        """The trainer's counters, and its validation loss when it is new; and refusals that were held back."""
         self.refusals.report_held_back()
         trainer = self.mailbox.trainer
         elapsed = max(self.clock() - self._joined_at, 1e-9)
@@ -116,9 +116,9 @@ class Reporter:
         if waits != self._data_waits:
             self._data_waits = waits
             self.report(events.WaitedForData(trainer.data_waits, trainer.data_wait_seconds, trainer.data_rereads))
-        if trainer.held_out_version > self._evaluated and math.isfinite(trainer.held_out_loss):
-            self._evaluated = trainer.held_out_version
-            self.report(events.Evaluated(trainer.held_out_loss, self._evaluated))
+        if trainer.validation_version > self._evaluated and math.isfinite(trainer.validation_loss):
+            self._evaluated = trainer.validation_version
+            self.report(events.Evaluated(trainer.validation_loss, self._evaluated))
 
     def in_round(self, fact: Fact) -> None:
         """A fact of a round."""

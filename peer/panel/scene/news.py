@@ -48,7 +48,7 @@ def news_of(
 
     Args:
         before, after: the event's `PanelState`.
-        best_loss: the best held-out loss before it.
+        best_loss: the best validation loss before it.
         run: says in what work and loss are counted.
     """
     at, fact = event.at, event.fact
@@ -73,14 +73,14 @@ def news_of(
             # Whoever is no member yet may be a page or an export, which is nobody; a newcomer is told when it joins.
             took = f"{{who}} took {bytes_text(fact.num_bytes)} of the model here"
             return [NewsLine(at, "good", took, fact.remote, "taken")]
-        case events.Evaluated() if fact.held_out_loss is not None and (
-            best_loss is None or fact.held_out_loss < best_loss
+        case events.Evaluated() if fact.validation_loss is not None and (
+            best_loss is None or fact.validation_loss < best_loss
         ):
-            loss = loss_text(fact.held_out_loss, run.loss_unit, 3)
+            loss = loss_text(fact.validation_loss, run.loss_unit, 3)
             if best_loss is None:
-                return [NewsLine(at, "good", f"First loss on unseen data: {loss}")]
+                return [NewsLine(at, "good", f"First validation loss: {loss}")]
             is_seen = loss != loss_text(best_loss, run.loss_unit, 3)
-            return [NewsLine(at, "good", f"Best loss on unseen data: {loss}", topic="best loss")] if is_seen else []
+            return [NewsLine(at, "good", f"Best validation loss: {loss}", topic="best loss")] if is_seen else []
         case events.RefusedPeer() if fact.left_out_until is not None:
             return [NewsLine(at, "trouble", "{who} is left out for a while: " + fact.reason, fact.remote)]
         case AnchorDiffered():

@@ -54,7 +54,7 @@ class PanelState:
     tokens_per_second: float = 0.0
     wait_fraction: float = 0.0
     train_loss: float | None = None
-    held_out_loss: float | None = None
+    validation_loss: float | None = None
     losses: tuple[float, ...] = ()
     loss_stride: int = 1
     num_losses_seen: int = 0
@@ -187,7 +187,7 @@ def _with_facts(state: PanelState, event: events.Event) -> PanelState:
         case events.CheckpointSaved():
             return replace(state, versions=fact.versions)
         case events.Evaluated():
-            return replace(state, held_out_loss=fact.held_out_loss)
+            return replace(state, validation_loss=fact.validation_loss)
         case events.LeftRun():
             return replace(state, phase="left", inner_steps=fact.inner_steps, tokens=fact.tokens)
     return state

@@ -73,8 +73,8 @@ class Scene:
     """With work of this peer and of another one, whose signature is under it."""
     losses_at: tuple[float, float] | None = None
     """When the first and the last loss of `state.losses` were measured."""
-    first_held_out_loss: float | None = None
-    best_held_out_loss: float | None = None
+    first_validation_loss: float | None = None
+    best_validation_loss: float | None = None
     first_rank: int | None = None
     best_rank: int | None = None
     """The best one that was told in this session, or the first."""
@@ -235,12 +235,12 @@ def with_event(scene: Scene, event: events.Event) -> Scene:
                 scene = replace(scene, losses_at=(begun_at, event.at))
             scene = _with_pace(scene, event.at, fact.run_tokens)
             scene = replace(scene, is_compiling=scene.is_compiling and not scene.session_tokens)
-        case events.Evaluated() if fact.held_out_loss is not None:
-            first, best = scene.first_held_out_loss, scene.best_held_out_loss
+        case events.Evaluated() if fact.validation_loss is not None:
+            first, best = scene.first_validation_loss, scene.best_validation_loss
             scene = replace(
                 scene,
-                first_held_out_loss=fact.held_out_loss if first is None else first,
-                best_held_out_loss=fact.held_out_loss if best is None else min(best, fact.held_out_loss),
+                first_validation_loss=fact.validation_loss if first is None else first,
+                best_validation_loss=fact.validation_loss if best is None else min(best, fact.validation_loss),
             )
         case ReachabilityFound():
             ips = [parse_multiaddr(address).ip for address in fact.addresses]
@@ -260,7 +260,7 @@ def with_event(scene: Scene, event: events.Event) -> Scene:
             scene = replace(scene, is_unsaved=True)
         case events.CheckpointSaved():
             scene = replace(scene, is_unsaved=False)
-    news = news_of(event, before.state, scene.state, before.best_held_out_loss, scene.run)
+    news = news_of(event, before.state, scene.state, before.best_validation_loss, scene.run)
     if before.is_unsaved and not scene.is_unsaved:
         news.append(NewsLine(event.at, "good", "Checkpoints are saved again", topic="checkpoint"))
     return _with_news(scene, news)

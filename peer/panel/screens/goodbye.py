@@ -27,9 +27,11 @@ def goodbye(scene: Scene, now: float) -> list[str]:
     state = scene.state
     rounds = max(0, state.rounds_contributed - state.earlier_rounds)
     parts = [took, f"{count_text(scene.session_tokens)} {scene.run.counted}", _rounds(rounds, scene.confirmed_rounds)]
-    if scene.first_held_out_loss is not None and state.held_out_loss is not None:
-        before = f"{scene.first_held_out_loss:.2f} -> " if scene.first_held_out_loss != state.held_out_loss else ""
-        parts.append(f"loss {before}{loss_text(state.held_out_loss, scene.run.loss_unit, 2)}")
+    if scene.first_validation_loss is not None and state.validation_loss is not None:
+        before = (
+            f"{scene.first_validation_loss:.2f} -> " if scene.first_validation_loss != state.validation_loss else ""
+        )
+        parts.append(f"loss {before}{loss_text(state.validation_loss, scene.run.loss_unit, 2)}")
     if state.earlier_tokens:
         parts[0] = f"This session: {took}"
         parts.append(f"{count_text(state.tokens)} {scene.run.counted} in all sessions")

@@ -98,13 +98,13 @@ def facts(scene: Scene, now: float) -> list[tuple[str, list[str]]]:
         rows.append(("Served", [f"{plural(state.num_newcomers, 'newcomer')}, {bytes_text(state.served_bytes)}"]))
     else:
         train = "unknown" if state.train_loss is None else f"{state.train_loss:.4f}"
-        held_out = "not measured yet" if state.held_out_loss is None else f"{state.held_out_loss:.4f}"
+        validation = "not measured yet" if state.validation_loss is None else f"{state.validation_loss:.4f}"
         model = f"{state.device or 'not chosen yet'}, {count_text(state.num_parameters)} {run.trained}"
         speed = f"{count_text(state.tokens_per_second)} {run.counted}/s, {state.wait_fraction:.2%} of the time waiting"
         rows += [
             ("Device", [model, speed]),
             ("Work", [*work(state, run.counted), f"as {short_peer(state.peer_id or '')}"]),
-            ("Loss", [f"train {train}, held-out {held_out} {run.loss_unit}".rstrip()]),
+            ("Loss", [f"train {train}, validation {validation} {run.loss_unit}".rstrip()]),
         ]
     up, down = state.bits_per_second(now)
     rows += [

@@ -208,7 +208,7 @@ def goal_parts(scene: Scene, now: float, width: int) -> list[Text]:
     """A bar to the run's goal with an estimate, where it has one; what it has done, where it has none; and its loss."""
     state, run = scene.state, scene.run
     goal = run.goal_tokens or state.budget_tokens
-    loss = scene.swarm.held_out_loss if scene.swarm.held_out_loss is not None else state.held_out_loss
+    loss = scene.swarm.validation_loss if scene.swarm.validation_loss is not None else state.validation_loss
     told = []
     if goal:
         told.append(bar(state.run_tokens / goal, width))
@@ -219,7 +219,7 @@ def goal_parts(scene: Scene, now: float, width: int) -> list[Text]:
         told.append(part(until_text(run.goal_until, now)))
     if loss is not None:
         aim = f", goal {run.goal_loss:g}" if run.goal_loss is not None else ""
-        told.append(part(f"loss {loss:.3f} on unseen data{aim}"))
+        told.append(part(f"validation loss {loss:.3f}{aim}"))
     if not goal and state.run_tokens:
         told.append(part(f"{count_text(state.run_tokens)} {run.counted} learned"))
     return told

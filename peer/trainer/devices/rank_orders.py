@@ -44,7 +44,7 @@ class OrderKind(IntEnum):
     MEASURE_ANEW = 5  # fragment
     MEASURE = 6  # put the live parameters aside; anchors follow, then LOSS
     SHOW = 7  # fragment; the fragment's values follow
-    LOSS = 8  # 1: measure the held-out loss, 0: do not; then take the live parameters back
+    LOSS = 8  # 1: measure the validation loss, 0: do not; then take the live parameters back
     KEEP = 9  # every rank sends what it has of a checkpoint
     RESTORE = 10  # number of the checkpoint
     END = 11

@@ -273,14 +273,14 @@ class LocalTraining:
         self._num_tokens = self._reported_tokens = 0
         self._losses.clear()
 
-    def evaluate(self, held_out_loss: Callable[[], float]) -> tuple[float, int] | None:
-        """Measure `held_out_loss` on the anchor, in evaluation mode; see `TrainerLink.evaluate_on_anchor`.
+    def evaluate(self, validation_loss: Callable[[], float]) -> tuple[float, int] | None:
+        """Measure `validation_loss` on the anchor, in evaluation mode; see `TrainerLink.evaluate_on_anchor`.
 
         Leaving in an orderly way does it once more if the anchor has moved since.
         """
-        self._last_measured = held_out_loss
+        self._last_measured = validation_loss
         with evaluating(self.module), self._showing():
-            return self.link.evaluate_on_anchor(held_out_loss)
+            return self.link.evaluate_on_anchor(validation_loss)
 
     @contextmanager
     def anchor(self) -> Iterator[int]:

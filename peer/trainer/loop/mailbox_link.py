@@ -344,14 +344,14 @@ class TrainerLink:
             raise UsageFault(
                 f"what evaluate got returned {found!r}; expected one number; have it return loss.item()."
             ) from error
-        self._counters.held_out_loss, self._counters.held_out_version = loss, versions
+        self._counters.validation_loss, self._counters.validation_version = loss, versions
         return loss, versions
 
     @property
     def is_unmeasured(self) -> bool:
         """Whether the anchors are newer than those of the last measurement."""
         versions = sum(state.version for state in self.mailbox.states)
-        return versions > self._counters.held_out_version
+        return versions > self._counters.validation_version
 
     # --- inside --------------------------------------------------------------------------------------------------
 

@@ -87,7 +87,7 @@ class Follower:
                 self.portion.put_aside()
             case OrderKind.LOSS:
                 if order.numbers[0]:
-                    self.inner.held_out_loss(self.evaluation_batches)
+                    self.inner.validation_loss(self.evaluation_batches)
                 self.portion.take_back()
             case OrderKind.KEEP:
                 self.keeper.send_parts()

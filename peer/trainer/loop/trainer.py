@@ -37,7 +37,7 @@ class Trainer:
         model: a module that is also a `LanguageModel`, already on `device`.
         link: made from `model.named_parameters()`.
         seed, peer_id: choose this peer's data.
-        evaluate_every_steps: inner steps between two measurements of the held-out loss; 0 never measures.
+        evaluate_every_steps: inner steps between two measurements of the validation loss; 0 never measures.
         evaluation_batches: batches of each measurement, the same ones every time.
         checkpoints, first_read, order: see `LocalTraining`.
         choices, tell: see `InnerStep`.
@@ -120,7 +120,7 @@ class Trainer:
 
         While `is_resting` no step is taken; it is asked before each. Not for several ranks, which would wait too long.
 
-        Measures the held-out loss at the start, every `evaluate_every_steps`, and at the end if the anchor moved since.
+        Measures the validation loss at the start, every `evaluate_every_steps`, and at the end if the anchor has moved.
 
         Raises:
             LocalFault: as from `step`, or no anchors came within `ready_timeout_seconds`.
@@ -143,12 +143,12 @@ class Trainer:
                     self.evaluate()
 
     def evaluate(self) -> tuple[float, int] | None:
-        """(held-out loss of the anchor in nats per token, sum of its versions); None while the anchor is torn."""
-        return self.training.evaluate(self.held_out_loss)
+        """(validation loss of the anchor in nats per token, sum of its versions); None while the anchor is torn."""
+        return self.training.evaluate(self.validation_loss)
 
-    def held_out_loss(self) -> float:
+    def validation_loss(self) -> float:
         """Mean loss of the live parameters over the fixed held-out batches, in nats per token."""
-        return self._inner.held_out_loss(self._evaluation_batches)
+        return self._inner.validation_loss(self._evaluation_batches)
 
     def _skip(self, loss: float, norm: float) -> None:
         self._inner.optimizer.zero_grad(set_to_none=True)

@@ -1,10 +1,10 @@
-"""The built-in model, its optimizers, its held-out loss and what it says.
+"""The built-in model, its optimizers, its validation loss and what it says.
 
 The files, each built on those above it:
 
     reproducible_random.py  numbers that are the same on every machine
     gpt.py                  the built-in GPT
-    evaluation.py           held-out loss of a whole model
+    evaluation.py           validation loss of a whole model
     muon.py                 momentum with orthogonalised matrices
     inner_optimizer.py      the inner optimizer that the manifest names
     sampling.py             text from a model

@@ -1,4 +1,4 @@
-"""A whole model outside of any training loop: its held-out loss, and the run's anchors in it."""
+"""A whole model outside of any training loop: its validation loss, and the run's anchors in it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def evaluating(module: nn.Module) -> Iterator[None]:
 
 
 @torch.no_grad()
-def held_out_loss(model: nn.Module, corpus: Corpus, num_batches: int, batch_size: int) -> float:
+def validation_loss(model: nn.Module, corpus: Corpus, num_batches: int, batch_size: int) -> float:
     """Mean loss of a `LanguageModel` over the fixed held-out batches, in nats per token."""
     device = next(model.parameters()).device
     language: Any = model

@@ -24,7 +24,7 @@ from dashboard.history.reading import HistoryReader
 from dashboard.history.retention import forget_old
 from dashboard.history.writing import CheckCommit, load, points_between, prepare, rebuild, write
 from dashboard.history_facts import HistoryPoint, HistoryView, ProfileFacts
-from dashboard.observe.dashboard_state import HeldOut, fold
+from dashboard.observe.dashboard_state import Validation, fold
 from dashboard.observe.listed_peers import Look
 from dashboard.page.run_result import result_of
 from dht.ground.errors import LocalFault, PeerFault, UsageFault
@@ -484,8 +484,8 @@ def test_a_restart_with_nobody_there_keeps_the_result(tmp_path: Path) -> None:
             history.look(fold(empty_state(NOW + 10), Look(now=NOW + 12, num_members=0)))
             after = history.view.points[-1]
             assert after.at == NOW + 12
-            kept = (before.tokens, before.rounds, before.held_out_loss)
-            assert (after.tokens, after.rounds, after.held_out_loss) == kept
+            kept = (before.tokens, before.rounds, before.validation_loss)
+            assert (after.tokens, after.rounds, after.validation_loss) == kept
             assert (after.num_trainers, after.train_loss) == (0, None)
 
     asyncio.run(check())
@@ -498,14 +498,14 @@ def test_the_first_loss_that_was_seen_stays_the_first_however_long_it_goes_on(tm
         async with opened(tmp_path / "run.sqlite") as (history, _):
             state = state_of(num_peers=1)
             for number in range(2000):
-                measured = None if number < 2 else HeldOut(5.3 if number < 4 else 2.0, number, NOW)
-                history.look(replace(state, now=NOW + 60 * number, held_out=measured, committed_tokens=100 * number))
-            losses = [point.held_out_loss for point in history.view.points]
+                measured = None if number < 2 else Validation(5.3 if number < 4 else 2.0, number, NOW)
+                history.look(replace(state, now=NOW + 60 * number, validation=measured, committed_tokens=100 * number))
+            losses = [point.validation_loss for point in history.view.points]
             assert 5.3 not in losses
-            assert history.view.first_held_out == (5.3, 200)
+            assert history.view.first_validation == (5.3, 200)
         async with opened(tmp_path / "run.sqlite", NOW + 130_000) as (history, _):
-            assert history.view.first_held_out == (5.3, 200)
-            assert result_of(empty_state(NOW + 130_000), history.view).first_held_out_loss == 5.3
+            assert history.view.first_validation == (5.3, 200)
+            assert result_of(empty_state(NOW + 130_000), history.view).first_validation_loss == 5.3
 
     asyncio.run(check())
 

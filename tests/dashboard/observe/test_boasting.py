@@ -108,21 +108,26 @@ def test_the_clock_does_not_fall_when_the_first_signed_work_arrives() -> None:
 def test_one_member_that_has_worked_moves_no_figure_of_the_page() -> None:
     honest = [record_of(one) for one in ALL[:2]]
     lies = {"versions": (BOAST, BOAST), "lineage_tokens": (2**60, 2**60), "tokens_per_second": 1e18}
-    liar = record_of(ALL[2], **lies, held_out_loss=0.0001, held_out_version=5, train_loss=1e-9)
+    liar = record_of(ALL[2], **lies, validation_loss=0.0001, validation_version=5, train_loss=1e-9)
     vouched = [one.peer_id for one in ALL[:3]]
     for work in ({}, dict.fromkeys(vouched, 1_000)):
         look = Look(now=NOW, num_members=3, records=[*honest, liar], vouched=vouched, work=work)
         state = fold(empty_state(), look)
-        assert (state.num_rounds, state.committed_tokens, state.held_out_loss, state.train_loss) == (5, 9000, 2.75, 2.5)
+        assert (state.num_rounds, state.committed_tokens, state.validation_loss, state.train_loss) == (
+            5,
+            9000,
+            2.75,
+            2.5,
+        )
         assert state.tokens_per_second <= 2 * 1000 + 4 * 1000
 
 
 def test_a_liar_with_little_work_says_nothing_beside_one_honest_member_with_much() -> None:
-    honest, liar = record_of(ALL[0]), record_of(ALL[1], held_out_loss=9.9, versions=(0, 0), lineage_tokens=(1, 1))
+    honest, liar = record_of(ALL[0]), record_of(ALL[1], validation_loss=9.9, versions=(0, 0), lineage_tokens=(1, 1))
     work = {honest.peer_id: 10_000, liar.peer_id: 3}
     look = Look(now=NOW, num_members=3, records=[honest, liar], vouched=list(work), work=work)
     state = fold(empty_state(), look)
-    assert (state.num_rounds, state.committed_tokens, state.held_out_loss) == (5, 9000, 2.75)
+    assert (state.num_rounds, state.committed_tokens, state.validation_loss) == (5, 9000, 2.75)
 
 
 @given(st.lists(st.integers(0, 50), min_size=1, max_size=9), st.lists(st.integers(0, 2**53), max_size=8))

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from averaging.wire.messages import Commit, RosterEntry, ShardResult
 from dashboard.history.trend import MAX_POINTS, Trend
-from dashboard.observe.dashboard_state import MAX_ROUNDS, DashboardState, HeldOut, fold
+from dashboard.observe.dashboard_state import MAX_ROUNDS, DashboardState, Validation, fold
 from dashboard.observe.join_addresses import JoinRule, join_addresses
 from dashboard.observe.listed_peers import MAX_PEERS, Look
 from dashboard.observe.shown_manifest import run_facts
@@ -50,7 +50,7 @@ def test_a_peer_is_listed_counted_and_then_silent() -> None:
     assert [row.condition for row in later.peers] == ["silent", "silent"]
     assert later.heard_at == NOW
     # What was measured stays, with its time.
-    assert later.held_out == HeldOut(2.75, 5, NOW)
+    assert later.validation == Validation(2.75, 5, NOW)
     assert (later.train_loss, later.last_train_loss) == (None, 2.5)
 
 
@@ -117,7 +117,7 @@ def test_a_run_that_rests_stalls_or_ends_keeps_its_result() -> None:
     ):
         sections = {key: TextOnly(html).text for key, html in render_sections(state, history_of(state)).items()}
         assert words in sections["status"]
-        assert "9\u00a0k tokens, held-out loss 2.750" in sections["status"]
+        assert "9\u00a0k tokens, validation loss 2.750" in sections["status"]
         assert "2.750" in sections["figures"]
         assert ("peer join" in sections["join"]) != (state is ended)
         assert ("is not exchanged" in sections["figures"]) == (state is stalled)
@@ -140,18 +140,18 @@ def test_a_page_of_an_ended_run_says_so_also_after_a_restart_with_nobody_there()
     before = history_of(state_with(record_of(PEERS[0])))
     text = TextOnly(render_sections(state, before)["status"]).text
     assert "Finished" in text
-    assert "9\u00a0k tokens, held-out loss 2.750" in text
+    assert "9\u00a0k tokens, validation loss 2.750" in text
 
 
-def test_the_held_out_loss_is_one_that_was_measured_at_the_newest_version() -> None:
-    old = record_of(PEERS[0], held_out_loss=5.308, held_out_version=1)
-    new = record_of(PEERS[1], held_out_loss=2.58, held_out_version=4)
-    invented = record_of(PEERS[2], held_out_loss=0.1, held_out_version=6)
+def test_the_validation_loss_is_one_that_was_measured_at_the_newest_version() -> None:
+    old = record_of(PEERS[0], validation_loss=5.308, validation_version=1)
+    new = record_of(PEERS[1], validation_loss=2.58, validation_version=4)
+    invented = record_of(PEERS[2], validation_loss=0.1, validation_version=6)
     state = state_with(old, new, invented)
-    assert state.held_out == HeldOut(2.58, 4, NOW)
+    assert state.validation == Validation(2.58, 4, NOW)
     # It stays when whoever measured it goes, and an older one does not come back.
     gone = [replace(old, sequence=2), replace(new, sequence=2, state="left"), replace(invented, sequence=2)]
-    assert fold(state, Look(now=NOW + 4, num_members=3, records=gone)).held_out == HeldOut(2.58, 4, NOW)
+    assert fold(state, Look(now=NOW + 4, num_members=3, records=gone)).validation == Validation(2.58, 4, NOW)
 
 
 def test_only_addresses_of_seeds_that_answer_are_shown() -> None:
@@ -246,9 +246,9 @@ def test_newcomers_take_the_rows_of_those_who_went_longest_ago() -> None:
 
 def test_one_liar_moves_neither_the_losses_nor_the_tokens() -> None:
     honest = [record_of(identity) for identity in PEERS[:2]]
-    liar = record_of(PEERS[2], train_loss=-1e18, held_out_loss=0.0, lineage_tokens=(2**62, 2**62))
+    liar = record_of(PEERS[2], train_loss=-1e18, validation_loss=0.0, lineage_tokens=(2**62, 2**62))
     state = state_with(*honest, liar)
-    assert (state.train_loss, state.held_out_loss, state.committed_tokens) == (2.5, 2.75, 9000)
+    assert (state.train_loss, state.validation_loss, state.committed_tokens) == (2.5, 2.75, 9000)
 
 
 def test_page_status_and_panel_show_one_clock() -> None:
@@ -302,7 +302,7 @@ def test_rounds_and_points_are_bounded_over_a_long_watch() -> None:
             now=now,
             versions=(step, step),
             lineage_tokens=(100 * step, 100 * step),
-            held_out_loss=5.0 / (1 + step),
+            validation_loss=5.0 / (1 + step),
         )
         state = fold(state, Look(now=now, num_members=1, records=[record]))
         trend.look(state, 0, {})

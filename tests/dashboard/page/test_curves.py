@@ -19,7 +19,7 @@ history_points = st.builds(
     at=st.floats(0, 4e9),
     tokens=st.integers(0, 10**15),
     rounds=st.integers(0, 10**9),
-    held_out_loss=losses,
+    validation_loss=losses,
     train_loss=losses,
     num_trainers=st.integers(0, 10**6),
     num_peers=st.integers(0, 10**6),
@@ -45,14 +45,14 @@ def test_a_run_over_a_day_has_a_dozen_rows_and_the_newest_is_first() -> None:
     shown = curves(HistoryView(NOW, 0.0, points=points_of()))
     assert {key: len(curve.rows) for key, curve in shown.items()} == {"losses": 12, "swarm": 12, "lines": 12}
     assert shown["losses"].rows[0] == ("335 M", ["1.739", "1.608"])
-    # Only every third point has a held-out loss; still no row lacks one.
+    # Only every third point has a validation loss; still no row lacks one.
     assert "–" not in [text for _, values in shown["losses"].rows for text in values]
     assert shown["swarm"].rows[0][0] == "17:46"
     assert work_curve(contributor_view().curve).rows[0][1] == ["52.2 M", "55.3 M"]
 
 
 def test_a_diverged_loss_is_not_the_runs() -> None:
-    diverged = tuple(replace(point, held_out_loss=1e9, train_loss=None) for point in points_of())
+    diverged = tuple(replace(point, validation_loss=1e9, train_loss=None) for point in points_of())
     assert curves(HistoryView(NOW, 0.0, points=diverged))["losses"].rows == ()
-    mixed = (*points_of(), replace(points_of()[-1], at=NOW + 1, held_out_loss=1e9))
+    mixed = (*points_of(), replace(points_of()[-1], at=NOW + 1, validation_loss=1e9))
     assert curves(HistoryView(NOW, 0.0, points=mixed))["losses"].rows[0][1][0] == "1.739"

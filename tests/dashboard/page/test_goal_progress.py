@@ -26,7 +26,7 @@ def towards(**goal: Any) -> DashboardState:
 
 
 def steady(speed: float, seconds: float, number: int = 50) -> list[HistoryPoint]:
-    blank = replace(points_of()[0], held_out_loss=None)
+    blank = replace(points_of()[0], validation_loss=None)
     times = [seconds * part / (number - 1) for part in range(number)]
     return [replace(blank, at=NOW - seconds + at, tokens=round(speed * at)) for at in times]
 
@@ -71,7 +71,7 @@ def test_only_the_last_day_counts_for_the_speed() -> None:
         ({"tokens": 500_000_000}, 0.67, "67 % of 500 million tokens (words or parts of one)"),
         ({"tokens": 300_000_000}, 1.0, "100 % of 300 million tokens (words or parts of one): the goal is reached"),
         ({"until": NOW + 3 * HOUR}, 0.25, "25 % of the time until 17 March 2030, 3 h left"),
-        ({"loss": 1.5}, 0.938, "94 % of the way to a held-out loss of 1.500 nats per token, now 1.731"),
+        ({"loss": 1.5}, 0.938, "94 % of the way to a validation loss of 1.500 nats per token, now 1.731"),
         ({"loss": 1.8}, 1.0, "now 1.731: the goal is reached, and training goes on"),
     ],
 )

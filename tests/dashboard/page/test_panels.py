@@ -292,9 +292,9 @@ def test_who_has_gone_keeps_name_and_measured_loss() -> None:
     rounds = (replace(history.rounds[0], leader=ada.machines[0].peer_id),)
     assert "Ada" in TextOnly(render_sections(gone, replace(history, contributors=(ada,), rounds=rounds))["rounds"]).text
     # What it shows since then is no newer measurement.
-    measured = [point for point in history.points if point.held_out_loss is not None][-1]
+    measured = [point for point in history.points if point.validation_loss is not None][-1]
     later = tuple(replace(measured, at=measured.at + 60 * minute) for minute in range(1, 4))
-    assert result_of(gone, replace(history, points=(*history.points, *later))).held_out_at == measured.at
+    assert result_of(gone, replace(history, points=(*history.points, *later))).validation_at == measured.at
 
 
 def test_a_loss_says_where_it_began_and_what_it_is() -> None:
@@ -314,7 +314,7 @@ def test_a_loss_says_where_it_began_and_what_it_is() -> None:
         whole, loss_unit="nats per example"
     )
     assert "5.300 when first seen; measured" in figures(whole, loss_unit="")
-    low = tuple(replace(point, held_out_loss=0.5) for point in whole.points)
+    low = tuple(replace(point, validation_loss=0.5) for point in whole.points)
     late = whole.points[len(whole.points) // 2 :]  # of a page that did not see the beginning
     for history in (replace(whole, points=()), replace(whole, points=low), replace(whole, points=late)):
         assert "when first seen" not in figures(history)

@@ -28,7 +28,7 @@ def test_the_page_shows_what_the_model_writes_without_scripts() -> None:
     now, past = TextOnly(sections["writes"]), TextOnly(sections["samples"])
     assert "for name in sorted(os.listdir(path)):\n        yield name" in now.text
     assert "after 335 million tokens" in now.text
-    assert "after 335 million tokens, version 3673, held-out loss 1.730" in past.text
+    assert "after 335 million tokens, version 3673, validation loss 1.730" in past.text
     assert past.text.count("def ") >= 5
     assert "Newest" in past.text
     assert "First" in past.text

@@ -15,7 +15,7 @@ import pytest
 
 from dashboard.history.history import open_history
 from dashboard.history_facts import ModelSample, WrittenText
-from dashboard.observe.dashboard_state import DashboardState, HeldOut
+from dashboard.observe.dashboard_state import DashboardState, Validation
 from dashboard.observe.shown_manifest import run_facts
 from dashboard.samples.answer_check import MAX_ANSWER_BYTES, MAX_TEXT_LENGTH, NoSample, read_answer
 from dashboard.samples.model_process import NoAnswer, SampleOrder, answer_of
@@ -116,7 +116,7 @@ def test_of_too_many_the_first_the_newest_and_some_of_every_age_stay() -> None:
 
 def test_an_answer_is_a_sample() -> None:
     texts = (WrittenText("def ", "main():\n    pass"),)
-    near, far = HeldOut(2.5, 9, NOW), HeldOut(5.3, 500, NOW)
+    near, far = Validation(2.5, 9, NOW), Validation(5.3, 500, NOW)
     assert read_answer(answer(), NOW, near) == ModelSample(NOW, 7, 700, 2.5, texts)
     assert read_answer(answer(), NOW, far) == ModelSample(NOW, 7, 700, None, texts)
 
@@ -262,7 +262,7 @@ def test_samples_come_and_are_kept() -> None:
     assert asked[0] == 2
     assert len(history.samples) == len(asked) >= 8
     assert not told
-    assert history.samples[0].held_out_loss == STATE.held_out_loss
+    assert history.samples[0].validation_loss == STATE.validation_loss
     assert history.samples[0].tokens == 700
 
 

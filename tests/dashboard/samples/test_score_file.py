@@ -27,7 +27,7 @@ def line(**changes: Any) -> bytes:
 
 
 def test_lines_of_peer_evaluate_are_scores_by_tokens() -> None:
-    loss = json.dumps({"schema": 1, "run_id": RUN_ID, "versions": [1], "tokens": 9, "held_out_loss": 2.5}).encode()
+    loss = json.dumps({"schema": 1, "run_id": RUN_ID, "versions": [1], "tokens": 9, "validation_loss": 2.5}).encode()
     scores, fault = read_scores(line(tokens=900, versions=[9]) + b"\n" + loss + b"\n" + line(), RUN_ID)
     assert not fault
     assert scores == (

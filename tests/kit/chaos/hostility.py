@@ -286,7 +286,7 @@ def _odd_fields(chance: Any, honest: PeerRecord) -> dict[str, Any]:
             {"tokens": chance.choice(WHOLE_NUMBERS), "inner_steps": chance.choice(WHOLE_NUMBERS)},
             {"tokens_per_second": chance.choice(REAL_NUMBERS)},
             {"upload_bits_per_second": chance.choice(REAL_NUMBERS)},
-            {"train_loss": chance.choice((*REAL_NUMBERS, None)), "held_out_version": chance.choice(WHOLE_NUMBERS)},
+            {"train_loss": chance.choice((*REAL_NUMBERS, None)), "validation_version": chance.choice(WHOLE_NUMBERS)},
             {"name": chance.choice(("[/nope]", "\x1b[2J", "a" * 40, "\u202e", "")), "started_at": 1e300},
             {"sequence": chance.choice(WHOLE_NUMBERS), "session": chance.choice(WHOLE_NUMBERS)},
             {"state": chance.choice(("joining", "training", "serving", "left")), "role": chance.choice(("seed", "x"))},

@@ -13,7 +13,7 @@ from dht.ground.host import PeerId
 from peer.config.manifest import RunManifest
 from peer.demo.demo import Demo
 from peer.demo.progress_table import Figures, progress_line
-from peer.demo.summary import LogFollower, PeerLog, newest_held_out, num_rounds_of, rounds_of, row_of, summarise
+from peer.demo.summary import LogFollower, PeerLog, newest_validation, num_rounds_of, rounds_of, row_of, summarise
 from peer.demo.swarm import DemoPeer, DemoSwarm
 from peer.events.event_log import to_json
 from peer.events.peer_events import Event, TrainingProgressed
@@ -79,10 +79,10 @@ def test_a_peer_that_trains_alone_has_no_rounds_with_others() -> None:
 
 
 def test_the_loss_is_told_with_the_rounds_after_which_it_was_measured() -> None:
-    old = PeerLog("peer-1", ME, held_out_loss=3.0, held_out_versions=10)
-    assert newest_held_out([old, PeerLog("peer-2", named(2))]) == (10, 3.0)
-    assert newest_held_out([PeerLog("peer-2", named(2))]) is None
-    line = progress_line(Figures(held_out=(10, 3.0), num_rounds=37))
+    old = PeerLog("peer-1", ME, validation_loss=3.0, validation_versions=10)
+    assert newest_validation([old, PeerLog("peer-2", named(2))]) == (10, 3.0)
+    assert newest_validation([PeerLog("peer-2", named(2))]) is None
+    line = progress_line(Figures(validation=(10, 3.0), num_rounds=37))
     assert "rounds: 37  loss of the model: 3.00 after round 10" in line
 
 

@@ -45,7 +45,7 @@ def test_the_table_says_what_each_figure_is() -> None:
     assert any(line.split() == ["peer", "doing", "steps", "tokens", "rounds", "loss"] for line in lines)
     assert any(line.split() == ["peer-1", "aaaaaaaa", "training", "120", "61.4", "k", "44", "2.15"] for line in lines)
     assert "killed 9 s ago" in text
-    assert "50 rounds; loss 2.10 nats on unseen text after round 44" in text
+    assert "50 rounds; validation loss 2.10 nats after round 44" in text
     assert "Since the kill the others have closed 21 rounds." in text
     assert "loss    how badly it guesses the next piece, in nats: blind guessing gives 5.5" in map(str.rstrip, lines)
     assert "http://127.0.0.1:8080/" in text

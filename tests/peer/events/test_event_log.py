@@ -368,8 +368,8 @@ def test_an_unwritable_folder_keeps_the_newest_events(tmp_path: Path) -> None:
 def test_applied_commit_and_evaluation_show_what_matters() -> None:
     applied = Event(0.0, PeerId("me"), AppliedCommit(fragment=1, version=7, digest="0123456789abcdef"))
     assert applied.sentence() == "Applied version 7 of fragment 1 (digest 01234567)."
-    evaluated = Event(0.0, PeerId("me"), Evaluated(held_out_loss=2.5, version_sum=1))
-    assert evaluated.sentence() == "Held-out loss 2.5000 after 1 commit."
+    evaluated = Event(0.0, PeerId("me"), Evaluated(validation_loss=2.5, version_sum=1))
+    assert evaluated.sentence() == "Validation loss 2.5000 after 1 commit."
 
 
 def test_a_log_is_for_its_owner_alone_whatever_it_was(tmp_path: Path) -> None:

@@ -33,7 +33,7 @@ from peer.export.formats.model_reading import ModelFile, read_model
 from peer.export.model_source import CheckpointSource, ModelFileSource
 from peer.export.sample import sample_model
 from peer.trainer.data.corpus import open_corpus
-from peer.trainer.model.evaluation import held_out_loss
+from peer.trainer.model.evaluation import validation_loss
 from peer.trainer.model.gpt import GPT, parameters_digest
 from peer.trainer.model.sampling import sample_tokens, shown_text, write_pieces
 from tests.kit.trainer.exported_models import MANIFEST, MODEL, NOW, RUN_ID, anchors_of, data_folder, trained_model
@@ -81,7 +81,7 @@ def test_the_config_says_what_the_model_is(written: Path) -> None:
     config = json.loads((written.parent / "config.json").read_text())
     assert config["run_id"] == RUN_ID
     assert config["versions"] == [7] * len(seed_layout(MANIFEST).sizes)
-    assert (config["tokens"], config["held_out_loss"], config["held_out_version"]) == (4321, 1.25, 28)
+    assert (config["tokens"], config["validation_loss"], config["validation_version"]) == (4321, 1.25, 28)
     assert RunManifest.model_validate_json(json.dumps(config["manifest"])).hash.hex() == config["manifest_hash"]
     for fragment, size in zip(config["fragments"], seed_layout(MANIFEST).sizes, strict=True):
         assert (fragment["num_values"], fragment["num_confirmed"], len(fragment["digest"])) == (size, 2, 64)
@@ -325,8 +325,8 @@ def test_evaluate_measures_the_held_out_text(written: Path, tmp_path: Path, caps
     assert evaluate_model(ModelFileSource(written), f"text:{text}", "cpu", True) == 0
     facts = json.loads(capsys.readouterr().out)
     corpus = open_corpus(f"text:{text}", vocab_size=256, context=16, held_out_fraction=0.05)
-    assert facts["held_out_loss"] == pytest.approx(held_out_loss(trained_model(), corpus, 2, 3))
-    assert facts["bits_per_byte"] == pytest.approx(facts["held_out_loss"] / math.log(2))
+    assert facts["validation_loss"] == pytest.approx(validation_loss(trained_model(), corpus, 2, 3))
+    assert facts["bits_per_byte"] == pytest.approx(facts["validation_loss"] / math.log(2))
     assert (facts["versions"], facts["num_held_out_tokens"], facts["tokens"]) == ([7] * 4, 96, 4321)
     assert evaluate_model(ModelFileSource(written), f"text:{text}", "cpu", False) == 0
     assert f"{facts['bits_per_byte']:.4f} bits per byte" in capsys.readouterr().out

@@ -586,12 +586,12 @@ def test_a_loop_that_measures_does_so_once_more_when_it_leaves(error: type[BaseE
     swarm = LoneSwarm("own.aaaaaaaaaaaaaaaaaaaa", module, torch.optim.SGD(module.parameters(), lr=0.1), {})
     measured: list[float] = []
 
-    def held_out_loss() -> float:
+    def validation_loss() -> float:
         measured.append(float(module[0].weight[0, 0]))
         return 1.0
 
     swarm.__enter__()
-    swarm.evaluate(held_out_loss)
+    swarm.evaluate(validation_loss)
     swarm.deliver(0.5)
     swarm.__exit__(error, None, None)
     assert len(measured) == times

@@ -26,7 +26,7 @@ def test_counters_start_at_zero_and_losses_unmeasured():
     mailbox = Mailbox.in_process(SIZES)
     assert mailbox.trainer.inner_steps == mailbox.network.ready == mailbox.states[1].version == 0
     assert math.isnan(mailbox.trainer.train_loss)
-    assert math.isnan(mailbox.trainer.held_out_loss)
+    assert math.isnan(mailbox.trainer.validation_loss)
 
 
 def test_cells_and_arrays_do_not_overlap():

@@ -33,7 +33,7 @@ def some_events() -> list[Event]:
             ME,
             TrainingProgressed(inner_steps=7, tokens=700, tokens_per_second=70.0, train_loss=2.5, wait_fraction=0.25),
         ),
-        Event(13.0, ME, Evaluated(held_out_loss=2.75, version_sum=3)),
+        Event(13.0, ME, Evaluated(validation_loss=2.75, version_sum=3)),
         Event(
             14.0,
             ME,
@@ -71,7 +71,7 @@ def test_the_figures_are_those_of_the_events() -> None:
     assert samples[("murmuration_peer_upload_bytes_total",)] == 600
     assert samples[("murmuration_peer_upload_bits_per_second",)] == 600 * 8 / 60
     assert samples[("murmuration_peer_members_in_view",)] == 2
-    assert samples[("murmuration_peer_held_out_loss",)] == 2.75
+    assert samples[("murmuration_peer_validation_loss",)] == 2.75
     assert samples[("murmuration_peer_wait_fraction",)] == 0.25
     assert samples[("murmuration_peer_events_total", "RoundCommitted")] == 1
     assert ME not in text

@@ -35,7 +35,7 @@ def test_a_row_comes_with_each_report_and_has_what_came_before_it() -> None:
         5.0,
         {
             "loss": 2.5,
-            "held_out_loss": 2.25,
+            "validation_loss": 2.25,
             "learning_rate": 0.003,
             "tokens": 400.0,
             "tokens_per_second": 50.0,
@@ -47,16 +47,16 @@ def test_a_row_comes_with_each_report_and_has_what_came_before_it() -> None:
         },
     )
     assert set(first.values) == set(OWN_COLUMNS)
-    assert (second.step, "held_out_loss" in second.values, "round_seconds" in second.values) == (9, False, False)
+    assert (second.step, "validation_loss" in second.values, "round_seconds" in second.values) == (9, False, False)
 
 
 def test_nothing_new_is_no_row_and_what_is_left_comes_at_the_end() -> None:
     assert [row.step for row in rows_of(progressed(4), progressed(4), LeftRun("x", 4, 400, 0))] == [4]
     last = rows_of(progressed(4), Evaluated(2.0, 1), LeftRun("x", 5, 500, 0))[-1]
-    assert (last.step, last.values["held_out_loss"]) == (5, 2.0)
+    assert (last.step, last.values["validation_loss"]) == (5, 2.0)
     # No value of a step is there twice.
     (_, left) = rows_of(progressed(5), Evaluated(2.0, 1), LeftRun("x", 5, 500, 0))
-    assert left == Row(5, 2.0, {"held_out_loss": 2.0})
+    assert left == Row(5, 2.0, {"validation_loss": 2.0})
     # A round without this peer's work took it no time.
     (alone,) = rows_of(committed(1.0), committed(0.0), LeftRun("x", 5, 500, 0))
     assert alone.values == {"tokens": 500.0, "rounds": 2.0, "round_seconds": 1.0}, "no versions: it never joined"
@@ -70,10 +70,10 @@ def test_what_is_no_number_is_absent() -> None:
 def test_a_run_has_a_row_when_more_is_committed_and_not_too_often() -> None:
     rows = RunRows()
     values: dict[str, float | None] = dict.fromkeys(RUN_COLUMNS, 1.0)
-    first = rows.row(100.0, {**values, "tokens": 50, "held_out_loss": None, "train_loss": float("nan")})
+    first = rows.row(100.0, {**values, "tokens": 50, "validation_loss": None, "train_loss": float("nan")})
     assert first is not None
     assert (first.step, first.values["tokens"]) == (50, 50.0)
-    assert not {"held_out_loss", "train_loss"} & set(first.values)
+    assert not {"validation_loss", "train_loss"} & set(first.values)
     assert rows.row(105.0, {**values, "tokens": 60}) is None
     assert rows.row(111.0, {**values, "tokens": 50}) is None
     assert rows.row(111.0, {**values, "tokens": 60}) is not None

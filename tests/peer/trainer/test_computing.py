@@ -140,14 +140,14 @@ def test_a_step_without_enough_memory_is_repeated_in_smaller_passes_and_told_onc
     assert told == [(8, 2)]
 
 
-def test_the_held_out_loss_is_measured_in_passes_that_fit() -> None:
+def test_the_validation_loss_is_measured_in_passes_that_fit() -> None:
     told: list[tuple[int, int]] = []
     model = small()
     with torch.no_grad():
         model.error = torch.OutOfMemoryError("no")
         inner = step_of(model, tell=Tell(smaller=lambda before, now: told.append((before, now))))
         model.loss = lambda tokens, targets: fits(model, tokens, targets)  # type: ignore[method-assign]
-        assert inner.held_out_loss(2) == pytest.approx(step_of().held_out_loss(2), rel=1e-6)
+        assert inner.validation_loss(2) == pytest.approx(step_of().validation_loss(2), rel=1e-6)
     assert told == [(8, 2)]
 
 

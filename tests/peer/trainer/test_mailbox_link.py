@@ -348,7 +348,7 @@ def test_what_measures_no_loss_is_refused_and_changes_nothing(evaluate, message)
     with pytest.raises(UsageFault, match=message):
         link.evaluate_on_anchor(evaluate)
     assert flat(module).tolist() == before.tolist()
-    assert link.mailbox.trainer.held_out_version == 0
+    assert link.mailbox.trainer.validation_version == 0
 
 
 def test_speed_leaves_out_waiting_and_evaluation():
@@ -376,7 +376,7 @@ def test_evaluation_sees_the_anchor_and_gives_back_the_same_bits():
     assert link.evaluate_on_anchor(lambda: seen.append(flat(module)) or 1.25) == (1.25, 33)
     assert seen[0].tolist() == torch.cat([torch.full((n,), i + 1.0) for i, n in enumerate(link.mailbox.sizes)]).tolist()
     assert flat(module).numpy().tobytes() == before.numpy().tobytes()
-    assert (link.mailbox.trainer.held_out_loss, link.mailbox.trainer.held_out_version) == (1.25, 33)
+    assert (link.mailbox.trainer.validation_loss, link.mailbox.trainer.validation_version) == (1.25, 33)
 
     def fail():
         raise RuntimeError("no memory")
@@ -394,7 +394,7 @@ def test_a_torn_anchor_is_not_evaluated():
     link.mailbox.states[1].writing = 1
     assert link.evaluate_on_anchor(lambda: pytest.fail("evaluated a torn anchor")) is None
     assert torch.equal(flat(module), before)
-    assert math.isnan(link.mailbox.trainer.held_out_loss)
+    assert math.isnan(link.mailbox.trainer.validation_loss)
     clock.on_pause = lambda: setattr(link.mailbox.states[1], "writing", 0)
     assert link.evaluate_on_anchor(lambda: 2.0) == (2.0, 0)
 

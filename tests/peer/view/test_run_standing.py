@@ -19,8 +19,8 @@ HONEST = tuple(
         versions=(50, 49),
         digests=(b"a" * 8, b"b" * 8),
         lineage_tokens=(9000, 8800),
-        held_out_loss=loss,
-        held_out_version=version,
+        validation_loss=loss,
+        validation_version=version,
         tokens_per_second=speed,
     )
     for name, loss, version, speed in (("A", 2.41, 97, 900.0), ("B", 2.40, 98, 1100.0), ("C", 2.42, 96, 1000.0))
@@ -30,10 +30,10 @@ LIES: tuple[dict[str, Any], ...] = (
     {"versions": (0, 0)},
     {"versions": (7,) * 90, "digests": (b"a" * 8,) * 90, "lineage_tokens": (1,) * 90},
     {"lineage_tokens": (2**60, 2**60)},
-    {"held_out_loss": 0.0001, "held_out_version": 99},
-    {"held_out_loss": 0.0001, "held_out_version": 2**62},
-    {"held_out_loss": -1e18, "held_out_version": 99},
-    {"held_out_loss": 1e18, "held_out_version": 99},
+    {"validation_loss": 0.0001, "validation_version": 99},
+    {"validation_loss": 0.0001, "validation_version": 2**62},
+    {"validation_loss": -1e18, "validation_version": 99},
+    {"validation_loss": 1e18, "validation_version": 99},
     {"tokens_per_second": 1e18},
     {"tokens": 2**62},
 )
@@ -47,11 +47,11 @@ def liar(name: str, lie: dict[str, Any]) -> PeerRecord:
     return replace(make_record(name), **{**{key: getattr(HONEST[0], key) for key in _TOLD}, **lie})
 
 
-_TOLD = ("versions", "digests", "lineage_tokens", "held_out_loss", "held_out_version", "tokens_per_second")
+_TOLD = ("versions", "digests", "lineage_tokens", "validation_loss", "validation_version", "tokens_per_second")
 
 
 def figures(standing: RunStanding) -> tuple[object, ...]:
-    return standing.versions, standing.tokens, standing.held_out
+    return standing.versions, standing.tokens, standing.validation
 
 
 @pytest.mark.parametrize("lie", [*LIES, EVERY_LIE], ids=lambda lie: "+".join(f"{k}={v}"[:40] for k, v in lie.items()))
@@ -60,8 +60,8 @@ def test_one_liar_with_as_much_signed_work_as_the_others_moves_nothing(lie: dict
         standing = standing_of([*HONEST, liar("LIAR", lie)], work)
         assert standing.versions == (50, 49)
         assert standing.tokens == 9000
-        assert standing.held_out is not None
-        assert 2.40 <= standing.held_out.loss <= 2.42
+        assert standing.validation is not None
+        assert 2.40 <= standing.validation.loss <= 2.42
         assert standing.tokens_per_second <= 3 * 1000 + 4 * 1100
 
 
@@ -78,19 +78,19 @@ def test_free_records_count_for_nothing_beside_signed_work(num_honest: int, num_
 
 
 def test_words_weigh_what_the_work_of_their_members_weighs() -> None:
-    liars = [liar(name, {"held_out_loss": 0.0001, "versions": (70, 70)}) for name in ("X", "Y", "Z")]
+    liars = [liar(name, {"validation_loss": 0.0001, "versions": (70, 70)}) for name in ("X", "Y", "Z")]
     work = {"A": 1000, "X": 10, "Y": 10, "Z": 10}
     assert figures(standing_of([HONEST[0], *liars], work)) == figures(standing_of([HONEST[0]]))
 
 
 def test_of_two_equal_members_the_one_that_claims_less_counts() -> None:
-    boast = liar("X", {"versions": (2**53 - 1, 2**53 - 1), "lineage_tokens": (2**60, 0), "held_out_loss": 0.0001})
+    boast = liar("X", {"versions": (2**53 - 1, 2**53 - 1), "lineage_tokens": (2**60, 0), "validation_loss": 0.0001})
     assert figures(standing_of([HONEST[0], boast])) == ((50, 49), 9000, MeasuredLoss(2.41, 97))
 
 
 def test_an_old_measurement_is_of_another_model() -> None:
-    old = replace(HONEST[0], held_out_loss=5.3, held_out_version=20)
-    assert standing_of([old, HONEST[1]]).held_out == MeasuredLoss(2.40, 98)
+    old = replace(HONEST[0], validation_loss=5.3, validation_version=20)
+    assert standing_of([old, HONEST[1]]).validation == MeasuredLoss(2.40, 98)
 
 
 def test_before_anybody_has_an_anchor_nothing_is_known() -> None:
@@ -120,15 +120,15 @@ def test_a_minority_never_leads_beyond_what_honest_members_say(
             versions=(at,),
             digests=(bytes(8),),
             lineage_tokens=(at,),
-            held_out_loss=told,
-            held_out_version=at,
+            validation_loss=told,
+            validation_version=at,
         )
         for place, (at, told) in enumerate(honest)
     ]
     lie = {"versions": (version,), "digests": (bytes(8),), "lineage_tokens": (version,)}
-    liar = make_record("L", **lie, held_out_loss=loss, held_out_version=measured_at)
+    liar = make_record("L", **lie, validation_loss=loss, validation_version=measured_at)
     standing = standing_of([*records, liar])
     assert standing.versions[0] <= max(at for at, _ in honest)
     assert standing.tokens <= max(at for at, _ in honest)  # their clocks are their versions here
-    if standing.held_out is not None:
-        assert standing.held_out.loss >= min(told for _, told in honest)
+    if standing.validation is not None:
+        assert standing.validation.loss >= min(told for _, told in honest)

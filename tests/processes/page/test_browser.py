@@ -78,7 +78,7 @@ def test_the_page_comes_alive_and_follows_the_run(in_browser: InBrowser) -> None
         label = page.locator('[data-chart="losses"] [role="img"]')
         await expect(label).to_have_attribute("aria-label", holding("335 M"))
         # A new contributor and a new point of the curve arrive by themselves.
-        newest = replace(points_of()[-1], at=NOW + 2, tokens=345_000_000, held_out_loss=1.5, train_loss=1.25)
+        newest = replace(points_of()[-1], at=NOW + 2, tokens=345_000_000, validation_loss=1.5, train_loss=1.25)
         people = (replace(contributor_of(0), name="Newcomer"), *visit.site.history.contributors[1:])
         visit.site.publish(contributors=people, points=(*visit.site.history.points, newest))
         await expect(page.locator("#contributors")).to_contain_text("Newcomer")
@@ -86,7 +86,7 @@ def test_the_page_comes_alive_and_follows_the_run(in_browser: InBrowser) -> None
         await page.get_by_role("link", name="Overview").click()
         await expect(page.locator("#top")).to_contain_text("Newcomer")
         assert page.url.endswith("?tab=overview")
-        await expect(label).to_have_attribute("aria-label", holding("345 M tokens (held-out loss 1.500"))
+        await expect(label).to_have_attribute("aria-label", holding("345 M tokens (validation loss 1.500"))
 
     in_browser(check)
 
@@ -322,9 +322,9 @@ def test_a_reader_goes_through_time_and_sees_the_tokens_count(in_browser: InBrow
         page = await visit.open("?tab=model", motion="no-preference")
         # Through everything that the model wrote, by keyboard.
         slider, said = page.get_by_label("Through time"), page.locator("#samples output")
-        await expect(said).to_contain_text("after 335 M tokens, version 3673, held-out loss 1.730")
+        await expect(said).to_contain_text("after 335 M tokens, version 3673, validation loss 1.730")
         await slider.press("Home")
-        await expect(said).to_contain_text("after 900 tokens, version 1, held-out loss 5.300")
+        await expect(said).to_contain_text("after 900 tokens, version 1, validation loss 5.300")
         await expect(page.locator("#samples pre").first).to_contain_text("def e")
         await slider.press("ArrowRight")
         await expect(said).to_contain_text("version 460")

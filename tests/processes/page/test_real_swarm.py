@@ -55,7 +55,7 @@ def test_a_page_says_what_is_so_while_people_come_are_killed_and_leave() -> None
             ada.wait_joined()
             jo = swarm.start("jo", "--name", "Jo", peers=[seed.address])
             jo.wait_joined()
-            until(lambda facts: facts["num_trainers"] == 2 and facts["held_out_loss"] is not None, "two that train")
+            until(lambda facts: facts["num_trainers"] == 2 and facts["validation_loss"] is not None, "two that train")
             # The call to join is one that works, and whoever gave Jo the state says so.
             shown = text()
             assert shell_line(join_link(swarm.run_id, [seed.address]).command) in shown
@@ -88,7 +88,7 @@ def test_a_page_says_what_is_so_while_people_come_are_killed_and_leave() -> None
             facts = until(lambda facts: facts["phase"] != "live", "nobody to train")
             # The seed is heard, so the page does not say that nobody is.
             assert facts["phase"] == "resting"
-            assert facts["held_out_loss"] is not None
+            assert facts["validation_loss"] is not None
             assert facts["tokens_per_second"] == 0
             assert facts["committed_tokens"] > 0
             assert "peer join" in text()

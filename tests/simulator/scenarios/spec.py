@@ -157,7 +157,7 @@ class SimulationSpec:
         profiles: one for each peer; empty: drawn from `step_seconds` and `upload_bits_per_second`.
         duration_seconds: of training; None: as long as `inner_steps` take.
         workload: what is learned: a quadratic, or the manifest's model on a made-up language.
-        num_measurements: of the held-out loss during training, evenly spread.
+        num_measurements: of the validation loss during training, evenly spread.
         ends_with_goodbyes: whether everybody leaves in order at the end, which is checked, or just stops.
     """
 

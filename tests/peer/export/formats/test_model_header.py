@@ -62,7 +62,7 @@ CHANGES = {
     "context": setting("manifest", "model", "context", to=32),
     "held_out_fraction": setting("manifest", "data", "held_out_fraction", to=0.4),
     "tokens": setting("tokens", to=10**15),
-    "held_out_loss": setting("held_out_loss", to=0.1),
+    "validation_loss": setting("validation_loss", to=0.1),
     "versions": setting("versions", to=[9] * 4),
     "origin": setting("origin", to="another run"),
     "fragment": setting("fragments", 0, "num_confirmed", to=99),
@@ -110,13 +110,13 @@ def test_a_field_of_another_type_is_a_sentence(tmp_path: Path, name: str, schema
 @given(st.recursive(st.none() | st.booleans() | st.integers() | st.floats() | st.text(), st.lists, max_leaves=5))
 def test_any_schema_and_any_field_is_a_sentence(tmp_path_factory: pytest.TempPathFactory, value: Any) -> None:
     path = tmp_path_factory.getbasetemp() / "any.safetensors"
-    for name in ("schema", "manifest", "held_out_version", "parameters_sha256"):
+    for name in ("schema", "manifest", "validation_version", "parameters_sha256"):
         try:
             open_model(ModelFileSource(write(path, setting(name, to=value), signs=True)))
         except LocalFault:
             pass
         else:
-            assert name in ("schema", "held_out_version")
+            assert name in ("schema", "validation_version")
 
 
 def test_a_small_file_builds_no_large_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -32,11 +32,11 @@ def test_totals_follow_the_events() -> None:
         committed(30.0, contributors=(OTHER,)),
         Event(30.0, ME, AppliedCommit(fragment=1, version=5, digest="ab")),
         Event(30.0, ME, AppliedCommit(fragment=9, version=5, digest="ab")),
-        Event(31.0, ME, Evaluated(held_out_loss=1.5, version_sum=5)),
+        Event(31.0, ME, Evaluated(validation_loss=1.5, version_sum=5)),
     )
     assert (state.num_peers, state.inner_steps, state.tokens) == (2, 10, 10_000)
     assert (state.rounds_committed, state.rounds_contributed) == (2, 1)
-    assert (state.versions, state.held_out_loss, state.phase) == ((0, 5, 0), 1.5, "training")
+    assert (state.versions, state.validation_loss, state.phase) == ((0, 5, 0), 1.5, "training")
     assert state.bits_per_second(31.0) == (8 * 150_000 / 60, 8 * 300_000 / 60)
     assert state.bits_per_second(85.0) == (8 * 75_000 / 60, 8 * 150_000 / 60)
     assert state.bits_per_second(1000.0) == (0.0, 0.0)

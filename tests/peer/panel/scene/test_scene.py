@@ -71,16 +71,18 @@ def test_news_are_about_people_and_not_about_rounds() -> None:
     assert said(scene) == [
         "You are in: training on cpu, with 1 other here",
         "You passed 200 k tokens",
-        "First loss on unseen data: 2.500 nats per token",
-        "Best loss on unseen data: 2.400 nats per token",
+        "First validation loss: 2.500 nats per token",
+        "Best validation loss: 2.400 nats per token",
         "Kiran left",
         "Nobody else answers; training goes on alone",
         "Found the others again: 2 of them",
         f"{speakable_name(JO)} is not heard any more",
     ]
     assert scene.confirmed_rounds == 1
-    assert (scene.first_held_out_loss, scene.best_held_out_loss) == (2.5, 2.3999)
-    assert [one.at for one in scene.news if "Best loss" in one.text] == [8.0], "the same in three digits is no news"
+    assert (scene.first_validation_loss, scene.best_validation_loss) == (2.5, 2.3999)
+    assert [one.at for one in scene.news if "Best validation loss" in one.text] == [8.0], (
+        "the same in three digits is no news"
+    )
 
 
 def test_a_round_alone_is_not_confirmed() -> None:
