@@ -18,7 +18,7 @@ from averaging.exchange.audit import Audits
 from averaging.exchange.exchange_ports import Context
 from averaging.exchange.result_search import ResultSearch
 from averaging.fragment.runtime import FragmentRuntime
-from averaging.fragment.shard_store import payload_digest, terms_of
+from averaging.fragment.shard_store import terms_of
 from averaging.outer.change_buffers import Change
 from averaging.outer.contribution_weights import shard_rates, weights_of
 from averaging.outer.fragment_anchor_and_residual import FragmentState
@@ -365,8 +365,7 @@ def stored_result(fragment: FragmentRuntime, to: PeerId, request: ResultRequest)
     """
     place = _place_in_commit(fragment, request) or fragment.store.unsettled_place(request.digest)
     stored = None if place is None else fragment.store.give(request.version, request.shard, request.digest, to)
-    # A disk may have given back other bytes than it took (`peer.checkpoint.disk_spill`).
-    if stored is None or place is None or payload_digest(stored) != request.digest:
+    if stored is None or place is None:
         return None
     return Result(fragment.index, request.version, request.shard, *place), stored
 

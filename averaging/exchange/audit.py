@@ -2,7 +2,7 @@
 
 A member that applies a commit becomes an auditor of one of its means by chance, unseen by all others. An auditor that a
 plan named beforehand would tell a reducer when it may lie. It asks the members in that mean for what they sent to its
-reducer (they keep it for three rounds) and combines it again. Every member has signed what it sends, and the reducer
+reducer (they keep it for two rounds) and combines it again. Every member has signed what it sends, and the reducer
 has signed what came out. When the two do not fit, the auditor asks the reducer for the signatures under its inputs. A
 member that signed another input for the auditor than for the reducer is the liar then. Else the auditor accuses the
 reducer before everybody, and everybody looks in the same way. Nobody is believed.
@@ -37,6 +37,7 @@ from averaging.trust.audit_budgets import BUDGET, OWN_BUDGET, AuditBudgets
 from averaging.trust.mean_checks import ComparedWork, is_wrong, suspicious
 from averaging.wire import frames
 from averaging.wire.messages import (
+    HISTORY_COMMITS,
     MAX_ROSTER,
     MAX_SHARDS,
     Accusation,
@@ -69,7 +70,7 @@ MAX_OPEN = 8
 """Audits of one fragment under way here, and as many more that others accused; each holds one encoded fragment."""
 MAX_EARLY = 256
 """Requests that wait for a commit, one of each auditor and fragment."""
-KEPT_MEANS = 3
+KEPT_MEANS = HISTORY_COMMITS
 """Commits whose means can be looked at, for each fragment: as long as contributions are kept."""
 MAX_REMEMBERED = 64
 """Means of which the verdict, and the signatures that came as a defence, are kept. In runs of many fragments it is one

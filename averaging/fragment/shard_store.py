@@ -7,7 +7,7 @@ came from. The memory that one remote can claim is bounded.
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 
@@ -149,20 +149,8 @@ class ShardStore:
         self._times_given[key, remote] += 1
         return self._results[key]
 
-    def results_of(self, commit: Commit) -> dict[tuple[int, bytes], Buffer]:
-        """The results of a commit that are here, by shard and digest."""
-        keys = [(index, shard.digest) for index, shard in enumerate(commit.shards)]
-        found = {key: self.result(commit.version, *key) for key in keys}
-        return {key: payload for key, payload in found.items() if payload is not None}
-
-    def move_results(self, version: int, moved: Mapping[tuple[int, bytes], Buffer]) -> None:
-        """The bytes of these results lie there from now on; those that are no longer here stay forgotten."""
-        for key, payload in moved.items():
-            if (version, *key) in self._results:
-                self._results[(version, *key)] = payload
-
     def keep_own(self, version: int, sent: Sent) -> None:
-        """This peer's contribution to a round that is over; its bytes may be elsewhere from now on."""
+        """Keep this peer's contribution to a round that is over."""
         self._own[version] = sent
 
     def own(self, version: int) -> Sent | None:

@@ -261,7 +261,6 @@ class StateServer:
             raise PeerUnreachable(guest.remote, "took so little that its copy made room for others")
         # Bytes of its own: a remote that does not read keeps a chunk in memory, and not the whole copy.
         chunk = memoryview(bytes(held.chunks[index]))
-        held.snapshot.unload()
         await self._pause(len(chunk), turn)
         await self._send_chunk(guest.stream, chunk)
         guest.num_state_bytes += len(chunk)

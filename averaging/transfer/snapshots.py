@@ -1,7 +1,5 @@
 """What a donor gives away: copies of fragments, kept while they are being fetched and shared by all who ask.
 
-A copy may lie on the disk (`StateSource.snapshot` decides); then a chunk of it is in memory at a time.
-
 A transfer takes longer than a round, so the copy must outlive its version; and ten joiners at once must not cost ten
 copies. At most `MAX_SNAPSHOTS` large copies exist at a time, each until nobody has asked for it for `HOLD_SECONDS`.
 
@@ -12,7 +10,7 @@ does one of several that the same remote keeps alone.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
@@ -42,16 +40,9 @@ ASKS_WITHIN_SECONDS = 10.0
 """A remote that waits for room asks again within this time: a joiner pauses for a second, and queues for five."""
 
 
-def _nothing() -> None:
-    pass
-
-
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """One fragment's committed state at one version. Arrays: float32 [num_values].
-
-    `unload` gives back the memory of what was read of arrays that lie on the disk; call it after each chunk.
-    """
+    """One fragment's committed state at one version. Arrays: float32 [num_values]."""
 
     version: int
     lineage_tokens: int
@@ -59,7 +50,6 @@ class Snapshot:
     momentum: F32
     digest: bytes
     commits: tuple[Commit, ...] = ()
-    unload: Callable[[], None] = field(default=_nothing, repr=False, compare=False)
 
 
 class StateSource(Protocol):
@@ -193,7 +183,7 @@ class HeldSnapshots:
         if snapshot is None:
             return None
         chunks = chunks_of(snapshot.anchor, snapshot.momentum)
-        digests = await self._compute(lambda: _digests(chunks, snapshot.unload))
+        digests = await self._compute(lambda: [digest_of(chunk) for chunk in chunks])
         held = HeldSnapshot(fragment, snapshot, digests, chunks, 0.0)
         for other in [other for other in self._held if _is_of(other, fragment, snapshot.version, snapshot.digest)]:
             self._drop(other)
@@ -262,20 +252,12 @@ class HeldSnapshots:
             held.expiry.cancel()
         self._held = [other for other in self._held if other is not held]
         nothing = held.snapshot.anchor[:0].copy()
-        held.snapshot = replace(held.snapshot, anchor=nothing, momentum=nothing, unload=_nothing)
+        held.snapshot = replace(held.snapshot, anchor=nothing, momentum=nothing)
         held.chunks = []
 
 
 class NoRoom(Exception):
     """All copies are in use."""
-
-
-def _digests(chunks: Sequence[memoryview], unload: Callable[[], None]) -> list[bytes]:
-    digests = []
-    for chunk in chunks:
-        digests.append(digest_of(chunk))
-        unload()
-    return digests
 
 
 def _is_of(held: HeldSnapshot, fragment: int, version: int, digest: bytes) -> bool:

@@ -40,9 +40,11 @@ MAX_STEPS = 2**28
 """Of one contribution: three days of inner steps of a millisecond."""
 KEPT_COMMITS = 16
 """Commits alone are small; they tell a peer that changes its lineage what became of its work there."""
-HISTORY_COMMITS = 3
-"""Commits (and their result shards, an eighth of the fragment each) kept for members that missed a few rounds. A
-member that missed more fetches the fragment, which is then the smaller download."""
+HISTORY_COMMITS = 2
+"""Rounds of each fragment whose results, and own contributions for auditors, stay in memory. A member whose connection
+broke during one round needs that round and the one that closed before it asked. A member that was away for longer
+fetches the fragment. Each round costs an eighth of a float32 copy of the model, and another one where means are
+audited."""
 MAX_PARTS = 8
 """Ranges of values whose work one contribution tells apart. A line that brings a quarter of the shards each round has
 four."""

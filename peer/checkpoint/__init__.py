@@ -9,5 +9,4 @@ The files, each built on those above it:
     earlier_format.py     checkpoints of the format before the present one (pure)
     checkpoint.py         a whole checkpoint: atomic, checked, the last ones kept
     partial_downloads.py  unfinished downloads
-    disk_spill.py         what past rounds leave behind, in files without a name instead of memory
 """

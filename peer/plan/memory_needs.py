@@ -12,9 +12,9 @@ from averaging.codec.codec import Codec
 from averaging.fragment.broadcast_errors import MOST_OF_AVERAGED
 from averaging.outer.outer_settings import VELOCITY_MODES
 from averaging.outer.shard_mean import kept_error_num_bytes
+from averaging.transfer.snapshots import MAX_SNAPSHOTS
 from averaging.wire.messages import HISTORY_COMMITS
 from peer.checkpoint.checkpoint import KEPT_CHECKPOINTS
-from peer.checkpoint.disk_spill import copies_bytes, is_spilled
 from peer.config.peer_config import OptimizerBits
 from peer.mailbox.mailbox import mailbox_num_bytes
 from peer.memory.least_memory import FLOAT_BYTES
@@ -62,14 +62,15 @@ class NetworkMemory:
     Attributes:
         mailbox_bytes: anchors, momentum, residuals, slots and own contributions under way, shared with the trainer
             process.
-        encoded_bytes: the same contributions while they are sent; of small fragments also those remembered, and
-            results kept for others, which lie on the disk elsewhere.
+        encoded_bytes: the same contributions while they are sent, those of past rounds, and results kept for others.
+        copies_bytes: fragments that newcomers fetch, with their momentum; only while some do.
         velocity_bytes: own velocity, modes `eager` and `own`.
         reducing_bytes: what arrives at a reducer in one round, its mean, and what its broadcasts lost.
     """
 
     mailbox_bytes: int
     encoded_bytes: int
+    copies_bytes: int
     velocity_bytes: int
     reducing_bytes: int
     libraries_bytes: int
@@ -107,12 +108,13 @@ def network_memory(
         traffic: of this peer, per fragment.
     """
     encoded = sum(codec.encoded_num_bytes(size) for size in sizes)
-    in_memory = sum(_past_rounds_bytes(codec.encoded_num_bytes(size)) for size in sizes) - _spilled_bytes(sizes, codec)
     reduced = [size - part.values for size, part in zip(sizes, traffic, strict=True)]
     return NetworkMemory(
         mailbox_bytes=mailbox_num_bytes(sizes, [codec.encoded_num_bytes(size) for size in sizes]),
-        # Each fragment has one contribution under way.
-        encoded_bytes=encoded + in_memory,
+        # Of each fragment one contribution is under way. Of past rounds there are results for members that missed
+        # them, and own contributions where means are audited.
+        encoded_bytes=(1 + 2 * HISTORY_COMMITS) * encoded,
+        copies_bytes=sum(sorted(2 * FLOAT_BYTES * size for size in sizes)[-MAX_SNAPSHOTS:]),
         velocity_bytes=FLOAT_BYTES * sum(sizes) if mode in VELOCITY_MODES else 0,
         # What broadcasts lost is kept at 8 bits (`averaging.fragment.broadcast_errors`), and as much again as is
         # averaged now while rounds are open.
@@ -121,17 +123,6 @@ def network_memory(
         libraries_bytes=NETWORK_LIBRARIES_BYTES,
         daemon_bytes=DAEMON_BYTES,
     )
-
-
-def _past_rounds_bytes(encoded_bytes: int) -> int:
-    """Of one fragment: results for members that missed a few rounds, and own contributions where means are audited."""
-    return 2 * HISTORY_COMMITS * encoded_bytes
-
-
-def _spilled_bytes(sizes: Sequence[int], codec: Codec) -> int:
-    """What of that is on the disk: a commit leaves its results and a contribution."""
-    encoded = [codec.encoded_num_bytes(size) for size in sizes]
-    return sum(_past_rounds_bytes(one) for one in encoded if is_spilled(2 * one))
 
 
 def disk_bytes(
@@ -143,9 +134,7 @@ def disk_bytes(
     trains: bool = True,
     optimizer_bits: OptimizerBits = "32",
 ) -> int:
-    """Of the checkpoints that are kept and one being written, past rounds and copies for newcomers.
-
-    The last two are in `peer.checkpoint.disk_spill`.
+    """Of the checkpoints that are kept and one being written.
 
     Each has anchors, momentum, residuals and own work on the network side, and parameters, reference copy and the
     optimizer's state on the trainer's. A seed has no trainer.
@@ -155,4 +144,4 @@ def disk_bytes(
     values_bytes = FLOAT_BYTES * num_copies * sum(sizes)
     if trains:
         values_bytes += optimizer_bytes(sum(sizes), num_orthogonalised, optimizer_bits)
-    return (KEPT_CHECKPOINTS + 1) * (values_bytes + encoded) + _spilled_bytes(sizes, codec) + copies_bytes(sizes)
+    return (KEPT_CHECKPOINTS + 1) * (values_bytes + encoded)

@@ -37,7 +37,6 @@ SLOW_FILES = (
     "processes/page/test_browser.py",
     "processes/peers/test_leaving.py",
     "processes/peers/test_away.py",
-    "processes/peers/test_spill.py",
     "processes/page/test_real_swarm.py",
     "processes/peers/test_own_choices.py",
     "processes/page/test_samples.py",

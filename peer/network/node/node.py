@@ -11,7 +11,6 @@ import logging
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 from averaging.exchange.exchange import Exchange
@@ -32,7 +31,6 @@ from dht.records.data_reading import reading_of
 from dht.records.peer_record import PeerRecord
 from dht.records.signature_cache import VerifiedRecords
 from peer.checkpoint.checkpoint import CheckpointFolder
-from peer.checkpoint.disk_spill import NewcomerCopies, RoundSpill, SpillFiles
 from peer.checkpoint.partial_downloads import ChunkFiles
 from peer.config.averaging_rules import codec_of, codecs_of, limits_of, rule_of
 from peer.config.manifest import RunManifest
@@ -131,17 +129,10 @@ class Node:
         self.fetcher = Fetcher(
             ports.host, ports.handshake_policy, self.limits, self.membership, notary, kept, has_worked
         )
-        self.keeper = self._past = copies = None
+        self.keeper = None
         if checkpoints is not None:
-            folder = checkpoints.path.parent
-            copies = SpillFiles(folder, "copies for newcomers", "two fragments and their momentum")
-            self._past = RoundSpill(SpillFiles(folder), ports.compute)
             desk = self.desk if who.role == "trainer" else None
-            after_each = self._past.unload
-            self.keeper = CheckpointKeeper(
-                checkpoints, self.fragments, mailbox, desk, ports.compute, report, after_each
-            )
-        self._copies = NewcomerCopies(copies, 8 * sum(mailbox.sizes), ports.clock)
+            self.keeper = CheckpointKeeper(checkpoints, self.fragments, mailbox, desk, ports.compute, report)
         self.repairs = Repairs(self.exchange, self.fetcher, self.membership, report, self._keep_lineage)
         StateServer(
             *(ports.host, ports.handshake_policy, self, len(mailbox.sizes), ports.compute),
@@ -412,8 +403,6 @@ class Node:
             self._background.spawn(self.repairs.repair(report.fragment, report.peer_id, report.reason))
         elif isinstance(report, CommitTaken):
             self.reporter.commit_taken(report)
-            if self._past is not None:
-                self._background.spawn(self._past.spill(self.fragments[report.commit.fragment], report.commit))
         else:
             self.reporter.in_round(report)
             if isinstance(report, AppliedCommit):
@@ -457,10 +446,9 @@ class Node:
             state = runtime.state
             if runtime.is_torn:
                 return None
-            copy = partial(self._copies.copy, [state.anchor, state.momentum])
-            (anchor, momentum), unload = await self.ports.compute(copy)
+            anchor, momentum = await self.ports.compute(lambda: (state.anchor.copy(), state.momentum.copy()))
             commits = tuple(self.commits_from(fragment, 0))
-            return Snapshot(state.version, state.lineage_tokens, anchor, momentum, state.digest, commits, unload)
+            return Snapshot(state.version, state.lineage_tokens, anchor, momentum, state.digest, commits)
 
     def digest_at(self, fragment: int, version: int) -> bytes:
         """The digest this peer had at a recent version; empty when unknown."""

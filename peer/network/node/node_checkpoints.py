@@ -52,7 +52,6 @@ class CheckpointKeeper:
         desk: the trainer's; None when there is no trainer (a seed).
         report: takes `CheckpointSaved`, and `CheckpointFailed` once for each time that saving stops working
             and once more on leaving.
-        after_each: called when a fragment was written.
     """
 
     folder: CheckpointFolder
@@ -61,7 +60,6 @@ class CheckpointKeeper:
     desk: TrainerDesk | None
     compute: Compute
     report: Callable[[Fact], None]
-    after_each: Callable[[], None] = lambda: None
     _is_failing: bool = False
     _saving: asyncio.Lock = field(default_factory=asyncio.Lock)
 
@@ -203,7 +201,6 @@ class CheckpointKeeper:
         async with fragment.busy:
             frames = fragment.log.frames_to(fragment.state.version)
             await self.compute(partial(draft.add, fragment.index, fragment.state, frames))
-        self.after_each()
 
 
 def _reason(error: OSError | ValueError, folder: str, has_trainer: bool) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
 
 import pytest
 
@@ -13,7 +12,7 @@ from averaging.outer.outer_step import anchor_digest
 from averaging.transfer import messages, server, snapshots
 from averaging.transfer.client import fetch_header, fetch_state
 from averaging.transfer.messages import STATE_PROTOCOL, Header
-from averaging.transfer.snapshots import HeldSnapshots, NoRoom, Snapshot
+from averaging.transfer.snapshots import HeldSnapshots, NoRoom
 from dht.ground.errors import PeerFault
 from dht.ground.host import Stream
 from peer.network.membership.run_handshake_policy import RunHandshakePolicy
@@ -70,32 +69,6 @@ def test_a_donor_holds_few_large_snapshots(monkeypatch: pytest.MonkeyPatch) -> N
         assert held.num_bytes == 16 * NUM_VALUES
         await asyncio.sleep(snapshots.HOLD_SECONDS)
         assert held.num_bytes == 0
-
-    in_scene(1, play)
-
-
-def test_memory_of_a_copy_is_given_back_after_each_chunk(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def play(scene: Scene) -> None:
-        donor, num_unloaded, num_chunks = scene.donors[0], 0, 2 * -(-4 * NUM_VALUES // MIB)
-        take = donor.snapshot
-
-        def unload() -> None:
-            nonlocal num_unloaded
-            num_unloaded += 1
-
-        async def mapped(fragment: int) -> Snapshot | None:
-            taken = await take(fragment)
-            return None if taken is None else replace(taken, unload=unload)
-
-        monkeypatch.setattr(donor, "snapshot", mapped)
-        host = MemoryHost(scene.network, named(9))
-        handshake_policy = RunHandshakePolicy(RULE, host.peer_id, "trainer")
-        assert await fetch_header(host, handshake_policy, donor.peer_id, 0, NUM_VALUES)
-        assert num_unloaded == num_chunks
-        found = await fetch_state(host, handshake_policy, donor.peer_id, 0, NUM_VALUES)
-        assert found is not None
-        assert_same(found, donor.state(0))
-        assert num_unloaded == 2 * num_chunks
 
     in_scene(1, play)
 
