@@ -2,7 +2,7 @@
 
 The files, each built on those above it:
 
-    messages.py         what libp2p hosts tell of themselves and others: identify, FIND_NODE, relay (pure)
+    messages.py         what libp2p hosts tell of themselves and others: identify, FIND_NODE (pure)
     noise_handshake.py  from TCP to an authenticated channel: multistream-select, then py-libp2p's Noise
     yamux.py            many streams over one channel, within limits
     connections.py      the live connections: dialled, counted, pruned, closed

@@ -20,7 +20,6 @@ from dht.identity.multiaddr import Multiaddr
 from dht.pylibp2p.noise_handshake import HandshakeError, Securer
 from dht.pylibp2p.yamux import Yamux, YamuxStream
 from dht.streams.byte_stream import ByteStream
-from dht.streams.framing import RawStream
 
 MAX_CONNECTIONS: Final = 192
 """Of all remotes. Beyond it the idle one that was used least recently makes room; the daemon prunes at 192."""
@@ -84,11 +83,24 @@ class Connections:
         host, port, family = _tcp_target(address)
         loop = asyncio.get_running_loop()
         _, stream = await loop.create_connection(lambda: ByteStream(SOCKET_BUFFER_BYTES), host, port, family=family)
-        return await self._dialled(stream, peer_id, _is_from_here(stream.transport), stream.transport.abort)
-
-    async def dial_through(self, stream: YamuxStream, peer_id: PeerId) -> MuxedConnection:
-        """The same through a stream that a relay has connected with `peer_id`."""
-        return await self._dialled(stream, peer_id, False, stream.abort)
+        try:
+            channel = await self._securer.dial(stream, peer_id)
+            if self._is_closed or not self._has_room():
+                raise HandshakeError(f"this host has {MAX_CONNECTIONS} busy connections already")
+        except BaseException:
+            stream.transport.abort()
+            raise
+        connection = MuxedConnection(
+            remote=channel.remote,
+            muxer=Yamux(channel, is_dialler=True),
+            is_loopback=_is_from_here(stream.transport),
+            used_at=loop.time(),
+            abort=stream.transport.abort,
+        )
+        self._live.append(connection)
+        self._background.spawn(self._run(connection))
+        self._on_connection(connection)
+        return connection
 
     async def close(self) -> None:
         """End all connections. Never raises."""
@@ -100,23 +112,6 @@ class Connections:
         # A task that was cancelled before its first step had no chance to close its socket.
         for connection in self._live:
             connection.abort()
-
-    async def _dialled(
-        self, stream: RawStream, peer_id: PeerId, is_loopback: bool, abort: Callable[[], None]
-    ) -> MuxedConnection:
-        try:
-            channel = await self._securer.dial(stream, peer_id)
-            if self._is_closed or not self._has_room():
-                raise HandshakeError(f"this host has {MAX_CONNECTIONS} busy connections already")
-        except BaseException:
-            abort()
-            raise
-        muxer, now = Yamux(channel, is_dialler=True), asyncio.get_running_loop().time()
-        connection = MuxedConnection(channel.remote, muxer, is_loopback, now, abort)
-        self._live.append(connection)
-        self._background.spawn(self._run(connection))
-        self._on_connection(connection)
-        return connection
 
     async def _run(self, connection: MuxedConnection) -> None:
         try:

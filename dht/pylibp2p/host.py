@@ -1,6 +1,8 @@
 """`Libp2pHost`: the `Host` port in pure Python, on py-libp2p's Noise, keys and messages; no daemon, no child process.
 
-For observers: they speak with p2pd peers, in one network with them. The host only dials, and routes for nobody.
+For observers, which speak with p2pd peers in one network. The host only dials, and never through a relay: every record
+is also held by members that can be dialled. It asks members where others are (FIND_NODE), because records of a swarm
+lie at members that the observer was given no address of.
 
 py-libp2p's own Swarm and yamux are not used. They block a peer for a minute after one failed dial, try a single address
 per peer, and hold what a remote sends without limit. They run on trio, which would have to be a guest in our event
@@ -129,7 +131,7 @@ class Libp2pHost:
             raise PeerUnreachable(peer_id, "this is our own address; expected another peer's; it is skipped")
         async with self._remote_call(peer_id, timeout_seconds, f"dial {address}"), self._dial_lock(peer_id):
             if self._connections.get(peer_id) is None:
-                await self._dial(peer_id, address)
+                await self._connections.dial(peer_id, address)
         return peer_id
 
     async def open_stream(self, peer_id: PeerId, protocol: str, timeout_seconds: float) -> Stream:
@@ -202,37 +204,13 @@ class Libp2pHost:
             raise HandshakeError("no address of it answers")
 
     async def _dial_one_of(self, peer_id: PeerId, addresses: Iterable[Multiaddr]) -> MuxedConnection:
-        # Relays last: what they carry is limited.
-        for address in sorted(addresses, key=lambda address: address.is_relayed):
+        for address in addresses:
             try:
                 async with asyncio.timeout(ASK_SECONDS):
-                    return await self._dial(peer_id, address)
+                    return await self._connections.dial(peer_id, address)
             except _STREAM_ERRORS as error:
                 logger.debug("%s is not at %s: %s", peer_id, address, words_of(error))
         raise HandshakeError("no address of it is known, or none answers")
-
-    async def _dial(self, peer_id: PeerId, address: Multiaddr) -> MuxedConnection:
-        if address.is_relayed:
-            return await self._dial_through_relay(peer_id, address)
-        return await self._connections.dial(peer_id, address)
-
-    async def _dial_through_relay(self, peer_id: PeerId, address: Multiaddr) -> MuxedConnection:
-        end = [name for name, _ in address.parts].index("p2p-circuit")
-        relay = Multiaddr(address.parts[:end])
-        relay_id = relay.peer_id
-        if relay_id is None or relay.is_relayed or relay_id in (peer_id, self.peer_id):
-            raise HandshakeError("a relay address without a relay; expected .../p2p/RELAY/p2p-circuit")
-        connection = self._connections.get(relay_id)
-        if connection is None:
-            connection = await self._connections.dial(relay_id, relay.without_peer_id())
-        stream = await self._open(connection, messages.HOP_PROTOCOL)
-        try:
-            await _send_message(stream, messages.encode_hop_connect(peer_id))
-            messages.check_hop_status(await _read_message(stream))
-        except BaseException:
-            stream.abort()
-            raise
-        return await self._connections.dial_through(stream, peer_id)
 
     async def _open(self, connection: MuxedConnection, protocol: str) -> YamuxStream:
         stream = await connection.muxer.open()
@@ -264,8 +242,10 @@ class Libp2pHost:
             self._routers[connection.remote] = None
 
     def _learn(self, peer_id: PeerId, addresses: Sequence[Multiaddr], from_loopback: bool) -> None:
-        # From another machine, its loopback would be ours.
-        usable = tuple(address for address in addresses if from_loopback or not address.is_loopback)
+        # From another machine, its loopback would be ours. What relays carry is limited, and kept for peers.
+        usable = tuple(
+            address for address in addresses if not address.is_relayed and (from_loopback or not address.is_loopback)
+        )
         if usable and peer_id != self.peer_id:
             self._known.pop(peer_id, None)
             self._known[peer_id] = usable

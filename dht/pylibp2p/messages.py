@@ -15,7 +15,6 @@ from typing import Any, Final
 from google.protobuf.message import DecodeError
 from libp2p.identity.identify.pb.identify_pb2 import Identify
 from libp2p.kad_dht.pb.kademlia_pb2 import Message
-from libp2p.relay.circuit_v2.pb.circuit_pb2 import HopMessage, Status
 
 from dht.ground.delimited import MessageError
 from dht.ground.host import PeerId
@@ -26,7 +25,6 @@ AGENT: Final = "murmuration"
 IDENTIFY_PROTOCOL: Final = "/ipfs/id/1.0.0"
 KAD_PROTOCOL: Final = "/ipfs/kad/1.0.0"
 PING_PROTOCOL: Final = "/ipfs/ping/1.0.0"
-HOP_PROTOCOL: Final = "/libp2p/circuit/relay/0.2.0/hop"
 
 MAX_MESSAGE_BYTES: Final = 64 * 1024
 """Of one of these messages; twenty peers with eight addresses each are a tenth of it."""
@@ -87,22 +85,6 @@ def decode_closer_peers(data: bytes) -> dict[PeerId, tuple[Multiaddr, ...]]:
         with contextlib.suppress(ValueError):
             found[peer_id_of_bytes(peer.id)] = _known_addresses(peer.addrs)
     return found
-
-
-def encode_hop_connect(target: PeerId) -> bytes:
-    """Asks a relay to connect us with `target` (libp2p specification ``relay/circuit-v2``)."""
-    message = HopMessage(type=HopMessage.CONNECT)
-    message.peer.id = peer_id_bytes(target)
-    return bytes(message.SerializeToString())
-
-
-def check_hop_status(data: bytes) -> None:
-    """Raise MessageError unless the relay connected us."""
-    message = _parse(HopMessage, data)
-    if message.type != HopMessage.STATUS:
-        raise MessageError(f"a relay message of type {message.type}; expected STATUS")
-    if message.status != Status.OK:
-        raise MessageError(f"the relay refused with status {message.status}")
 
 
 def _known_addresses(found: Iterable[bytes]) -> tuple[Multiaddr, ...]:

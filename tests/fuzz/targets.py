@@ -496,11 +496,9 @@ def _libp2p() -> list[Target]:
     address = multiaddr.parse_multiaddr("/ip4/203.0.113.5/tcp/4001").to_bytes()
     answer.closerPeers.add(id=peer_id_bytes(BOB.peer_id), addrs=[address])
     identify = messages.encode_identify(ALICE.peer_id, ["/a/1"])
-    hop = bytes([0x08, 2, 0x28, 100])
     allowed = (*_FAULTS, MessageError)
     return [
         Target("identify", messages.decode_identify, (identify,), allowed),
         Target("closer_peers", messages.decode_closer_peers, (answer.SerializeToString(),), allowed),
-        Target("hop_status", messages.check_hop_status, (hop,), allowed),
         Target("peer_id_bytes", peer_id_of_bytes, (peer_id_bytes(ALICE.peer_id),), (ValueError,)),
     ]

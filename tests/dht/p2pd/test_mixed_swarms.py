@@ -27,7 +27,6 @@ from hivemind.p2p import PeerID
 
 from dht.kademlia.dht_guards import key_id_of
 from dht.kademlia.dht_store import HivemindStore
-from dht.p2pd.daemon import DaemonOptions
 from dht.pylibp2p import connections
 from dht.pylibp2p.host import Libp2pHost
 from dht.pylibp2p.messages import KAD_PROTOCOL
@@ -173,34 +172,6 @@ def test_strangers_are_kept_out_whatever_carries_their_calls() -> None:
             )
             assert answer is None
         assert guarded.store._member.num_members == 0
-
-    with_members(check)
-
-
-def test_a_member_behind_a_relay_is_reached_through_it() -> None:
-    async def check(members: Members) -> None:
-        relay = P2pdHost(Identity.generate(), LOOPBACK, options=DaemonOptions(reachability="public"))
-        await members.enter(relay)
-        options = DaemonOptions(reachability="private", trusted_relays=tuple(relay.addresses()))
-        hidden = P2pdHost(Identity.generate(), LOOPBACK, options=options)
-        hidden.handle(ECHO, echo)
-        await members.enter(hidden)
-        observer = await members.add(Libp2pHost)
-        address = f"{relay.addresses()[0]}/p2p-circuit/p2p/{hidden.peer_id}"
-        # A reservation at the relay takes the hidden daemon some seconds.
-        async with asyncio.timeout(60):
-            while True:
-                with contextlib.suppress(PeerUnreachable):
-                    await observer.host.connect(address, 5.0)
-                    break
-                await asyncio.sleep(0.2)
-        stream = await observer.host.open_stream(hidden.peer_id, ECHO, 5.0)
-        for frame in (b"hello", bytes(50_000)):
-            await stream.send(frame)
-            assert await stream.receive(len(frame)) == frame
-        await stream.close()
-        with pytest.raises(PeerUnreachable, match="relay refused"):
-            await observer.host.connect(f"{relay.addresses()[0]}/p2p-circuit/p2p/{Identity.generate().peer_id}", 5.0)
 
     with_members(check)
 

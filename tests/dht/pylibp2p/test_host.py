@@ -78,13 +78,14 @@ def test_whoever_accepts_and_says_nothing_is_unreachable_in_time() -> None:
     asyncio.run(check())
 
 
-def test_loopback_addresses_told_from_afar_are_not_believed() -> None:
+def test_relayed_addresses_and_loopback_told_from_afar_are_not_kept() -> None:
     host = Libp2pHost(Identity.generate())
     peer = Identity.generate().peer_id
     host._learn(peer, [parse_multiaddr("/ip4/127.0.0.1/tcp/22")], from_loopback=False)
     assert host._known == {}
     outside = parse_multiaddr("/ip4/203.0.113.5/tcp/4001")
-    host._learn(peer, [parse_multiaddr("/ip4/127.0.0.1/tcp/22"), outside], from_loopback=False)
+    relayed = parse_multiaddr(f"/ip4/203.0.113.9/tcp/4001/p2p/{peer}/p2p-circuit")
+    host._learn(peer, [parse_multiaddr("/ip4/127.0.0.1/tcp/22"), relayed, outside], from_loopback=False)
     assert host._known == {peer: (outside,)}
 
 
@@ -100,7 +101,6 @@ def test_what_is_known_of_others_is_bounded(monkeypatch: pytest.MonkeyPatch) -> 
 DECODERS: list[Callable[[bytes], Any]] = [
     messages.decode_identify,
     messages.decode_closer_peers,
-    messages.check_hop_status,
 ]
 
 
