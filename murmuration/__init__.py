@@ -29,7 +29,7 @@ _HOMES = {
     "RunManifest": "peer.config.manifest",
     # Using its model
     "read_model": "peer.export.formats.model_reading",
-    "ModelFile": "peer.export.formats.model_reading",
+    "ExportedModel": "peer.export.formats.model_reading",
     "load_export": "peer.export.formats.custom_module",
     # What goes wrong
     "MurmurationError": "dht.ground.errors",

@@ -7,7 +7,7 @@ from dht.ground.errors import UsageFault as UsageFault
 from peer.config.manifest import RunManifest as RunManifest
 from peer.events.peer_events import Event as Event
 from peer.export.formats.custom_module import load_export as load_export
-from peer.export.formats.model_reading import ModelFile as ModelFile
+from peer.export.formats.model_reading import ExportedModel as ExportedModel
 from peer.export.formats.model_reading import read_model as read_model
 from peer.join.session import Swarm as Swarm
 from peer.join.session import join as join

@@ -47,18 +47,9 @@ def export(
     peers: Peers = None,
     invite: InviteFile = None,
     checkpoint: Checkpoint = None,
-    form: Annotated[
-        str | None,
-        typer.Option(
-            "--format",
-            metavar="FORMAT",
-            help="hf: a folder that transformers loads. safetensors: one file under this software's names, and "
-            "config.json beside it. Default: as --out ends.",
-        ),
-    ] = None,
-    out: Annotated[
-        Path, typer.Option("--out", metavar="PATH", help="Where the model goes: a folder, or a file NAME.safetensors.")
-    ] = Path("model"),
+    out: Annotated[Path, typer.Option("--out", metavar="PATH", help="Where the model goes: a new folder.")] = Path(
+        "model"
+    ),
     merge: Annotated[
         bool, typer.Option("--merge", help="Write an adapter's base with the adapter in it, not the adapter alone.")
     ] = False,
@@ -74,17 +65,19 @@ def export(
     timeout: LookTimeout = 20.0,
     as_json: AsJson = False,
 ) -> int:
-    """Take the model of a run home, confirmed by the members: a folder that transformers loads, or a file."""
-    chosen = model_source.form_of(out, form)
-    from peer.export.before_export import check_export
+    """Write the model of a run as a folder that transformers loads; members of the run confirm it."""
+    from peer.export.formats.output_place import check_folder
+    from peer.export.hub_push import check_push
 
-    check_export(out, chosen, replace=force, push=push, merge=merge, base=base)
+    if push is not None:
+        check_push(push)
+    check_folder(out, replace=force)
     _check_choices("auto", base)
     source = _model_source(None, checkpoint, named_run(run, run_id, peers), invite, timeout, takes_files=False)
     with loading("loading what computes models"):
         from peer.export.export import export_model
 
-    return int(export_model(source, out, force, as_json, chosen, push, merge, base))
+    return int(export_model(source, out, force, as_json, push, merge, base))
 
 
 @commands.command(
@@ -110,20 +103,17 @@ def sample(
     seed: Annotated[
         int, typer.Option("--seed", min=0, max=2**53 - 1, metavar="N", help="Same seed, same text (on the CPU).")
     ] = 0,
-    chat: Annotated[
-        bool, typer.Option("--chat", help="The prompt is what you say, put as the run's chat template has it.")
-    ] = False,
     base: BaseFolder = None,
     device: ModelDevice = "auto",
     timeout: LookTimeout = 20.0,
 ) -> int:
-    """Let a model say something: from a folder or file, from a checkpoint or from a live run."""
+    """Let a model continue a text: from a folder, a checkpoint or a live run."""
     _check_choices(device, base)
     source = _model_source(model, checkpoint, named_run(run, run_id, peers), invite, timeout)
     with loading("loading what computes models"):
         from peer.export.sample import sample_model
 
-    return int(sample_model(source, prompt, max_tokens, temperature, seed, device, chat, base))
+    return int(sample_model(source, prompt, max_tokens, temperature, seed, device, base))
 
 
 @commands.command(
@@ -146,8 +136,8 @@ def evaluate(
         typer.Option(
             "--tasks",
             metavar="TASKS",
-            help="Scores of lm-eval in place of the loss: its names, YAML files or folders of them, with commas "
-            "between.",
+            help="Measure scores in these tasks of lm-eval instead of the loss: names or YAML files, separated by "
+            "commas. Needs --model.",
         ),
     ] = None,
     limit: Annotated[
@@ -158,21 +148,20 @@ def evaluate(
     timeout: LookTimeout = 20.0,
     as_json: AsJson = False,
 ) -> int:
-    """Measure the validation loss of a model, or its scores: from a folder or file, a checkpoint or a live run."""
-    if tasks is not None and data is not None:
-        raise UsageFault("--tasks and --data are given together; expected one: a task brings its own data.")
+    """Measure the validation loss or the scores of a model: from a folder, a checkpoint or a live run."""
     if limit is not None and tasks is None:
         raise UsageFault("--limit is given without --tasks; expected both, because it limits the samples of a task.")
-    if tasks is not None and base is not None:
+    if tasks is not None and (model is None or data is not None or base is not None):
         raise UsageFault(
-            "--tasks and --base are given together; expected a merged model for tasks: `peer export --merge`."
+            "--tasks is given without --model, or with --data or --base; expected an exported folder alone, because a "
+            "task brings its own data; run `peer export RUN --merge` if the run trains an adapter, and give --model."
         )
     _check_choices(device, base, data)
     source = _model_source(model, checkpoint, named_run(run, run_id, peers), invite, timeout)
-    if tasks is not None:
+    if tasks is not None and model is not None:
         with loading("loading what computes models"):
             from peer.export.evaluate import evaluate_tasks
-        return int(evaluate_tasks(source, tasks, limit, device, as_json))
+        return int(evaluate_tasks(model, tasks, limit, device, as_json))
     with loading("loading what computes models"):
         from peer.export.evaluate import evaluate_model
     return int(evaluate_model(source, data, device, as_json, base))
@@ -210,8 +199,8 @@ def _model_source(
     if model is not None:
         if checkpoint is not None or run_id is not None or peers or invite:
             raise UsageFault("--model is given beside another source; expected --model alone, or RUN.")
-        model_source.check_model(model)
-        return model_source.ModelFileSource(model)
+        model_source.check_folder_source(model)
+        return model_source.FolderSource(model)
     if checkpoint is not None:
         from peer.config.peer_config import load_config
 

@@ -290,7 +290,7 @@ def _measure(demo: Demo, out: Path | None, began: float) -> tuple[Summary, Words
     if out is not None:
         view.stage(f"Taking the model home to {out}: peer export")
         source = ("--run-id", swarm.run_id, "--peers", swarm.address)
-        export = python_command("peer", "export", *source, "--format", "hf", "--out", str(out))
+        export = python_command("peer", "export", *source, "--out", str(out))
         swarm.call("peer export", export, COMMAND_SECONDS, demo.show)
     view.stage("The peers say goodbye")
     swarm.stop_peers()

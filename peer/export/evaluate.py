@@ -1,21 +1,25 @@
-"""`peer evaluate`: how well a model does."""
+"""`peer evaluate`: measures the validation loss of a model, or its scores in tasks of lm-eval."""
 
 from __future__ import annotations
 
 import contextlib
 import json
 import math
+import sys
 import tempfile
-from dataclasses import asdict
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from dht.ground.errors import LocalFault
 from dht.ground.quantities import count_text
 from peer.config.data_source import WEB, source_here
 from peer.export.formats.model_card import loss_text
+from peer.export.formats.model_header import read_header
+from peer.export.formats.stored_weights import run_json
 from peer.export.model_source import ModelSource
-from peer.export.opened_model import loadable_folder, open_model
-from peer.export.task_scores import load_harness, score_tasks
+from peer.export.opened_model import open_model
+from peer.optional_libraries import needing
 from peer.trainer.data.corpus import open_run_corpus
 from peer.trainer.data.tokenizing import OpenTokenizer
 from peer.trainer.devices.device_choice import select_device
@@ -82,35 +86,62 @@ def evaluate_model(
     return 0
 
 
-def evaluate_tasks(source: ModelSource, tasks: str, limit: int | None, device_name: str, as_json: bool) -> int:
-    """Print the scores of a model in tasks of lm-eval; returns the exit code.
+def evaluate_tasks(folder: Path, tasks: str, limit: int | None, device_name: str, as_json: bool) -> int:
+    """Print the scores of an exported folder in tasks of lm-eval; returns the exit code.
 
     Args:
-        tasks: names, YAML files or folders of them, separated by commas.
+        tasks: names or YAML files that lm-eval knows, separated by commas.
         limit: samples of each task; None: all.
 
     Raises:
-        LocalFault: the model cannot be had, a task is not known, or lm-eval is not installed; the sentence says which.
+        LocalFault: the folder cannot be read, lm-eval is not installed, or it failed.
     """
-    load_harness()
-    device = select_device(device_name)
-    with tempfile.TemporaryDirectory(prefix="murmuration-") as temporary:
-        folder, facts = loadable_folder(source, Path(temporary))
-        # The harness loads the tokenizer in this process: one that stops its library is found before that.
-        with OpenTokenizer(folder) as tokenizer:
-            tokenizer.decode(tokenizer.encode([USUAL_TEXT])[0])
-        scores = score_tasks(folder, tasks, limit, str(device))
-    if as_json:
-        print(json.dumps({"schema": 1, **facts, "limit": limit, "scores": [asdict(score) for score in scores]}))
+    with needing("`peer evaluate --tasks`", "lm-eval", "eval"):
+        import lm_eval
+        from lm_eval.utils import make_table
+    _, header, _ = read_header(folder, run_json(folder))
+    # lm-eval loads the tokenizer in this process, so first the limited child shows that the tokenizer can be loaded.
+    with OpenTokenizer(folder) as tokenizer:
+        tokenizer.decode(tokenizer.encode([USUAL_TEXT])[0])
+    try:
+        with contextlib.redirect_stdout(sys.stderr):
+            results = lm_eval.simple_evaluate(
+                model="hf",
+                model_args={"pretrained": str(folder)},
+                tasks=tasks.split(","),
+                limit=limit,
+                device=str(select_device(device_name)),
+                log_samples=False,
+            )
+    except Exception as error:  # of the harness, of a task's data and of the code of a task
+        raise LocalFault(
+            f"lm-eval cannot measure {tasks}: {type(error).__name__}: {str(error)[:300]}; expected names of "
+            "`lm-eval ls tasks` or YAML files of tasks; try one task with --limit 1"
+        ) from error
+    if not as_json:
+        print(f"Run         {header.run_id}, versions {'/'.join(map(str, header.versions))}")
+        print(make_table(results))
         return 0
-    print(f"Run         {facts['run_id']}, versions {'/'.join(map(str, facts['versions']))}")
-    width = max(4, *(len(score.task) for score in scores)) if scores else 4
-    widest = max(6, *(len(score.metric) for score in scores)) if scores else 6
-    print(f"\n{'task':<{width}}  {'metric':<{widest}}  {'value':>9}  {'± error':>9}  samples")
-    for score in scores:
-        error = "" if score.error is None else f"{score.error:.4f}"
-        print(f"{score.task:<{width}}  {score.metric:<{widest}}  {score.value:>9.4f}  {error:>9}  {score.num_samples}")
+    facts = {"schema": 1, "run_id": header.run_id, "versions": header.versions, "tokens": header.tokens}
+    print(json.dumps({**facts, "limit": limit, "scores": list(_scores(results))}))
     return 0
+
+
+def _scores(results: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    for task, values in results["results"].items():
+        for key, value in values.items():
+            # "acc,none" is a metric and its filter; entries without a comma are no scores.
+            metric, comma, name = key.partition(",")
+            if not comma or metric.endswith("_stderr"):
+                continue
+            error = values.get(f"{metric}_stderr,{name}")
+            yield {
+                "task": task,
+                "metric": metric if name == "none" else f"{metric} ({name})",
+                "value": value,
+                "error": error if isinstance(error, float) and math.isfinite(error) else None,
+                "num_samples": results["n-samples"].get(task, {}).get("effective", 0),
+            }
 
 
 def _bits_per_byte(loss: float, bytes_per_token: float | None) -> float | None:

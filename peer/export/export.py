@@ -1,4 +1,4 @@
-"""`peer export`: the model a run has made, taken home."""
+"""`peer export`: writes the model of a run as a folder."""
 
 from __future__ import annotations
 
@@ -11,10 +11,9 @@ from typing import Any
 from dht.ground.quantities import bytes_text, count_text, plural
 from peer.export.formats.folder_contents import ADAPTER
 from peer.export.formats.model_card import validation_text
-from peer.export.formats.model_file import write_model
 from peer.export.formats.model_folder import write_folder
 from peer.export.hub_push import push_folder
-from peer.export.model_source import Form, ModelSource
+from peer.export.model_source import ModelSource
 from peer.export.opened_model import anchors_of
 
 
@@ -23,38 +22,31 @@ def export_model(
     out: Path,
     force: bool,
     as_json: bool,
-    form: Form = "safetensors",
     push: str | None = None,
     merge: bool = False,
     base: Path | None = None,
 ) -> int:
-    """Write a run's model to `out`, which `check_export` allows; returns the exit code.
+    """Write a run's model to the folder `out`; returns the exit code.
 
     Args:
-        form: hf: `out` is a folder; safetensors: a file, with its `config.json` beside it.
         merge: write an adapter's base with the adapter in it, and not the adapter alone.
         base: folder with that base; None: the hub's.
         push: name of a repository on the Hugging Face Hub that the folder goes to as well.
 
     Raises:
-        LocalFault: nobody reachable, anchors that members do not confirm, a file in the way, a full disk; the
-            sentence says which.
+        LocalFault: no member is reachable, members do not confirm the anchors, a file is in the way, or the disk is
+            full; the sentence names the reason.
     """
     anchors = anchors_of(source)
-    if form == "hf":
-        config = write_folder(anchors, out, time.time(), replace=force, base=base, merge=merge)
-    else:
-        config = write_model(anchors, out, time.time(), replace=force)
+    config = write_folder(anchors, out, time.time(), replace=force, base=base, merge=merge)
     work = f"{anchors.tokens} {anchors.manifest.counted_in}"
     address = None if push is None else push_folder(out, push, f"{anchors.run_id}, {work}")
     if as_json:
         facts = {key: value for key, value in config.items() if key != "manifest"}
         print(json.dumps({"out": str(out), "pushed": address, **facts}))
         return 0
-    weights = list(out.glob("*.safetensors")) if form == "hf" else [out]
-    num_bytes = sum(path.stat().st_size for path in weights)
-    beside = "" if form == "hf" else ", and config.json beside it"
-    print(f"Model       {out}{beside}  ({bytes_text(num_bytes)}{_kind_text(config)})")
+    num_bytes = sum(path.stat().st_size for path in out.glob("*.safetensors"))
+    print(f"Model       {out}  ({bytes_text(num_bytes)}{_kind_text(config)})")
     print(f"From        {anchors.origin}")
     for one in anchors.facts:
         confirmed = f"confirmed by {plural(one.num_confirmed, 'member')}" if one.num_confirmed else "as saved"

@@ -10,8 +10,7 @@ from pathlib import Path
 
 from torch import nn
 
-from dht.ground.errors import Incompatible, UsageFault
-from peer.export.chat import chat_prompt
+from dht.ground.errors import Incompatible
 from peer.export.model_source import ModelSource
 from peer.export.opened_model import OpenedModel, open_model
 from peer.trainer.data.tokenizing import OpenTokenizer
@@ -26,13 +25,11 @@ def sample_model(
     temperature: float,
     seed: int,
     device_name: str,
-    is_chat: bool = False,
     base: Path | None = None,
 ) -> int:
     """Print what a model says after `prompt`, each character as soon as it is there; returns the exit code.
 
     Args:
-        is_chat: the prompt is what a person says, put as the run's chat template has it; only the answer is printed.
         base: see `open_model`.
 
     Raises:
@@ -40,7 +37,7 @@ def sample_model(
     """
     device = select_device(device_name)
     opened = open_model(source, base)
-    pieces = written(opened, opened.model.to(device), prompt, max_tokens, temperature, seed, is_chat)
+    pieces = written(opened, opened.model.to(device), prompt, max_tokens, temperature, seed)
     if hasattr(sys.stdout, "reconfigure"):
         sys.stdout.reconfigure(errors="replace")
     write_pieces(pieces, partial(print, end="", flush=True))
@@ -54,16 +51,14 @@ def written(
     max_tokens: int,
     temperature: float,
     seed: int,
-    is_chat: bool = False,
 ) -> Iterator[str]:
-    """Text, piece by piece, the prompt first (but for a chat's); what is wrong is said before it.
+    """Text, piece by piece, the prompt first; what is wrong is said before it.
 
     Args:
         model: `opened.model`, on the device that computes.
 
     Raises:
         Incompatible: the model does not write, or nothing says how its tokens become text.
-        UsageFault: a chat is asked for and there is no template.
     """
     if opened.manifest.model.task not in (None, "causal-lm"):
         raise Incompatible(
@@ -76,7 +71,6 @@ def written(
         return sample_tokens(model, begin, temperature=temperature, **options)
 
     if opened.tokenizer is not None:
-        text = chat_prompt(opened.tokenizer, prompt) if is_chat else prompt
         tokenizer = OpenTokenizer(opened.tokenizer)
         num_tokens, vocab_size = tokenizer.facts.vocab_size, opened.manifest.model.vocab_size
         if num_tokens > vocab_size:
@@ -85,21 +79,19 @@ def written(
                 f"the tokenizer of run {opened.run_id} has {num_tokens} tokens, and its model {vocab_size}; expected "
                 "no more tokens than the model has; tell the run's owner"
             )
-        return _from_tokenizer(tokenizer, text, drawn, is_chat)
+        return _from_tokenizer(tokenizer, prompt, drawn)
     if not opened.manifest.data.has_byte_tokens or opened.manifest.model.vocab_size < NUM_BYTES:
         raise Incompatible(
             f"run {opened.run_id} reads tokens of its own ({opened.manifest.data.source}) and no tokenizer is beside "
             "the model; expected a run that reads bytes or brings its tokenizer; export the model as a folder"
         )
-    if is_chat:
-        raise UsageFault(f"--chat: run {opened.run_id} reads bytes and has no chat template; leave --chat away.")
     # What a shell passed through undecoded comes back as the bytes it was.
     begin = prompt.encode("utf-8", "surrogateescape")
     return shown_text(drawn(begin or b"\n", NUM_BYTES), begin)
 
 
 def _from_tokenizer(
-    open_tokenizer: OpenTokenizer, prompt: str, drawn: Callable[[Sequence[int], int], Iterator[int]], is_chat: bool
+    open_tokenizer: OpenTokenizer, prompt: str, drawn: Callable[[Sequence[int], int], Iterator[int]]
 ) -> Iterator[str]:
     with open_tokenizer as tokenizer:
         facts = tokenizer.facts
@@ -108,6 +100,5 @@ def _from_tokenizer(
         tokens = drawn(begin or [facts.eos], facts.vocab_size)
         # The end of a text is no part of it.
         said = takewhile(lambda token: token != facts.eos, tokens)
-        if not is_chat:
-            yield readable
+        yield readable
         yield from spoken_text(said, begin, tokenizer.decode)

@@ -72,6 +72,10 @@ def command_targets() -> list[Target]:
     return [*_network_targets(desk), *_file_targets(desk)]
 
 
+EXPORT = "export"
+WEIGHTS_NAME = "model.safetensors"
+
+
 class _Desk:
     """Somebody's machine: a home of its own, and commands that run in it."""
 
@@ -199,7 +203,7 @@ def _network_targets(desk: _Desk) -> list[Target]:
     def target(name: str, *arguments: str) -> Target:
         return _target(name, in_swarm(arguments, at_once), *seeds)
 
-    out = str(desk.folder / "model.safetensors")
+    out = str(desk.folder / "model")
     owned = _owned_folder(desk)
     fast = [
         mock.patch("peer.doctor.doctor._step_seconds", return_value=1.0),
@@ -317,16 +321,17 @@ def _file_targets(desk: _Desk) -> list[Target]:
     ]
     join = ("join", "--identity", str(_key_file(desk.folder / "alice.key", ALICE)))
     dashboard = ("dashboard", "--run-id", RUN_ID, "--peers", ADDRESS, "--port", "0", "--host-backend", "p2pd")
-    sample = ("sample", "--model", "FILE", "--prompt", "a", "--max-tokens", "8", "--device", "cpu")
-    evaluate = ("evaluate", "--model", "FILE", "--device", "cpu")
+    exported = str(desk.folder / EXPORT)
+    sample = ("sample", "--model", exported, "--prompt", "a", "--max-tokens", "8", "--device", "cpu")
+    evaluate = ("evaluate", "--model", exported, "--device", "cpu")
     with_config = (*join, "--run-id", RUN_ID, "--peers", ADDRESS, "--config", "FILE")
     return [
         _target("receipts", read("proof.jsonl", "receipts", "verify", "FILE", patches=signed), receipt),
         _target("plan", read("plan.toml", "plan", "FILE"), run_toml, manifest, run_record(manifest)),
         _target("init", init, run_toml),
         _target("manifest_show", manifest_show, run_record(manifest)),
-        _target("sample_file", read("model.st", *sample), model),
-        _target("evaluate_file", read("model.st", *evaluate), model),
+        _target("sample_file", read(f"{EXPORT}/{WEIGHTS_NAME}", *sample), model),
+        _target("evaluate_file", read(f"{EXPORT}/{WEIGHTS_NAME}", *evaluate), model),
         _target("profile_show", profile_show, person),
         _target("dashboard", read("history.db", *dashboard, "--db", "FILE", patches=no_page), _history(desk)),
         _target("join_invite", read("friend.invite", *join, "--invite", "FILE", patches=no_join), invite),
@@ -347,17 +352,17 @@ def _key_file(path: Path, who: Identity) -> Path:
 
 def _model(desk: _Desk) -> bytes:
     from peer.export.formats.anchors import Anchors, facts_of
-    from peer.export.formats.model_file import write_model
+    from peer.export.formats.model_folder import write_folder
 
-    manifest, path = tiny_run(), desk.folder / "good.safetensors"
+    manifest, folder = tiny_run(), desk.folder / EXPORT
     states = [state_of(manifest, fragment) for fragment in range(manifest.averaging.num_fragments)]
     facts = tuple(
         facts_of(index, state.version, state.lineage_tokens, state.anchor, state.momentum, 2)
         for index, state in enumerate(states)
     )
     values = {index: state.anchor for index, state in enumerate(states)}
-    write_model(Anchors(RUN_ID, manifest, facts, values, "fuzz"), path, NOW, replace=True)
-    return path.read_bytes()
+    write_folder(Anchors(RUN_ID, manifest, facts, values, "fuzz"), folder, NOW, replace=True)
+    return (folder / WEIGHTS_NAME).read_bytes()
 
 
 def _history(desk: _Desk) -> bytes:

@@ -480,9 +480,8 @@ def _model_headers() -> list[Target]:
         return read(json.dumps(config).encode())
 
     whole = json.dumps({**told, DIGEST_NAME: config_digest(told)}).encode()
-    old = json.dumps({**told, "schema": 1}).encode()
     return [
-        Target("model_header", read, (whole, old)),
+        Target("model_header", read, (whole,)),
         Target("model_header_signed", read_with_digest, (whole,)),
     ]
 

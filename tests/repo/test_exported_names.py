@@ -21,7 +21,7 @@ STABLE = {
     "NewRun",
     "RunManifest",
     "read_model",
-    "ModelFile",
+    "ExportedModel",
     "load_export",
 }
 FAULTS = {"MurmurationError", "LocalFault", "UsageFault", "NobodyReachable", "Incompatible", "DeviceFault"}

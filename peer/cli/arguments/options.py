@@ -46,9 +46,7 @@ ContributorKey = Annotated[
 LookTimeout = Annotated[
     float, typer.Option("--timeout", min=0.1, max=3600, metavar="SECONDS", help="How long to look for members.")
 ]
-ModelPath = Annotated[
-    Path | None, typer.Option("--model", metavar="PATH", help="A folder or file that `peer export` wrote.")
-]
+ModelPath = Annotated[Path | None, typer.Option("--model", metavar="PATH", help="A folder that `peer export` wrote.")]
 Checkpoint = Annotated[
     Path | None,
     typer.Option("--checkpoint", metavar="DIR", help="Data folder of a peer here, in place of live members."),

@@ -1,9 +1,9 @@
-"""The forms in which a model is written and read: one file, or a folder that transformers loads.
+"""A model as a folder that transformers loads, written and read.
 
 The files, each built on those above it:
 
     model_header.py     what a model says of itself: every field checked, all under one digest
-    output_place.py     whether a model may be written to a place
+    output_place.py     whether a folder may be written to a place
     anchors.py          a run's anchors as named tensors, and the facts about them
     stored_weights.py   weights on disk, opened without reading them
     custom_module.py    a run's values in a module, also in one of the owner's code
@@ -11,10 +11,9 @@ The files, each built on those above it:
     byte_tokenizer.py   the tokenizer of runs that read bytes
     tokenizer_files.py  the run's tokenizer, or that one
     hf_architecture.py  an architecture of transformers with the anchors in it
-    model_file.py       a model as one file, with its config
     adapter_files.py    an adapter in peft's form
     folder_contents.py  what a folder holds, by the kind of model
     model_card.py       README.md of a folder
     model_folder.py     a model as a folder that transformers loads
-    model_reading.py    both read again, every bit checked
+    model_reading.py    the folder read again, every bit checked
 """

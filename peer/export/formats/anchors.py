@@ -105,7 +105,7 @@ def tensors_of(layout: FragmentLayout, shapes: Shapes, values: Mapping[int, F32]
 
 
 def parameters_sha256(tensors: Mapping[str, Tensor]) -> str:
-    """What the model's file says its parameters have: 64 hexadecimal digits."""
+    """Return the digest of a model's parameters that `run.json` has: 64 hexadecimal digits."""
     return tensors_digest(tensors.values()).hex()
 
 

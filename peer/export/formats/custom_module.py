@@ -25,11 +25,11 @@ from peer.export.formats.model_header import ModelHeader, read_header
 from peer.export.formats.stored_weights import open_stored
 
 FRAGMENT = "fragment."
-"""Before the number of a fragment, in a file that has no names."""
+"""Before the number of a fragment, in weights that have no names."""
 
 
 def custom_sha256(tensors: Mapping[str, Tensor]) -> str:
-    """What a file of the owner's code says its values have (64 hexadecimal digits): in the order of names."""
+    """Return the digest of values of a module from its owner's code, in the order of names: 64 hexadecimal digits."""
     return parameters_sha256({name: tensors[name] for name in sorted(tensors)})
 
 
@@ -38,12 +38,12 @@ def load_export(module: nn.Module, path: str | Path) -> ModelHeader:
 
     Args:
         module: built as for the run: the same trained parameters in the same order. Their types and devices stay.
-        path: a folder or file of `peer export`.
+        path: a folder of `peer export`.
 
     Returns: what the export says of itself: `run_id`, `versions`, `tokens`, `manifest` and more.
 
     Raises:
-        UsageFault: no such file or folder, or not of this software.
+        UsageFault: there is no such folder, or another software wrote it.
         Incompatible: the module is not the one that the run trains, or the run is of another kind.
         LocalFault: the export is damaged.
     """
@@ -59,7 +59,7 @@ def load_export(module: nn.Module, path: str | Path) -> ModelHeader:
             found = {name: stored.tensor(name) for name in stored.files}
     except (OSError, SafetensorError) as error:
         raise UsageFault(f"{path} is no whole safetensors file ({error}); export the model again.") from error
-    if header.parameters_sha256 not in ("", custom_sha256(found)):
+    if header.parameters_sha256 != custom_sha256(found):
         raise LocalFault(f"{path} is damaged: its values do not have the digest of its config; export it again")
     _fill(module, manifest, found)
     return header

@@ -91,7 +91,7 @@ def contents_of(anchors: Anchors, base: Path | None = None, *, merge: bool = Fal
         adapter = adapter_tensors(anchors.manifest, anchors.values)
         return FolderContents(ADAPTER, lambda folder, _: save_adapter(*adapter, folder), tokenizer.files)
     if kind == "gpt":
-        return built_in_contents(anchors.manifest, named_tensors(anchors), anchors.files)
+        return _built_in_contents(anchors.manifest, named_tensors(anchors), anchors.files)
     if kind == "hf":
         tokenizer = tokenizer_files(anchors.manifest, anchors.files)
         found = find_base(anchors.manifest, base) if merge or stands_on_base(anchors.manifest) else None
@@ -103,9 +103,7 @@ def contents_of(anchors: Anchors, base: Path | None = None, *, merge: bool = Fal
     return FolderContents("", partial(_save_weights, tensors), files, custom_sha256(tensors))
 
 
-def built_in_contents(
-    manifest: RunManifest, tensors: Mapping[str, Tensor], run_files: Path | None = None
-) -> FolderContents:
+def _built_in_contents(manifest: RunManifest, tensors: Mapping[str, Tensor], run_files: Path | None) -> FolderContents:
     """The built-in model as a Llama.
 
     Args:

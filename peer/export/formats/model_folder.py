@@ -1,6 +1,6 @@
 """The model as a folder that transformers loads: weights and configuration of the architecture, tokenizer, model card.
 
-`run.json` says what `config.json` says beside a model file: the latter name belongs to the architecture here.
+`run.json` has the facts about the run; `config.json` belongs to the architecture.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from typing import Any
 
 from safetensors import SafetensorError
 
+from dht.ground.errors import LocalFault
 from dht.ground.regular_files import sync
 from peer.export.formats.anchors import Anchors, run_facts
 from peer.export.formats.folder_contents import FolderContents, contents_of, json_bytes
 from peer.export.formats.model_card import model_card
-from peer.export.formats.model_file import cannot_be_written
 from peer.export.formats.model_header import RUN_NAME
 from peer.export.formats.output_place import check_folder
 from peer.trainer.data.loaded_tokenizer import TOKENIZER_NAME
@@ -59,8 +59,11 @@ def write_folder(
         finally:
             shutil.rmtree(draft, ignore_errors=True)
     except (OSError, SafetensorError) as error:
-        is_all = not merge and not anchors.manifest.model.frozen
-        raise cannot_be_written(folder, anchors.num_bytes if is_all else None, error) from error
+        reason = getattr(error, "strerror", None) or str(error)
+        raise LocalFault(
+            f"{folder} cannot be written: {reason}; expected a writable folder with room for the model; nothing "
+            "half-written is left there"
+        ) from error
     return facts
 
 

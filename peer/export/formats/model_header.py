@@ -1,6 +1,6 @@
-"""What a model file says about itself: every field checked, and all of them under one digest. Loads no torch.
+"""Reads `run.json` of an exported folder: every field checked, and all of them under one digest. Loads no torch.
 
-The digest tells damage, not malice: the writer of a whole new file can write its digest, too.
+The digest finds damage, not malice: the writer of a whole new file can also write its digest.
 """
 
 from __future__ import annotations
@@ -19,15 +19,9 @@ from peer.config.validation_sentences import explain, shown
 from peer.version import software
 
 SCHEMA = 2
-"""Form 1 had no digest over all fields; its manifest and its parameters have one each."""
-_READABLE = (1, SCHEMA)
+"""Form 1 had no digest over all fields."""
 DIGEST_NAME = "config_sha256"
-CONFIG_NAME = "config.json"
-"""Beside a model file."""
 RUN_NAME = "run.json"
-"""In a folder, where the other name belongs to the architecture."""
-HEADER_KEY = "config"
-"""Under which it stands in the metadata of a model file."""
 MAX_CONFIG_BYTES = 256 * 1024
 """A manifest takes 12 KiB at most, 32 fragments about 10 KiB."""
 
@@ -56,11 +50,11 @@ class ExportedFragment(BaseModel):
 
 
 class ModelHeader(BaseModel):
-    """The fields of `config.json`; unknown ones are left alone."""
+    """The fields of `run.json`; unknown ones are left alone."""
 
     model_config = ConfigDict(frozen=True, strict=True)
 
-    schema_number: Literal[1, 2] = Field(alias="schema")
+    schema_number: Literal[2] = Field(alias="schema")
     run_id: _Text
     software: _Text
     exported_at: float
@@ -82,26 +76,26 @@ def config_digest(config: Mapping[str, Any]) -> str:
 
 
 def read_header(path: Path, text: str) -> tuple[dict[str, Any], ModelHeader, RunManifest]:
-    """The JSON in the model file `path`: as it stands, checked, and the manifest in it.
+    """Check the JSON of the exported folder `path`; returns it as it stands, checked, and the manifest in it.
 
     Raises:
-        UsageFault: no file of this software.
-        Incompatible: of another version.
-        LocalFault: damaged.
+        UsageFault: it is not of this software.
+        Incompatible: another version wrote it.
+        LocalFault: it is damaged.
     """
     try:
         config = json.loads(text) if 0 < len(text) <= MAX_CONFIG_BYTES else None
     except (ValueError, RecursionError):
         config = None
     if not isinstance(config, dict):
-        raise UsageFault(f"{path} does not say which run it is from; expected a file that `peer export` wrote.")
+        raise UsageFault(f"{path} does not name its run; expected a folder that `peer export` wrote.")
     schema = config.get("schema")
-    if type(schema) is not int or schema not in _READABLE:
+    if type(schema) is not int or schema != SCHEMA:
         raise Incompatible(
             f"{path} was written in form {shown(schema)}; expected form {SCHEMA}; use the software version "
             f"that wrote it ({shown(config.get('software'))})"
         )
-    if schema > 1 and config.get(DIGEST_NAME) != config_digest(config):
+    if config.get(DIGEST_NAME) != config_digest(config):
         raise LocalFault(f"{path} is damaged: what it says of itself does not have its digest; export the model again")
     try:
         header = ModelHeader.model_validate(config)

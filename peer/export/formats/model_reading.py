@@ -1,4 +1,4 @@
-"""A model that was taken home, read again: every name, shape and bit is checked.
+"""Reads an exported folder again: every name, shape and bit is checked.
 
 Loading a file maps it; its length bounds what it holds, and the manifest's model is only built when it is that large.
 """
@@ -37,8 +37,8 @@ from peer.trainer.model.gpt import build_model, parameters_digest
 
 
 @dataclass(frozen=True, slots=True)
-class ModelFile:
-    """A model and what its file or folder says about it."""
+class ExportedModel:
+    """A model and what its folder states about it."""
 
     model: nn.Module
     manifest: RunManifest
@@ -46,8 +46,8 @@ class ModelFile:
     header: ModelHeader
 
 
-def read_model(path: Path, base: Path | None = None) -> ModelFile:
-    """Read what `peer export` wrote: a file of a built-in model, or a folder.
+def read_model(path: Path, base: Path | None = None) -> ExportedModel:
+    """Read a folder that `peer export` wrote.
 
     The model is a `LanguageModel` if that is what the run trains, or else the module of transformers. An adapter is
     merged into its base.
@@ -56,40 +56,33 @@ def read_model(path: Path, base: Path | None = None) -> ModelFile:
         base: folder with the weights that an adapter stands on; None: the hub's, where the manifest names them so.
 
     Raises:
-        UsageFault: no such file or folder, or not of this software, or transformers is needed and not installed.
+        UsageFault: there is no such folder, another software wrote it, or transformers is needed and not installed.
         Incompatible: written by another version, or of a run with a model of its owner's own code.
         DeviceFault: this machine has no memory for it.
         LocalFault: it is damaged.
     """
     path = Path(path)
     try:
-        if path.is_dir():
-            config, header, manifest = read_header(path, run_json(path))
-            if manifest.model.kind == "hf":
-                check_memory(manifest, "read", free_memory_bytes())
-                if (path / ADAPTER_CONFIG).is_file():
-                    module = read_adapter(manifest, path, find_base(manifest, base))
-                    return ModelFile(as_language_model(manifest, module), manifest, config, header)
-                check_no_base(header.run_id, base)
-                module = read_architecture(manifest, path)
-                found = ModelFile(as_language_model(manifest, module), manifest, config, header)
-                return _checked(path, found, architecture_digest(manifest, module))
+        config, header, manifest = read_header(path, run_json(path))
+        if manifest.model.kind == "hf":
+            check_memory(manifest, "read", free_memory_bytes())
+            if (path / ADAPTER_CONFIG).is_file():
+                module = read_adapter(manifest, path, find_base(manifest, base))
+                return ExportedModel(as_language_model(manifest, module), manifest, config, header)
+            check_no_base(header.run_id, base)
+            module = read_architecture(manifest, path)
+            exported = ExportedModel(as_language_model(manifest, module), manifest, config, header)
+            return _checked(path, exported, architecture_digest(manifest, module))
         check_no_base(path, base)
         with open_stored(path) as stored:
-            config, header, manifest = read_header(path, stored.header)
             check_built_in(header.run_id, manifest)
             shapes = dict(parameter_shapes(manifest.model))
-            stored.check_shapes(llama_shapes(manifest.model, shapes) if stored.is_llama else shapes)
+            stored.check_shapes(llama_shapes(manifest.model, shapes))
             check_memory(manifest, "read", free_memory_bytes())
             model = build_model(manifest.model, manifest.seed)
             parameters = dict(model.named_parameters())
-            named = (
-                built_in_tensors(manifest.model, stored.tensor)
-                if stored.is_llama
-                else ((name, stored.tensor(name)) for name in parameters)
-            )
             with torch.no_grad():
-                for name, tensor in named:
+                for name, tensor in built_in_tensors(manifest.model, stored.tensor):
                     parameters[name].copy_(tensor)
     except (OSError, SafetensorError) as error:
         raise UsageFault(f"{path} is no whole safetensors file ({error}); export the model again.") from error
@@ -99,7 +92,7 @@ def read_model(path: Path, base: Path | None = None) -> ModelFile:
             f"{path} cannot be mapped into memory ({str(error).splitlines()[0]:.200}); expected a machine with room "
             "for it; end other programs, or export the model again"
         ) from error
-    return _checked(path, ModelFile(model, manifest, config, header), parameters_digest(model).hex())
+    return _checked(path, ExportedModel(model, manifest, config, header), parameters_digest(model).hex())
 
 
 def model_of(anchors: Anchors, base: Path | None = None) -> nn.Module:
@@ -132,14 +125,6 @@ def check_no_base(what: object, base: Path | None) -> None:
         raise UsageFault(f"--base is given, and {what} needs none; expected it with an adapter; leave it out.")
 
 
-def adapter_alone(run_id: str) -> Incompatible:
-    """The sentence about an adapter without its base."""
-    return Incompatible(
-        f"run {run_id} trains an adapter, which says nothing without its base; expected a merged model; use `peer "
-        "export --merge --base DIR --out FOLDER`, then --model FOLDER"
-    )
-
-
 def check_built_in(run_id: str, manifest: RunManifest) -> None:
     """Whether this software can build the run's model without its owner's code.
 
@@ -152,14 +137,9 @@ def check_built_in(run_id: str, manifest: RunManifest) -> None:
             "built-in GPT or an architecture of transformers; export it, and load it with that code and "
             "murmuration.load_export"
         )
-    if manifest.model.kind == "hf":
-        raise Incompatible(
-            f"this file is of run {run_id}, whose model is an architecture of transformers; expected the folder that "
-            "`peer export` wrote; give --model FOLDER"
-        )
 
 
-def _checked(path: Path, found: ModelFile, digest: str) -> ModelFile:
-    if digest != found.header.parameters_sha256:
+def _checked(path: Path, exported: ExportedModel, digest: str) -> ExportedModel:
+    if digest != exported.header.parameters_sha256:
         raise LocalFault(f"{path} is damaged: its parameters do not have the digest of its config; export it again")
-    return found
+    return exported

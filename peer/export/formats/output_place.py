@@ -1,4 +1,4 @@
-"""Whether a model may be written to a place: known before anything is loaded or downloaded. Loads no torch."""
+"""Checks the place of an export before anything is loaded or downloaded. Loads no torch."""
 
 from __future__ import annotations
 
@@ -8,26 +8,7 @@ from pathlib import Path
 
 from dht.ground.errors import LocalFault, UsageFault
 from dht.ground.regular_files import read_regular
-from peer.export.formats.model_header import CONFIG_NAME, MAX_CONFIG_BYTES, RUN_NAME
-
-
-def config_path_of(path: Path) -> Path:
-    """Where the JSON beside a model file lies."""
-    return path.parent / CONFIG_NAME
-
-
-def check_writable(path: Path, *, replace: bool) -> None:
-    """Before anything is downloaded: may the model go there?
-
-    Raises:
-        UsageFault: there is a file already, or the folder is not there.
-    """
-    if path.is_dir() or not path.name:
-        raise UsageFault(f"--out {path} is a folder; expected a file such as {path / 'model.safetensors'}.")
-    for target in (path, config_path_of(path)):
-        if target.exists() and not replace:
-            raise UsageFault(f"{target} is there already; expected a new file; choose another --out or give --force.")
-    _check_parent(path)
+from peer.export.formats.model_header import MAX_CONFIG_BYTES, RUN_NAME
 
 
 def _check_parent(path: Path) -> None:
@@ -44,7 +25,7 @@ def _check_parent(path: Path) -> None:
 
 
 def check_folder(folder: Path, *, replace: bool) -> None:
-    """Before anything is downloaded: may the model go there?
+    """Check, before anything is downloaded, that an exported folder may be written to `folder`.
 
     Raises:
         UsageFault: there is something already that may not be replaced, or no place for a new folder.

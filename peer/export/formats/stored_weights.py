@@ -1,4 +1,4 @@
-"""Weights on disk: a file or the shards of a folder, opened without reading them."""
+"""Weights in an exported folder, a file or shards, opened without reading them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from safetensors import safe_open
 
 from dht.ground.errors import LocalFault, UsageFault
 from dht.ground.regular_files import read_regular
-from peer.export.formats.model_header import CONFIG_NAME, HEADER_KEY, MAX_CONFIG_BYTES, RUN_NAME
+from peer.export.formats.model_header import MAX_CONFIG_BYTES, RUN_NAME
 
 _WEIGHTS = re.compile(r"model(-\d{5}-of-\d{5})?\.safetensors")
 _MAX_SHARDS = 10_000
@@ -32,7 +32,6 @@ class Stored:
     path: Path
     header: str
     files: Mapping[str, Any]
-    is_llama: bool
 
     def tensor(self, name: str) -> torch.Tensor:
         """One of those that `check_shapes` has found."""
@@ -58,19 +57,12 @@ class Stored:
 
 @contextmanager
 def open_stored(path: Path) -> Iterator[Stored]:
-    """The weights in a file or folder that `peer export` wrote; they are mapped, not read.
+    """Open the weights in a folder that `peer export` wrote; they are mapped, not read.
 
     Raises:
         UsageFault: there are none.
         OSError, SafetensorError: they are not whole.
     """
-    if not path.is_dir():
-        if not path.is_file():
-            raise UsageFault(f"{path} is no file; expected a file or folder that `peer export` wrote.")
-        with safe_open(path, framework="pt") as file:
-            header = (file.metadata() or {}).get(HEADER_KEY, "")
-            yield Stored(path, header, dict.fromkeys(file.keys(), file), is_llama=False)
-        return
     header = run_json(path)
     names = sorted(entry.name for entry in path.iterdir() if _WEIGHTS.fullmatch(entry.name) and entry.is_file())
     if not names or len(names) > _MAX_SHARDS:
@@ -80,24 +72,23 @@ def open_stored(path: Path) -> Iterator[Stored]:
         for name in names:
             file = stack.enter_context(safe_open(path / name, framework="pt"))
             files |= dict.fromkeys(file.keys(), file)
-        yield Stored(path, header, files, is_llama=True)
+        yield Stored(path, header, files)
 
 
 def run_json(folder: Path) -> str:
-    """What the folder says of itself.
+    """Read `run.json`.
 
     Raises:
-        UsageFault: it says nothing.
+        UsageFault: it cannot be read.
     """
-    if not (folder / RUN_NAME).exists() and (folder / CONFIG_NAME).exists():
-        raise UsageFault(
-            f"{folder} has no {RUN_NAME}; expected a folder that `peer export` wrote; give the model file in it "
-            "if it is of the other form."
-        )
+    wanted = "a folder that `peer export` wrote"
+    if not folder.is_dir():
+        raise UsageFault(f"{folder} is no folder; expected {wanted}.")
+    if not (folder / RUN_NAME).exists():
+        raise UsageFault(f"{folder} has no {RUN_NAME}; expected {wanted}.")
     try:
         return read_regular(folder / RUN_NAME, MAX_CONFIG_BYTES).decode()
     except (OSError, ValueError) as error:
         raise UsageFault(
-            f"{folder / RUN_NAME} cannot be read ({getattr(error, 'strerror', None) or 'no text'}); expected a folder "
-            "that `peer export` wrote."
+            f"{folder / RUN_NAME} cannot be read ({getattr(error, 'strerror', None) or 'no text'}); expected {wanted}."
         ) from error

@@ -1,4 +1,4 @@
-"""The tokenizer beside a model: the run's own files, or the one whose tokens are bytes. Loads no library."""
+"""The tokenizer beside a model: the run's own files, or the one whose tokens are bytes."""
 
 from __future__ import annotations
 
@@ -9,15 +9,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from dht.ground.errors import LocalFault
 from dht.ground.regular_files import read_regular
-from peer.config.allowed_files import MAX_TOTAL_BYTES
 from peer.config.manifest import RunManifest
+from peer.console.first_lines import notice
 from peer.export.formats.byte_tokenizer import END_TOKEN, byte_tokenizer_files
-from peer.trainer.data.loaded_tokenizer import CONFIG_NAMES, TOKENIZER_NAME, USUAL_ENDS
-from peer.trainer.data.tokenizing import named_ends
+from peer.trainer.data.loaded_tokenizer import CONFIG_NAMES, TOKENIZER_NAME
+from peer.trainer.data.tokenizing import OpenTokenizer
 from peer.trainer.model.sampling import NUM_BYTES
 
 TOKENIZER_CONFIG_NAME = CONFIG_NAMES[0]
+MAX_CONFIG_BYTES = 4 << 20
+"""Four times the largest published tokenizer_config.json."""
 
 _COPIED = (
     *("tokenizer.json", "tokenizer.model", "spiece.model", "sentencepiece.bpe.model", "vocab.json", "vocab.txt"),
@@ -59,7 +62,7 @@ def tokenizer_files(manifest: RunManifest, run_files: Path | None) -> TokenizerF
         return TokenizerFiles()
     files = run_file_copies(manifest, run_files)
     files[TOKENIZER_NAME] = run_files / named
-    end = end_token_of(run_files, named)
+    end = end_token_of(run_files / named)
     if any(file.name == TOKENIZER_CONFIG_NAME for file in manifest.files):
         config = _kept_config(_json_of(run_files / TOKENIZER_CONFIG_NAME))
     else:
@@ -101,23 +104,23 @@ def _kept_config(config: Mapping[str, Any]) -> dict[str, Any]:
     return {"tokenizer_class": known, **{name: config[name] for name in _CONFIG_FIELDS if name in config}}
 
 
-def end_token_of(folder: Path, tokenizer_name: str = TOKENIZER_NAME) -> tuple[str, int] | None:
-    """The token that ends a text, as text and as a number; None: nothing in the folder says it."""
-    tokenizer = _json_of(folder / tokenizer_name)
-    added = tokenizer.get("added_tokens")
-    numbers = {
-        token["content"]: token["id"]
-        for token in (added if isinstance(added, list) else [])
-        if isinstance(token, dict) and isinstance(token.get("content"), str) and type(token.get("id")) is int
-    }
-    texts = (text for text in (*named_ends(folder), *USUAL_ENDS) if text in numbers)
-    return next(((text, numbers[text]) for text in texts), None)
+def end_token_of(tokenizer: Path) -> tuple[str, int] | None:
+    """Return the token that ends a text, as text and as a number; None: nothing names it, which is printed.
+
+    The tokenizer is a stranger's, so the limited child reads it.
+    """
+    try:
+        with OpenTokenizer(tokenizer) as opened:
+            return opened.decode([opened.facts.eos]), opened.facts.eos
+    except LocalFault as fault:
+        notice(f"The export names no token that ends a text: {fault}")
+        return None
 
 
 def _json_of(path: Path) -> dict[str, Any]:
     """The object in a JSON file; empty when there is none."""
     try:
-        found = json.loads(read_regular(path, MAX_TOTAL_BYTES))
+        found = json.loads(read_regular(path, MAX_CONFIG_BYTES))
     except (OSError, ValueError, RecursionError):
         return {}
     return found if isinstance(found, dict) else {}

@@ -155,7 +155,6 @@ def test_the_model_of_an_ended_run_comes_home_as_it_does_from_a_live_one() -> No
 
     assert f"peer export {LINK} --out model\n" in ends()
     assert f"peer export {LINK} --invite FILE --out model\n" in ends(is_private=True)
-    assert f"peer export {LINK} --out model.safetensors" in ends(model_kind="custom")
     gone = replace(live(end_version=1), join_addresses=())
     assert f"peer export {RUN_ID} --checkpoint DATA_DIR --out model\n" in text(gone)
 

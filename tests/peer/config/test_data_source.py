@@ -16,8 +16,8 @@ from peer.config.data_source import source_here
 from peer.config.manifest import RunManifest
 from peer.config.peer_config import PeerConfig
 from peer.export.evaluate import evaluate_model
-from peer.export.formats.model_file import write_model
-from peer.export.model_source import ModelFileSource
+from peer.export.formats.model_folder import write_folder
+from peer.export.model_source import FolderSource
 from peer.owner.new_run import create_custom_run, create_run
 from peer.trainer.data.corpus import open_corpus
 from peer.user_folders import paths_in
@@ -102,17 +102,17 @@ def test_a_volunteer_cannot_give_a_kind_without_a_path() -> None:
             PeerConfig.model_validate({"run_id": "any.aaaaaaaaaaaaaaaaaaaa", "data": data})
 
 
-def test_evaluate_does_not_read_what_a_model_file_names(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_evaluate_does_not_read_what_an_export_names(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     keys = tmp_path / "keys"
     keys.write_text(SECRET * 100)
     model = {"num_layers": 1, "d_model": 16, "num_heads": 2, "context": 16}
     fields = {"name": "tiny", "model": model, "data": {"source": f"text:{keys}"}}
     manifest = RunManifest.from_fields(fields)
-    path = tmp_path / "model.safetensors"
-    write_model(initial_anchors(manifest), path, 0.0, replace=False)
+    path = tmp_path / "model"
+    write_folder(initial_anchors(manifest), path, 0.0, replace=False)
     with pytest.raises(UsageFault, match="a path on this machine"):
-        evaluate_model(ModelFileSource(path), None, "cpu", False)
-    assert evaluate_model(ModelFileSource(path), f"text:{keys}", "cpu", False) == 0
+        evaluate_model(FolderSource(path), None, "cpu", False)
+    assert evaluate_model(FolderSource(path), f"text:{keys}", "cpu", False) == 0
 
 
 # ------------------------------------------------------------------------------------------------- which files are read

@@ -1,4 +1,4 @@
-"""The model as a file, what it says, and how well it predicts."""
+"""The exported folder, samples from it, and its validation loss."""
 
 from __future__ import annotations
 
@@ -23,14 +23,13 @@ from dht.ground.errors import Incompatible, LocalFault, UsageFault
 from peer.checkpoint.checkpoint import USED_NAME
 from peer.config.manifest import RunManifest
 from peer.config.model_shapes import seed_layout
-from peer.export.before_export import check_export
 from peer.export.evaluate import evaluate_model
 from peer.export.export import export_model
-from peer.export.formats import model_file
+from peer.export.formats import folder_contents
 from peer.export.formats.anchors import Anchors, facts_of
-from peer.export.formats.model_file import write_model
-from peer.export.formats.model_reading import ModelFile, read_model
-from peer.export.model_source import CheckpointSource, ModelFileSource
+from peer.export.formats.model_folder import write_folder
+from peer.export.formats.model_reading import read_model
+from peer.export.model_source import CheckpointSource, FolderSource
 from peer.export.sample import sample_model
 from peer.trainer.data.corpus import open_corpus
 from peer.trainer.model.evaluation import validation_loss
@@ -50,9 +49,9 @@ def one_thread() -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("written") / "model.safetensors"
-    write_model(anchors_of(trained_model()), path, NOW, replace=False)
-    return path
+    folder = tmp_path_factory.mktemp("written") / "model"
+    write_folder(anchors_of(trained_model()), folder, NOW, replace=False)
+    return folder
 
 
 # --------------------------------------------------------------------------------------------------------- the file
@@ -64,21 +63,15 @@ def test_every_bit_of_every_parameter_comes_back(tmp_path: Path, tied_head: bool
     fields = {"name": "tiny", "model": MODEL | {"tied_head": tied_head}, "averaging": {"fragment_by": fragment_by}}
     manifest = RunManifest.model_validate(fields)
     model = trained_model(manifest)
-    path = tmp_path / "model.safetensors"
-    config = write_model(anchors_of(model, manifest), path, NOW, replace=False)
-    found = read_model(path)
+    facts = write_folder(anchors_of(model, manifest), tmp_path / "model", NOW, replace=False)
+    found = read_model(tmp_path / "model")
     assert parameters_digest(found.model) == parameters_digest(model)
     assert found.manifest == manifest
-    assert config == json.loads((tmp_path / "config.json").read_text()) == found.config
-    # Anybody can load it without this software.
-    tensors = load_file(path)
-    assert set(tensors) == {name for name, _ in model.named_parameters()}
-    assert all(torch.equal(tensors[name], parameter) for name, parameter in model.named_parameters())
-    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["config.json", "model.safetensors"]
+    assert facts == json.loads((tmp_path / "model" / "run.json").read_text()) == found.config
 
 
-def test_the_config_says_what_the_model_is(written: Path) -> None:
-    config = json.loads((written.parent / "config.json").read_text())
+def test_run_json_has_the_facts_of_the_run(written: Path) -> None:
+    config = json.loads((written / "run.json").read_text())
     assert config["run_id"] == RUN_ID
     assert config["versions"] == [7] * len(seed_layout(MANIFEST).sizes)
     assert (config["tokens"], config["validation_loss"], config["validation_version"]) == (4321, 1.25, 28)
@@ -92,41 +85,15 @@ def test_a_model_from_own_code_is_written_as_fragments(tmp_path: Path) -> None:
     manifest = RunManifest.model_validate({"name": "own", "model": custom, "averaging": {"fragment_by": "balanced"}})
     values = {0: np.arange(6, dtype=np.float32), 1: np.ones(4, dtype=np.float32)}
     facts = tuple(facts_of(index, 1, 5, value, value, 1) for index, value in values.items())
-    path = tmp_path / "own.safetensors"
-    write_model(Anchors(RUN_ID, manifest, facts, values, "a test"), path, NOW, replace=False)
-    tensors = load_file(path)
+    path = tmp_path / "own"
+    write_folder(Anchors(RUN_ID, manifest, facts, values, "a test"), path, NOW, replace=False)
+    tensors = load_file(path / "model.safetensors")
     assert {name: tensor.tolist() for name, tensor in tensors.items()} == {
         "fragment.0": [0.0, 1.0, 2.0, 3.0, 4.0, 5.0],
         "fragment.1": [1.0] * 4,
     }
     with pytest.raises(Incompatible, match="expected the built-in GPT"):
         read_model(path)
-
-
-@pytest.mark.parametrize("name", ["model.safetensors", "config.json"])
-def test_nothing_is_overwritten_unless_forced(tmp_path: Path, name: str) -> None:
-    (tmp_path / name).write_text("precious")
-    anchors = anchors_of(trained_model())
-    path = tmp_path / "model.safetensors"
-    with pytest.raises(UsageFault, match="is there already; expected a new file"):
-        write_model(anchors, path, NOW, replace=False)
-    assert [entry.read_text() for entry in tmp_path.iterdir()] == ["precious"]
-    write_model(anchors, path, NOW, replace=True)
-    assert isinstance(read_model(path), ModelFile)
-
-
-@pytest.mark.parametrize(
-    ("out", "sentence"),
-    [
-        ("", "is a folder; expected a file"),
-        ("absent/model.safetensors", "is no folder; expected one that exists"),
-        ("file/model.safetensors", "is no folder"),
-    ],
-)
-def test_a_place_that_cannot_be_is_found_before_anything_is_fetched(tmp_path: Path, out: str, sentence: str) -> None:
-    (tmp_path / "file").write_text("")
-    with pytest.raises(UsageFault, match=sentence):
-        check_export(tmp_path / out, "safetensors")
 
 
 def fail_at_sync(*_: object) -> None:
@@ -138,56 +105,49 @@ def fail_at_save(*_: object, **__: object) -> None:
 
 
 @pytest.mark.parametrize(
-    ("module", "name", "fail"), [(os, "fsync", fail_at_sync), (model_file, "save_file", fail_at_save)]
+    ("module", "name", "fail"), [(os, "fsync", fail_at_sync), (folder_contents, "save_file", fail_at_save)]
 )
 def test_a_full_disk_costs_a_sentence_and_leaves_what_was_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, module: object, name: str, fail: Callable[..., None]
 ) -> None:
-    for file in ("model.safetensors", "config.json"):
-        (tmp_path / file).write_text("earlier")
+    folder = tmp_path / "model"
+    write_folder(anchors_of(trained_model()), folder, NOW, replace=False)
+    earlier = {entry.name: entry.read_bytes() for entry in folder.iterdir()}
     monkeypatch.setattr(module, name, fail)
     with pytest.raises(
-        LocalFault, match=r"No space left on device.*expected a writable folder with \d.* of free space"
+        LocalFault, match=r"No space left on device.*expected a writable folder with room for the model"
     ):
-        write_model(anchors_of(trained_model()), tmp_path / "model.safetensors", NOW, replace=True)
-    assert {entry.name: entry.read_text() for entry in tmp_path.iterdir()} == {
-        "model.safetensors": "earlier",
-        "config.json": "earlier",
-    }
+        write_folder(anchors_of(trained_model()), folder, NOW + 1, replace=True)
+    assert {entry.name: entry.read_bytes() for entry in folder.iterdir()} == earlier
+    assert [entry.name for entry in tmp_path.iterdir()] == ["model"]
 
 
-@given(st.data())
-def test_a_damaged_file_is_refused_with_a_sentence(written: Path, data: st.DataObject) -> None:
-    whole = written.read_bytes()
+@pytest.mark.parametrize("name", ["model.safetensors", "run.json"])
+@given(data=st.data())
+def test_a_damaged_file_is_refused_with_a_sentence(written: Path, name: str, data: st.DataObject) -> None:
+    whole = (written / name).read_bytes()
     position = data.draw(st.integers(0, len(whole) - 1))
     damaged = bytearray(whole)
     if data.draw(st.booleans()):
         del damaged[position:]
     else:
         damaged[position] ^= data.draw(st.integers(1, 255))
-    path = written.parent / "damaged.safetensors"
-    path.write_bytes(damaged)
+    digest = parameters_digest(read_model(written).model)
+    (written / name).write_bytes(damaged)
     try:
-        found = read_model(path)
+        found = read_model(written)
     except LocalFault:
         pass
     else:
-        # Only what is said about the model may differ, never the model.
-        assert parameters_digest(found.model) == parameters_digest(read_model(written).model)
+        # Only the facts about the model may differ, never the model.
+        assert parameters_digest(found.model) == digest
+    finally:
+        (written / name).write_bytes(whole)
 
 
-def test_a_flipped_bit_in_a_parameter_is_noticed(written: Path) -> None:
-    damaged = bytearray(written.read_bytes())
-    damaged[-3] ^= 1
-    path = written.parent / "flipped.safetensors"
-    path.write_bytes(damaged)
-    with pytest.raises(LocalFault, match="is damaged"):
-        read_model(path)
-
-
-def test_files_that_are_no_models(tmp_path: Path) -> None:
+def test_paths_that_are_no_exports(tmp_path: Path) -> None:
     (tmp_path / "text").write_text("not a model")
-    for path, sentence in ((tmp_path / "absent", "is no file"), (tmp_path / "text", "is no whole safetensors file")):
+    for path, sentence in ((tmp_path / "absent", "is no folder"), (tmp_path / "text", "is no folder")):
         with pytest.raises(UsageFault, match=sentence):
             read_model(path)
 
@@ -196,7 +156,7 @@ def test_a_checkpoint_can_be_taken_home(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run_id, folder, model = data_folder(tmp_path)
-    out = tmp_path / "model.safetensors"
+    out = tmp_path / "model"
     assert export_model(CheckpointSource(run_id, folder), out, False, True) == 0
     facts = json.loads(capsys.readouterr().out)
     assert facts["versions"] == [3, 4, 5, 6]
@@ -210,7 +170,7 @@ def test_a_checkpoint_can_be_taken_home(
     said = capsys.readouterr()
     assert "version 6" in said.out
     assert "\nExamples    99 committed" in said.out
-    assert f"{out}, and config.json beside it" in said.out
+    assert f"Model       {out}  (" in said.out
     # What is old is said to be, and where the newest is.
     assert re.search(r"saved 7 min( \d+ s)? ago, with 99 examples committed; .* RUN in place", said.err)
 
@@ -230,7 +190,7 @@ def test_a_damaged_checkpoint_or_one_of_another_run_is_refused(tmp_path: Path) -
 
 def test_a_checkpoint_of_nobody(tmp_path: Path) -> None:
     with pytest.raises(UsageFault, match="expected the data folder of a peer of this run"):
-        export_model(CheckpointSource(RUN_ID, tmp_path), tmp_path / "model.safetensors", False, False)
+        export_model(CheckpointSource(RUN_ID, tmp_path), tmp_path / "model", False, False)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -294,8 +254,8 @@ def test_valid_text_is_shown_as_it_is_and_character_by_character(text: str, prom
     assert len(pieces) == 1 + len(text)
 
 
-def test_sample_from_a_file(written: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    source = ModelFileSource(written)
+def test_sample_from_a_folder(written: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    source = FolderSource(written)
     assert sample_model(source, "hé", 30, 0.8, 1, "cpu") == 0
     first = capsys.readouterr().out
     assert first.startswith("hé")
@@ -303,17 +263,17 @@ def test_sample_from_a_file(written: Path, capsys: pytest.CaptureFixture[str]) -
     assert capsys.readouterr().out == first
     assert sample_model(source, "", 3, 0.8, 1, "cpu") == 0
     capsys.readouterr()
-    with pytest.raises(UsageFault, match="is a model file already"):
+    with pytest.raises(UsageFault, match="is an exported folder already"):
         export_model(source, written, True, False)
 
 
 def test_tokens_of_another_tokenizer_cannot_be_shown(tmp_path: Path) -> None:
     fields = {"name": "tiny", "model": MODEL, "data": {"source": "tokens:shards"}}
     manifest = RunManifest.model_validate(fields)
-    path = tmp_path / "model.safetensors"
-    write_model(anchors_of(trained_model(manifest), manifest), path, NOW, replace=False)
+    path = tmp_path / "model"
+    write_folder(anchors_of(trained_model(manifest), manifest), path, NOW, replace=False)
     with pytest.raises(Incompatible, match="expected a run that reads bytes"):
-        sample_model(ModelFileSource(path), "x", 3, 0.8, 1, "cpu")
+        sample_model(FolderSource(path), "x", 3, 0.8, 1, "cpu")
 
 
 # -------------------------------------------------------------------------------------------------- how well it does
@@ -322,13 +282,13 @@ def test_tokens_of_another_tokenizer_cannot_be_shown(tmp_path: Path) -> None:
 def test_evaluate_measures_the_held_out_text(written: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     text = tmp_path / "text.txt"
     text.write_text("".join(f"line {number}\n" for number in range(2000)))
-    assert evaluate_model(ModelFileSource(written), f"text:{text}", "cpu", True) == 0
+    assert evaluate_model(FolderSource(written), f"text:{text}", "cpu", True) == 0
     facts = json.loads(capsys.readouterr().out)
     corpus = open_corpus(f"text:{text}", vocab_size=256, context=16, held_out_fraction=0.05)
     assert facts["validation_loss"] == pytest.approx(validation_loss(trained_model(), corpus, 2, 3))
     assert facts["bits_per_byte"] == pytest.approx(facts["validation_loss"] / math.log(2))
     assert (facts["versions"], facts["num_held_out_tokens"], facts["tokens"]) == ([7] * 4, 96, 4321)
-    assert evaluate_model(ModelFileSource(written), f"text:{text}", "cpu", False) == 0
+    assert evaluate_model(FolderSource(written), f"text:{text}", "cpu", False) == 0
     assert f"{facts['bits_per_byte']:.4f} bits per byte" in capsys.readouterr().out
 
 
@@ -336,10 +296,10 @@ def test_held_out_tokens_are_counted_once(written: Path, tmp_path: Path, capsys:
     """A short text is measured in blocks that overlap."""
     text = tmp_path / "text.txt"
     text.write_text("ten bytes." * 100)
-    assert evaluate_model(ModelFileSource(written), f"text:{text}", "cpu", True) == 0
+    assert evaluate_model(FolderSource(written), f"text:{text}", "cpu", True) == 0
     facts = json.loads(capsys.readouterr().out)
     corpus = open_corpus(f"text:{text}", vocab_size=256, context=16, held_out_fraction=0.05)
     # The first token is predicted from nothing, and so by nobody.
     assert facts["num_held_out_tokens"] == corpus.held_out.num_tokens - 1 < 96
-    assert evaluate_model(ModelFileSource(written), f"text:{text}", "cpu", False) == 0
+    assert evaluate_model(FolderSource(written), f"text:{text}", "cpu", False) == 0
     assert "tokens: all that it has, some of them more than once" in capsys.readouterr().out

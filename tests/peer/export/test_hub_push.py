@@ -10,9 +10,8 @@ from pathlib import Path
 import pytest
 
 from dht.ground.errors import LocalFault, UsageFault
-from peer.export.before_export import check_export
 from peer.export.export import export_model
-from peer.export.hub_push import push_folder
+from peer.export.hub_push import check_push, push_folder
 from peer.export.model_source import CheckpointSource
 from tests.kit.trainer.exported_models import data_folder
 from tests.kit.trainer.writable_hub import TOKEN, WritableHub
@@ -54,7 +53,7 @@ def test_the_folder_is_uploaded_also_over_an_earlier_one_and_through_cut_connect
     run_id, folder, _ = data_folder(tmp_path)
     for number, hub.cuts in enumerate([0, 2]):
         out = tmp_path / f"model{number}"
-        assert export_model(CheckpointSource(run_id, folder), out, False, True, "hf", "org/name") == 0
+        assert export_model(CheckpointSource(run_id, folder), out, False, True, "org/name") == 0
         assert hub.files == contents(out)
         assert json.loads(capsys.readouterr().out)["pushed"] == f"{hub.url}/org/name"
     assert hub.cuts == 0
@@ -93,19 +92,15 @@ def test_without_a_network_the_folder_stays_and_a_sentence_says_so(
 
 
 @pytest.mark.parametrize("name", ["name", "a/b/c", "../x", "org/", "org/a b", "o/" + 95 * "n"])
-def test_a_wrong_name_is_found_before_anything_is_fetched(tmp_path: Path, name: str, token: None) -> None:
+def test_a_wrong_name_is_found_before_anything_is_fetched(name: str, token: None) -> None:
     with pytest.raises(UsageFault, match="expected ORGANISATION/NAME"):
-        check_export(tmp_path / "m", "hf", push=name)
+        check_push(name)
 
 
-def test_what_else_is_missing_is_found_before_anything_is_fetched(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with pytest.raises(UsageFault, match=r"expected a folder: no --format"):
-        check_export(tmp_path / "m.safetensors", "safetensors", push="org/name")
+def test_what_else_is_missing_is_found_before_anything_is_fetched(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(huggingface_hub, "get_token", lambda: None)
     with pytest.raises(UsageFault, match=r"finds no token .* run `hf auth login`"):
-        check_export(tmp_path / "m", "hf", push="org/name")
+        check_push("org/name")
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
     with pytest.raises(UsageFault, match=r"pip install (-e )?'\.\[hf\]'"):
-        check_export(tmp_path / "m", "hf", push="org/name")
+        check_push("org/name")

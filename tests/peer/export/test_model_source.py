@@ -7,44 +7,32 @@ from pathlib import Path
 
 import pytest
 
-from dht.ground.errors import UsageFault
 from dht.identity.keys import Identity, fingerprint
 from dht.records.signed_manifest import encode_run_record, sign_run_record
 from peer.cli import app
 from peer.export.members_anchors import contributors_of
-from peer.export.model_source import check_model, run_in
+from peer.export.model_source import check_folder_source, run_in
 from tests.kit.records import make_record
 
 OWNER = Identity.generate()
 
 
-@pytest.mark.parametrize(
-    "content", [b"", b"text", b"\xff" * 100, (100).to_bytes(8, "little") + b"{", (2).to_bytes(8, "little") + b"[]"]
-)
-def test_a_file_that_is_no_whole_model(content: bytes, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = tmp_path / "m.st"
-    path.write_bytes(content)
-    for words in (["sample", "--prompt", "x"], ["evaluate"]):
-        assert app.run([*words, "--model", str(path)]) == 2
-        assert f"{path} is no whole safetensors file; expected a file or folder that" in capsys.readouterr().err
-
-
-def test_what_is_no_file_or_no_folder_of_an_export(tmp_path: Path) -> None:
-    with pytest.raises(UsageFault, match=r"absent cannot be read .*; expected"):
-        check_model(tmp_path / "absent")
-    with pytest.raises(UsageFault, match=r"has no run\.json; expected"):
-        check_model(tmp_path)
+def test_a_path_that_is_no_exported_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "file").write_text("text")
     os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(UsageFault, match=r"cannot be read .*; expected"):
-        check_model(tmp_path / "pipe")
+    for name, sentence in (
+        ("file", "is no folder"),
+        ("pipe", "is no folder"),
+        ("absent", "is no folder"),
+        (".", "no run.json"),
+    ):
+        for words in (["sample", "--prompt", "x"], ["evaluate"]):
+            assert app.run([*words, "--model", str(tmp_path / name)]) == 2
+            error = capsys.readouterr().err
+            assert sentence in error
+            assert "expected a folder that `peer export` wrote" in error
     (tmp_path / "run.json").touch()
-    check_model(tmp_path)
-
-
-def test_a_whole_header_is_left_to_what_reads_it(tmp_path: Path) -> None:
-    path = tmp_path / "m.safetensors"
-    path.write_bytes((2).to_bytes(8, "little") + b"{}")
-    check_model(path)
+    check_folder_source(tmp_path)
 
 
 def test_a_data_folder_names_its_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

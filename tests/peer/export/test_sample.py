@@ -1,9 +1,8 @@
-"""What a run with a tokenizer of its own says: whole characters, up to the end of a text, and in a chat."""
+"""What a run with a tokenizer of its own says: whole characters, up to the end of a text."""
 
 from __future__ import annotations
 
 import json
-import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,31 +10,26 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dht.ground.errors import Incompatible, LocalFault, UsageFault
+from dht.ground.errors import Incompatible, LocalFault
 from peer.config.manifest import RunManifest
 from peer.export import sample
-from peer.export.chat import chat_prompt
 from peer.export.formats.anchors import Anchors
 from peer.export.formats.model_folder import write_folder
-from peer.export.model_source import ModelFileSource
+from peer.export.model_source import FolderSource
 from peer.export.sample import sample_model
 from peer.files.checked_folder import measure_file
-from peer.limited_child.child_limits import ChildLimits
 from peer.trainer.data.loaded_tokenizer import TOKENIZER_NAME, loaded
 from peer.trainer.data.tokenizing import make_tokenizer
 from peer.trainer.model.sampling import spoken_text
 from tests.kit.trainer.exported_models import MODEL, NOW, anchors_of, trained_model
-from tests.kit.trainer.prepared_data import small_tokenizer
 
 pytest.importorskip("tokenizers")
 
 
-def run_with_tokenizer(folder: Path, template: str = "") -> Anchors:
-    """The anchors of a run whose files are a byte-level BPE, and a chat template where one is given."""
+def run_with_tokenizer(folder: Path) -> Anchors:
+    """The anchors of a run whose files are a byte-level BPE."""
     files = folder / "files"
     size = make_tokenizer(["größer and größer", "a few words"], 300, files).vocab_size
-    if template:
-        (files / "chat_template.jinja").write_text(template)
     manifest = RunManifest.model_validate(
         {
             "name": "tiny",
@@ -47,9 +41,9 @@ def run_with_tokenizer(folder: Path, template: str = "") -> Anchors:
     return replace(anchors_of(trained_model(manifest), manifest), files=files)
 
 
-def exported(folder: Path, template: str = "") -> ModelFileSource:
-    write_folder(run_with_tokenizer(folder, template), folder / "model", NOW, replace=False)
-    return ModelFileSource(folder / "model")
+def exported(folder: Path) -> FolderSource:
+    write_folder(run_with_tokenizer(folder), folder / "model", NOW, replace=False)
+    return FolderSource(folder / "model")
 
 
 def test_text_goes_in_and_comes_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -72,56 +66,6 @@ def test_it_stops_where_a_text_ends(
     monkeypatch.setattr(sample, "sample_tokens", lambda *_, **__: iter([*words, tokenizer.eos, *rest]))
     assert sample_model(source, "a", 99, 0.8, 1, "cpu") == 0
     assert capsys.readouterr().out == "a few words\n"
-
-
-def test_in_a_chat_the_template_is_seen_by_the_model_alone(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pytest.importorskip("transformers")
-    source = exported(tmp_path, "<{{ messages[0].role }}>{{ messages[0].content }}<{{ add_generation_prompt }}>")
-    tokenizer = loaded((source.path / TOKENIZER_NAME).read_bytes(), "tokenizer.json", None)
-    prompts: list[str] = []
-
-    def draw(model: object, prompt: list[int], **_: object) -> list[int]:
-        prompts.append(tokenizer.decode(prompt))
-        return tokenizer.encode(["words"])[0].tolist()
-
-    monkeypatch.setattr(sample, "sample_tokens", draw)
-    assert sample_model(source, "a {{ few }}", 9, 0.8, 1, "cpu", True) == 0
-    assert (prompts, capsys.readouterr().out) == (["<user>a {{ few }}<True>"], "words\n")
-
-
-@pytest.mark.parametrize(
-    ("template", "fault", "sentence"),
-    [
-        ("", UsageFault, "brings no chat template"),
-        ("{{ raise_exception('two people') }}", Incompatible, "chat template fails .*two people"),
-        ("{{ ''.__class__.__mro__[1].__subclasses__() }}", Incompatible, "chat template fails"),
-    ],
-)
-def test_chats_that_cannot_be(tmp_path: Path, template: str, fault: type[LocalFault], sentence: str) -> None:
-    pytest.importorskip("transformers")
-    with pytest.raises(fault, match=sentence):
-        sample_model(exported(tmp_path, template), "a", 9, 0.8, 1, "cpu", True)
-
-
-@pytest.mark.parametrize(
-    ("template", "seconds", "happened"),
-    [
-        ("{{ 9 ** (9 ** 9) }}", 1, "took more than 1 s"),
-        ("{{ '%0999999999d' % 1 }}", 60, "took more than 315 MB of memory"),
-    ],
-)
-def test_chats_that_take_all_time_or_memory(
-    tmp_path: Path, template: str, seconds: float, happened: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pytest.importorskip("transformers")
-    monkeypatch.setattr("peer.export.chat.LIMITS", ChildLimits(300 << 20, seconds))
-    (tmp_path / "chat_template.jinja").write_text(template)
-    small_tokenizer(tmp_path / "tokenizer")
-    shutil.copytree(tmp_path / "tokenizer", tmp_path, dirs_exist_ok=True)
-    with pytest.raises(LocalFault, match=rf"the chat template beside .*{happened}.*; leave --chat away"):
-        chat_prompt(tmp_path / TOKENIZER_NAME, "Hello")
 
 
 def test_another_tokenizer_in_the_folder_is_refused(tmp_path: Path) -> None:

@@ -50,7 +50,7 @@ def do_as_documented(swarm: ProcessSwarm, first: PeerProcess, data_dir: Path, fo
         age = r"The checkpoint was saved .* ago, with .* tokens committed\.\n" if "--checkpoint" in arguments else ""
         assert re.fullmatch(age, done.stderr), line
         said.append(done.stdout)
-    assert {path.name for path in folder.iterdir()} == {"model", "mine.safetensors", "config.json"}
+    assert {path.name for path in folder.iterdir()} == {"model", "mine"}
     assert any(text.startswith("def main") for text in said)
     # What transformers says on standard error is its own.
     quiet = "import transformers\ntransformers.logging.disable_progress_bar()\n"
@@ -64,7 +64,7 @@ def do_as_documented(swarm: ProcessSwarm, first: PeerProcess, data_dir: Path, fo
 
 def take_home(swarm: ProcessSwarm, first: PeerProcess, tmp_path: Path) -> None:
     here = ["--run-id", swarm.run_id, "--peers", first.address]
-    out = tmp_path / "model.safetensors"
+    out = tmp_path / "model"
     exported = swarm.call("export", *here, "--out", str(out), "--json")
     assert exported.returncode == 0, exported.stderr
     facts = json.loads(exported.stdout)
@@ -76,7 +76,7 @@ def take_home(swarm: ProcessSwarm, first: PeerProcess, tmp_path: Path) -> None:
         said_then = digests[fragment["index"], fragment["version"]]
         assert len(said_then) >= 16
         assert fragment["digest"].startswith(said_then)
-    assert json.loads((tmp_path / "config.json").read_text())["versions"] == facts["versions"]
+    assert json.loads((out / "run.json").read_text())["versions"] == facts["versions"]
 
     again = swarm.call("export", *here, "--out", str(out))
     assert again.returncode == 2

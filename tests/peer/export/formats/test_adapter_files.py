@@ -12,14 +12,12 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from dht.ground.errors import Incompatible, LocalFault, UsageFault
+from dht.ground.errors import LocalFault, UsageFault
 from peer.config.manifest import RunManifest
 from peer.config.model_shapes import trained_parameters
 from peer.export.formats.anchors import Anchors
 from peer.export.formats.model_folder import write_folder
 from peer.export.formats.model_reading import model_of, read_model
-from peer.export.model_source import ModelFileSource
-from peer.export.opened_model import loadable_folder
 from peer.trainer.hf.architecture import build_architecture
 from peer.trainer.hf.manifest_from_config import AdapterChoice, describe_model
 from peer.trainer.hf.run_model import build_run_architecture
@@ -136,8 +134,6 @@ def test_what_needs_the_base_says_so(base: Path, tmp_path: Path) -> None:
     write_folder(anchors, tmp_path / "merged", NOW, replace=False, merge=True, base=base)
     with pytest.raises(UsageFault, match=r"--base is given, and .* needs none"):
         read_model(tmp_path / "merged", base)
-    with pytest.raises(Incompatible, match="expected a merged model"):
-        loadable_folder(ModelFileSource(tmp_path / "adapter"), tmp_path)
 
 
 @pytest.mark.filterwarnings("ignore::FutureWarning")

@@ -13,9 +13,8 @@ from torch import nn
 
 import murmuration
 from dht.ground.errors import Incompatible, LocalFault, UsageFault
-from peer.export.formats import model_file
+from peer.export.formats import folder_contents
 from peer.export.formats.anchors import Anchors, own_module_tensors
-from peer.export.formats.model_file import write_model
 from peer.export.formats.model_folder import write_folder
 from peer.files.checked_folder import checked_folder
 from peer.owner.new_run import create_custom_run
@@ -39,19 +38,13 @@ def trained() -> nn.Module:
     return module.eval()
 
 
-@pytest.mark.parametrize("form", ["folder", "file"])
-def test_names_come_home_and_fill_a_module_again(tmp_path: Path, form: str) -> None:
+def test_names_come_home_and_fill_a_module_again(tmp_path: Path) -> None:
     module = trained()
     anchors = run_of(tmp_path / "owner", module)
-    if form == "folder":
-        path = tmp_path / "model"
-        write_folder(anchors, path, NOW, replace=False)
-        tensors = load_file(path / "model.safetensors")
-        assert {entry.name for entry in path.iterdir()} == {"README.md", "model.safetensors", "run.json"}
-    else:
-        path = tmp_path / "model.safetensors"
-        write_model(anchors, path, NOW, replace=False)
-        tensors = load_file(path)
+    path = tmp_path / "model"
+    write_folder(anchors, path, NOW, replace=False)
+    tensors = load_file(path / "model.safetensors")
+    assert {entry.name for entry in path.iterdir()} == {"README.md", "model.safetensors", "run.json"}
     expected = {name: value.detach() for name, value in module.named_parameters()}
     assert tensors.keys() == expected.keys()
     assert all(torch.equal(tensors[name], value) for name, value in expected.items())
@@ -67,9 +60,9 @@ def test_names_come_home_and_fill_a_module_again(tmp_path: Path, form: str) -> N
 def test_fragments_without_names_fill_a_module_of_the_same_layout(tmp_path: Path) -> None:
     module = trained()
     anchors = run_of(tmp_path / "owner", module)
-    path = tmp_path / "model.safetensors"
-    write_model(replace(anchors, files=None), path, NOW, replace=False)
-    assert load_file(path).keys() == {"fragment.0", "fragment.1"}
+    path = tmp_path / "model"
+    write_folder(replace(anchors, files=None), path, NOW, replace=False)
+    assert load_file(path / "model.safetensors").keys() == {"fragment.0", "fragment.1"}
     other = network()
     murmuration.load_export(other, path)
     assert all(torch.equal(mine, theirs) for mine, theirs in zip(other.parameters(), module.parameters(), strict=True))
@@ -81,10 +74,10 @@ def test_running_statistics_that_came_home_are_loaded(tmp_path: Path, monkeypatc
     module = trained()
     anchors, mean = run_of(tmp_path / "owner", module), torch.arange(4.0)
     averaged = {**own_module_tensors(anchors), "1.running_mean": mean}
-    monkeypatch.setattr(model_file, "own_module_tensors", lambda _: averaged)
-    write_model(anchors, tmp_path / "model.safetensors", NOW, replace=False)
+    monkeypatch.setattr(folder_contents, "own_module_tensors", lambda _: averaged)
+    write_folder(anchors, tmp_path / "model", NOW, replace=False)
     other: Any = network()
-    murmuration.load_export(other, tmp_path / "model.safetensors")
+    murmuration.load_export(other, tmp_path / "model")
     assert torch.equal(other[1].running_mean, mean)
     assert torch.equal(other[1].running_var, torch.ones(4))
     assert torch.equal(other[1].weight, module[1].weight)  # type: ignore[index]
@@ -106,9 +99,9 @@ def test_what_does_not_fit_is_refused_and_nothing_is_written(tmp_path: Path) -> 
     (path / "model.safetensors").write_bytes(whole[:-9])
     with pytest.raises(UsageFault, match="is no whole safetensors file"):
         murmuration.load_export(network(), path)
-    write_model(anchors_of(trained_model()), tmp_path / "gpt.safetensors", NOW, replace=False)
+    write_folder(anchors_of(trained_model()), tmp_path / "gpt", NOW, replace=False)
     with pytest.raises(Incompatible, match=r"expected one of its owner's code; read it with murmuration\.read_model"):
-        murmuration.load_export(network(), tmp_path / "gpt.safetensors")
+        murmuration.load_export(network(), tmp_path / "gpt")
 
 
 def test_nothing_is_said_that_nobody_gave(tmp_path: Path) -> None:

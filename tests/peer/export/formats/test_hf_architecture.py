@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 import torch
-from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 from dht.ground.errors import Incompatible, LocalFault, UsageFault
@@ -17,11 +16,9 @@ from peer.config.allowed_files import FileSection
 from peer.config.manifest import RunManifest
 from peer.export.evaluate import evaluate_model
 from peer.export.formats.anchors import Anchors
-from peer.export.formats.model_file import write_model
 from peer.export.formats.model_folder import write_folder
 from peer.export.formats.model_reading import model_of, read_model
-from peer.export.model_source import ModelFileSource
-from peer.export.opened_model import loadable_folder
+from peer.export.model_source import FolderSource
 from peer.export.sample import sample_model
 from peer.trainer.data.shards import digest_of
 from peer.trainer.hf.manifest_from_config import describe_model
@@ -88,9 +85,7 @@ def test_running_statistics_are_said_to_be_missing(tmp_path: Path) -> None:
     assert "stdlib" not in card
     assert isinstance(read_model(folder).model, type(loaded))
     with pytest.raises(Incompatible, match="trains a model for image-classification; expected one that writes on"):
-        loadable_folder(ModelFileSource(folder), tmp_path)
-    with pytest.raises(Incompatible, match="trains a model for image-classification; expected one that writes on"):
-        sample_model(ModelFileSource(folder), "a", 3, 1.0, 0, "cpu")
+        sample_model(FolderSource(folder), "a", 3, 1.0, 0, "cpu")
 
 
 def test_averaged_running_statistics_come_home(tmp_path: Path) -> None:
@@ -148,7 +143,7 @@ def test_evaluate_takes_the_folder(tmp_path: Path, capsys: pytest.CaptureFixture
     _, anchors = run_of(tmp_path, LANGUAGE)
     write_folder(anchors, tmp_path / "model", NOW, replace=False)
     (tmp_path / "text").write_text("".join(f"line {number}\n" for number in range(3000)))
-    assert evaluate_model(ModelFileSource(tmp_path / "model"), f"text:{tmp_path / 'text'}", "cpu", True) == 0
+    assert evaluate_model(FolderSource(tmp_path / "model"), f"text:{tmp_path / 'text'}", "cpu", True) == 0
     assert 0 < json.loads(capsys.readouterr().out)["bits_per_byte"] < 20
 
 
@@ -161,7 +156,7 @@ def test_evaluate_reads_text_through_the_tokenizer_beside_the_model(
     _, anchors = run_of(tmp_path, LANGUAGE, files=[listed.model_dump()], data=data)
     write_folder(replace(anchors, files=path.parent), tmp_path / "model", NOW, replace=False)
     rows = json_lines(tmp_path / "rows.jsonl", sentences(400))
-    assert evaluate_model(ModelFileSource(tmp_path / "model"), f"jsonl:{rows}", "cpu", True) == 0
+    assert evaluate_model(FolderSource(tmp_path / "model"), f"jsonl:{rows}", "cpu", True) == 0
     assert 0 < json.loads(capsys.readouterr().out)["bits_per_byte"] < 20
 
 
@@ -184,15 +179,3 @@ def test_a_changed_folder_is_refused(tmp_path: Path) -> None:
     (folder / "pytorch_model.bin").write_bytes(b"a pickle")
     with pytest.raises(UsageFault, match="is no whole safetensors file"):
         read_model(folder)
-
-
-def test_one_file_has_names_and_is_not_read_again(tmp_path: Path) -> None:
-    module, anchors = run_of(tmp_path, LANGUAGE)
-    path = tmp_path / "model.safetensors"
-    write_model(anchors, path, NOW, replace=False)
-    parameters = dict(module.named_parameters())
-    with safe_open(path, "pt") as file:
-        assert set(file.keys()) == set(parameters)
-        assert all(torch.equal(file.get_tensor(name), parameters[name]) for name in file.keys())  # noqa: SIM118
-    with pytest.raises(Incompatible, match="expected the folder"):
-        read_model(path)

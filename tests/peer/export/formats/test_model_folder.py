@@ -25,7 +25,7 @@ from peer.export.formats.llama import llama_tensors
 from peer.export.formats.model_card import model_card
 from peer.export.formats.model_folder import write_folder
 from peer.export.formats.model_reading import read_model
-from peer.export.model_source import ModelFileSource, form_of
+from peer.export.model_source import FolderSource
 from peer.export.sample import sample_model
 from peer.trainer.model.gpt import parameters_digest
 from tests.kit.tiers import examples
@@ -131,7 +131,7 @@ def test_no_library_of_models_is_needed_to_write_or_read_it(tmp_path: Path, monk
 
 def test_sample_takes_the_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_folder(anchors_of(trained_model()), tmp_path / "model", NOW, replace=False)
-    assert sample_model(ModelFileSource(tmp_path / "model"), "hé", 20, 0.8, 1, "cpu") == 0
+    assert sample_model(FolderSource(tmp_path / "model"), "hé", 20, 0.8, 1, "cpu") == 0
     assert capsys.readouterr().out.startswith("hé")
 
 
@@ -191,13 +191,6 @@ def test_a_full_disk_leaves_the_earlier_folder(tmp_path: Path, monkeypatch: pyte
             write_folder(replace(anchors_of(trained_model()), origin="another"), folder, NOW, replace=True)
     assert [entry.name for entry in tmp_path.iterdir()] == ["model"]
     assert read_model(folder).header.origin == "a test"
-
-
-def test_the_form_follows_the_name_unless_it_is_said() -> None:
-    assert [form_of(Path(out), None) for out in ("model", "a/b", "m.safetensors")] == ["hf", "hf", "safetensors"]
-    assert form_of(Path("model"), "safetensors") == "safetensors"
-    with pytest.raises(UsageFault, match=r"--format 'gguf'; expected hf .* or safetensors"):
-        form_of(Path("model"), "gguf")
 
 
 # ----------------------------------------------------------------------------------------------------- reading it again

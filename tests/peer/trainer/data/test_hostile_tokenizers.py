@@ -11,7 +11,6 @@ from torch import nn
 from dht.ground.errors import LocalFault
 from peer.config.manifest import RunManifest
 from peer.export.evaluate import evaluate_tasks
-from peer.export.model_source import ModelFileSource
 from peer.export.opened_model import OpenedModel
 from peer.export.sample import written
 from peer.limited_child.child_limits import ChildLimits
@@ -86,10 +85,11 @@ def test_tasks_of_the_harness_meet_no_such_tokenizer(
     tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = hostile_tokenizer(tmp_path, kind)
-    monkeypatch.setattr("peer.export.evaluate.load_harness", lambda: None)
-    monkeypatch.setattr("peer.export.evaluate.loadable_folder", lambda source, room: (tmp_path, {}))
+    pytest.importorskip("lm_eval")
+    monkeypatch.setattr("peer.export.evaluate.run_json", lambda folder: "")
+    monkeypatch.setattr("peer.export.evaluate.read_header", lambda folder, text: ({}, None, None))
     with pytest.raises(LocalFault, match=f"the tokenizer {path} .*{WITHIN}"):
-        evaluate_tasks(ModelFileSource(tmp_path), "tasks", 1, "cpu", as_json=False)
+        evaluate_tasks(tmp_path, "tasks", 1, "cpu", as_json=False)
 
 
 def test_a_folder_of_shards_may_be_named_from_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
