@@ -17,7 +17,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from averaging.rounds.round_facts import LeaderReplaced, RoundAbandoned, RoundCommitted, RoundStarted
+from averaging.rounds.round_facts import AttemptEnded, RoundCommitted, RoundStarted
 from benchmarks.machine import machine
 from tests.kit.rounds.exchange_swarm import Swarm, now, scenario
 
@@ -46,7 +46,7 @@ class Curve:
     def note(self, swarm: Any, number: int) -> None:
         """Count what the peers reported of round `number` (from 1), and forget it."""
         for peer in swarm.peers.values():
-            self.num_failures += sum(isinstance(report, RoundAbandoned | LeaderReplaced) for report in peer.reports)
+            self.num_failures += sum(isinstance(report, AttemptEnded) for report in peer.reports)
         first = next(iter(swarm.peers.values()))
         self.num_committed += sum(isinstance(report, RoundCommitted) for report in first.reports)
         for peer in swarm.peers.values():

@@ -26,7 +26,7 @@ from pathlib import Path
 # The harness that starts peers is the tests'.
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from averaging.rounds.round_facts import AppliedCommit, RoundAbandoned, RoundCommitted, WorkReturned
+from averaging.rounds.round_facts import AppliedCommit, AttemptEnded, RoundCommitted, WorkReturned
 from benchmarks.machine import machine
 from peer.events.peer_events import RefusedPeer, TrainingProgressed
 from tests.kit.processes.process_swarm import PeerProcess, ProcessSwarm, process_swarm
@@ -129,7 +129,7 @@ def judge(peers: list[PeerProcess], marks: list[int], abroad_before: list[int], 
                     seconds.append(event.fact.seconds)
             elif isinstance(event.fact, AppliedCommit):
                 digests.setdefault((event.fact.fragment, event.fact.version), set()).add(event.fact.digest)
-            elif isinstance(event.fact, RoundAbandoned):
+            elif isinstance(event.fact, AttemptEnded) and event.fact.new_leader is None:
                 verdict.abandoned += 1
                 reasons[_plain(event.fact.reason)] += 1
             elif isinstance(event.fact, RefusedPeer):

@@ -300,7 +300,7 @@ class Applying:
         finally:
             if not fragment.is_torn and state.digest != left:
                 if lost:
-                    self._context.ports.report(WorkLost(fragment.index, state.version, lost))
+                    self._context.ports.report(WorkLost(fragment.index, state.version, lost, "fork"))
                 self._on_advanced(fragment, tuple(commits))
 
     async def _adopt_and_show(

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from averaging.codec.blocks import Buffer
 from averaging.exchange.exchange_ports import Context
 from averaging.fragment.runtime import FragmentRuntime
-from averaging.rounds.round_facts import DeadlineExpired
+from averaging.rounds.round_facts import MembersAwaited
 from averaging.wire.messages import HISTORY_COMMITS, Commit, ResultRequest, VersionIs, own_entry
 from dht.ground.host import PeerId
 from dht.records.lineages import is_majority
@@ -69,7 +69,7 @@ class ResultSearch:
         ahead = [peer_id for peer_id in fragment.machine.later.ahead(context.me) if peer_id not in in_roster]
         self._ahead = ahead[:MAX_AHEAD]
 
-    async def run(self, on_expired: Callable[[DeadlineExpired], None]) -> dict[int, Buffer] | None:
+    async def run(self, on_expired: Callable[[MembersAwaited], None]) -> dict[int, Buffer] | None:
         """All result payloads by shard, or None when nobody has them (any more)."""
         for number in range(NUM_PASSES):
             began = self._clock()
@@ -82,7 +82,7 @@ class ResultSearch:
         return None if self._missing else self._found
 
     async def _look_and_ask(
-        self, holders: Mapping[int, list[PeerId]], earliest: float, on_expired: Callable[[DeadlineExpired], None]
+        self, holders: Mapping[int, list[PeerId]], earliest: float, on_expired: Callable[[MembersAwaited], None]
     ) -> None:
         """Ask these holders in their order, so many at once, until all is here.
 
@@ -172,7 +172,7 @@ class ResultSearch:
                     self._came_at[holder] = now
                     self._fragment.machine.timing.result.observe(holder, now - attempt.since)
 
-    def _end_tries(self, on_expired: Callable[[DeadlineExpired], None]) -> None:
+    def _end_tries(self, on_expired: Callable[[MembersAwaited], None]) -> None:
         """End those tries whose time is over, and those whose holder answered that it has another version."""
         now, result = self._clock(), self._fragment.machine.timing.result
         asked = Counter(holder for (holder, _), attempt in self._tries.items() if attempt.is_asked)
@@ -188,7 +188,7 @@ class ResultSearch:
                 result.missed(holder)
             seconds = now - min(late.values())
             told = (self._fragment.index, self.commit.version, "result", tuple(sorted(late)), seconds, num_arrivals)
-            on_expired(DeadlineExpired(*told))
+            on_expired(MembersAwaited(*told))
 
     def _ends_at(self, key: tuple[PeerId, int]) -> float:
         """When the time of a try is over."""

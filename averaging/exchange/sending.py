@@ -16,7 +16,7 @@ from averaging.outer.fragment_anchor_and_residual import FragmentState
 from averaging.outer.own_contributions import Announced, Sent
 from averaging.rounds.line_budget import LineBudget, bytes_each
 from averaging.rounds.machine_events import Ready, SendShards
-from averaging.rounds.round_facts import SentContribution, WorkDropped, WorkWithheld
+from averaging.rounds.round_facts import SentContribution, WorkLost
 from averaging.wire.messages import Contribution, Offer, own_entry
 from averaging.wire.work_by_range import oldest_base
 
@@ -128,7 +128,7 @@ class Sending:
         change, tokens = await context.ports.compute(lambda: state.drop_late(oldest))
         context.show(fragment, change)
         fragment.persist()
-        context.ports.report(WorkDropped(fragment.index, state.version, staleness, tokens))
+        context.ports.report(WorkLost(fragment.index, state.version, tokens, "late", staleness))
         return not state.unsent_tokens
 
     async def _withhold(self, fragment: FragmentRuntime) -> bool:
@@ -142,7 +142,7 @@ class Sending:
         reason = self._outgoing[fragment.index].usual.objection(length, state.unsent_steps)
         if not reason:
             return False
-        report = WorkWithheld(fragment.index, state.version, state.unsent_tokens, reason)
+        report = WorkLost(fragment.index, state.version, state.unsent_tokens, "withheld", reason=reason)
         await context.ports.compute(state.drop_waiting)
         fragment.persist()
         context.ports.report(report)

@@ -14,7 +14,7 @@ from averaging.rounds.learned_durations import HEARTBEAT_SECONDS, RoundTiming
 from averaging.rounds.machine_events import WronglySigned
 from averaging.rounds.passing_on import DIRECT, next_from
 from averaging.rounds.presence import most_newcomers
-from averaging.rounds.round_facts import DeadlineExpired, Fact, QuorumAwaited
+from averaging.rounds.round_facts import Fact, MembersAwaited
 from averaging.signing.round_signatures import Notary
 from averaging.wire import messages
 from dht.ground.host import PeerId
@@ -251,8 +251,8 @@ class Leading:
             left = max(0.0, self._start_at() - now)
             quorum = self.quorum(self._num_trainers)
             num_offers = len(self.offers)
-            awaited = QuorumAwaited(self.fragment, self.version, num_offers, quorum, self._missing, left, arrivals)
-            self.tell(awaited)
+            awaited = ("quorum", self._missing, left, arrivals, num_offers, quorum)
+            self.tell(MembersAwaited(self.fragment, self.version, *awaited))
 
     def _start(self, now: float) -> None:
         offers = [self.offers[peer_id] for peer_id in sorted(self.offers)]
@@ -312,7 +312,7 @@ class Leading:
             self.timing.offer.missed(peer_id)
 
     def _tell_expired(self, awaited: str, waited_for: tuple[PeerId, ...], seconds: float, num_arrivals: int) -> None:
-        self.tell(DeadlineExpired(self.fragment, self.version, awaited, waited_for, seconds, num_arrivals))
+        self.tell(MembersAwaited(self.fragment, self.version, awaited, waited_for, seconds, num_arrivals))
 
     def _heartbeat(self, now: float) -> None:
         if now < self.heartbeat_at:

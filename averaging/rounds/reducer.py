@@ -12,7 +12,7 @@ from heapq import heappop, heappush
 
 from averaging.rounds.learned_durations import RoundTiming
 from averaging.rounds.machine_events import ReduceShard
-from averaging.rounds.round_facts import DeadlineExpired, Effect
+from averaging.rounds.round_facts import Effect, MembersAwaited
 from averaging.wire.messages import Plan
 from dht.ground.host import PeerId
 
@@ -122,7 +122,7 @@ class Reducing:
                 for peer_id in expired:
                     self.timing.contribution.missed(peer_id)
                 plan, seconds = reduction.plan, now - reduction.planned_at
-                effects.append(DeadlineExpired(plan.fragment, plan.version, "contribution", expired, seconds, arrivals))
+                effects.append(MembersAwaited(plan.fragment, plan.version, "contribution", expired, seconds, arrivals))
             members = tuple(
                 index
                 for index, entry in enumerate(reduction.plan.roster)

@@ -128,77 +128,62 @@ class RoundCommitted(OfVersion):
 
 
 @dataclass(frozen=True, slots=True)
-class RoundAbandoned(OfVersion):
-    """This peer gave up an attempt at a round; its work is kept."""
+class AttemptEnded(OfVersion):
+    """An attempt at a round ended without a commit; its work is kept.
+
+    `new_leader` took over with the next attempt; None: the leader `old_leader` gave up, and the next one follows.
+    """
 
     attempt: int
     reason: str
+    old_leader: PeerId
+    new_leader: PeerId | None = None
 
     def sentence(self) -> str:
+        if self.new_leader is None:
+            return (
+                f"Gave up attempt {self.attempt + 1} at version {self.version + 1} of fragment {self.fragment}: "
+                f"{bare(self.reason)}; the work goes to the next round."
+            )
         return (
-            f"Gave up attempt {self.attempt + 1} at version {self.version + 1} of fragment {self.fragment}: "
-            f"{bare(self.reason)}; the work goes to the next round."
+            f"Peer {short_peer(self.new_leader)} took over version {self.version + 1} of fragment {self.fragment} from "
+            f"{short_peer(self.old_leader)}: {bare(self.reason)}."
         )
 
 
 @dataclass(frozen=True, slots=True)
-class LeaderReplaced(OfVersion):
-    """The next in rank took over a round; `attempt` is the new one."""
-
-    attempt: int
-    old: PeerId
-    new: PeerId
-    reason: str
-
-    def sentence(self) -> str:
-        return (
-            f"Peer {short_peer(self.new)} took over version {self.version + 1} of fragment {self.fragment} from "
-            f"{short_peer(self.old)}: {bare(self.reason)}."
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class DeadlineExpired(OfVersion):
-    """`waited_for` were waited for in vain for `seconds`; that time was learned from `num_arrivals` earlier arrivals.
+class MembersAwaited(OfVersion):
+    """A round waits for `members`, or waited in vain; the time was learned from `num_arrivals` earlier arrivals.
 
     `awaited` is what for: a trainer's "offer", a member's "contribution" or a holder's "result". "first mean" is that
-    of any reducer, "mean" those of all of them.
+    of any reducer, "mean" those of all of them: of these the wait of `seconds` is over. "quorum": a round led here has
+    `num_offers` and needs `quorum`; it begins without `members` after `seconds` more at the latest.
     """
 
     awaited: str
-    waited_for: tuple[PeerId, ...]
+    members: tuple[PeerId, ...]
     seconds: float
     num_arrivals: int
+    num_offers: int = 0
+    quorum: int = 0
 
     def sentence(self) -> str:
+        if self.awaited == "quorum":
+            return (
+                f"Version {self.version + 1} of fragment {self.fragment} has {self.num_offers} of {self.quorum} "
+                f"offers; waiting for {_peers(self.members)}, at most {seconds_text(self.seconds)} more "
+                f"({_learned(self.num_arrivals)})."
+            )
         consequence = {
             "offer": "the round began without",
             "contribution": "its shard was averaged without",
             "first mean": "as giving up would send everything again, they get as long once more",
             "mean": "those shards are void and their work goes to the next round",
-            "result": "somebody else is asked for it",
+            "result": "another holder is asked for it",
         }.get(self.awaited, "the round went on")
         return (
-            f"Waited {seconds_text(self.seconds)} for the {self.awaited} of {_peers(self.waited_for)} to version "
+            f"Waited {seconds_text(self.seconds)} for the {self.awaited} of {_peers(self.members)} to version "
             f"{self.version + 1} of fragment {self.fragment} ({_learned(self.num_arrivals)}): {consequence}."
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class QuorumAwaited(OfVersion):
-    """A round led here has fewer offers than it needs; it begins without `missing` after `seconds` at the latest."""
-
-    num_offers: int
-    quorum: int
-    missing: tuple[PeerId, ...]
-    seconds: float
-    num_arrivals: int
-
-    def sentence(self) -> str:
-        return (
-            f"Version {self.version + 1} of fragment {self.fragment} has {self.num_offers} of {self.quorum} offers; "
-            f"waiting for {_peers(self.missing)}, at most {seconds_text(self.seconds)} more "
-            f"({_learned(self.num_arrivals)})."
         )
 
 
@@ -227,48 +212,31 @@ class WorkReturned(OfVersion):
 
 
 @dataclass(frozen=True, slots=True)
-class WorkDropped(OfVersion):
-    """Own work waited for longer than the run's staleness limit and was given up."""
-
-    staleness: int
-    tokens: int
-    counted: str = COUNTED
-
-    def sentence(self) -> str:
-        return (
-            f"Dropped work of {count_text(self.tokens)} {self.counted} on fragment {self.fragment}: it was "
-            f"{plural(self.staleness, 'version')} late, more than the run allows."
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class WorkWithheld(OfVersion):
-    """Own work was not sent because no training makes such work, and the fragment was put back on its anchor."""
-
-    tokens: int
-    reason: str
-    counted: str = COUNTED
-
-    def sentence(self) -> str:
-        return (
-            f"Withheld work of {count_text(self.tokens)} {self.counted} on fragment {self.fragment} and put its "
-            f"parameters back on the anchor: {bare(self.reason)}. A bit may have flipped in this machine's memory, or "
-            "training diverged; if it comes again, test the memory or lower the learning rate."
-        )
-
-
-@dataclass(frozen=True, slots=True)
 class WorkLost(OfVersion):
-    """Another anchor was taken over; work of `tokens` that was in flight, or only in the one before, was given up."""
+    """Own work of `tokens` was given up.
+
+    `cause`: "late", it waited for longer than the run's staleness limit; "fork", the anchor of the other members
+    replaced the one that had it, or that it was sent for; "withheld", no training makes such work, so it was not sent
+    and the fragment was put back on its anchor. `staleness` belongs to "late", `reason` to "withheld".
+    """
 
     tokens: int
+    cause: str
+    staleness: int = 0
+    reason: str = ""
     counted: str = COUNTED
 
     def sentence(self) -> str:
-        return (
-            f"Gave up work of {count_text(self.tokens)} {self.counted} on fragment {self.fragment}: the other members' "
-            f"version {self.version} took the place of the one that had it."
-        )
+        work = f"work of {count_text(self.tokens)} {self.counted} on fragment {self.fragment}"
+        if self.cause == "late":
+            return f"Dropped {work}: it was {plural(self.staleness, 'version')} late, more than the run allows."
+        if self.cause == "withheld":
+            return (
+                f"Withheld {work} and put its parameters back on the anchor: {bare(self.reason)}. A bit may have "
+                "flipped in this machine's memory, or training diverged; if it comes again, test the memory or lower "
+                "the learning rate."
+            )
+        return f"Gave up {work}: the other members' version {self.version} replaced the one that had it."
 
 
 # ------------------------------------------------------------------------------- for the owner of the exchange alone

@@ -28,7 +28,7 @@ from averaging.rounds.leader_ranking import next_contributors, rank_leaders
 from averaging.rounds.learned_durations import LEAST_INTERVAL_SECONDS, RoundTiming, patience_factor
 from averaging.rounds.passing_on import DIRECT, household, next_from, passer_of, passing_on, reducers_of
 from averaging.rounds.reducer import Reducing
-from averaging.rounds.round_facts import Effect, LeaderReplaced, RoundAbandoned, RoundStarted
+from averaging.rounds.round_facts import AttemptEnded, Effect, RoundStarted
 from averaging.rounds.shard_plan import plan_shards
 from averaging.signing.round_signatures import Notary
 from averaging.wire.frames import commit_digest, once_per_commit
@@ -227,7 +227,7 @@ class RoundMachine:
                 if self._member.misses_plan(message.quorum) and self._offer is not None:
                     self.send(sender, replace(self._offer, attempt=self._member.attempt))
             elif isinstance(message, Abandon):
-                self._effects.append(RoundAbandoned(self.fragment, self.version, message.attempt, message.reason))
+                self._effects.append(AttemptEnded(self.fragment, self.version, message.attempt, message.reason, sender))
                 self._take_over(message.reason, now)
             elif isinstance(message, Redirect):
                 self._follow_redirect(self._member, message, now)
@@ -306,7 +306,7 @@ class RoundMachine:
         self._join_round(next_attempt(member.attempt), now)
         assert self._member is not None
         new, attempt = self._member.leader, self._member.attempt
-        self._effects.append(LeaderReplaced(self.fragment, self.version, attempt, old, new, reason))
+        self._effects.append(AttemptEnded(self.fragment, self.version, attempt, reason, old, new))
 
     def _follow_redirect(self, member: RoundAttempt, message: Redirect, now: float) -> None:
         num_redirects = member.redirect()

@@ -32,7 +32,7 @@ from benchmarks.machine import machine
 from benchmarks.nat_lab.spaces import NATS, NatLab, what_is_missing
 from dht.identity.keys import Identity
 from peer.events.event_log import from_json
-from peer.events.path_events import PathFound, ReachabilityFound, RelayChecked, RelayFound
+from peer.events.path_events import PathFound, ReachabilityFound, RelayChanged, RelayChecked
 from peer.events.peer_events import Event
 from peer.owner.new_run import create_run
 
@@ -285,7 +285,7 @@ def facts_of(members: Sequence[Member]) -> dict[str, Any]:
 
 
 def _home_facts(home: Member, contributed: Counter[str], names: dict[Any, str]) -> dict[str, Any]:
-    found, relay = home.last(ReachabilityFound), home.last(RelayFound)
+    found, relay = home.last(ReachabilityFound), home.last(RelayChanged)
     return {
         "name": home.name,
         "dialable": None if found is None else found.reachable,

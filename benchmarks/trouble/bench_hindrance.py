@@ -40,7 +40,7 @@ from pathlib import Path
 # The harness that starts peers is the tests'.
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from averaging.rounds.round_facts import RoundCommitted, WorkDropped, WorkLost
+from averaging.rounds.round_facts import RoundCommitted, WorkLost
 from benchmarks.machine import machine
 from peer.events.peer_events import TrainingProgressed
 from tests.kit.processes.process_swarm import PeerProcess, ProcessSwarm, process_swarm
@@ -178,7 +178,7 @@ def judge(arm: str, seconds: float, good: Sequence[PeerProcess], third: PeerProc
                 applied += 1
                 own += peer.peer_id in event.fact.contributors
                 commits.setdefault((event.fact.fragment, event.fact.version), set()).update(event.fact.contributors)
-            lost += isinstance(event.fact, WorkDropped | WorkLost)
+            lost += isinstance(event.fact, WorkLost)
         progress = [event.fact.inner_steps for event in events[mark:] if isinstance(event.fact, TrainingProgressed)]
         before = [event.fact.inner_steps for event in events[:mark] if isinstance(event.fact, TrainingProgressed)]
         steps += max(progress, default=0) - max(before, default=0)

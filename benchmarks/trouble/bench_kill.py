@@ -27,7 +27,7 @@ from pathlib import Path
 # The harness that starts peers is the tests'.
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from averaging.rounds.round_facts import AppliedCommit, DeadlineExpired, RoundCommitted, RoundStarted
+from averaging.rounds.round_facts import AppliedCommit, MembersAwaited, RoundCommitted, RoundStarted
 from peer.events.peer_events import JoinedRun
 from tests.kit.processes.process_swarm import PeerProcess, ProcessSwarm, process_swarm
 
@@ -91,7 +91,8 @@ def bench(role: str, how: str, num_learning_rounds: int) -> Trial:
             event.sentence()
             for peer in survivors
             for event in peer.events()
-            if isinstance(event.fact, DeadlineExpired)
+            if isinstance(event.fact, MembersAwaited)
+            and event.fact.awaited != "quorum"
             and event.at > died_at
             and event.fact.fragment == started.fragment
             if event.fact.version == started.version

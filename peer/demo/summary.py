@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from averaging.rounds.round_facts import AppliedCommit, RoundAbandoned, RoundCommitted
+from averaging.rounds.round_facts import AppliedCommit, AttemptEnded, RoundCommitted
 from dht.ground.host import PeerId
 from peer.events.anchor_events import CaughtUp
 from peer.events.log_tail import newer_events
@@ -46,7 +46,7 @@ class PeerLog:
             self.rounds[(event.fact.fragment, event.fact.version)] = event.fact
         elif isinstance(event.fact, AppliedCommit):
             self.digests[(event.fact.fragment, event.fact.version)] = event.fact.digest
-        elif isinstance(event.fact, RoundAbandoned):
+        elif isinstance(event.fact, AttemptEnded) and event.fact.new_leader is None:
             self.abandoned.add((event.fact.fragment, event.fact.version, event.fact.attempt))
         elif isinstance(event.fact, Evaluated):
             self.validation_loss, self.validation_versions = event.fact.validation_loss, event.fact.version_sum

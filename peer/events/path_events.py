@@ -39,23 +39,16 @@ class ReachabilityFound(Fact):
 
 
 @dataclass(frozen=True, slots=True)
-class RelayFound(Fact):
-    """This peer can be reached through relays now."""
+class RelayChanged(Fact):
+    """Others reach this peer through `relays` from now on; none: no relay has led here for `seconds`."""
 
     relays: tuple[PeerId, ...]
+    seconds: float = 0.0
 
     def sentence(self) -> str:
-        return f"Others reach this peer through {', '.join(map(short_peer, self.relays)) or 'a relay'}."
-
-
-@dataclass(frozen=True, slots=True)
-class RelayLost(Fact):
-    """The relay that led to this peer is gone, or none could be had, `seconds` ago."""
-
-    seconds: float
-
-    def sentence(self) -> str:
-        return f"No relay has led to this peer for {seconds_text(self.seconds)}; another one is looked for."
+        if self.relays:
+            return f"Others reach this peer through {', '.join(map(short_peer, self.relays))}."
+        return f"No relay has led to this peer for {seconds_text(self.seconds)}; it looks for another one."
 
 
 @dataclass(frozen=True, slots=True)

@@ -116,6 +116,11 @@ class TrainingProgressed(Fact):
     """The run's clock: tokens that the whole swarm has committed."""
     learning_rate: float | None = None
     """Of the last inner step."""
+    data_waits: int = 0
+    """How often in this session the loop had no data to read, and for how many seconds together."""
+    data_wait_seconds: float = 0.0
+    data_rereads: int = 0
+    """Steps that read data once more meanwhile."""
     counted: str = COUNTED
 
     def sentence(self) -> str:
@@ -126,27 +131,15 @@ class TrainingProgressed(Fact):
         loss = loss if self.train_loss is None else f"loss {self.train_loss:.4f}"
         return (
             f"Inner step {self.inner_steps}: {loss}, {count_text(self.tokens)} {self.counted}, "
-            f"{count_text(self.tokens_per_second)} {self.counted}/s, {self.wait_fraction:.2%} of the time waiting."
+            f"{count_text(self.tokens_per_second)} {self.counted}/s, {self.wait_fraction:.2%} of the time waiting"
+            f"{self._data_waits_text()}."
         )
 
-
-@dataclass(frozen=True, slots=True)
-class WaitedForData(Fact):
-    """The inner loop had no data to read: it is not here yet, or its source does not answer.
-
-    `num_waits` and `wait_seconds` of this session so far; `num_read_again`: steps that read data once more meanwhile.
-    """
-
-    num_waits: int
-    wait_seconds: float
-    num_read_again: int
-
-    def sentence(self) -> str:
-        again = f"; {plural(self.num_read_again, 'step')} read what is here once more" if self.num_read_again else ""
-        return (
-            f"Waited for data: {plural(self.num_waits, 'time')}, {seconds_text(self.wait_seconds)} in this "
-            f"session{again}."
-        )
+    def _data_waits_text(self) -> str:
+        if not self.data_waits:
+            return ""
+        again = f", {plural(self.data_rereads, 'step')} read data again" if self.data_rereads else ""
+        return f"; waited {plural(self.data_waits, 'time')} for data, {seconds_text(self.data_wait_seconds)}{again}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,10 +201,6 @@ class RefusedPeer(Fact):
         return f"Refused peer {short_peer(self.remote)}: {bare(self.reason)}."
 
 
-def _went_on(is_training: bool) -> str:
-    return "; training went on" if is_training else ""
-
-
 @dataclass(frozen=True, slots=True)
 class ClockIsWrong(Fact):
     """This computer's clock is `seconds_ahead` of the clocks of most of `num_members` members that answered."""
@@ -232,25 +221,22 @@ class ClockIsWrong(Fact):
 
 
 @dataclass(frozen=True, slots=True)
-class DaemonRestarted(Fact):
-    """The libp2p daemon died and is back with the same identity; `seconds` without it."""
+class PartRestarted(Fact):
+    """A process of this peer died and is back with the same identity.
 
-    seconds: float
+    `part` is "daemon" (libp2p) or "network" (the network process), `seconds` the time without it, as far as known.
+    """
+
+    part: str
+    reason: str = ""
+    seconds: float = 0.0
     is_training: bool = True
 
     def sentence(self) -> str:
-        return f"The libp2p daemon died and is back after {seconds_text(self.seconds)}{_went_on(self.is_training)}."
-
-
-@dataclass(frozen=True, slots=True)
-class NetworkRestarted(Fact):
-    """The network process died and is back with the same identity."""
-
-    reason: str
-    is_training: bool = True
-
-    def sentence(self) -> str:
-        return f"The network process was started again: {bare(self.reason)}{_went_on(self.is_training)}."
+        name = "libp2p daemon" if self.part == "daemon" else "network process"
+        after = f" after {seconds_text(self.seconds)}" if self.seconds else ""
+        reason = f": {bare(self.reason)}" if self.reason else ""
+        return f"The {name} died and is back{after}{reason}{'; training went on' if self.is_training else ''}."
 
 
 @dataclass(frozen=True, slots=True)
@@ -307,15 +293,22 @@ class CheckpointSaved(Fact):
 
 @dataclass(frozen=True, slots=True)
 class CheckpointFailed(Fact):
-    """This peer's state could not be written; an earlier checkpoint is untouched."""
+    """This peer's state could not be written, or (`kept_at`) a checkpoint that cannot be read was put aside."""
 
     reason: str
     has_earlier: bool = True
-    """There is an earlier checkpoint."""
+    """There is an earlier checkpoint that is whole."""
     is_last: bool = False
     """This peer is leaving."""
+    kept_at: str = ""
+    """New name of the checkpoint that cannot be used; empty: writing failed."""
+    num_others: int = 0
+    """Members at the moment when a checkpoint could not be used."""
 
     def sentence(self) -> str:
+        return self._unusable_text() if self.kept_at else self._unsaved_text()
+
+    def _unsaved_text(self) -> str:
         kept = "the earlier one stays" if self.has_earlier else "there is no earlier one"
         if self.is_last:
             lost = "what came after it is lost here" if self.has_earlier else "what no other member has is lost"
@@ -323,25 +316,13 @@ class CheckpointFailed(Fact):
             lost = "work goes on"
         return f"The checkpoint could not be saved: {bare(self.reason)}; {kept}, and {lost}."
 
-
-@dataclass(frozen=True, slots=True)
-class CheckpointUnusable(Fact):
-    """A checkpoint of this peer is damaged, or of something else; it stays under another name."""
-
-    reason: str
-    kept_at: str
-    has_earlier: bool
-    """There is an earlier one that is whole."""
-    num_others: int
-    """Members at that moment."""
-
-    def sentence(self) -> str:
+    def _unusable_text(self) -> str:
         if self.has_earlier:
             goes_on = "this peer goes on from the one before it"
         elif self.num_others:
             goes_on = "no other one is whole, so this peer takes the model from the other members"
         else:
-            goes_on = "no other one is whole and nobody else is here, so the model begins anew"
+            goes_on = "no other one is whole and no other member is here, so the model begins anew"
         return f"A checkpoint cannot be used: {bare(self.reason)}. It is kept as {self.kept_at}; {goes_on}."
 
 

@@ -16,7 +16,7 @@ from dht.ground.quantities import seconds_text
 from dht.identity.speakable import speakable_name
 from peer.events.log_tail import events_in, tail_lines
 from peer.events.lone_rounds import lone_rounds_after
-from peer.events.peer_events import Event, JoinedRun, NetworkRestarted, RefusedPeer
+from peer.events.peer_events import Event, JoinedRun, PartRestarted, RefusedPeer
 
 MAX_REMOTES = 64
 """As many as anybody looks through; those refused last stay."""
@@ -64,7 +64,7 @@ class Refusals:
 
 def with_refusal(known: tuple[Refusals, ...], event: Event) -> tuple[Refusals, ...]:
     """The books after `event`, the newest refusal first. Another network process begins with empty ones."""
-    if isinstance(event.fact, JoinedRun | NetworkRestarted):
+    if isinstance(event.fact, JoinedRun) or (isinstance(event.fact, PartRestarted) and event.fact.part == "network"):
         return ()
     refused = event.fact
     if not isinstance(refused, RefusedPeer) or not refused.kinds:

@@ -35,7 +35,7 @@ from pydantic import ValidationError
 from torch import nn
 from torch.optim import Optimizer
 
-from averaging.rounds.round_facts import WorkWithheld
+from averaging.rounds.round_facts import WorkLost
 from dht.admission.tickets import Invite
 from dht.ground.errors import LocalFault, UsageFault
 from dht.ground.host import PeerId
@@ -47,14 +47,7 @@ from peer.config.peer_config import ChoiceMark, PeerConfig, choices_with
 from peer.config.validation_sentences import explain
 from peer.data_folder_choice import HeldFolder, hold_folder
 from peer.events.event_log import to_json
-from peer.events.peer_events import (
-    CheckpointFailed,
-    CheckpointUnusable,
-    Event,
-    NetworkRestarted,
-    SwarmLost,
-    WaitingForPeers,
-)
+from peer.events.peer_events import CheckpointFailed, Event, PartRestarted, SwarmLost, WaitingForPeers
 from peer.events.rotating_log import LineLog
 from peer.files.checked_folder import checked_folder
 from peer.join.checkpoint_disk_space import warn_of_room
@@ -72,7 +65,7 @@ from peer.trainer.loop.several_optimizers import Optimizers
 NOT_OF_AN_OWN_LOOP = (*choices_with(ChoiceMark.TRAINING), *choices_with(ChoiceMark.OWN_TERMINAL))
 """Fields of `PeerConfig` that nothing here could follow: the loop trains, and there is no panel."""
 _SIGNALS = (signal.SIGTERM, signal.SIGHUP)
-_WORTH_A_WARNING = (CheckpointFailed, CheckpointUnusable, NetworkRestarted, SwarmLost, WaitingForPeers, WorkWithheld)
+_WORTH_A_WARNING = (CheckpointFailed, PartRestarted, SwarmLost, WaitingForPeers)
 
 log = logging.getLogger(__name__)
 _Part = TypeVar("_Part")
@@ -595,4 +588,6 @@ def ending_on_signals() -> Callable[[], object]:
 
 
 def _log_event(event: Event) -> None:
-    log.log(logging.WARNING if isinstance(event.fact, _WORTH_A_WARNING) else logging.INFO, "%s", event.sentence())
+    is_withheld = isinstance(event.fact, WorkLost) and event.fact.cause == "withheld"
+    is_warning = is_withheld or isinstance(event.fact, _WORTH_A_WARNING)
+    log.log(logging.WARNING if is_warning else logging.INFO, "%s", event.sentence())

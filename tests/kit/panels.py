@@ -15,7 +15,7 @@ from averaging.rounds.round_facts import RoundCommitted
 from dht.ground.host import PeerId
 from peer.console.plain_console import PlainConsole
 from peer.events.anchor_events import CatchUpProgressed
-from peer.events.path_events import ReachabilityFound, RelayChecked, RelayFound
+from peer.events.path_events import ReachabilityFound, RelayChanged, RelayChecked
 from peer.events.peer_events import (
     Evaluated,
     Event,
@@ -132,7 +132,7 @@ def states_of_a_trainer() -> dict[str, Scene]:
         "examples": an_evening(facts=facts),
         "relayed": with_event(
             with_event(evening, Event(NOW - 60, ME, ReachabilityFound(KIRAN, False, ()))),
-            Event(NOW - 50, ME, RelayFound((KIRAN,))),
+            Event(NOW - 50, ME, RelayChanged((KIRAN,))),
         ),
         "growing batch": with_update(evening, replace(FACTS, num_sequences=20, sequences_at=lambda tokens: 8)),
         "ended": with_event(evening, Event(NOW, ME, RunEnded(2000))),

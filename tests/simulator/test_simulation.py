@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from averaging.rounds.round_facts import RoundAbandoned, RoundCommitted
+from averaging.rounds.round_facts import AttemptEnded, RoundCommitted
 from peer.trainer.loop.mailbox_link import TrainerLink
 from tests.kit.simulated.light_work import LIGHT_WORK
 from tests.kit.tiers import sampled
@@ -96,10 +96,10 @@ def test_leader_and_reducer_die_in_mid_round_and_one_comes_late():
     assert_well(result)
     assert result.num_live_peers == 4
     assert result.loss_last < result.loss_first - 1.5
-    assert result.events["LeaderReplaced"] > 0
+    assert result.events["AttemptEnded"] > 0
     assert result.events["CaughtUp"] == 1
     hurt = [event for event in events if isinstance(event.fact, RoundCommitted) and event.fact.num_void_shards]
-    assert hurt or any(isinstance(event.fact, RoundAbandoned) for event in events)
+    assert hurt or any(isinstance(event.fact, AttemptEnded) for event in events)
 
 
 def test_both_sides_of_a_partition_go_on_and_become_one_again():

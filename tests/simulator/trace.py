@@ -13,7 +13,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Sequence
 
-from averaging.rounds.round_facts import AppliedCommit, RoundAbandoned, RoundCommitted, RoundStarted, SentContribution
+from averaging.rounds.round_facts import AppliedCommit, AttemptEnded, RoundCommitted, RoundStarted, SentContribution
 from dht.ground.host import PeerId
 from peer.events.peer_events import Evaluated, Event, RefusedPeer, TrainingProgressed
 
@@ -71,7 +71,7 @@ class Trace:
             self._started[index, event.fact.fragment] = (event.fact.version, event.at)
         elif isinstance(event.fact, RoundCommitted):
             self._add_commit(index, event.at, event.fact)
-        elif isinstance(event.fact, RoundAbandoned):
+        elif isinstance(event.fact, AttemptEnded) and event.fact.new_leader is None:
             self._abandoned.add((event.fact.fragment, event.fact.version, event.fact.attempt))
         elif isinstance(event.fact, RefusedPeer):
             self.refusals[_class_of(event.fact.reason)] += 1

@@ -63,10 +63,9 @@ def test_the_scenarios_meet_what_they_are_for():
     for what in (
         "forked",
         "repaired",
-        "WorkDropped",
+        "WorkLost",
         "WorkReturned",
-        "LeaderReplaced",
-        "RoundAbandoned",
+        "AttemptEnded",
         "PeerRefused",
     ):
         assert seen[what] >= 2, what

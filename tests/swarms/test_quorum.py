@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from averaging.rounds.round_facts import QuorumAwaited, RoundCommitted
+from averaging.rounds.round_facts import MembersAwaited, RoundCommitted
 from peer.events.peer_events import PeerLeft
 from tests.kit.rounds.exchange_swarm import Swarm, scenario
 from tests.kit.simulated.light_work import LIGHT_WORK
@@ -24,8 +24,9 @@ def test_a_minority_says_whom_it_waits_for_before_it_goes_on():
         await swarm.train(1, 4.0, first_seed=900)
         assert alone.fragments[0].state.version == version
         assert max(peer.fragments[0].state.version for peer in swarm.live()) == version + 1
-        (told,) = [report for report in alone.reports if isinstance(report, QuorumAwaited)]
-        assert (told.num_offers, told.quorum, told.missing) == (1, 2, ())
+        awaited = [report for report in alone.reports if isinstance(report, MembersAwaited)]
+        (told,) = [report for report in awaited if report.awaited == "quorum"]
+        assert (told.num_offers, told.quorum, told.members) == (1, 2, ())
         await swarm.train(2, 4.0, first_seed=1000)
         assert alone.fragments[0].state.version > version  # at last it goes on, as one side of a split
         return swarm
@@ -45,4 +46,4 @@ def test_survivors_of_a_mass_death_go_on_within_learned_times():
     lone = [event for _, event in events if isinstance(event.fact, RoundCommitted) and event.fact.contributors == (me,)]
     assert lone
     assert lone[0].at - died_at < 20.0
-    assert any(isinstance(event.fact, QuorumAwaited) for _, event in events)
+    assert any(isinstance(event.fact, MembersAwaited) and event.fact.quorum for _, event in events)

@@ -10,7 +10,7 @@ import pytest
 
 from averaging.outer.contribution_weights import staleness_factor
 from averaging.outer.outer_settings import OuterRule
-from averaging.rounds.round_facts import RoundCommitted, SentContribution, WorkDropped
+from averaging.rounds.round_facts import RoundCommitted, SentContribution, WorkLost
 from tests.kit.rounds.exchange_swarm import Swarm, scenario
 from tests.kit.simulated.light_work import LIGHT_WORK
 from tests.kit.tiers import sampled
@@ -29,7 +29,7 @@ def shares_of_rounds(spec, *, after=6):
     def on_event(index, event):
         if isinstance(event.fact, RoundCommitted) and event.fact.version >= after:
             commits[(event.fact.fragment, event.fact.version)] = set(event.fact.contributors)
-        elif isinstance(event.fact, WorkDropped):
+        elif isinstance(event.fact, WorkLost) and event.fact.cause == "late":
             dropped.append(index)
 
     result = simulate(spec, on_event)
@@ -86,7 +86,7 @@ def test_a_peer_that_is_in_every_few_rounds_helps_with_its_staleness(every):
         await swarm.settle()
         swarm.assert_agreement()
         swarm.assert_shown()
-        assert not any(isinstance(report, WorkDropped) for report in rare.reports)
+        assert not any(isinstance(report, WorkLost) for report in rare.reports)
         sent = [report for report in rare.reports if isinstance(report, SentContribution)]
         included = [closed for closed in rare.closed() if closed.own_included]
         assert len(included) == len(sent) == 4

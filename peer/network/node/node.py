@@ -17,7 +17,7 @@ from averaging.exchange.exchange import Exchange
 from averaging.exchange.exchange_ports import ExchangePorts
 from averaging.lanes.links import LinkPorts, Links
 from averaging.outer.fragment_schedule import effective_sync_every, fastest_believed
-from averaging.rounds.round_facts import AppliedCommit, CommitTaken, PeerRefused, RepairNeeded, Report, WorkWithheld
+from averaging.rounds.round_facts import AppliedCommit, CommitTaken, PeerRefused, RepairNeeded, Report, WorkLost
 from averaging.signing.round_signatures import Notary, Scope
 from averaging.transfer.server import StateServer
 from averaging.transfer.snapshots import Snapshot
@@ -410,7 +410,7 @@ class Node:
                 self._moved.set()
                 if self.rule.mode == "streaming" and self.desk.is_open:
                     self.desk.deliver_anchor(report.fragment)
-            elif isinstance(report, WorkWithheld):
+            elif isinstance(report, WorkLost) and report.cause == "withheld":
                 self.desk.put_back(report.fragment)
 
     def _check_welcome(self, refusal: str) -> None:

@@ -21,7 +21,7 @@ from dht.ground.compute import Compute
 from peer.checkpoint.checkpoint import CheckpointDraft, CheckpointFolder, SavedCheckpoint
 from peer.checkpoint.checkpoint_facts import Totals
 from peer.checkpoint.kept_commits import OtherAnchorError, read_commits
-from peer.events.peer_events import CheckpointFailed, CheckpointSaved, CheckpointUnusable
+from peer.events.peer_events import CheckpointFailed, CheckpointSaved
 from peer.mailbox.mailbox import Mailbox
 from peer.network.node.mailbox_network_end import TrainerDesk
 
@@ -76,7 +76,9 @@ class CheckpointKeeper:
             except OSError as error:
                 log.warning("%s could not be put aside (%s)", one.path, error.strerror)
                 aside = one.path
-            self.report(CheckpointUnusable(one.reason, str(aside), saved is not None, num_others()))
+            self.report(
+                CheckpointFailed(one.reason, has_earlier=saved is not None, kept_at=str(aside), num_others=num_others())
+            )
         return saved
 
     async def bring_back_commits(self, fragment: FragmentRuntime, saved: SavedCheckpoint | None = None) -> None:

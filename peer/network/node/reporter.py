@@ -41,7 +41,6 @@ class Reporter:
         self._earlier_rounds = self.mailbox.network.rounds_contributed
         self._spent_before = 0.0
         self._evaluated = -1
-        self._data_waits = (0, 0)
         self.refusals = RefusalReports(self.clock, self.wall_clock, self.report)
         self.catch_up = CatchUpMeter(self.clock, self.report)
 
@@ -110,12 +109,11 @@ class Reporter:
                 sent_abroad_bytes=sent_abroad_bytes,
                 run_tokens=self.mailbox.network.run_tokens,
                 learning_rate=trainer.learning_rate if math.isfinite(trainer.learning_rate) else None,
+                data_waits=trainer.data_waits,
+                data_wait_seconds=trainer.data_wait_seconds,
+                data_rereads=trainer.data_rereads,
             )
         )
-        waits = (trainer.data_waits, trainer.data_rereads)
-        if waits != self._data_waits:
-            self._data_waits = waits
-            self.report(events.WaitedForData(trainer.data_waits, trainer.data_wait_seconds, trainer.data_rereads))
         if trainer.validation_version > self._evaluated and math.isfinite(trainer.validation_loss):
             self._evaluated = trainer.validation_version
             self.report(events.Evaluated(trainer.validation_loss, self._evaluated))

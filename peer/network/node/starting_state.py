@@ -11,7 +11,7 @@ import numpy as np
 
 from averaging.fragment.runtime import FragmentRuntime
 from averaging.outer.own_contributions import OwnWork
-from averaging.rounds.round_facts import WorkDropped, WorkLost
+from averaging.rounds.round_facts import WorkLost
 from averaging.wire.work_by_range import Waiting, is_whole
 from dht.ground.compute import Compute
 from peer.checkpoint.checkpoint import SavedCheckpoint
@@ -197,10 +197,10 @@ class Start:
             self._given_up.add(index)
             if num_tokens:
                 staleness = snapshot.version - state.version
-                self.reporter.report(WorkDropped(index, state.version, staleness, num_tokens))
+                self.reporter.report(WorkLost(index, state.version, num_tokens, "late", staleness))
         lost = fragment.enter_lineage(lambda state: adopt_snapshot(state, snapshot), snapshot.commits, self.reporter.me)
         if lost:
-            self.reporter.report(WorkLost(index, state.version, lost))
+            self.reporter.report(WorkLost(index, state.version, lost, "fork"))
         if is_new_session:
             state.lift_base_ceiling()  # its trainer begins on this very anchor
         fragment.restart([commit for commit in snapshot.commits if commit.version < snapshot.version])

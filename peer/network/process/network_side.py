@@ -333,7 +333,7 @@ class NetworkSide:
                 self._show_addresses()
             if host.daemon.num_restarts > num_restarts:
                 num_restarts, seconds = host.daemon.num_restarts, host.daemon.last_downtime_seconds
-                self._report(events.DaemonRestarted(seconds, is_training=_is_training(node)))
+                self._report(events.PartRestarted("daemon", seconds=seconds, is_training=_is_training(node)))
 
         host.add_restart_listener(report_restart)
 

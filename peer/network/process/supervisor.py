@@ -207,7 +207,7 @@ class NetworkProcess:
                 )
                 break
             is_training = self._mailbox is not None and bool(self._mailbox[0].network.ready)
-            restarted = events.NetworkRestarted(reason, is_training=is_training)
+            restarted = events.PartRestarted("network", reason, is_training=is_training)
             self.show(Event(time.time(), PeerId(""), restarted))
             if self._leaving.wait(pause_seconds):
                 break

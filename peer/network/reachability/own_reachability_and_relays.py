@@ -22,7 +22,7 @@ from dht.identity.multiaddr import Multiaddr, parse_multiaddr
 from dht.p2pd.host import P2pdHost
 from dht.p2pd.own_relay_trial import Relaying
 from dht.records.peer_record import PeerRecord
-from peer.events.path_events import PathFound, ReachabilityFound, RelayChecked, RelayFound, RelayLost
+from peer.events.path_events import PathFound, ReachabilityFound, RelayChanged, RelayChecked
 from peer.network.reachability.hole_punching import HolePunching
 from peer.network.reachability.path_and_relay_choice import (
     Network,
@@ -259,12 +259,12 @@ class Paths:
         now = self.clock()
         if led_by:
             if not self._led_by:
-                self.report(RelayFound(relays=led_by))
+                self.report(RelayChanged(led_by))
             self._is_lost_told, self._relay_missed_at = False, now
         elif now - self._relay_missed_at >= RELAY_SECONDS:
             if not self._is_lost_told:
                 self._is_lost_told = True
-                self.report(RelayLost(seconds=now - self._relay_missed_at))
+                self.report(RelayChanged((), now - self._relay_missed_at))
             await self._go_behind_relays()
         self._led_by = led_by
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from averaging.rounds.round_facts import WorkWithheld
+from averaging.rounds.round_facts import WorkLost
 from dht.ground.host import PeerId
 from dht.ground.quantities import bytes_text, count_text, plural
 from peer.events import peer_events as events
@@ -16,8 +16,8 @@ from peer.panel.scene.updates import RunFacts
 NewsKind = Literal["person", "own", "good", "trouble", "note"]
 
 _AS_THEY_ARE = (
-    *(events.CheckpointFailed, events.CheckpointUnusable, events.ClockIsWrong, events.DaemonRestarted),
-    *(events.ManifestRevised, events.MicroBatchHalved, events.NetworkRestarted, events.RunEnded, WorkWithheld),
+    *(events.CheckpointFailed, events.ClockIsWrong, events.PartRestarted),
+    *(events.ManifestRevised, events.MicroBatchHalved, events.RunEnded),
 )
 """Rare, and written for people: their own sentence is the news."""
 _PART_TAKEN = 0.01
@@ -97,10 +97,12 @@ def news_of(
             return [NewsLine(at, "good", f"Found the others again: {fact.peers} of them")]
         case events.LeftRun():
             return []
+        case WorkLost() if fact.cause == "withheld":
+            return [NewsLine(at, "trouble", event.sentence())]
         case _ if isinstance(fact, _AS_THEY_ARE):
             if isinstance(fact, events.ManifestRevised):
                 return [note_of(at, event.sentence())]
-            topic = "checkpoint" if isinstance(fact, events.CheckpointFailed) else ""
+            topic = "checkpoint" if isinstance(fact, events.CheckpointFailed) and not fact.kept_at else ""
             return [NewsLine(at, "trouble", event.sentence(), topic=topic)]
     passed = milestone_between(before.tokens, after.tokens) if before.run_id else None
     return [] if passed is None else [NewsLine(at, "own", f"You passed {count_text(passed)} {run.counted}")]

@@ -15,7 +15,7 @@ from dht.identity.multiaddr import parse_multiaddr
 from dht.identity.speakable import speakable_name
 from peer.events import peer_events as events
 from peer.events.lone_rounds import LONE_ROUNDS, is_shared
-from peer.events.path_events import ReachabilityFound, RelayChecked, RelayFound, RelayLost
+from peer.events.path_events import ReachabilityFound, RelayChanged, RelayChecked
 from peer.events.swarm_seen import OwnAddresses, SwarmSeen
 from peer.panel.scene import updates
 from peer.panel.scene.loading import Checklist
@@ -246,17 +246,15 @@ def with_event(scene: Scene, event: events.Event) -> Scene:
             ips = [parse_multiaddr(address).ip for address in fact.addresses]
             is_private_path = bool(ips) and all(ip is not None and ip.is_private for ip in ips)
             scene = replace(scene, is_reachable=fact.reachable, reachable_at=event.at, is_private_path=is_private_path)
-        case RelayFound():
+        case RelayChanged():
             scene = replace(scene, relays=fact.relays)
-        case RelayLost():
-            scene = replace(scene, relays=())
         case RelayChecked():
             scene = replace(scene, relaying=fact.relaying)
         case events.RunEnded():
             scene = replace(scene, has_ended=True)
         case events.SwarmLost():
             scene = replace(scene, alone_at=event.at - fact.seconds)
-        case events.CheckpointFailed():
+        case events.CheckpointFailed(kept_at=""):
             scene = replace(scene, is_unsaved=True)
         case events.CheckpointSaved():
             scene = replace(scene, is_unsaved=False)

@@ -14,7 +14,7 @@ from averaging.lanes.links import DATA_STREAMS, ROUND_PROTOCOL
 from averaging.outer.fragment_anchor_and_residual import FragmentState
 from averaging.outer.outer_settings import OuterRule
 from averaging.outer.shard_mean import Reduction, reduce_shard
-from averaging.rounds.round_facts import CommitTaken, RepairNeeded, RoundStarted, WorkDropped
+from averaging.rounds.round_facts import CommitTaken, RepairNeeded, RoundStarted, WorkLost
 from averaging.wire import frames
 from averaging.wire.messages import (
     DIGEST_BYTES,
@@ -298,7 +298,7 @@ def test_work_that_nobody_may_apply_any_more_is_dropped_and_leaves_the_live_para
         fragment.state.version = fragment.machine.version = 9
         peer.exchange.sending.take_part(True)
         await peer.exchange.sending.offer(fragment)
-        assert [report.staleness for report in peer.reports if isinstance(report, WorkDropped)] == [8]
+        assert [report.staleness for report in peer.reports if isinstance(report, WorkLost)] == [8]
         assert_close(peer.live[0], fragment.state.anchor, 1e-5, 1.3e-6)
         return swarm
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from averaging.outer.shard_mean import add_error, reduce_shard
-from averaging.rounds.round_facts import WorkDropped
+from averaging.rounds.round_facts import WorkLost
 from averaging.signing.commit_credit import round_of
 from tests.kit.rounds.exchange_swarm import Swarm, scenario
 
@@ -67,7 +67,7 @@ def credit_of(swarm):
 
 
 def dropped_by(swarm):
-    return sum(fact.tokens for peer in swarm.trainers for fact in peer.reports if isinstance(fact, WorkDropped))
+    return sum(fact.tokens for peer in swarm.trainers for fact in peer.reports if isinstance(fact, WorkLost))
 
 
 @pytest.mark.parametrize("share", [1.0, 0.5])

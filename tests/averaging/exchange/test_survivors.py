@@ -10,7 +10,7 @@ import asyncio
 
 import pytest
 
-from averaging.rounds.round_facts import DeadlineExpired, LeaderReplaced, RoundStarted, SentContribution, WorkReturned
+from averaging.rounds.round_facts import AttemptEnded, MembersAwaited, RoundStarted, SentContribution, WorkReturned
 from averaging.wire.messages import own_ranges
 from tests.kit.rounds.exchange_swarm import Swarm, assert_close, now, scenario
 
@@ -135,12 +135,12 @@ def test_who_was_waited_for_in_vain_is_said_by_whoever_waited():
     async def play():
         swarm, survivors, version, _ = await one_dies(reducer, "stall", NUM_VALUES // SCALE)
         (dead,) = set(swarm.peers) - {peer.name for peer in survivors}
-        expired = [report for peer in survivors for report in peer.reports if isinstance(report, DeadlineExpired)]
+        expired = [report for peer in survivors for report in peer.reports if isinstance(report, MembersAwaited)]
         told = [report for report in expired if report.version == version]
-        assert {report.waited_for for report in told} == {(dead,)}
+        assert {report.members for report in told} == {(dead,)}
         assert sorted(report.awaited for report in told) == ["contribution"] * 3 + ["mean"]
         assert all(report.num_arrivals >= 3 and 1.0 <= report.seconds < SURVIVORS_SECONDS for report in told)
-        replaced = [report for peer in survivors for report in peer.reports if isinstance(report, LeaderReplaced)]
+        replaced = [report for peer in survivors for report in peer.reports if isinstance(report, AttemptEnded)]
         assert all(report.old == dead and "silent for" in report.reason for report in replaced)
         return swarm
 

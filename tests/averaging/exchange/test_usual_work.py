@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from averaging.exchange.usual_work import UsualWork, length_of
-from averaging.rounds.round_facts import PeerRefused, WorkWithheld
+from averaging.rounds.round_facts import PeerRefused, WorkLost
 from peer.trainer.loop.mailbox_link import TrainerLink
 from tests.kit.simulated.light_work import LIGHT_WORK
 from tests.simulator.scenarios.spec import SimulationSpec, tiny_manifest
@@ -100,6 +100,6 @@ def test_a_bit_that_flips_in_one_machine_moves_nobody_and_its_owner_hears_of_it(
     assert result.violations == ()
     assert result.anchors_equal
     assert result.loss_last < 0.7 * result.loss_first
-    withheld_at = {index for index, fact in facts if isinstance(fact, WorkWithheld)}
+    withheld_at = {index for index, fact in facts if isinstance(fact, WorkLost) and fact.cause == "withheld"}
     assert len(withheld_at) == 1
     assert not [fact for _, fact in facts if isinstance(fact, PeerRefused)]

@@ -23,7 +23,7 @@ from averaging.rounds.leader import (
     Leading,
 )
 from averaging.rounds.learned_durations import HEARTBEAT_SECONDS, LEAST_INTERVAL_SECONDS, RoundTiming
-from averaging.rounds.round_facts import DeadlineExpired, QuorumAwaited
+from averaging.rounds.round_facts import MembersAwaited
 from averaging.wire.messages import (
     DIGEST_BYTES,
     MAX_ROSTER,
@@ -168,8 +168,8 @@ def test_it_says_once_whom_it_waits_for_and_then_that_it_did_in_vain():
     awaited, passed = leader.told
     missing = tuple(PEERS[1:4])
     # The grace window is over after 7 s, and after twice the interval nobody else will come.
-    assert awaited == QuorumAwaited(0, 3, 1, 2, missing, 13.0, 0)
-    assert passed == DeadlineExpired(0, 3, "offer", missing, 20.0, 0)
+    assert awaited == MembersAwaited(0, 3, "quorum", missing, 13.0, 0, num_offers=1, quorum=2)
+    assert passed == MembersAwaited(0, 3, "offer", missing, 20.0, 0)
     assert len(leader.got(Plan)[0].roster) == 1
 
 
@@ -182,7 +182,7 @@ def test_trainers_that_do_not_answer_count_for_the_quorum_while_their_records_li
     assert leader.leading.next_time <= START + FIRST_QUORUM_INTERVALS * 4.0
     leader.leading.check(PEERS[:1], frozenset(), START + 7.9, num_known=4)
     assert not leader.got(Plan)
-    assert isinstance(leader.told[0], QuorumAwaited)
+    assert leader.told[0].awaited == "quorum"
     leader.leading.check(PEERS[:1], frozenset(), START + 7.95, num_known=1)  # the records have run out
     assert len(leader.got(Plan)) == 1
 
@@ -385,7 +385,7 @@ def test_a_silent_reducer_leaves_a_void_shard_at_the_deadline():
     assert at == pytest.approx(START + deadline)
     assert isinstance(commit, Commit)
     assert [bool(shard.digest) for shard in commit.shards] == [True, False]
-    assert leader.told == [DeadlineExpired(0, 3, "mean", (PEERS[1],), deadline, 0)]
+    assert leader.told == [MembersAwaited(0, 3, "mean", (PEERS[1],), deadline, 0)]
 
 
 def test_without_a_single_mean_it_waits_once_more_as_long():
@@ -393,7 +393,7 @@ def test_without_a_single_mean_it_waits_once_more_as_long():
     deadline = leader.got(Plan)[0].commit_deadline_seconds
     leader.run_until(START + 1.5 * deadline)
     assert not leader.leading.closed
-    assert leader.told == [DeadlineExpired(0, 3, "first mean", (PEERS[0], PEERS[1]), deadline, 0)]
+    assert leader.told == [MembersAwaited(0, 3, "first mean", (PEERS[0], PEERS[1]), deadline, 0)]
     leader.reduced(0, PEERS[0])
     leader.reduced(1, PEERS[1])
     commit = leader.check(START + 1.5 * deadline)

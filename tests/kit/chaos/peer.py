@@ -25,7 +25,7 @@ from averaging.lanes.links import ROUND_PROTOCOL, LinkPorts, Links
 from averaging.outer.fragment_anchor_and_residual import FragmentState
 from averaging.rounds.learned_durations import RoundTiming
 from averaging.rounds.machine_events import Event
-from averaging.rounds.round_facts import Fact, RepairNeeded, Report, RoundStarted, WorkDropped
+from averaging.rounds.round_facts import Fact, RepairNeeded, Report, RoundStarted, WorkLost
 from averaging.rounds.round_machine import RoundMachine
 from averaging.rounds.shard_plan import MOST_OF_MEDIAN
 from averaging.transfer.server import StateServer
@@ -474,7 +474,7 @@ class ChaosPeer:
         if self.is_dead:
             return
         self.world.on_report(self, report)
-        if isinstance(report, WorkDropped):
+        if isinstance(report, WorkLost) and report.cause == "late":
             self.num_expired += 1
         elif isinstance(report, RoundStarted):
             self.world.on_round_began(self, report)

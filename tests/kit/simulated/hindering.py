@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from averaging.rounds.round_facts import RoundCommitted, WorkDropped, WorkLost
+from averaging.rounds.round_facts import RoundCommitted, WorkLost
 from peer.events.peer_events import Event
 from tests.kit.network.limited_host import limit_uploads
 from tests.simulator.peer import EPOCH_SECONDS, Life, simulated_identity
@@ -66,7 +66,7 @@ def play(spec: SimulationSpec) -> Outcome:
         if isinstance(event.fact, RoundCommitted):
             outcome.rounds[index] += 1
             outcome.num_with_third += third in event.fact.contributors
-        outcome.num_lost += isinstance(event.fact, WorkDropped | WorkLost)
+        outcome.num_lost += isinstance(event.fact, WorkLost)
 
     outcome.violations = simulate(spec, note).violations
     return outcome

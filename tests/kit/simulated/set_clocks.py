@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from averaging.rounds.round_facts import RoundCommitted, WorkDropped, WorkLost
+from averaging.rounds.round_facts import RoundCommitted, WorkLost
 from dht.ground.clocks import SwarmClock
 from peer.events.peer_events import ClockIsWrong, Event
 from peer.network.membership.clock_check import ClockCheck
@@ -93,7 +93,7 @@ def play(
             key = (index, fact.fragment, fact.version)
             course.commits[key] = tuple(fact.contributors)
             course.committed_at[key] = event.at - EPOCH_SECONDS
-        elif index == WRONG and isinstance(fact, WorkDropped | WorkLost):
+        elif index == WRONG and isinstance(fact, WorkLost):
             course.lost_tokens += fact.tokens
 
     monkeypatch.setattr("tests.simulator.peer.NodePorts", with_swarm_clock)

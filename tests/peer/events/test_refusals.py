@@ -15,7 +15,7 @@ from dht.identity.speakable import speakable_name
 from peer.events.event_log import from_json, to_json
 from peer.events.log_tail import LOG_TAIL_BYTES
 from peer.events.lone_rounds import LONE_ROUNDS
-from peer.events.peer_events import Event, JoinedRun, NetworkRestarted, RefusedPeer
+from peer.events.peer_events import Event, JoinedRun, PartRestarted, RefusedPeer
 from peer.events.refusals import MAX_REMOTES, refusals_in_log, with_refusal
 from peer.events.rotating_log import LineLog, earlier_log
 from peer.mailbox.mailbox import Mailbox
@@ -98,7 +98,7 @@ def test_books_are_bounded_and_begin_anew_with_another_network_process() -> None
         known = with_refusal(known, refused(float(number), PeerId(f"12D3KooWpeer{number:03}")))
     assert len(known) == MAX_REMOTES
     assert known[0].remote.endswith(f"{MAX_REMOTES + 8:03}")
-    assert with_refusal(known, Event(1.0, ME, NetworkRestarted(reason="it died"))) == ()
+    assert with_refusal(known, Event(1.0, ME, PartRestarted("network", "it died"))) == ()
     assert with_refusal(known, joined(1.0)) == ()
     # Events of earlier software count nothing.
     assert with_refusal(known, Event(0.0, ME, RefusedPeer(remote=LIAR, reason="x"))) == known

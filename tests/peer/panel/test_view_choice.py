@@ -11,13 +11,13 @@ from datetime import datetime
 
 import pytest
 
-from averaging.rounds.round_facts import LeaderReplaced
+from averaging.rounds.round_facts import AttemptEnded
 from dht.identity.speakable import speakable_name
 from peer.events.anchor_events import CatchUpProgressed
 from peer.events.event_log import from_json
 from peer.events.path_events import PathFound
 from peer.events.peer_events import (
-    CheckpointUnusable,
+    CheckpointFailed,
     Event,
     JoinedRun,
     LeftRun,
@@ -226,7 +226,7 @@ def test_one_peer_has_one_name_in_all_lines() -> None:
     view.tell(SwarmSeen(at=1.0, names=((KIRAN, "Kiran"),)))
     reason = f"peer {OTHER[-8:]}: cannot open a stream"
     came = PeerJoined(KIRAN), PeerJoined(OTHER), PathFound(KIRAN, "direct"), PeerLeft(OTHER, reason)
-    for fact in (*came, LeaderReplaced(0, 1, 1, KIRAN, ME, "it was silent")):
+    for fact in (*came, AttemptEnded(0, 1, 1, "it was silent", KIRAN, ME)):
         view.show(Event(2.0, ME, fact))
     name = speakable_name(OTHER)
     assert told_by(view, stream) == [
@@ -370,9 +370,9 @@ def test_a_peer_that_found_its_run_waits_for_nobody() -> None:
 
 def test_a_damaged_checkpoint_is_said_to_people_in_plain_lines() -> None:
     output = io.StringIO()
-    damaged = CheckpointUnusable("trainer.json is damaged", "/data/unusable-00000007", has_earlier=False, num_others=0)
+    damaged = CheckpointFailed("trainer.json is damaged", has_earlier=False, kept_at="/data/unusable-00000007")
     PlainView(output).show(Event(NOW, ME, damaged))
     assert output.getvalue()[9:] == (
         "A checkpoint cannot be used: trainer.json is damaged. It is kept as /data/unusable-00000007; no other one is "
-        "whole and nobody else is here, so the model begins anew.\n"
+        "whole and no other member is here, so the model begins anew.\n"
     )

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from averaging.rounds.round_facts import AppliedCommit, Fact, RoundCommitted, RoundStarted, SentContribution
 from dht.ground.host import PeerId
 from peer.events.anchor_events import AnchorRepaired
-from peer.events.peer_events import DaemonRestarted, JoinedRun, LeftRun, NetworkRestarted, TrainingProgressed
+from peer.events.peer_events import JoinedRun, LeftRun, PartRestarted, TrainingProgressed
 from tests.kit.processes.process_swarm import PeerProcess, ProcessSwarm, process_swarm, wait_until
 
 SEED = 4
@@ -87,8 +87,8 @@ class Trial:
         else:
             process = victim.peer.daemon() if kind == "daemon" else victim.peer.network()
             os.kill(process.pid, signal.SIGKILL)
-            told = DaemonRestarted if kind == "daemon" else NetworkRestarted
-            victim.peer.wait_for(told, after=marks[victim.peer.name], seconds=BACK_SECONDS)
+            mark = marks[victim.peer.name]
+            victim.peer.wait_for(PartRestarted, lambda fact: fact.part == kind, after=mark, seconds=BACK_SECONDS)
         # The others go on, without waiting for the victim, and then with it.
         one, other = (witness.peer for witness in others)
         one.wait_common_round(other.peer_id, after=marks[one.name], seconds=BACK_SECONDS)

@@ -22,15 +22,7 @@ from dht.ground.host import PeerId
 from dht.identity.speakable import speakable_name
 from dht.records.signed_manifest import decode_run_record
 from peer.events.anchor_events import CaughtUp
-from peer.events.peer_events import (
-    DaemonRestarted,
-    FetchedRunFiles,
-    LeftRun,
-    NetworkRestarted,
-    PeerJoined,
-    PeerLeft,
-    TrainingProgressed,
-)
+from peer.events.peer_events import FetchedRunFiles, LeftRun, PartRestarted, PeerJoined, PeerLeft, TrainingProgressed
 from peer.files.checked_folder import checked_folder
 from peer.observe.observer import observe, open_log
 from tests.kit.processes.process_swarm import (
@@ -171,7 +163,7 @@ def test_a_killed_daemon_is_back_within_seconds_with_the_same_identity(first: Pe
     steps = second.inner_steps()
     old = second.daemon()
     os.kill(old.pid, signal.SIGKILL)
-    restarted = second.wait_for(DaemonRestarted, after=mark)
+    restarted = second.wait_for(PartRestarted, lambda fact: fact.part == "daemon", after=mark)
     assert restarted.seconds < 10
     assert second.daemon().pid != old.pid
     back = second.mark()
@@ -188,7 +180,7 @@ def test_a_killed_network_process_is_started_again_and_training_goes_on(
     steps = second.inner_steps()
     old_network, old_daemon = second.network(), second.daemon()
     os.kill(old_network.pid, signal.SIGKILL)
-    second.wait_for(NetworkRestarted, after=mark)
+    second.wait_for(PartRestarted, lambda fact: fact.part == "network", after=mark)
     second.wait_joined(after=mark)
     again = second.mark()
     progress = second.wait_for(TrainingProgressed, after=again)

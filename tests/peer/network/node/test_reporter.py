@@ -4,32 +4,23 @@ from __future__ import annotations
 
 import pytest
 
-from averaging.rounds.round_facts import RoundCommitted, SentContribution, WorkDropped, WorkLost
+from averaging.rounds.round_facts import RoundCommitted, SentContribution, WorkLost
 from dht.ground.host import PeerId
 from peer.checkpoint.checkpoint_facts import Totals
-from peer.events.peer_events import Event, JoinedRun, PeerJoined, TrainingProgressed, WaitedForData
+from peer.events.peer_events import Event, JoinedRun, PeerJoined, TrainingProgressed
 from peer.mailbox.mailbox import Mailbox
 from peer.network.node.reporter import Reporter
 
 
-def test_waits_for_data_are_reported_when_there_are_new_ones() -> None:
+def test_waits_for_data_are_part_of_the_progress() -> None:
     mailbox, events = Mailbox.in_process([4]), list[Event]()
     reporter = Reporter(PeerId("me"), mailbox, lambda: 0.0, lambda: 0.0, events.append)
-
-    def waits() -> list[WaitedForData]:
-        return [event.fact for event in events if isinstance(event.fact, WaitedForData)]
-
+    mailbox.trainer.inner_steps = 3
     reporter.progress()
-    assert waits() == []
-    mailbox.trainer.data_waits, mailbox.trainer.data_wait_seconds = 2, 31.0
+    assert "for data" not in events[-1].sentence()
+    mailbox.trainer.data_waits, mailbox.trainer.data_wait_seconds, mailbox.trainer.data_rereads = 2, 31.0, 1
     reporter.progress()
-    reporter.progress()
-    assert waits() == [WaitedForData(2, 31.0, 0)]
-    mailbox.trainer.data_rereads = 1
-    reporter.progress()
-    assert waits()[1].sentence() == (
-        "Waited for data: 2 times, 31 s in this session; 1 step read what is here once more."
-    )
+    assert events[-1].sentence().endswith("; waited 2 times for data, 31 s, 1 step read data again.")
 
 
 @pytest.mark.parametrize("counted", ["tokens", "examples"])
@@ -42,8 +33,8 @@ def test_work_is_counted_in_what_the_run_counts(counted: str) -> None:
     reporter.report(TrainingProgressed(3, 700, 1.0, 5.0, 0.0))
     reporter.report(SentContribution(0, 1, 10, 700, 1, 0))
     reporter.report(RoundCommitted(0, 1, (PeerId("me"),), 0.7, 700, 0, 1.0, 0, 0, 0, 0))
-    reporter.report(WorkDropped(0, 1, 2, 700))
-    reporter.report(WorkLost(0, 1, 700))
+    reporter.report(WorkLost(0, 1, 700, "late", 2))
+    reporter.report(WorkLost(0, 1, 700, "fork"))
     reporter.report(PeerJoined(PeerId("other")))
     reporter.left("it was asked to")
     told = [event.sentence() for event in events]

@@ -17,7 +17,7 @@ from averaging.codec.codec import make_codec
 from averaging.fragment.runtime import FragmentRuntime
 from averaging.outer.outer_settings import OuterRule
 from averaging.outer.own_contributions import CommittedShard
-from averaging.rounds.round_facts import WorkDropped
+from averaging.rounds.round_facts import WorkLost
 from averaging.wire.messages import DIGEST_BYTES, Commit, RosterEntry, ShardResult
 from dht.ground.compute import compute_inline
 from dht.ground.host import PeerId
@@ -88,7 +88,7 @@ def test_unsent_work_and_error_feedback_survive_a_polite_absence_of_any_length(s
     peer, seen = return_to(saved.folder.path, swarm_of(saved, 3))
     np.testing.assert_allclose(waiting(peer), before, rtol=0, atol=1e-6)
     assert peer.fragments[1].state.pending is None
-    assert not [event for event in seen if isinstance(event.fact, WorkDropped)]
+    assert not [event for event in seen if isinstance(event.fact, WorkLost)]
     assert max(float(one.abs().max()) for one in peer.sums()) < 1e-6
 
 
@@ -121,7 +121,7 @@ def test_a_checkpoint_that_was_gone_on_from_keeps_nothing_when_the_swarm_has_gon
     for index in (0, 2):
         assert np.array_equal(peer.fragments[index].state.residual, saved.fragments[index].state.residual)
         torch.testing.assert_close(peer.link.unsent(index), saved.link.unsent(index), rtol=0, atol=1e-6)
-    dropped = [event.fact for event in seen if isinstance(event.fact, WorkDropped)]
+    dropped = [event.fact for event in seen if isinstance(event.fact, WorkLost)]
     assert [(fact.fragment, fact.tokens > 0) for fact in dropped] == [(1, True)]
     assert max(float(one.abs().max()) for one in peer.sums()) < 1e-6
 

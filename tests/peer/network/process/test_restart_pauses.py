@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from dht.ground.errors import DaemonFault, LocalFault, NobodyReachable
 from peer.config.peer_config import PeerConfig
-from peer.events.peer_events import NetworkRestarted
+from peer.events.peer_events import PartRestarted
 from peer.network.process import main
 from peer.network.process.child_start import NetworkChild
 from peer.network.process.restart_pauses import (
@@ -110,7 +110,7 @@ def test_a_death_before_the_run_was_found_is_no_end(monkeypatch, death):
     network.start()
     assert isinstance(ended(network), NobodyReachable)
     assert children.num_started == 3
-    assert [type(event.fact) for event in events] == [NetworkRestarted, NetworkRestarted]
+    assert [type(event.fact) for event in events] == [PartRestarted, PartRestarted]
 
 
 def test_a_daemon_that_never_comes_up_ends_it_with_the_daemons_own_sentence(monkeypatch):

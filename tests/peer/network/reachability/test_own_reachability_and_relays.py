@@ -17,7 +17,7 @@ from dht.identity.multiaddr import Multiaddr, parse_multiaddr
 from dht.p2pd.daemon import DaemonOptions
 from dht.p2pd.own_relay_trial import Relaying
 from dht.records.peer_record import PeerRecord
-from peer.events.path_events import PathFound, ReachabilityFound, RelayChecked, RelayFound, RelayLost
+from peer.events.path_events import PathFound, ReachabilityFound, RelayChanged, RelayChecked
 from peer.events.peer_events import Event
 from peer.network.reachability.hole_punching import PUNCH_AFTER_SECONDS, PUNCH_AGAIN_SECONDS, is_my_turn
 from peer.network.reachability.own_reachability_and_relays import (
@@ -181,10 +181,10 @@ def test_who_cannot_be_dialled_goes_behind_seeds() -> None:
         assert scene.told[-1] == (False, False)
         scene.host.own = [through(1, ME)]
         await pause()
-        assert scene.kinds() == [ReachabilityFound, RelayFound]
+        assert scene.kinds() == [ReachabilityFound, RelayChanged]
         # And nothing more while it stays so.
         await pause(CHECK_SECONDS / 2)
-        assert scene.kinds() == [ReachabilityFound, RelayFound]
+        assert scene.kinds() == [ReachabilityFound, RelayChanged]
         assert len(scene.host.changes) == 1
 
     scene.play(script)
@@ -215,17 +215,17 @@ def test_a_lost_relay_is_told_once_and_replaced() -> None:
         del scene.host.paths[SEEDS[0]]
         scene.members = scene.members[1:]
         await pause(RELAY_SECONDS + 3 * TICK_SECONDS)
-        assert scene.kinds() == [ReachabilityFound, RelayFound, RelayLost]
+        assert scene.kinds() == [ReachabilityFound, RelayChanged, RelayChanged]
         assert len(scene.host.changes) == 2
         second = scene.host.options.trusted_relays
         assert second
         assert set(second) != set(first)
         await pause(RELAY_SECONDS + 3 * TICK_SECONDS)
-        assert scene.kinds().count(RelayLost) == 1
+        assert scene.kinds().count(RelayChanged) == 2
         assert len(scene.host.changes) >= 3, "the next ones are tried as long as none takes this peer in"
         scene.host.own = [through(2, ME)]
         await pause()
-        assert scene.kinds()[-1] is RelayFound
+        assert scene.kinds()[-1] is RelayChanged
 
     scene.play(script)
 

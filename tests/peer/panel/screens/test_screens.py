@@ -21,7 +21,7 @@ from peer.events.peer_events import (
     Event,
     JoinedRun,
     LeftRun,
-    NetworkRestarted,
+    PartRestarted,
     PeerJoined,
     PeerLeft,
     RefusedPeer,
@@ -295,7 +295,7 @@ def rows(scene: Scene, width: int, height: int, page: Page = "main") -> int:
 
 HOSTILE = "\x1b[2J[red]\u202e" + "wide \u8a9e" * 60
 NEWS: list[Fact] = [
-    *(PeerJoined(KIRAN), PeerLeft(KIRAN, HOSTILE), NetworkRestarted(HOSTILE), SwarmLost(60.0)),
+    *(PeerJoined(KIRAN), PeerLeft(KIRAN, HOSTILE), PartRestarted("network", HOSTILE), SwarmLost(60.0)),
     *(RefusedPeer(KIRAN, HOSTILE, ("late",), (1,), NOW + 60), LeftRun("asked to", 1, 2, 3)),
 ]
 
