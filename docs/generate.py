@@ -289,9 +289,8 @@ def events_page() -> str:
 
 # --- reference/limits.md ---
 
-LIMITED = ("dht", "averaging", "peer/network")
-NOT_OF_THE_PROTOCOL = ("averaging/codec/build_kernels.py",)
-"""The compiler."""
+LIMITED = ("dht/admission", "dht/records", "dht/streams", "averaging/wire", "averaging/transfer")
+"""Rooms whose limits another implementation has to know: a peer that goes beyond them is refused."""
 
 
 def number_text(value: float) -> str:
@@ -368,16 +367,15 @@ def limits_page() -> str:
     parts = [
         "# Limits and timeouts",
         prose(
-            "Every number by which a peer bounds what it takes, waits for and keeps, with its reason. Names end in "
-            "their units; a number without one is a count or a ratio. A run's own limits are in its "
-            "[manifest](../organiser/manifest.md), and a volunteer's are in the [configuration](config.md)."
+            "The limits of records, streams, messages and state transfer: a peer refuses what goes beyond them. Names "
+            "end in their units; a number without one is a count or a ratio. Other limits stand in the code, each with "
+            "its reason. Those of a run are in its [manifest](../organiser/manifest.md), and those of a volunteer in "
+            "the [configuration](config.md)."
         ),
     ]
     for folder in LIMITED:
         for path in sorted((ROOT / folder).rglob("*.py")):
             name = path.relative_to(ROOT).as_posix()
-            if name.startswith(NOT_OF_THE_PROTOCOL):
-                continue
             rows = [(f"`{constant}`", number_text(value), reason) for constant, value, reason in constants_of(path)]
             if rows:
                 parts += [f"## `{name}`", table(("constant", "value", "reason"), rows)]
@@ -486,7 +484,7 @@ def with_outside_names(text: str) -> str:
 PAGES: dict[str, tuple[str, Callable[[], str]]] = {
     "docs/reference/cli.md": ("peer/cli", cli_page),
     "docs/reference/config.md": ("peer/config/peer_config.py", config_page),
-    "docs/reference/limits.md": ("the constants in dht, averaging and peer/network", limits_page),
+    "docs/reference/limits.md": ("the constants in " + ", ".join(LIMITED), limits_page),
     "docs/organiser/manifest.md": ("peer/config/manifest.py", manifest_page),
     "docs/developer/events.md": ("averaging/rounds/round_facts.py and peer/events", events_page),
     "docs/developer/library.md": ("murmuration", library_page),

@@ -19,7 +19,7 @@ from averaging.outer.outer_settings import Mode
 from averaging.wire.messages import Plan, RosterEntry, ShardPlan, ShardResult
 from dht.admission.handshake_frames import Hello
 from dht.records.peer_record import PeerRecord
-from docs.generate import EMBEDDED, NOT_OF_THE_PROTOCOL, PAGES, page
+from docs.generate import EMBEDDED, PAGES, page
 from peer.cli import app
 from peer.cli.arguments.options import spread_peers
 from peer.cli.usage.lazy_commands import peer_command
@@ -132,10 +132,6 @@ def test_every_mode() -> None:
 
 
 # --- pages that are made from the code ---
-
-
-def test_what_the_limits_leave_out_exists() -> None:
-    assert all((ROOT / name).exists() for name in NOT_OF_THE_PROTOCOL)
 
 
 @pytest.mark.parametrize("path", [*PAGES, *EMBEDDED])
