@@ -97,7 +97,7 @@ SEED     ?= 0
 simulate: venv
 	$(BIN)/python -m tests.simulator $(SCENARIO) --seed $(SEED)
 
-# Pages that the code already says: commands, configuration, manifest, events, limits, library.
+# Pages that follow from the code: commands, manifest, events, library.
 docs: venv
 	$(BIN)/python -m docs.generate
 

@@ -1,10 +1,10 @@
-"""Writes the pages of docs/ that the code already says: commands, configuration, manifest, events, limits, library.
+"""Writes the pages of docs/ that the code already says: commands, manifest, events, library.
 
     python -m docs.generate            writes them all
     python -m docs.generate --check    names those that differ from the code, and ends with exit code 1
 
-Each page is made by looking at the code: the command tree, the fields of a model, the docstrings under constants. So a
-new flag, field, event or constant needs no line here.
+Each page follows from the code: the command tree, the fields of a model, docstrings. So a new flag, field or event
+needs no line here.
 """
 
 from __future__ import annotations
@@ -12,13 +12,11 @@ from __future__ import annotations
 import ast
 import dataclasses
 import inspect
-import operator
 import sys
 import textwrap
 import types
 import typing
 from collections.abc import Callable, Iterator, Sequence
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -104,7 +102,10 @@ def cli_page() -> str:
     codes = exit_codes.partition("Exit codes:")[2].strip()
     parts = [
         "# Commands",
-        "What each command prints with `--help`.",
+        prose(
+            "What each command prints with `--help`. Each flag of `peer join` and `peer seed` is also a key of the TOML "
+            "file that `--config FILE` names: `--upload-limit-mbit 10` is `upload_limit_mbit = 10`. A flag beats the file."
+        ),
         f"Exit codes:\n\n{codes}",
     ]
     for name, command in commands():
@@ -112,7 +113,7 @@ def cli_page() -> str:
     return "\n\n".join(parts)
 
 
-# --- reference/config.md, organiser/manifest.md ---
+# --- organiser/manifest.md ---
 
 
 def value_text(value: object) -> str:
@@ -139,33 +140,6 @@ def expected_of(field: Any) -> str:
     has_pattern = any(getattr(rule, "pattern", None) for rule in field.metadata)
     text = " or ".join(map(str, field.examples)) if has_pattern and field.examples else expectation(field)
     return text.replace("a list of texts", "a list")
-
-
-def config_page() -> str:
-    from peer.config.peer_config import PeerConfig, flag_of
-
-    flags = {name: command for name, command in commands()}
-    with_flags = ("peer join", "peer seed")
-    taken = {
-        name: {option for parameter in flags[name].params for option in (*parameter.opts, *parameter.secondary_opts)}
-        for name in with_flags
-    }
-    rows = []
-    for name, field in PeerConfig.model_fields.items():
-        flag = flag_of(name)
-        where = [command.removeprefix("peer ") for command in with_flags if flag in taken[command]]
-        shown = f"`{flag}` of {', '.join(where)}" if where else "file only"
-        rows.append((f"`{name}`", shown, expected_of(field), default_of(field), sentence_of(field.description or "")))
-    return "\n\n".join(
-        [
-            "# Configuration of a peer",
-            prose(
-                "`peer join` and `peer seed` read these fields from `--config FILE`, a TOML file. A flag beats the "
-                "file, and the file beats the default. Relative paths start at the working directory."
-            ),
-            table(("field", "flag", "expected", "default", "meaning"), rows),
-        ]
-    )
 
 
 def manifest_page() -> str:
@@ -287,101 +261,6 @@ def events_page() -> str:
     return "\n\n".join(filter(None, parts))
 
 
-# --- reference/limits.md ---
-
-LIMITED = ("dht/admission", "dht/records", "dht/streams", "averaging/wire", "averaging/transfer")
-"""Rooms whose limits another implementation has to know: a peer that goes beyond them is refused."""
-
-
-def number_text(value: float) -> str:
-    """As people read it: powers of two and long numbers with what they are."""
-    if isinstance(value, int) and value >= 1 << 20 and value & (value - 1) == 0:
-        return f"2^{value.bit_length() - 1}"
-    if isinstance(value, int):
-        return f"{value:,}".replace(",", " ") if value >= 10_000 else str(value)
-    return f"{value:g}"
-
-
-@cache
-def tree_of(path: Path) -> ast.Module:
-    return ast.parse(path.read_text(encoding="utf-8"))
-
-
-OPERATORS: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
-    ast.Add: operator.add,
-    ast.Sub: operator.sub,
-    ast.Mult: operator.mul,
-    ast.Div: operator.truediv,
-    ast.FloorDiv: operator.floordiv,
-    ast.Pow: operator.pow,
-    ast.LShift: operator.lshift,
-}
-
-
-def number_of(node: ast.expr | None, path: Path) -> float | None:
-    """The number that an expression of a file stands for; None for all else.
-
-    Worked out from the source, because the two libp2p libraries cannot be imported into one process.
-    """
-    match node:
-        case ast.Constant(value=int() | float() as value) if not isinstance(value, bool):
-            return value
-        case ast.UnaryOp(op=ast.USub(), operand=operand):
-            positive = number_of(operand, path)
-            return None if positive is None else -positive
-        case ast.BinOp(left=left, op=op, right=right) if type(op) in OPERATORS:
-            both = number_of(left, path), number_of(right, path)
-            return None if None in both else OPERATORS[type(op)](*both)
-        case ast.Call(func=ast.Attribute(value=inner, attr="bit_length"), args=[]):
-            whole = number_of(inner, path)
-            return whole.bit_length() if isinstance(whole, int) else None
-        case ast.Name(id=name):
-            return named_number(name, path)
-    return None
-
-
-def named_number(name: str, path: Path) -> float | None:
-    """The number that a name stands for at the top of a file of ours, imported or assigned."""
-    for node in tree_of(path).body:
-        if isinstance(node, ast.ImportFrom) and name in [alias.name for alias in node.names]:
-            source = ROOT / f"{(node.module or '').replace('.', '/')}.py"
-            return named_number(name, source) if source.exists() else None
-        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == name:
-            return number_of(node.value, path)
-        if isinstance(node, ast.AnnAssign) and ast.unparse(node.target) == name:
-            return number_of(node.value, path)
-    return None
-
-
-def constants_of(path: Path) -> list[tuple[str, float, str]]:
-    """(name, value, reason) of every public numeric constant of a file."""
-    found = [(name, named_number(name, path), reason) for name, reason in docs_under(tree_of(path)).items()]
-    return [
-        (name, value, reason)
-        for name, value, reason in found
-        if name[0].isalpha() and name.isupper() and value is not None
-    ]
-
-
-def limits_page() -> str:
-    parts = [
-        "# Limits and timeouts",
-        prose(
-            "The limits of records, streams, messages and state transfer: a peer refuses what goes beyond them. Names "
-            "end in their units; a number without one is a count or a ratio. Other limits stand in the code, each with "
-            "its reason. Those of a run are in its [manifest](../organiser/manifest.md), and those of a volunteer in "
-            "the [configuration](config.md)."
-        ),
-    ]
-    for folder in LIMITED:
-        for path in sorted((ROOT / folder).rglob("*.py")):
-            name = path.relative_to(ROOT).as_posix()
-            rows = [(f"`{constant}`", number_text(value), reason) for constant, value, reason in constants_of(path)]
-            if rows:
-                parts += [f"## `{name}`", table(("constant", "value", "reason"), rows)]
-    return "\n\n".join(parts)
-
-
 # --- developer/library.md ---
 
 
@@ -483,8 +362,6 @@ def with_outside_names(text: str) -> str:
 
 PAGES: dict[str, tuple[str, Callable[[], str]]] = {
     "docs/reference/cli.md": ("peer/cli", cli_page),
-    "docs/reference/config.md": ("peer/config/peer_config.py", config_page),
-    "docs/reference/limits.md": ("the constants in " + ", ".join(LIMITED), limits_page),
     "docs/organiser/manifest.md": ("peer/config/manifest.py", manifest_page),
     "docs/developer/events.md": ("averaging/rounds/round_facts.py and peer/events", events_page),
     "docs/developer/library.md": ("murmuration", library_page),
