@@ -103,8 +103,9 @@ def cli_page() -> str:
     parts = [
         "# Commands",
         prose(
-            "What each command prints with `--help`. Each flag of `peer join` and `peer seed` is also a key of the TOML "
-            "file that `--config FILE` names: `--upload-limit-mbit 10` is `upload_limit_mbit = 10`. A flag beats the file."
+            "What each command prints with `--help`. Each flag of `peer join` and `peer seed` is also a key of the "
+            "TOML file that `--config FILE` names: `--upload-limit-mbit 10` is `upload_limit_mbit = 10`. A flag beats "
+            "the file."
         ),
         f"Exit codes:\n\n{codes}",
     ]
