@@ -18,6 +18,7 @@ import weakref
 from pathlib import Path
 
 from dht.ground.errors import LocalFault, unwritable
+from dht.ground.quantities import date_text
 
 LOCK_NAME = "peer.lock"
 """In the data folder."""
@@ -125,7 +126,7 @@ class FolderLock:
         self._descriptor = descriptor
         if self._what is None:
             return
-        started = time.strftime("%Y-%m-%d %H:%M")
+        started = date_text(time.time())
         with contextlib.suppress(OSError):
             # A full disk: the lock holds, only without a name.
             os.ftruncate(descriptor, 0)

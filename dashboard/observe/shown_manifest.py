@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 from dashboard.observe.strangers_words import label_text
 from dht.ground.errors import MurmurationError
-from dht.ground.quantities import words_text
+from dht.ground.quantities import about, words_text
 from dht.records.signed_manifest import RunRecord
 from peer.config.access_sections import MAX_NOTE_LENGTH, MAX_NOTES
 from peer.config.data_source import HUB, LIBRARY, WEB, needs_own, reads_bytes
@@ -246,7 +246,7 @@ def _what(manifest: dict[str, Any]) -> str:
     task = _TASKS.get(str(_field(manifest, "model", "task")), "A model")
     noun = "A language model" if kind in (None, "gpt") else task
     number = _number(manifest, "model", "num_parameters") or _gpt_parameters(manifest)
-    size = f" of about {words_text(float(f'{number:.2g}'))} parameters" if number else ""
+    size = f" of about {words_text(about(number))} parameters" if number else ""
     if _field(manifest, "model", "adapter") is not None:
         return f"An adapter{size} for {noun[0].lower()}{noun[1:]}"
     return f"{noun}{size}"

@@ -3,7 +3,7 @@
 The files, each built on those above it:
 
     assets.py          the page's own files: the bundle, or the style sheets alone
-    number_formats.py  numbers and times as text, and the templates that write them
+    environment.py     the templates' environment, with every format as a filter
     curves.py          the curves of a run as tables of values
     lone_rounds.py     rounds of one member while several train, in words
     work_calendar.py   days of work as weeks

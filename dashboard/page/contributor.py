@@ -9,7 +9,7 @@ from urllib.parse import quote
 from dashboard.history_facts import ContributorRow, ContributorView
 from dashboard.observe.dashboard_state import DashboardState
 from dashboard.page.curves import work_curve
-from dashboard.page.number_formats import contributor_path
+from dashboard.page.environment import contributor_path
 from dashboard.page.page import Frame, document, round_values
 from dashboard.page.work_calendar import weeks
 from dashboard.people.ranking_words import percentile_words, share_words

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from dashboard.history_facts import HistoryPoint, HistoryView, WorkPoint
-from dashboard.page.number_formats import loss_text, moment_text
-from dht.ground.quantities import bit_rate_text, count_text
+from dht.ground.quantities import bit_rate_text, count_text, loss_text, moment_text
 
 MAX_ROWS: Final = 12
 MAX_PLAUSIBLE_LOSS: Final = 100.0

@@ -7,7 +7,7 @@ from typing import Literal
 
 from dashboard.history_facts import HistoryView
 from dashboard.observe.dashboard_state import DashboardState
-from peer.dates import arrival_text
+from dht.ground.quantities import arrival_text
 from peer.run_clock import arrival
 
 

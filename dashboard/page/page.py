@@ -19,13 +19,13 @@ from dashboard.observe.listed_peers import PeerRow
 from dashboard.page.annotations import chosen_samples
 from dashboard.page.assets import LICENSES, Assets
 from dashboard.page.curves import NO_CURVE, curves
+from dashboard.page.environment import TEMPLATES, with_ages
 from dashboard.page.goal_progress import progress_of, when_text
 from dashboard.page.lone_rounds import lone_words
-from dashboard.page.number_formats import TEMPLATES, with_ages
 from dashboard.page.ranking import MAX_CONTRIBUTORS_SHOWN, MAX_LISTED, PERIODS, ranking_values
 from dashboard.page.rounds import health, strip, timeline
 from dashboard.page.run_result import result_of
-from dashboard.page.task_scores import metric_words, score_curves, value_text
+from dashboard.page.task_scores import metric_words, score_curves
 from dashboard.people.ranking_words import change_words
 from dashboard.people.shown_news import shown_news
 from dashboard.people.teams import teams
@@ -49,7 +49,7 @@ CURVES: Final = {"losses": "overview", "swarm": "engine-room", "lines": "engine-
 SECTIONS: Final = ("status", *(section for sections in TABS.values() for section in sections))
 """Replaced one by one while the page is open; each has a template."""
 
-TEMPLATES.filters.update(metric_words=metric_words, value_text=value_text, repository_of=repository_of)
+TEMPLATES.filters.update(metric_words=metric_words, repository_of=repository_of)
 TEMPLATES.tests["of_this_machine"] = is_of_this_machine
 TEMPLATES.globals.update(
     {

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from dashboard.history_facts import ContributorRow, HistoryView, Period
 from dashboard.observe.dashboard_state import DashboardState
-from dashboard.page.number_formats import TEMPLATES, with_ages
+from dashboard.page.environment import TEMPLATES, with_ages
 
 MAX_CONTRIBUTORS_SHOWN: Final = 25
 """Rows on the page; search, a link and the API reach all of them."""

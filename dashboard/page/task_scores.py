@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from dashboard.history_facts import TaskScore
-from dht.ground.quantities import count_text
 
 WIDTH: Final = 320
 HEIGHT: Final = 110
@@ -36,11 +35,6 @@ def score_curves(scores: Sequence[TaskScore]) -> list[list[ScorePoint]]:
 def metric_words(metric: str) -> str:
     """What lm-eval calls `metric`, in a word; others as they are."""
     return _METRICS.get(metric, metric)
-
-
-def value_text(value: float) -> str:
-    """Three decimals, as scores are compared; three digits of what is larger, such as a perplexity."""
-    return f"{value:.3f}" if abs(value) < 10 else count_text(float(f"{value:.3g}"))
 
 
 def _curve(scores: Sequence[TaskScore]) -> list[ScorePoint]:

@@ -32,11 +32,11 @@ def share_words(share: float, counted: str = "tokens") -> str:
 
 
 def percentile_words(rank: int, num_ranked: int) -> str:
-    """``top 4 %``; empty: there are too few people, or the place is in the lower half."""
+    """``top 4%``; empty: there are too few people, or the place is in the lower half."""
     if rank < 1 or num_ranked < MIN_PERCENTILE_PEOPLE or 2 * rank > num_ranked:
         return ""
     # Rounded up: rank 1 of 300 is in the best 1 %.
-    return f"top {-(-100 * rank // num_ranked)} %"
+    return f"top {-(-100 * rank // num_ranked)}%"
 
 
 def change_words(rank: int, rank_before: int) -> str:

@@ -11,7 +11,7 @@ from aiohttp import web
 
 from dashboard.history_facts import ContributorRow, ContributorView
 from dashboard.page.contributor import render_certificate, render_contributor, render_namesakes, shown_name
-from dashboard.page.number_formats import contributor_path, people_text
+from dashboard.page.environment import contributor_path
 from dashboard.page.page import Frame, PageLink
 from dashboard.page.run_result import result_of
 from dashboard.people.ranking_words import share_words
@@ -113,7 +113,7 @@ def _run_card(site: Site) -> Card:
     state, history = site.live.state, site.live.history
     result, name = result_of(state, history), state.run_id.partition(".")[0]
     what = state.run.what if state.run is not None else ""
-    people = f"by {people_text(result.num_people)}" if result.num_people else ""
+    people = f"by {plural(result.num_people, 'person')}" if result.num_people else ""
     facts = " \u00b7 ".join(part for part in (people, what) if part)
     losses = [point.validation_loss for point in history.points if point.validation_loss is not None]
     if len(losses) < 2:

@@ -3,7 +3,7 @@
 The files, each built on those above it:
 
     fields.py              strict checks of single values (pure)
-    quantities.py          numbers as people read them (pure)
+    quantities.py          how numbers, times and states are written, everywhere (pure)
     delimited.py           messages with their length in front (pure)
     errors.py              the error tree, drawn once
     host.py                ports Host and Stream, PeerId

@@ -1,25 +1,92 @@
-"""Numbers as people read them: three digits, a unit, no exponent."""
+"""How numbers, times and states are written wherever a person reads them. One style for text, page and panel.
+
+Numbers have three significant digits and a unit, no exponent; losses have three decimals, in which they are compared.
+A date is ``3 March 2030``, in UTC; a clock in front of a line is that of this machine.
+"""
 
 from __future__ import annotations
 
 import math
+from datetime import UTC, datetime
+from typing import Final
+
+UNKNOWN: Final = "–"
+"""In place of a figure that was not measured."""
+DAY_SECONDS: Final = 86_400.0
+_NO_YEAR_SECONDS: Final = 300 * DAY_SECONDS
+"""A day of the coming months needs no year."""
+_COUNTS: Final = ("", "k", "M", "G", "T", "P")
+MAX_TELLING_LOSS: Final = 20.0
+"""Half a billion choices: more than any vocabulary has."""
 
 
 def count_text(count: float) -> str:
-    """``1234567`` -> ``1.23 M``; whole numbers below ten thousand stay exact."""
-    if isinstance(count, int) and abs(count) < 10_000:
-        return str(count)
-    return _scaled(count, ("", "k", "M", "G", "T", "P"))
+    """``1234567`` -> ``1.23 M``, ``14000`` -> ``14.0 k``; whole numbers below ten thousand stay exact."""
+    if math.isfinite(count) and abs(count) < 10_000 and count == int(count):
+        return str(int(count))
+    return _scaled(count, _COUNTS)
 
 
 def bytes_text(num_bytes: float) -> str:
-    """Decimal units, as network lines are sold: ``1500`` -> ``1.5 kB``."""
+    """Decimal units, as network lines are sold: ``1500`` -> ``1.50 kB``."""
     return _scaled(num_bytes, ("B", "kB", "MB", "GB", "TB", "PB"))
 
 
 def bit_rate_text(bits_per_second: float) -> str:
     """``1250000`` -> ``1.25 Mbit/s``."""
     return _scaled(bits_per_second, ("bit/s", "kbit/s", "Mbit/s", "Gbit/s", "Tbit/s"))
+
+
+def about(value: float) -> float:
+    """The value in two significant digits, for what nobody knows better."""
+    return float(f"{value:.2g}")
+
+
+def share_text(share: float) -> str:
+    """``0.1234`` -> ``12.3%``. Only all of it is 100%, and only nothing is 0%."""
+    if share >= 1 or share == 0:
+        return "100%" if share else "0%"
+    return "<0.1%" if 0 < share < 0.001 else f"{min(99.9, 100 * share):.1f}%"
+
+
+def loss_text(loss: float | None, unit: str = "") -> str:
+    """``1.731 nats per token``; `unit` is empty where nobody knows it."""
+    if loss is None or not math.isfinite(loss):
+        return UNKNOWN
+    return f"{loss:.3f} {unit}".rstrip() if abs(loss) < 1000 else f"{loss:.2e} {unit}".rstrip()
+
+
+def choices_text(loss: float | None) -> str:
+    """``3.70``: a guess among so many equally likely choices is as bad (perplexity). Empty: nobody can say."""
+    return "" if loss is None or not 0 <= loss <= MAX_TELLING_LOSS else count_text(float(f"{math.exp(loss):.3g}"))
+
+
+def words_text(count: float) -> str:
+    """``2 billion``, ``350 million``, ``90 thousand``."""
+    for size, word in ((1e12, "trillion"), (1e9, "billion"), (1e6, "million"), (1e3, "thousand")):
+        if count >= 0.9995 * size:
+            return f"{float(f'{count / size:.3g}'):g} {word}"
+    return f"{count:.0f}"
+
+
+def plural(count: int, noun: str) -> str:
+    """``1 peer``, ``2 peers``, ``1.20 M peers``, ``7 addresses``, ``2 people``."""
+    if noun == "person":
+        return f"{count_text(count)} {'person' if count == 1 else 'people'}"
+    ending = "" if count == 1 else "es" if noun.endswith("s") else "s"
+    return f"{count_text(count)} {noun}{ending}"
+
+
+def short_peer(peer_id: str) -> str:
+    """The last eight characters of a PeerId: all Ed25519 ids begin alike and end unlike."""
+    return peer_id[-8:] if peer_id else "(nobody)"
+
+
+def state_text(state: str, role: str = "trainer") -> str:
+    """The word for what a member does, of the state in its record, or for how it was last heard."""
+    if state == "serving" and role == "trainer":
+        return "paused"
+    return "unresponsive" if state in ("late", "silent") else state
 
 
 def seconds_text(seconds: float) -> str:
@@ -38,23 +105,69 @@ def seconds_text(seconds: float) -> str:
     return _pair(days, "d", hours, "h")
 
 
-def words_text(count: float) -> str:
-    """``2 billion``, ``350 million``, ``90 thousand``."""
-    for size, word in ((1e12, "trillion"), (1e9, "billion"), (1e6, "million"), (1e3, "thousand")):
-        if count >= 0.9995 * size:
-            return f"{float(f'{count / size:.3g}'):g} {word}"
-    return f"{count:.0f}"
+def short_time(seconds: float) -> str:
+    """A time in its largest unit, where more would be too exact: ``26 h``."""
+    for length, divisor, unit in ((2 * DAY_SECONDS, DAY_SECONDS, "d"), (5400.0, 3600.0, "h"), (60.0, 60.0, "min")):
+        if seconds >= length:
+            return f"{round(seconds / divisor)} {unit}"
+    return f"{max(0, int(seconds))} s"
 
 
-def plural(count: int, noun: str) -> str:
-    """``1 peer``, ``2 peers``, ``1.2 k peers``, ``7 addresses``."""
-    ending = "" if count == 1 else "es" if noun.endswith("s") else "s"
-    return f"{count_text(count)} {noun}{ending}"
+def age_text(seconds: float) -> str:
+    """``3 s ago``, ``12 min ago``."""
+    return "just now" if seconds < 1 else f"{short_time(seconds)} ago"
 
 
-def short_peer(peer_id: str) -> str:
-    """The last eight characters of a PeerId: all Ed25519 ids begin alike and end unlike."""
-    return peer_id[-8:] if peer_id else "(nobody)"
+def clock_text(at: float) -> str:
+    """Of unix seconds, the time of day on this machine: ``14:05:09``."""
+    return f"{datetime.fromtimestamp(at):%H:%M:%S}"
+
+
+def day_text(at: float) -> str:
+    """Of unix seconds: ``3 March 2030``."""
+    moment = datetime.fromtimestamp(at, UTC)
+    return f"{moment.day} {moment:%B %Y}"
+
+
+def date_text(at: float) -> str:
+    """Of unix seconds: ``3 March 2030, 14:05 UTC``."""
+    return f"{day_text(at)}, {datetime.fromtimestamp(at, UTC):%H:%M} UTC"
+
+
+def moment_text(at: float, span_seconds: float) -> str:
+    """A point of a time axis that is `span_seconds` long: the time of day (UTC), or the date."""
+    moment = datetime.fromtimestamp(at, UTC)
+    if span_seconds < 1.5 * DAY_SECONDS:
+        return f"{moment:%H:%M:%S}" if span_seconds < 300 else f"{moment:%H:%M}"
+    return f"{moment.day} {moment:%b}"
+
+
+def arrival_text(soonest_at: float, latest_at: float | None, now: float) -> str:
+    """When a goal will be reached: ``in 3 h to 5 h``, ``between 2 December and 5 December``.
+
+    Args:
+        latest_at: unix seconds, as the other two; None: nobody can say.
+    """
+    is_near = max(soonest_at, latest_at or 0.0) - now < _NO_YEAR_SECONDS
+
+    def day(at: float) -> str:
+        return day_text(at).rpartition(" ")[0] if is_near else day_text(at)
+
+    soon = short_time(max(1.0, soonest_at - now))
+    if latest_at is None:
+        is_far = soonest_at - now > 2 * DAY_SECONDS
+        return f"not before {day(soonest_at)}" if is_far else f"in {soon} at the earliest"
+    if latest_at - now < 2 * DAY_SECONDS:
+        late = short_time(max(1.0, latest_at - now))
+        return f"in about {soon}" if soon == late else f"in {soon} to {late}"
+    first, last = day(soonest_at), day(latest_at)
+    return f"about {first}" if first == last else f"between {first} and {last}"
+
+
+def until_text(until: float, now: float) -> str:
+    """A date that is a goal, of unix seconds: ``until 3 March 2030, 26 h left``."""
+    left = until - now
+    return f"until {day_text(until)}" if left <= 0 else f"until {day_text(until)}, {short_time(left)} left"
 
 
 def _pair(large: int, large_unit: str, small: int, small_unit: str) -> str:
@@ -65,9 +178,11 @@ def _scaled(value: float, units: tuple[str, ...]) -> str:
     if not math.isfinite(value):
         return "unknown"
     scaled, step = value, 0
-    # 999.5 would print as 1e+03; it belongs to the next unit.
+    # 999.5 would print as 1000; it belongs to the next unit.
     while abs(scaled) >= 999.5 and step < len(units) - 1:
         scaled /= 1000
         step += 1
-    digits = f"{scaled:.3g}" if abs(scaled) < 999.5 else f"{scaled:.0f}"
+    # Whole bytes and the like have no decimals; all that is scaled has the same number of digits, for columns.
+    decimals = 0 if abs(scaled) >= 99.95 else 1 if abs(scaled) >= 9.995 else 2
+    digits = f"{scaled:.{decimals}f}" if step or scaled != int(scaled) else str(int(scaled))
     return f"{digits} {units[step]}".rstrip()

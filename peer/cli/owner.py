@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from dht.ground.errors import UsageFault
-from dht.ground.quantities import plural
+from dht.ground.quantities import date_text, plural
 from peer.cli.arguments.options import AsJson, DataDir, IdentityFile, LookTimeout, Peers, RunId
 from peer.cli.usage.exit_codes import exits_with_sentence
 from peer.cli.usage.plain_help import Commands
@@ -478,4 +478,4 @@ def _to_discard(owned: Any) -> str:
 
 
 def _day(seconds: float) -> str:
-    return time.strftime("%Y-%m-%d %H:%M", time.localtime(seconds))
+    return date_text(seconds)

@@ -18,6 +18,7 @@ from typing import Annotated, Any
 import typer
 
 from dht.ground.errors import EXIT_INTERRUPTED, LocalFault, UsageFault, writing
+from dht.ground.quantities import clock_text, day_text
 from peer.cli.arguments.options import PAGE_PORT, AsJson, DataDir, Run, RunId, spread_peers
 from peer.cli.usage.exit_codes import exits_with_sentence
 from peer.cli.usage.mistakes import UsageError, sentence_of
@@ -346,7 +347,7 @@ def _label(folder_name: str) -> str:
 
 def _print(events: Any, labels: dict[Path, str]) -> None:
     for path, event in events:
-        clock = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(event.at))
+        clock = f"{day_text(event.at)}, {clock_text(event.at)}"
         label = f"{labels[path.parent]}  " if len(labels) > 1 else ""
         _tell(f"{clock}  {label}{event.sentence()}")
 

@@ -11,7 +11,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from dht.ground.quantities import count_text, plural, short_peer
+from dht.ground.quantities import count_text, loss_text, plural, short_peer
 from peer.console.plain_console import PlainConsole
 from peer.demo.summary import DemoRow
 
@@ -146,7 +146,7 @@ def progress_line(figures: Figures) -> str:
     passed, length = figures.seconds or (0.0, 0.0)
     loss = "not measured yet"
     if figures.validation is not None:
-        loss = f"{figures.validation[1]:.2f} after round {figures.validation[0]}"
+        loss = f"{loss_text(figures.validation[1])} after round {figures.validation[0]}"
     steps = " ".join(f"{row.name} {row.steps} ({row.doing})" for row in figures.rows)
     return f"  {_clock(passed, length)}  steps: {steps}  rounds: {figures.num_rounds}  loss of the model: {loss}"
 
@@ -172,7 +172,7 @@ def picture(
         parts.append(Text(f"and {plural(num_hidden, 'more peer')} above them" if num_hidden else ""))
     if figures.validation is not None:
         rounds, (measured_at, loss) = plural(figures.num_rounds, "round"), figures.validation
-        told = f"validation loss {loss:.2f} nats after round {measured_at}"
+        told = f"validation loss {loss_text(loss)} nats after round {measured_at}"
         parts.append(Text(f"The model they share: {rounds}; {told}", style="bold"))
     if figures.rounds_since_kill is not None:
         parts.append(Text(f"Since the kill the others have closed {plural(figures.rounds_since_kill, 'round')}."))
@@ -207,7 +207,7 @@ def _table(rows: Sequence[DemoRow], *, is_narrow: bool) -> Table:
             str(row.steps),
             count_text(row.tokens),
             str(row.rounds),
-            "" if row.loss is None else f"{row.loss:.2f}",
+            loss_text(row.loss),
             style=None if row.doing.startswith("training") else "dim",
         )
     return table

@@ -10,7 +10,7 @@ from rich.cells import chop_cells
 from rich.table import Table
 from rich.text import Text
 
-from dht.ground.quantities import count_text, short_peer
+from dht.ground.quantities import count_text, loss_text, share_text, short_peer
 from peer.console.plain_console import PlainConsole
 from peer.demo.measuring_messages import Words
 from peer.demo.progress_table import explanation
@@ -32,7 +32,7 @@ def print_report(
     for title in ("peer", "steps", "tokens", "rounds", "loss", "fate"):
         table.add_column(title, justify="left" if title in ("peer", "fate") else "right")
     for row in summary.rows:
-        loss = "" if row.loss is None else f"{row.loss:.2f}"
+        loss = loss_text(row.loss)
         figures = (str(row.steps), count_text(row.tokens), str(row.rounds), loss)
         table.add_row(f"{row.name} {short_peer(row.peer_id)}", *figures, row.doing)
     console.print(table)
@@ -72,13 +72,13 @@ def _next_lines(program: str, out: Path | None) -> list[tuple[str, str]]:
 
 
 def _findings(summary: Summary) -> list[str]:
-    last = "unknown" if summary.loss_last is None else f"{summary.loss_last:.2f}"
+    first, last = loss_text(summary.loss_first), loss_text(summary.loss_last)
     return [
-        f"Its validation loss, on text that no peer trained on: {summary.loss_first:.2f} nats before, {last} after.",
+        f"Its validation loss, on text that no peer trained on: {first} nats before, {last} after.",
         f"Rounds: {summary.rounds_committed} were closed, {summary.rounds_failed} were given up.",
         f"A round moved {summary.bits_per_parameter_up:.3f} bits up and {summary.bits_per_parameter_down:.3f} down for "
         "each parameter in it, in place of 32.",
-        f"Training waited for the network {summary.trainer_wait_fraction:.2%} of the time.",
+        f"Training waited for the network {share_text(summary.trainer_wait_fraction)} of the time.",
         f"All peers hold the same model, bit for bit: {_same(summary)}.",
         f"The late peer caught up and took part: {'yes' if summary.late_joiner_caught_up else 'NO'}.",
         f"The demo took {summary.seconds:.0f} s: {summary.start_seconds:.0f} to start, "

@@ -9,6 +9,7 @@ from typing import Any
 
 from averaging.rounds.round_facts import AppliedCommit, AttemptEnded, RoundCommitted
 from dht.ground.host import PeerId
+from dht.ground.quantities import loss_text
 from peer.events.anchor_events import CaughtUp
 from peer.events.log_tail import newer_events
 from peer.events.peer_events import Evaluated, Event, JoinedRun, LeftRun, TrainingProgressed
@@ -191,7 +192,9 @@ class Summary:
         if self.loss_last is None:
             problems.append("the anchors could not be fetched to measure the validation loss")
         elif not self.loss_last < CLEARLY_BELOW * self.loss_first:
-            problems.append(f"the validation loss went from {self.loss_first:.3f} to {self.loss_last:.3f}")
+            problems.append(
+                f"the validation loss went from {loss_text(self.loss_first)} to {loss_text(self.loss_last)}"
+            )
         if self.anchors_differ:
             problems.append("peers hold different anchors at the same version")
         elif not self.anchors_equal:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from averaging.rounds.round_facts import Fact, OfVersion, bare
 from dht.ground.host import PeerId
-from dht.ground.quantities import bit_rate_text, bytes_text, plural, seconds_text, short_peer
+from dht.ground.quantities import bit_rate_text, bytes_text, plural, seconds_text, share_text, short_peer
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ class CatchUpProgressed(Fact):
 
     def sentence(self) -> str:
         return (
-            f"Catching up: {self.share:.0%} of {bytes_text(self.total_bytes)} at "
+            f"Catching up: {share_text(self.share)} of {bytes_text(self.total_bytes)} at "
             f"{bit_rate_text(self.bits_per_second)}, {self.time_left} left."
         )
 

@@ -11,7 +11,7 @@ from typing import Final
 from averaging.rounds.round_facts import COUNTED, Fact, bare
 from dht.ground.fields import printable
 from dht.ground.host import PeerId
-from dht.ground.quantities import bytes_text, count_text, plural, seconds_text, short_peer
+from dht.ground.quantities import bytes_text, count_text, loss_text, plural, seconds_text, share_text, short_peer
 
 _KEY_BEGINS: Final = "12D3KooW"
 """As the text of each key does."""
@@ -128,11 +128,11 @@ class TrainingProgressed(Fact):
             done = f"{count_text(self.run_tokens)} {self.counted}"
             return f"No inner step of its own so far; the swarm has committed {done}."
         loss = "loss not a number" if self.tokens_per_second else "no loss since the start so far"
-        loss = loss if self.train_loss is None else f"loss {self.train_loss:.4f}"
+        loss = loss if self.train_loss is None else f"loss {loss_text(self.train_loss)}"
         return (
             f"Inner step {self.inner_steps}: {loss}, {count_text(self.tokens)} {self.counted}, "
-            f"{count_text(self.tokens_per_second)} {self.counted}/s, {self.wait_fraction:.2%} of the time waiting"
-            f"{self._data_waits_text()}."
+            f"{count_text(self.tokens_per_second)} {self.counted}/s, "
+            f"{share_text(self.wait_fraction)} of the time waiting{self._data_waits_text()}."
         )
 
     def _data_waits_text(self) -> str:
@@ -178,7 +178,7 @@ class Evaluated(Fact):
     version_sum: int
 
     def sentence(self) -> str:
-        loss = "not a number" if self.validation_loss is None else f"{self.validation_loss:.4f}"
+        loss = "not a number" if self.validation_loss is None else loss_text(self.validation_loss)
         return f"Validation loss {loss} after {plural(self.version_sum, 'commit')}."
 
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from dht.ground.host import PeerId
+from dht.ground.quantities import state_text
 from dht.records.peer_record import PeerRecord
 from dht.records.profiles import Profile
 from peer.view.run_standing import NO_WORK, MeasuredLoss, RunStanding, standing_of
@@ -61,7 +62,7 @@ class PersonSeen:
     tokens: int
     tokens_per_second: float
     doing: str
-    """training, resting, joining or away."""
+    """training, paused, joining or away."""
     is_own: bool = False
     num_machines: int = 1
     """That were met, whose work is in `tokens`."""
@@ -283,7 +284,7 @@ class SwarmWatch:
             for peer_id, (person, row) in self._met.items()
         }
         for one in trainers:
-            doing = "resting" if one.state == "serving" else one.state
+            doing = state_text(one.state, one.role)
             tokens = max(one.tokens, self._machines.get(one.peer_id, 0))
             row = PersonSeen(0, self._name_of(one), one.peer_id, tokens, one.tokens_per_second, doing)
             self._met[one.peer_id] = self._person(one), row
@@ -306,7 +307,7 @@ class SwarmWatch:
         return record.contributor_key if record.contributor_key and is_theirs else record.peer_id.encode()
 
 
-_DOING = ("training", "joining", "resting", "away")
+_DOING = ("training", "joining", "paused", "away")
 """What is said of a person with several machines: the first of these that one of them does."""
 
 

@@ -12,9 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from dht.ground.errors import LocalFault
-from dht.ground.quantities import count_text
+from dht.ground.quantities import count_text, loss_text, share_text
 from peer.config.data_source import WEB, source_here
-from peer.export.formats.model_card import loss_text
 from peer.export.formats.model_header import read_header
 from peer.export.formats.stored_weights import run_json
 from peer.export.model_source import ModelSource
@@ -78,9 +77,9 @@ def evaluate_model(
     print(f"Run         {opened.run_id}, versions {'/'.join(map(str, opened.versions))}")
     more_than_once = ": all that it has, some of them more than once" if overlaps else ""
     print(f"Data        held-out part of {used}, {count_text(num_held_out)} {what}{more_than_once}")
-    print(f"Loss        {loss_text(loss, manifest)}")
+    print(f"Loss        {loss_text(loss, manifest.loss_unit)}")
     if accuracy is not None:
-        print(f"Accuracy    {100 * accuracy:.1f} %")
+        print(f"Accuracy    {share_text(accuracy)}")
     if facts["bits_per_byte"] is not None:
         print(f"            {facts['bits_per_byte']:.4f} bits per byte")
     return 0

@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from dht.ground.errors import EXIT_INTERRUPTED, UsageFault
-from dht.ground.quantities import count_text
+from dht.ground.quantities import count_text, date_text
 from peer.config.data_source import LIBRARY, source_here
 from peer.config.manifest import RunManifest
 from peer.config.model_shapes import averaged_parts
@@ -177,7 +177,7 @@ def _num_devices(config: PeerConfig, place: Place | None) -> int:
 def _wait_for_start(starts_at: float | None, terminal: Terminal, stop: Callable[[], bool]) -> None:
     """Until the manifest's starting time nobody trains; this peer is a member meanwhile."""
     if starts_at is not None and time.time() < starts_at:
-        terminal.mention(f"this run starts to train at {time.strftime('%Y-%m-%d %H:%M:%S', time.localtime(starts_at))}")
+        terminal.mention(f"this run starts to train at {date_text(starts_at)}")
         while time.time() < starts_at and not stop():
             time.sleep(min(0.5, max(0.0, starts_at - time.time())))
 

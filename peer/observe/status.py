@@ -11,7 +11,7 @@ from typing import Any, Final
 from rich.cells import cell_len
 from rich.table import Table
 
-from dht.ground.quantities import count_text, seconds_text
+from dht.ground.quantities import count_text, loss_text, seconds_text, share_text, state_text
 from dht.identity.speakable import speakable_name
 from dht.observer.host_choice import HostBackend
 from dht.records.peer_record import PeerRecord
@@ -179,15 +179,15 @@ def _print_table(
     loss = facts["validation_loss"]
     done = f"{count_text(facts['run_tokens'])} {manifest.counted_in}"
     if facts["progress"] is not None:
-        done += f", {facts['progress']:.0%} of {count_text(facts['budget_tokens'])}"
+        done += f", {share_text(facts['progress'])} of {count_text(facts['budget_tokens'])}"
     training = manifest.training
     whole = training.batch_size * training.accumulation_steps
     batch = f"batch {facts['step_sequences']} of {whole} sequences  " if training.schedule.batch_warmup_tokens else ""
     console.print(
         f"{run_id}  trainers {facts['num_trainers']}  "
         f"versions {'/'.join(str(version) for version in facts['versions'])}  {done}  "
-        f"learning rate {facts['learning_rate_factor']:.0%} of the peak  {batch}"
-        f"validation loss {'not measured by anybody here' if loss is None else f'{loss:.4f}'}"
+        f"learning rate {share_text(facts['learning_rate_factor'])} of the peak  {batch}"
+        f"validation loss {'not measured by anybody here' if loss is None else loss_text(loss, manifest.loss_unit)}"
     )
     if manifest.own_code_hint:
         console.tell(f"Its model is from its owner's own code: {manifest.own_code_hint}")
@@ -198,7 +198,7 @@ def _print_table(
     differing = {peer["peer_id"]: peer["differing_fragments"] for peer in facts["peers"]}
     columns: dict[str, list[str]] = {
         "peer": [record.name or speakable_name(record.peer_id) for record in records],
-        "state": [record.state for record in records],
+        "state": [state_text(record.state, record.role) for record in records],
         "device": [record.device for record in records],
         "versions": [
             "/".join(
@@ -208,9 +208,9 @@ def _print_table(
             for record in records
         ],
         "tokens": [count_text(record.tokens) for record in records],
-        "tokens/s": [f"{record.tokens_per_second:.0f}" for record in records],
+        "tokens/s": [count_text(record.tokens_per_second) for record in records],
         "rounds": [str(record.rounds_contributed) for record in records],
-        "loss": ["-" if record.train_loss is None else f"{record.train_loss:.3f}" for record in records],
+        "loss": [loss_text(record.train_loss) for record in records],
     }
     heads = {title: title.replace("tokens", manifest.counted_in) for title in columns}
     widths = {title: max(map(cell_len, (heads[title], *cells))) + 1 for title, cells in columns.items()}

@@ -6,6 +6,7 @@ import time
 from typing import Any
 
 from dht.ground.errors import NobodyReachable
+from dht.ground.quantities import date_text
 from dht.records.peer_record import PeerRecord
 from peer.network.membership.invite_users import INVITE_USERS_NAME, read_users
 from peer.network.membership.manifest_revisions import WHEN_JOINING, member_rules
@@ -54,7 +55,7 @@ def show_members(facts: dict[str, Any]) -> None:
     for peer_id in facts["listed"]:
         print(f"Listed      {peer_id}  {_state(present.pop(peer_id, None))}")
     for given in facts["invites"]:
-        until = time.strftime("%Y-%m-%d %H:%M", time.localtime(given["expires_at"]))
+        until = date_text(given["expires_at"])
         who = given["key"] or "one-time"
         used_by = f" by {given['used_by']}" if given["used_by"] else ""
         print(f"Invite      {given['serial']}  {who}  {given['state']}{used_by}, until {until}")

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import math
-from datetime import datetime
 from typing import TextIO
 
 from dht.ground.fields import printable
-from dht.ground.quantities import count_text, plural, seconds_text
+from dht.ground.quantities import clock_text, count_text, loss_text, plural, seconds_text
 from peer.console.first_lines import LABELS
 from peer.console.word_wrap import fitting
 from peer.events import peer_events as events
 from peer.events.anchor_events import CatchUpProgressed, CaughtUp
 from peer.events.event_log import to_json
 from peer.events.swarm_seen import OwnAddresses, SwarmSeen
-from peer.panel.scene.news import NewsLine, loss_text
+from peer.panel.scene.news import NewsLine
 from peer.panel.scene.scene import Scene, with_event, with_update
 from peer.panel.scene.updates import Compiling, Leaving, LoadingStep, Remark, Resting, RunFacts, ViewUpdate
 from peer.panel.screens.goodbye import goodbye
@@ -115,7 +114,7 @@ class PlainView(_Lines):
 
     def note(self, sentence: str) -> None:
         # Before the first event of a view without a clock nobody knows the time.
-        clock = f"{datetime.fromtimestamp(self._now):%H:%M:%S} " if self._now else ""
+        clock = f"{clock_text(self._now)} " if self._now else ""
         _write_sentence(self._stdout, f"{clock}{_capitalised(sentence)}")
 
     def tick(self, now: float) -> None:
@@ -148,7 +147,7 @@ class PlainView(_Lines):
     def _print(self, at: float, sentence: str) -> None:
         if self._is_verbose or self._spoke_at is None:
             self._spoke_at = at
-        _write_sentence(self._stdout, f"{datetime.fromtimestamp(at):%H:%M:%S} {sentence}")
+        _write_sentence(self._stdout, f"{clock_text(at)} {sentence}")
 
 
 class JsonView(_Lines):
@@ -184,7 +183,7 @@ def summary(scene: Scene, now: float) -> str:
         *([] if scene.is_resting or scene.is_compiling else [speed]),
     ]
     if state.train_loss is not None:
-        parts.append(f"loss {loss_text(state.train_loss, scene.run.loss_unit, 3)}")
+        parts.append(f"loss {loss_text(state.train_loss, scene.run.loss_unit)}")
     row = swarm.own_row
     if row is not None and row.tokens and swarm.num_ranked > 1:
         parts.append(f"rank {row.rank} of {swarm.num_ranked} met")
@@ -202,7 +201,7 @@ def heartbeat(scene: Scene, now: float) -> str:
 
     if state.is_seed:
         return f"Still {state.phase}: {parts_averaged(state)}, {scene.others_here}."
-    loss = "unknown" if state.train_loss is None else loss_text(state.train_loss, run.loss_unit, 4)
+    loss = loss_text(state.train_loss, run.loss_unit)
     last = "no round yet" if state.last_round_at is None else f"last round {age(state.last_round_at, now)}"
     return (
         f"Still {scene.phase}: inner step {state.inner_steps}, loss {loss}, {count_text(state.tokens_per_second)} "

@@ -12,7 +12,7 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
-from dht.ground.quantities import bytes_text, count_text, plural, seconds_text
+from dht.ground.quantities import bytes_text, count_text, plural, seconds_text, share_text
 from peer.config.data_source import TOKENS
 from peer.config.manifest import RunManifest
 from peer.config.model_shapes import seed_layout
@@ -278,4 +278,4 @@ def _parts(memory: TrainerMemory | NetworkMemory) -> str:
 
 
 def _percent(share: float) -> str:
-    return f"{100 * share:.3g} %"
+    return share_text(share)

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from dht.ground.errors import UsageFault, writing
-from dht.ground.quantities import bytes_text, count_text, plural, seconds_text
+from dht.ground.quantities import bytes_text, count_text, plural, seconds_text, share_text
 from dht.ground.regular_files import read_regular
 from peer.process_setup import usable_cores
 from peer.trainer.data.document_packing import TokenizeOrder
@@ -154,8 +154,8 @@ def prepare_data(
         held, trained = (sum(shard.tokens for shard in side) for side in (meta.held_out, meta.training))
         if held > max(MUCH_HELD_OUT, 2 * held_out_fraction) * (held + trained):
             say(
-                f"{held / (held + trained):.0%} of the tokens are held out, and no peer trains on them: a short "
-                "document is held out whole; give more text"
+                f"{share_text(held / (held + trained))} of the tokens are held out, and no peer trains on them: "
+                "a short document is held out whole; give more text"
             )
         return meta, digest
 

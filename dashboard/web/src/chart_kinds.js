@@ -1,6 +1,6 @@
 // What each chart shows, along which axes, and how its values are written.
 
-import { bitRateText, countText, lossText, wholeText } from "./format.js";
+import { bitRateText, countText, lossText } from "./format.js";
 
 function momentText(at) {
   return new Date(at * 1000).toLocaleString(undefined, {
@@ -34,7 +34,7 @@ export const counted = document.body.dataset.counted ?? "tokens";
 const learned = counted === "tokens" ? "text learned so far (tokens)" : `${counted} learned so far`;
 
 export const AXES = {
-  tokens: { label: counted, title: learned, text: (value) => `${wholeText(value)} ${counted}` },
+  tokens: { label: counted, title: learned, text: (value) => `${countText(value)} ${counted}` },
   rounds: { label: "rounds", title: "exchanges so far", text: (value) => `${countText(value)} exchanges` },
   time: { label: "time", title: "your local time", text: momentText },
 };
@@ -85,7 +85,7 @@ export const CHARTS = {
     axes: ["time"],
     fromZero: true,
     title: counted,
-    text: known((value) => `${wholeText(value)} ${counted}`),
-    tick: wholeText,
+    text: known((value) => `${countText(value)} ${counted}`),
+    tick: countText,
   },
 };

@@ -2,7 +2,7 @@
 
 import uPlot from "uplot";
 import { tickTimes } from "./chart_kinds.js";
-import { wholeText } from "./format.js";
+import { countText } from "./format.js";
 
 export const color = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 const seriesColor = { first: "--accent", second: "--second" };
@@ -62,7 +62,7 @@ export function options(chart, axis, axisTitle, how, size, hooks) {
         values:
           axis === "time"
             ? (_, ticks, __, ___, seconds) => tickTimes(ticks, seconds)
-            : (_, ticks) => ticks.map((tick) => (tick === null ? "" : wholeText(tick))),
+            : (_, ticks) => ticks.map((tick) => (tick === null ? "" : countText(tick))),
       },
       {
         ...shared,

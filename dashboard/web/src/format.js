@@ -1,4 +1,4 @@
-// Numbers as people read them; the same words as `dht/ground/quantities.py` and `dashboard/page/number_formats.py`.
+// Numbers as people read them; the same words as `dht/ground/quantities.py`.
 
 const COUNTS = ["", "k", "M", "G", "T", "P"];
 const RATES = ["bit/s", "kbit/s", "Mbit/s", "Gbit/s", "Tbit/s"];
@@ -10,15 +10,13 @@ function scaled(value, units) {
     value /= 1000;
     step += 1;
   }
-  return `${Number(value.toPrecision(3))} ${units[step]}`.trimEnd();
+  const decimals = Math.abs(value) >= 99.95 ? 0 : Math.abs(value) >= 9.995 ? 1 : 2;
+  const digits = step || !Number.isInteger(value) ? value.toFixed(decimals) : String(value);
+  return `${digits} ${units[step]}`.trimEnd();
 }
 
 export function countText(count) {
   return Number.isInteger(count) && Math.abs(count) < 10_000 ? String(count) : scaled(count, COUNTS);
-}
-
-export function wholeText(count) {
-  return scaled(Math.round(count), COUNTS);
 }
 
 export function bitRateText(bitsPerSecond) {
@@ -33,8 +31,8 @@ export function lossText(loss) {
 export function ageText(seconds) {
   if (seconds < 1) return "just now";
   if (seconds < 60) return `${Math.floor(seconds)} s ago`;
-  if (seconds < 3600) return `${Math.floor(seconds / 60)} min ago`;
-  return seconds < 172_800 ? `${Math.floor(seconds / 3600)} h ago` : `${Math.floor(seconds / 86_400)} d ago`;
+  if (seconds < 5400) return `${Math.round(seconds / 60)} min ago`;
+  return seconds < 172_800 ? `${Math.round(seconds / 3600)} h ago` : `${Math.round(seconds / 86_400)} d ago`;
 }
 
 /** A moment of the browser's clock; of another day with its date. */

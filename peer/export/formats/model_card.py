@@ -11,7 +11,7 @@ from typing import Final
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from dht.ground.quantities import plural
+from dht.ground.quantities import loss_text, plural
 from peer.config.manifest import RunManifest
 from peer.export.formats.adapter_files import base_of
 from peer.export.formats.anchors import Anchors
@@ -69,12 +69,7 @@ def validation_text(anchors: Anchors) -> str:
     """``1.2500 nats per byte``, in what the run predicts; a custom run's code decides, so nothing is said of it."""
     if anchors.validation_loss is None:
         return "not known"
-    return loss_text(anchors.validation_loss, anchors.manifest)
-
-
-def loss_text(loss: float, manifest: RunManifest) -> str:
-    """A loss with its unit, where the run's own code does not decide it."""
-    return f"{loss:.4f} {manifest.loss_unit}".rstrip()
+    return loss_text(anchors.validation_loss, anchors.manifest.loss_unit)
 
 
 def _says_data(manifest: RunManifest) -> bool:

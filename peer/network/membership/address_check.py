@@ -16,7 +16,7 @@ from typing import Final, TypeVar
 
 from dht.ground.errors import Incompatible, LocalFault, NobodyReachable, PeerFault, UsageFault
 from dht.ground.host import Host, PeerId
-from dht.ground.quantities import plural
+from dht.ground.quantities import clock_text, plural
 from dht.identity.keys import Identity
 from dht.identity.multiaddr import Multiaddr, parse_multiaddr, parse_peer_multiaddr
 from dht.p2pd.lazy_hivemind import allow_parts_of_hivemind
@@ -122,7 +122,7 @@ def knock(addresses: Sequence[str], timeout_seconds: float) -> dict[str, str] | 
 
 def why_nobody(addresses: Sequence[str], reasons: Mapping[str, str], until: float) -> str:
     """Why the first address does not answer, and how long it is tried (unix seconds)."""
-    clock = time.strftime("%H:%M:%S", time.localtime(until))
+    clock = clock_text(until)
     if lacks_network(addresses):
         return f"{NO_NETWORK}; trying until {clock}"
     others = f" and {plural(len(addresses) - 1, 'other address')}" if len(addresses) > 1 else ""

@@ -18,6 +18,7 @@ from dht.admission import tickets
 from dht.admission.admission import Admission
 from dht.admission.dated_proofs import NONCE_BYTES
 from dht.ground.errors import UsageFault, reading
+from dht.ground.quantities import date_text
 from dht.ground.regular_files import open_regular, read_private
 from dht.identity.keys import Identity, peer_id_of
 from peer.secret_files import write_secret
@@ -80,7 +81,7 @@ def _pass_of(invite: tickets.Invite, identity: Identity) -> bytes:
     if ticket is None:
         return b""
     if ticket.expires_at <= time.time():
-        day = time.strftime("%Y-%m-%d %H:%M", time.localtime(ticket.expires_at))
+        day = date_text(ticket.expires_at)
         raise UsageFault(f"the invite expired at {day}; expected one that is still good; ask the owner for a new one")
     if ticket.kind == "once":
         return tickets.encode_pass(tickets.bind_ticket(invite.run_id, ticket, invite.secret, identity.peer_id))

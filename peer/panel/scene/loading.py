@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from dht.ground.quantities import bytes_text, plural, seconds_text
+from dht.ground.quantities import bytes_text, plural, seconds_text, share_text
 from peer.events import peer_events as events
 from peer.events.anchor_events import CatchUpProgressed, CaughtUp
 from peer.panel.scene.updates import LoadingStep, StepName
@@ -70,7 +70,9 @@ class Checklist:
                 return self._changed("state", "") if is_first else self
             case CatchUpProgressed():
                 left = fact.time_left
-                return self._changed("state", f"{fact.share:.0%} of {bytes_text(fact.total_bytes)}, {left} left")
+                return self._changed(
+                    "state", f"{share_text(fact.share)} of {bytes_text(fact.total_bytes)}, {left} left"
+                )
             case events.FetchedRunFiles():
                 return self._changed("run", f"found, with {plural(len(fact.names), 'file')}", is_done=True)
             case CaughtUp():

@@ -7,7 +7,7 @@ from typing import Literal
 
 from averaging.rounds.round_facts import WorkLost
 from dht.ground.host import PeerId
-from dht.ground.quantities import bytes_text, count_text, plural
+from dht.ground.quantities import bytes_text, count_text, loss_text, plural
 from peer.events import peer_events as events
 from peer.events.anchor_events import AnchorDiffered
 from peer.panel.scene.panel_state import PanelState
@@ -76,10 +76,10 @@ def news_of(
         case events.Evaluated() if fact.validation_loss is not None and (
             best_loss is None or fact.validation_loss < best_loss
         ):
-            loss = loss_text(fact.validation_loss, run.loss_unit, 3)
+            loss = loss_text(fact.validation_loss, run.loss_unit)
             if best_loss is None:
                 return [NewsLine(at, "good", f"First validation loss: {loss}")]
-            is_seen = loss != loss_text(best_loss, run.loss_unit, 3)
+            is_seen = loss != loss_text(best_loss, run.loss_unit)
             return [NewsLine(at, "good", f"Best validation loss: {loss}", topic="best loss")] if is_seen else []
         case events.RefusedPeer() if fact.left_out_until is not None:
             return [NewsLine(at, "trouble", "{who} is left out for a while: " + fact.reason, fact.remote)]
@@ -106,11 +106,6 @@ def news_of(
             return [NewsLine(at, "trouble", event.sentence(), topic=topic)]
     passed = milestone_between(before.tokens, after.tokens) if before.run_id else None
     return [] if passed is None else [NewsLine(at, "own", f"You passed {count_text(passed)} {run.counted}")]
-
-
-def loss_text(loss: float, unit: str, num_digits: int) -> str:
-    """A loss with its unit."""
-    return f"{loss:.{num_digits}f} {unit}".rstrip()
 
 
 def note_of(at: float, sentence: str) -> NewsLine:

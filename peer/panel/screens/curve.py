@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from datetime import datetime
+
+from dht.ground.quantities import clock_text, count_text, loss_text
 
 DOTS = ((0x01, 0x02, 0x04, 0x40), (0x08, 0x10, 0x20, 0x80))
 """Bits of a braille cell: left and right column, from top to bottom (Unicode block 2800)."""
@@ -30,14 +31,14 @@ def curve(
     labels[-1], labels[0] = (_label(value) for value in (low, high))
     edge = "|" if ascii_only else "│"
     lines = [f"{label:>{LABEL_WIDTH - 1}} {edge}{row}".rstrip() for label, row in zip(labels, rows, strict=True)]
-    begun, ended = (f"{datetime.fromtimestamp(at):%H:%M}" for at in span)
+    begun, ended = (clock_text(at)[:5] for at in span)
     times = f"{begun}{ended:>{num_columns - len(begun)}}" if num_columns >= 2 * len(begun) + 1 else begun
     return [*lines, " " * (LABEL_WIDTH + 1) + times]
 
 
 def _label(value: float) -> str:
     """At most `LABEL_WIDTH` - 1 letters."""
-    return f"{value:.3f}" if abs(value) < 100 else f"{value:.0f}" if abs(value) < 99_999 else f"{value:.0e}"
+    return loss_text(value)[: LABEL_WIDTH - 1] if abs(value) < 1000 else count_text(value)
 
 
 def _binned(values: Sequence[float], num_bins: int) -> list[float]:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dht.ground.quantities import bytes_text, count_text, plural, seconds_text
-from peer.panel.scene.news import loss_text
+from dht.ground.quantities import bytes_text, count_text, loss_text, plural, seconds_text
 from peer.panel.scene.scene import Scene
 
 PAGE, COMMAND = "Your page: ", "Come back: "
@@ -29,9 +28,11 @@ def goodbye(scene: Scene, now: float) -> list[str]:
     parts = [took, f"{count_text(scene.session_tokens)} {scene.run.counted}", _rounds(rounds, scene.confirmed_rounds)]
     if scene.first_validation_loss is not None and state.validation_loss is not None:
         before = (
-            f"{scene.first_validation_loss:.2f} -> " if scene.first_validation_loss != state.validation_loss else ""
+            f"{loss_text(scene.first_validation_loss)} -> "
+            if scene.first_validation_loss != state.validation_loss
+            else ""
         )
-        parts.append(f"loss {before}{loss_text(state.validation_loss, scene.run.loss_unit, 2)}")
+        parts.append(f"validation loss {before}{loss_text(state.validation_loss, scene.run.loss_unit)}")
     if state.earlier_tokens:
         parts[0] = f"This session: {took}"
         parts.append(f"{count_text(state.tokens)} {scene.run.counted} in all sessions")

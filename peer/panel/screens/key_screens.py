@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from rich.text import Text
 
-from dht.ground.quantities import bit_rate_text, bytes_text, count_text, plural, short_peer
+from dht.ground.quantities import (
+    age_text,
+    bit_rate_text,
+    bytes_text,
+    count_text,
+    loss_text,
+    plural,
+    share_text,
+    short_peer,
+)
 from peer.panel.scene.panel_state import PanelState
 from peer.panel.scene.scene import Scene
 from peer.panel.screens.text_lines_that_fit import ACCENT, CARE, DIM, GOOD, labelled, part, to_copy
@@ -97,10 +106,11 @@ def facts(scene: Scene, now: float) -> list[tuple[str, list[str]]]:
     if state.is_seed:
         rows.append(("Served", [f"{plural(state.num_newcomers, 'newcomer')}, {bytes_text(state.served_bytes)}"]))
     else:
-        train = "unknown" if state.train_loss is None else f"{state.train_loss:.4f}"
-        validation = "not measured yet" if state.validation_loss is None else f"{state.validation_loss:.4f}"
+        train = loss_text(state.train_loss)
+        validation = loss_text(state.validation_loss)
         model = f"{state.device or 'not chosen yet'}, {count_text(state.num_parameters)} {run.trained}"
-        speed = f"{count_text(state.tokens_per_second)} {run.counted}/s, {state.wait_fraction:.2%} of the time waiting"
+        waiting = f"{share_text(state.wait_fraction)} of the time waiting"
+        speed = f"{count_text(state.tokens_per_second)} {run.counted}/s, {waiting}"
         rows += [
             ("Device", [model, speed]),
             ("Work", [*work(state, run.counted), f"as {short_peer(state.peer_id or '')}"]),
@@ -139,7 +149,7 @@ def run_progress(state: PanelState, counted: str) -> str:
         progress = f"{done} {counted} committed"
     else:
         progress = (
-            f"{min(1.0, state.run_tokens / state.budget_tokens):.0%} of {count_text(state.budget_tokens)} {counted}"
+            f"{share_text(state.run_tokens / state.budget_tokens)} of {count_text(state.budget_tokens)} {counted}"
         )
     return progress if state.learning_rate is None else f"{progress}, rate {state.learning_rate:.2g}"
 
@@ -163,10 +173,7 @@ def work(state: PanelState, counted: str) -> list[str]:
 
 def age(at: float, now: float) -> str:
     """How long ago, in one unit."""
-    seconds = max(0, round(now - at))
-    if seconds < 60:
-        return f"{seconds} s ago"
-    return f"{seconds // 60} min ago" if seconds < 5940 else f"{seconds // 3600} h ago"
+    return age_text(round(now - at))
 
 
 def _refusals(state: PanelState, now: float) -> list[str]:

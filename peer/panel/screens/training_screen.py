@@ -4,12 +4,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from datetime import datetime
 
 from rich.text import Text
 
-from dht.ground.quantities import count_text, plural, seconds_text
-from peer.dates import arrival_text, until_text
+from dht.ground.quantities import (
+    arrival_text,
+    clock_text,
+    count_text,
+    loss_text,
+    plural,
+    seconds_text,
+    share_text,
+    short_time,
+    until_text,
+)
 from peer.events.swarm_seen import SHARE_SECONDS, SHARE_STEP_SECONDS, PersonSeen
 from peer.panel.scene.key_bindings import mbit_text
 from peer.panel.scene.news import NewsLine, next_milestone
@@ -138,7 +146,7 @@ def _figures(scene: Scene, now: float, width: int, *, is_brief: bool = False) ->
     else:
         computing = max(0.0, 1.0 - state.wait_fraction)
         speed = [part(f"{count_text(state.tokens_per_second)} {scene.run.counted}/s on {state.device}")]
-        speed.append(part(f"{computing:.0%} computing", GOOD if computing > 0.9 else CARE))
+        speed.append(part(f"{share_text(computing)} computing", GOOD if computing > 0.9 else CARE))
         speed += _growing_batch(scene)
     lines += labelled("Speed", speed[:1] if is_brief else speed, width, part("") if is_brief else line_use(scene, now))
     progress = goal_parts(scene, now, width)[: 1 if is_brief else None]
@@ -164,11 +172,6 @@ def _growing_batch(scene: Scene) -> list[Text]:
     return [part(f"batch {num_now} of {run.num_sequences} sequences")] if num_now < run.num_sequences else []
 
 
-def share_text(share: float) -> str:
-    """A share as people write it: all of it has no decimal."""
-    return "100%" if share >= 0.9995 else f"{share:.1%}"
-
-
 def page_line(scene: Scene, width: int) -> list[Text]:
     """Where the owner is seen on the run's page."""
     if not scene.run.page:
@@ -183,15 +186,7 @@ def _milestone(scene: Scene) -> str:
     goal = next_milestone(state.tokens)
     if state.tokens_per_second <= 0 or scene.is_resting:
         return f"next milestone {count_text(goal)}"
-    return f"next milestone {count_text(goal)}, ~{about((goal - state.tokens) / state.tokens_per_second)}"
-
-
-def about(seconds: float) -> str:
-    """A time that is an estimate: one unit."""
-    for unit, length in (("d", 86400.0), ("h", 3600.0), ("min", 60.0)):
-        if seconds >= 1.5 * length:
-            return f"{round(seconds / length)} {unit}"
-    return f"{max(1, round(seconds))} s"
+    return f"next milestone {count_text(goal)}, ~{short_time((goal - state.tokens) / state.tokens_per_second)}"
 
 
 def line_use(scene: Scene, now: float) -> Text:
@@ -218,8 +213,8 @@ def goal_parts(scene: Scene, now: float, width: int) -> list[Text]:
     elif run.goal_until is not None:
         told.append(part(until_text(run.goal_until, now)))
     if loss is not None:
-        aim = f", goal {run.goal_loss:g}" if run.goal_loss is not None else ""
-        told.append(part(f"validation loss {loss:.3f}{aim}"))
+        aim = f", goal {loss_text(run.goal_loss)}" if run.goal_loss is not None else ""
+        told.append(part(f"validation loss {loss_text(loss)}{aim}"))
     if not goal and state.run_tokens:
         told.append(part(f"{count_text(state.run_tokens)} {run.counted} learned"))
     return told
@@ -230,7 +225,7 @@ def bar(share: float, width: int) -> Text:
     share = min(1.0, max(0.0, share))
     num = 17 if width >= 76 else 10
     full = int(share * num)
-    return joined([part("█" * full, GOOD), part("░" * (num - full), DIM), part(f" {share:.0%}")])
+    return joined([part("█" * full, GOOD), part("░" * (num - full), DIM), part(f" {share_text(share)}")])
 
 
 def _arrival(scene: Scene, goal: int, now: float) -> str:
@@ -246,8 +241,8 @@ def _loss(scene: Scene, width: int, height: int, *, ascii_only: bool) -> list[Te
     now_at = state.train_loss
     if not state.losses or scene.losses_at is None or now_at is None or not all(map(math.isfinite, state.losses)):
         return labelled("Loss", [part("the first one comes after a few steps", DIM)], width)
-    means = [part(f"first {state.losses[0]:.3f}"), part(f"best {min(state.losses):.3f}", GOOD)]
-    means.append(joined([part("now "), part(f"{now_at:.3f}", ACCENT), part(f" {scene.run.loss_unit}".rstrip(), DIM)]))
+    means = [part(f"first {loss_text(state.losses[0])}"), part(f"best {loss_text(min(state.losses))}", GOOD)]
+    means.append(joined([part("now "), part(loss_text(now_at), ACCENT), part(f" {scene.run.loss_unit}".rstrip(), DIM)]))
     lines = labelled("Loss", means, width)
     dots = (
         curve(state.losses, scene.losses_at, width, height, ascii_only=ascii_only)
@@ -264,7 +259,7 @@ def news_lines(scene: Scene, width: int, room: int) -> list[Text]:
         told = wrapped(_said(scene, one), width - 6)
         if len(lines) + len(told) > room:
             break
-        at = part(f"{datetime.fromtimestamp(one.at):%H:%M} ", DIM)
+        at = part(f"{clock_text(one.at)[:5]} ", DIM)
         lines += [joined([at if index == 0 else Text(" " * 6), line]) for index, line in enumerate(told)]
     return lines
 
@@ -304,8 +299,8 @@ def people_table(scene: Scene, width: int, room: int) -> list[Text]:
         style = ACCENT if row.is_own else ""
         speed = count_text(row.tokens_per_second) if row.tokens_per_second else ""
         figures = f"{count_text(row.tokens):>10}{speed:>11}  "
-        doing = "paused" if row.doing == "resting" else row.doing
-        state = part(doing, GOOD if row.doing == "training" else CARE if row.doing == "resting" else DIM)
+        doing = row.doing
+        state = part(doing, GOOD if row.doing == "training" else CARE if row.doing == "paused" else DIM)
         pad = " " * (name_width - name.cell_len)
         lines.append(joined([part(f"{row.rank:>4} ", style), name, part(pad + figures, style), state]))
     return lines

@@ -13,7 +13,7 @@ from dashboard.history_facts import Gap, HistoryView
 from dashboard.observe.dashboard_state import DashboardState
 from dashboard.page.assets import load_assets
 from dashboard.page.contributor import render_certificate, render_contributor, render_namesakes
-from dashboard.page.number_formats import TEMPLATES
+from dashboard.page.environment import TEMPLATES
 from dashboard.page.page import SECTIONS, Frame, PageLink, render_missing, render_page, render_sections
 from dashboard.page.ranking import render_people
 from dashboard.several_runs.cards import card_of, render_index

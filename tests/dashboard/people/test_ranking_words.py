@@ -31,8 +31,8 @@ def test_a_share_is_said_in_words(share: float, words: str) -> None:
 
 
 def test_a_percentile_is_said_where_it_says_more_than_the_place() -> None:
-    assert percentile_words(1, 300) == "top 1 %"
-    assert percentile_words(12, 300) == "top 4 %"
+    assert percentile_words(1, 300) == "top 1%"
+    assert percentile_words(12, 300) == "top 4%"
     assert percentile_words(200, 300) == percentile_words(1, 3) == percentile_words(0, 300) == ""
 
 

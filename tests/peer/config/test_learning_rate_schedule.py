@@ -85,7 +85,7 @@ def test_the_rate_is_told_in_words() -> None:
     assert said() == "0.003 and never less; training.schedule lets it fall"
     assert said(total_steps=400) == "0.003 at its peak, a cosine over 400 steps of each peer's own"
     wsd = {"kind": "wsd", "tokens": 2 * 10**9}
-    assert said(schedule=wsd) == "0.003 at its peak, warm-up, stable, decay over 2 G tokens of the swarm"
+    assert said(schedule=wsd) == "0.003 at its peak, warm-up, stable, decay over 2.00 G tokens of the swarm"
     assert said(schedule={"warmup_tokens": 9}) == "0.003 at its peak, constant after a warm-up"
 
 

@@ -83,7 +83,7 @@ def test_the_loss_is_told_with_the_rounds_after_which_it_was_measured() -> None:
     assert newest_validation([old, PeerLog("peer-2", named(2))]) == (10, 3.0)
     assert newest_validation([PeerLog("peer-2", named(2))]) is None
     line = progress_line(Figures(validation=(10, 3.0), num_rounds=37))
-    assert "rounds: 37  loss of the model: 3.00 after round 10" in line
+    assert "rounds: 37  loss of the model: 3.000 after round 10" in line
 
 
 @pytest.mark.parametrize(

@@ -43,9 +43,9 @@ def test_the_table_says_what_each_figure_is() -> None:
     assert "42 of 42 s, then 30 s more\n" in shown(replace(figures, seconds=(72.0, 42.0)), 60)
     assert "All train together (9 s)" in text
     assert any(line.split() == ["peer", "doing", "steps", "tokens", "rounds", "loss"] for line in lines)
-    assert any(line.split() == ["peer-1", "aaaaaaaa", "training", "120", "61.4", "k", "44", "2.15"] for line in lines)
+    assert any(line.split() == ["peer-1", "aaaaaaaa", "training", "120", "61.4", "k", "44", "2.151"] for line in lines)
     assert "killed 9 s ago" in text
-    assert "50 rounds; validation loss 2.10 nats after round 44" in text
+    assert "50 rounds; validation loss 2.100 nats after round 44" in text
     assert "Since the kill the others have closed 21 rounds." in text
     assert "loss    how badly it guesses the next piece, in nats: blind guessing gives 5.5" in map(str.rstrip, lines)
     assert "http://127.0.0.1:8080/" in text
@@ -136,7 +136,7 @@ def test_the_report_has_both_texts_and_lines_to_type(out: Path | None) -> None:
     text = captured.get()
     assert "\x1b" not in text
     assert "    def get(self):\n" in text
-    assert "5.31 nats before, 1.50 after" in text
+    assert "5.310 nats before, 1.500 after" in text
     assert "149 s: 20 to start, 120 to train" in text
     assert "  ./peer init my-run\n" in text
     assert ("./peer sample --model 'my models/llama' --prompt 'def '" in text) == (out is not None)

@@ -245,7 +245,7 @@ def test_sentences_read_well() -> None:
         ),
     )
     assert commit.sentence() == (
-        "Fragment 2 reached version 5: 24.6 k tokens from 3 peers in 1.23 s, 1.5 MB up, 1 MB down, 1 shard void."
+        "Fragment 2 reached version 5: 24.6 k tokens from 3 peers in 1.23 s, 1.50 MB up, 1.00 MB down, 1 shard void."
     )
     without = dataclasses.replace(
         commit.fact, contributors=(PeerId("a"),), num_void_shards=0, seconds=0.0, bytes_up=0, bytes_down=0
@@ -365,7 +365,7 @@ def test_applied_commit_and_evaluation_show_what_matters() -> None:
     applied = Event(0.0, PeerId("me"), AppliedCommit(fragment=1, version=7, digest="0123456789abcdef"))
     assert applied.sentence() == "Applied version 7 of fragment 1 (digest 01234567)."
     evaluated = Event(0.0, PeerId("me"), Evaluated(validation_loss=2.5, version_sum=1))
-    assert evaluated.sentence() == "Validation loss 2.5000 after 1 commit."
+    assert evaluated.sentence() == "Validation loss 2.500 after 1 commit."
 
 
 def test_a_log_is_for_its_owner_alone_whatever_it_was(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ def test_only_a_count_that_moves_is_shown(monkeypatch: pytest.MonkeyPatch, capsy
         clock[0] = at
         show(1000 * done_bytes, 10_000)
         shown.append(capsys.readouterr().err)
-    lines = {2: "fetched 3 kB of 10 kB\n", 4: "fetched 5 kB of 10 kB\n", 6: "fetched 10 kB of 10 kB\n"}
+    lines = {2: "fetched 3.00 kB of 10.0 kB\n", 4: "fetched 5.00 kB of 10.0 kB\n", 6: "fetched 10.0 kB of 10.0 kB\n"}
     assert shown == [lines.get(number, "") for number in range(8)]
     monkeypatch.setattr(sys.stderr, "isatty", lambda: False)
     members_anchors._teller()(10_000, 10_000)

@@ -139,7 +139,7 @@ def test_the_runs_clock_its_budget_and_the_rate_are_told(capsys: pytest.CaptureF
     assert facts["learning_rate_factor"] == pytest.approx(0.55)
     _print_table(RUN_ID, manifest, records_of(A=b"b", B=b"b"))
     shown = " ".join(capsys.readouterr().out.split())
-    assert "100 tokens, 50% of 200" in shown
+    assert "100 tokens, 50.0% of 200" in shown
     assert "batch 8 of 20 sequences" in shown
 
 

@@ -58,7 +58,7 @@ def test_plain_lines_are_for_people() -> None:
     assert said[1] == "You passed 100 k tokens."
     assert said[2] == "Kiran is here."
     assert said[3] == "The manifest is new"
-    assert said[4] == "Training: 101 k tokens, 1 round, 1 k tokens/s, loss 2.000 nats per token, 30 s, 1 other here."
+    assert said[4] == "Training: 101 k tokens, 1 round, 1000 tokens/s, loss 2.000 nats per token, 30 s, 1 other here."
 
 
 def test_a_plain_line_waits_for_a_name_and_not_for_long() -> None:
@@ -103,7 +103,7 @@ def test_verbose_lines_are_one_for_each_event_and_a_heartbeat() -> None:
     first, second, third = stream.getvalue().splitlines()
     assert first.endswith("Joined demo.abc on cpu with 860 k parameters, before the first round.")
     assert "Fragment 1 reached version 5" in second
-    assert "Still training: inner step 101, loss 2.0000 nats per token, 1 k tokens/s, 0 others here" in third
+    assert "Still training: inner step 101, loss 2.000 nats per token, 1000 tokens/s, 0 others here" in third
 
 
 def test_plain_output_tells_loading_pausing_and_goodbye() -> None:
@@ -162,7 +162,7 @@ def test_lines_say_that_the_model_is_compiled_until_the_first_step_is_done() -> 
     assert [line.partition(",")[0] for line in told_by(view, stream)[1:]] == [
         "--compile: the first step is being compiled",
         "Compiling the first step: 0 tokens",
-        "Training: 40 k tokens",
+        "Training: 40.0 k tokens",
     ]
     assert "tokens/s" not in stream.getvalue().splitlines()[2]
     assert heartbeat(verbose, 30.0).startswith("Still compiling the first step: inner step 0,")

@@ -388,7 +388,7 @@ def test_a_home_reads_its_rate_without_powers_of_ten(sync_every, shown):
     traffic = report.lines_for_a_home(plan)[0]
     assert f" {shown} Mbit/s up and {shown} Mbit/s down are enough" in traffic
     assert report.reckoned_for(PlanProfile()).startswith("Reckoned for machines that take 1 s for a step.")
-    assert "1 G tokens in" in report.lines_for_a_home(plan)[-1]
+    assert "1.00 G tokens in" in report.lines_for_a_home(plan)[-1]
     huge = replace(plan.homes[0], needed_upload_bits_per_second=1.4534e8)
     assert " 150 Mbit/s up" in report.lines_for_a_home(replace(plan, homes=(huge,)))[0]
 
@@ -402,7 +402,7 @@ def test_a_run_of_examples_is_planned_in_examples(capsys, is_full):
     else:
         print("\n".join(report.lines_for_a_home(plan, None, manifest.counted_in)))
     told = " ".join(capsys.readouterr().out.split())
-    assert "1 G examples in" in told
+    assert "1.00 G examples in" in told
     assert "examples/s together" in told
     assert "tokens" not in told
 

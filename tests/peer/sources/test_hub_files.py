@@ -77,7 +77,7 @@ def test_a_model_of_more_than_four_times_the_bytes_is_not_fetched(
 ) -> None:
     """The same weights may lie there in other types; a file that is not fetched does not count."""
     monkeypatch.setattr(base_weights, "MAX_INDEX_BYTES", len("{}"))
-    with pytest.raises(UsageFault, match=r"org/model@v1 has 4 kB of weights on the hub; expected at most 4 kB"):
+    with pytest.raises(UsageFault, match=r"org/model@v1 has 4.00 kB of weights on the hub; expected at most 4.00 kB"):
         from_hub(NAME, num_bytes=WEIGHT_BYTES - 1)
     assert downloads == []
     from_hub(NAME, num_bytes=WEIGHT_BYTES)

@@ -9,7 +9,7 @@ import urllib.request
 from collections.abc import Callable
 from typing import Any
 
-from dashboard.page.number_formats import shell_line
+from dashboard.page.environment import shell_line
 from dht.ground.host import PeerId
 from dht.identity.join_link import join_link
 from peer.cli import app

@@ -168,7 +168,7 @@ def test_where_to_listen_follows_the_flags() -> None:
 def test_memory_per_remote_fits_the_run_or_its_owner_is_told_the_number() -> None:
     assert bytes_per_peer(None, 50_000_000) == 200_000_000
     assert bytes_per_peer(100, 50_000_000) == 100_000_000
-    with pytest.raises(UsageFault, match=r"per-peer is 99 .* takes up to 50 MB; expected at least 100; allow more"):
+    with pytest.raises(UsageFault, match=r"per-peer is 99 .* takes up to 50.0 MB; expected at least 100; allow more"):
         bytes_per_peer(99, 50_000_000)
     # What is asked for holds one of the largest frames, whatever its size.
     for frame in (1, 999_999, 50_000_000, 2**31):

@@ -165,7 +165,7 @@ def test_the_checklist_says_what_it_waits_for() -> None:
     late = found.after(Event(2.0, ME, WaitingForPeers("nobody answers", 13.0)))
     assert late == found
     fetching = found.after(Event(2.0, ME, CatchUpProgressed(43, 100, 8.0, 57.0)))
-    assert [line.text for line in fetching.lines if line.name == "state"] == ["43% of 100 B, 57 s left"]
+    assert [line.text for line in fetching.lines if line.name == "state"] == ["43.0% of 100 B, 57 s left"]
     assert fetching.after(JOINED).is_over
     assert not fetching.is_over
 

@@ -440,18 +440,13 @@ def test_a_terminal_of_letters_gets_letters() -> None:
 def test_a_goodbye_says_what_was_given_and_where_it_is_seen() -> None:
     left = with_event(an_evening(), Event(NOW, ME, LeftRun("asked to", 8000, 4_154_000, 135)))
     told = goodbye(left, NOW)
-    assert (
-        told[0]
-        == "Thank you, Ada. 2 h 14 min · 4.15 M tokens · 135 rounds, all confirmed · loss 3.40 -> 1.88 nats per token"
-    )
+    work, loss = "4.15 M tokens · 135 rounds, all confirmed", "validation loss 3.397 -> 1.881 nats per token"
+    assert told[0] == f"Thank you, Ada. 2 h 14 min · {work} · {loss}"
     assert told[1].startswith("Of the 14 people that this machine has met you are rank 2; the page ranks everybody")
     assert told[2].startswith("Your page: http://203.0.113.7/c/12D3KooW")
     assert told[-1].startswith("Come back: peer join")
     narrow = farewell(left, NOW, 60)
-    assert narrow[:2] == [
-        "Thank you, Ada. 2 h 14 min · 4.15 M tokens",
-        "135 rounds, all confirmed · loss 3.40 -> 1.88 nats per token",
-    ]
+    assert narrow[:3] == ["Thank you, Ada. 2 h 14 min · 4.15 M tokens", "135 rounds, all confirmed", loss]
     assert narrow[-2:] == told[2:]
     assert "135 rounds that nobody else shared" in goodbye(replace(left, confirmed_rounds=0), NOW)[0]
     assert "135 rounds, 40 confirmed by others" in goodbye(replace(left, confirmed_rounds=40), NOW)[0]
@@ -459,7 +454,7 @@ def test_a_goodbye_says_what_was_given_and_where_it_is_seen() -> None:
     assert goodbye(back, NOW)[0].startswith("Thank you, Ada. This session: 2 h 14 min · 154 k tokens · 35 rounds")
     assert goodbye(back, NOW)[0].endswith(" nats per token · 4.15 M tokens in all sessions")
     assert goodbye(a_wait(), NOW) == []
-    assert "served 12 newcomers, 7.6 MB" in goodbye(an_evening(is_seed=True), NOW)[0]
+    assert "served 12 newcomers, 7.60 MB" in goodbye(an_evening(is_seed=True), NOW)[0]
 
 
 @pytest.mark.parametrize("is_seed", [False, True])

@@ -1,0 +1,64 @@
+"""The environment of the page's templates: each value is escaped, and the formats of the whole product are filters."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+from urllib.parse import quote
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup, escape
+
+from dht.ground import quantities
+from dht.ground.quantities import age_text
+from dht.identity.join_link import SCHEME
+from dht.identity.speakable import speakable_name
+
+_AGE: Final = re.compile(r'(<span class="age" data-at="([0-9.]+)">)(?=</span>)')
+_FORMATS: Final = (
+    *("bit_rate_text", "bytes_text", "choices_text", "count_text", "date_text", "day_text", "loss_text"),
+    *("plural", "seconds_text", "share_text", "short_peer", "short_time", "state_text", "until_text", "words_text"),
+)
+
+
+def times_text(factor: float) -> str:
+    """Three digits, written out: ``1 380``."""
+    rounded = float(f"{factor:.3g}")
+    return f"{rounded:g}" if rounded < 1000 else f"{rounded:,.0f}".replace(",", "\u202f")
+
+
+def shell_line(command: str) -> Markup:
+    """A command for the page. A flag is never broken at its hyphens, and a link breaks anywhere rather than at one: the
+    parts would be read as something else.
+    """
+    return Markup(" ").join(_shell_word(word) for word in command.split(" "))
+
+
+def _shell_word(word: str) -> Markup:
+    kind = "flag" if word.startswith("-") else "link" if word.lstrip("'").startswith(SCHEME) else ""
+    return Markup('<span class="{}">{}</span>').format(kind, word) if kind else escape(word)
+
+
+def contributor_path(contributor_id: str) -> str:
+    """Of the contributor's own page."""
+    return f"/c/{quote(contributor_id, safe='')}"
+
+
+TEMPLATES: Final = Environment(
+    loader=PackageLoader("dashboard.page"),
+    autoescape=True,
+    undefined=StrictUndefined,
+    trim_blocks=True,
+    # A page that is being served stays the same when its files are replaced.
+    auto_reload=False,
+)
+"""Every value is escaped, in SVG too; a name that nobody gave is an error."""
+TEMPLATES.filters.update({name: getattr(quantities, name) for name in _FORMATS})
+TEMPLATES.filters.update(
+    contributor_path=contributor_path, shell_line=shell_line, speakable_name=speakable_name, times_text=times_text
+)
+
+
+def with_ages(html: str, now: float) -> str:
+    """Fill the ages, as of `now` (unix seconds); from then on the script does."""
+    return _AGE.sub(lambda match: match[1] + age_text(now - float(match[2])), html)
