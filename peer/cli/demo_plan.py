@@ -86,18 +86,15 @@ def plan(
         typer.Option("--peers", metavar="FILE", help="Homes: lines, speeds, a goal; see docs/organiser/planning.md."),
     ] = None,
     full: Annotated[
-        bool, typer.Option("--full", help="Round times, memory by part, settings: what an organiser asks.")
+        bool, typer.Option("--full", help="Round times, rates and memory by part, for organisers.")
     ] = False,
-    table: Annotated[bool, typer.Option("--table", help="Bandwidth needed, against published figures.")] = False,
     timeout: LookTimeout = 20.0,
     as_json: AsJson = False,
 ) -> int:
-    """Say what a run will ask of a home: traffic, memory, disk, time. With --full or --peers also how it follows."""
-    if table and (run, peers) != (None, None):
-        raise UsageFault("--table is given beside a run or --peers; expected it alone: it is about published models.")
-    if run is None and not table:
-        raise UsageFault("Which run? Expected a run file (`peer plan run.toml`), RUN (its id or page), or --table.")
-    if run is not None and not Path(run).exists() and not names_run(run):
+    """Say what a run will ask of a home: traffic, memory, disk, time. With --full or --peers also round times."""
+    if run is None:
+        raise UsageFault("Which run? Expected a run file (`peer plan run.toml`), or RUN (its id or page).")
+    if not Path(run).exists() and not names_run(run):
         near = near_run(run)
         remedy = f"did you mean {near}?" if near else "check the path."
         raise UsageFault(
@@ -107,10 +104,6 @@ def plan(
     from peer.cli.doctor import NO_RUN
     from peer.config.peer_config import load_config
 
-    if run is None:
-        from peer.plan.report import show_table
-
-        return int(show_table(as_json))
     # Before what counts bytes is loaded, and a live run is asked.
     load_config({"run_id": NO_RUN, "data_dir": ".", **context.obj})
     manifest = _planned(run, timeout)

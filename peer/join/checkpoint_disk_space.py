@@ -24,7 +24,7 @@ def needed_bytes(manifest: RunManifest, *, trains: bool = True) -> int:
     """
     section = manifest.averaging
     codec = codec_of(manifest)
-    sizes = sizes_of(manifest)(section.num_fragments)
+    sizes = sizes_of(manifest)
     needed = disk_bytes(sizes, codec, section.mode, num_orthogonalised(manifest) if trains else 0, trains=trains)
     return needed + files_bytes(manifest)
 

@@ -2,15 +2,11 @@
 
 The files, each built on those above it:
 
-    round_seconds.py             bytes and seconds of one round, counted on its frames
-    memory_needs.py              memory and disk of a peer
-    homes.py                     the homes a run is planned for, as a TOML file
-    planning.py                  what a run asks of a home
-    utilisation.py               how fast a line must be: the published model
-    published_bandwidth_table.py the published table, with this project's rounds beside it
-    plan_source.py               from a run file, manifest or run record to what is planned
-    usual_home_needs.py          what it asks of a usual home, in a few figures
-    report.py                    tables and JSON
-
-Source: Streaming DiLoCo (arXiv 2501.18512, appendix) for the model of utilisation and its table.
+    round_seconds.py     bytes and seconds of one round, counted on its frames
+    memory_needs.py      memory and disk of a peer
+    homes.py             the homes a run is planned for, as a TOML file
+    planning.py          what a run asks of a home
+    plan_source.py       from a run file, manifest or run record to what is planned
+    usual_home_needs.py  what a run asks of a usual home, in a few figures
+    report.py            tables and JSON
 """

@@ -55,10 +55,6 @@ class Goal(Section):
         le=10**18,
         description="tokens of all peers together to plan for; one that is not named gives way to the run's own goal",
     )
-    utilisation: float = Field(default=0.95, gt=0, lt=1, description="share of the time that goes into inner steps")
-    upload_mbit_per_second: float = Field(
-        default=20.0, ge=0.01, le=1e6, description="upload of every peer when H, P and tau are looked for"
-    )
 
 
 class PlanProfile(Section):

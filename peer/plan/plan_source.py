@@ -14,7 +14,7 @@ from peer.config.model_shapes import buffer_shapes_of, num_orthogonalised, shape
 from peer.config.peer_config import RUN_RECORD_NAME
 from peer.config.validation_sentences import read_toml
 from peer.plan.homes import PlanProfile
-from peer.plan.planning import RunPlan, SizesOf, plan_run
+from peer.plan.planning import RunPlan, plan_run
 
 UNNAMED = "unnamed"
 """Stands for the name that `peer init NAME` would give."""
@@ -45,11 +45,11 @@ def load_planned_run(path: Path) -> RunManifest:
     return RunManifest.load_toml(path, name=None if "name" in read_toml(path) else UNNAMED)
 
 
-def sizes_of(manifest: RunManifest) -> SizesOf:
-    """How the run's model is cut into any number of fragments; averaged buffers are one more, the last."""
-    shapes, buffers = shapes_of(manifest), buffer_shapes_of(manifest)
-    by = manifest.averaging.fragment_by
-    return lambda num_fragments: with_buffers(build_layout(shapes, num_fragments, by), buffers).sizes
+def sizes_of(manifest: RunManifest) -> tuple[int, ...]:
+    """Return the number of values of each fragment of the run's model; averaged buffers are one more, the last."""
+    section = manifest.averaging
+    layout = build_layout(shapes_of(manifest), section.num_fragments, section.fragment_by)
+    return with_buffers(layout, buffer_shapes_of(manifest)).sizes
 
 
 def plan_of(manifest: RunManifest, profile: PlanProfile) -> RunPlan:

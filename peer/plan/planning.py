@@ -8,7 +8,7 @@ estimate is called one; docs/organiser/planning.md says how each figure comes ab
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from averaging.codec.codec import Codec
@@ -25,18 +25,11 @@ from peer.plan.homes import HomeGroup, PlanProfile
 from peer.plan.memory_needs import NetworkMemory, TrainerMemory, disk_bytes, network_memory, trainer_memory
 from peer.plan.round_seconds import LINE_SHARE, MemberLink, MemberTraffic, busy_seconds, round_seconds, round_traffic
 
-SizesOf = Callable[[int], tuple[int, ...]]
-"""Number of fragments to their numbers of values."""
-
 RECORD_HOLDERS = 5
 """Members that keep a copy of each peer record (`dht.kademlia.dht_node.NUM_REPLICAS`)."""
 RECORD_READS = 2
 """Copies of the records that each look reads (`dht.kademlia.dht_store.NUM_HOLDERS_READ`)."""
 LOOKS_PER_ANNOUNCEMENT = 2
-
-PLANNED_FRAGMENTS = (1, 2, 4, 8, 16)
-MAX_SYNC_EVERY = 100_000
-"""The largest H that a manifest takes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,25 +65,6 @@ class HomePlan:
 
 
 @dataclass(frozen=True, slots=True)
-class Setting:
-    """H, P and tau of a mode that reach the goal's utilisation on the goal's line.
-
-    Attributes:
-        modes: which modes it holds for.
-        sync_every: the smallest H that does; None when even the largest that a manifest takes does not.
-        utilisation: with this H; of a run that would wait for every late round.
-        round_seconds: of the largest fragment.
-    """
-
-    modes: tuple[str, ...]
-    num_fragments: int
-    sync_every: int | None
-    overlap_steps: int
-    utilisation: float | None
-    round_seconds: float
-
-
-@dataclass(frozen=True, slots=True)
 class RunPlan:
     """The whole answer.
 
@@ -118,19 +92,19 @@ class RunPlan:
     disk_bytes: int
     join_bytes: int
     homes: tuple[HomePlan, ...]
-    settings: tuple[Setting, ...]
     warnings: tuple[str, ...]
 
 
-def plan_run(manifest: RunManifest, profile: PlanProfile, sizes_of: SizesOf, num_orthogonalised: int = 0) -> RunPlan:
+def plan_run(
+    manifest: RunManifest, profile: PlanProfile, sizes: tuple[int, ...], num_orthogonalised: int = 0
+) -> RunPlan:
     """What `manifest` asks of the homes in `profile`.
 
     Args:
-        sizes_of: how the run's model is cut; called with other numbers of fragments too, and may raise ValueError.
+        sizes: values of each fragment.
         num_orthogonalised: parameters of which the run's optimizer keeps one velocity in place of two moments.
     """
     section = manifest.averaging
-    sizes = sizes_of(section.num_fragments)
     codec = codec_of(manifest)
     lines, first_members = _members(profile)
     rounds = _rounds(sizes, codecs_of(manifest, len(sizes)), lines, profile.num_seeds)
@@ -208,62 +182,8 @@ def plan_run(manifest: RunManifest, profile: PlanProfile, sizes_of: SizesOf, num
         + sum(file.bytes for file in manifest.files),
         join_bytes=2 * FLOAT_BYTES * sum(sizes) + sum(file.bytes for file in manifest.files),
         homes=tuple(homes),
-        settings=find_settings(manifest, profile, sizes_of),
         warnings=tuple(_warnings(manifest, profile, homes, slowest_round)),
     )
-
-
-def find_settings(manifest: RunManifest, profile: PlanProfile, sizes_of: SizesOf) -> tuple[Setting, ...]:
-    """Per number of fragments and kind of mode, the smallest H (and tau) that reaches the profile's goal.
-
-    Every peer has the goal's upload, the slowest download and the longest round trip of the profile, and the step time
-    of its fastest machine.
-    """
-    section, goal = manifest.averaging, profile.goal
-    step = min(group.step_seconds for group in profile.peers)
-    line = MemberLink(
-        1e6 * goal.upload_mbit_per_second,
-        min(group.line.download_bits_per_second for group in profile.peers),
-        max(group.line.latency_seconds for group in profile.peers),
-    )
-    lines = [line] * min(profile.num_peers, MAX_ROSTER)
-    found: list[Setting] = []
-    for num_fragments in sorted({*PLANNED_FRAGMENTS, section.num_fragments}):
-        try:
-            sizes = sizes_of(num_fragments)
-        except ValueError:
-            continue  # fewer values than fragments
-        rounds = _rounds(sizes, codecs_of(manifest, len(sizes)), lines, profile.num_seeds)
-        longest = max(round_.seconds for round_ in rounds)
-        waited = sum(round_.seconds for round_ in rounds)
-        busy = _busy_seconds(rounds, lines)
-        overlap = max(1, math.ceil(longest / step))
-        kinds: tuple[tuple[tuple[str, ...], int, float, float], ...] = (
-            (("sync",), 0, waited, 0.0),
-            (("streaming",), overlap, 0.0, busy),
-            (("carry", "eager", "own", "delayed"), 0, 0.0, busy),
-        )
-        for modes, tau, stalled, carried in kinds:
-            every = _smallest_sync_every(goal.utilisation, step, stalled, carried, at_least=tau + 1)
-            utilisation = None if every is None else _utilisation(every, step, stalled, carried)
-            found.append(Setting(modes, num_fragments, every, tau, utilisation, longest))
-    return tuple(found)
-
-
-def _utilisation(sync_every: int, step_seconds: float, stalled_seconds: float, carried_seconds: float) -> float:
-    """Of a run that waits `stalled_seconds` per interval, and for what its line does not carry within the interval."""
-    computing = sync_every * step_seconds
-    return computing / max(computing + stalled_seconds, carried_seconds)
-
-
-def _smallest_sync_every(
-    target: float, step_seconds: float, stalled_seconds: float, carried_seconds: float, at_least: int
-) -> int | None:
-    needed = target * max(stalled_seconds / (1 - target), carried_seconds) / step_seconds
-    every = max(at_least, math.ceil(needed))
-    while _utilisation(every, step_seconds, stalled_seconds, carried_seconds) < target:
-        every += 1  # the quotient above was rounded
-    return every if every <= MAX_SYNC_EVERY else None
 
 
 @dataclass(frozen=True, slots=True)

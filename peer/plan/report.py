@@ -1,10 +1,10 @@
-"""`peer plan`: reads, asks `planning.py` and `published_bandwidth_table.py`, prints tables or JSON."""
+"""`peer plan`: prints what a run asks of a home, in five lines, a table or JSON."""
 
 from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -25,8 +25,6 @@ from peer.plan.homes import PlanProfile, load_profile, with_bits
 from peer.plan.memory_needs import NetworkMemory, TrainerMemory
 from peer.plan.plan_source import plan_of
 from peer.plan.planning import RunPlan
-from peer.plan.published_bandwidth_table import TableRow, agreement, bandwidth_table, is_as_printed
-from peer.plan.utilisation import TARGETS
 
 HOURS_PER_DAY = 24
 
@@ -34,7 +32,7 @@ HOURS_PER_DAY = 24
 def run_plan(
     manifest: RunManifest, profile_path: Path | None, bits: Mapping[str, str | None], *, as_json: bool, is_full: bool
 ) -> int:
-    """Print what a run asks of its homes: five lines, or with `is_full` all tables. Returns the exit code.
+    """Print what a run asks of its homes: five lines, or with `is_full` the tables. Returns the exit code.
 
     Args:
         bits: `base_bits` and `optimizer_bits` of all homes; None: as the profile says.
@@ -56,20 +54,10 @@ def run_plan(
     else:
         is_kept = not manifest.data.has_byte_tokens and manifest.data.source != TOKENS
         default: float = PeerConfig.model_fields["data_limit_gib"].default
-        lines = [*lines_for_a_home(plan, default if is_kept else None, manifest.counted_in), reckoned_for(profile)]
+        lines = [*lines_for_a_home(plan, default if is_kept else None, manifest.counted_in), counted_for(profile)]
         print(fitting("\n".join(lines), sys.stdout))
     if manifest.training.schedule.batch_warmup_tokens and not as_json:
         print(f"Batch       {manifest.training.batch_in_words}")
-    return 0
-
-
-def show_table(as_json: bool) -> int:
-    """Print the table of published bandwidths. Returns the exit code."""
-    rows = bandwidth_table()
-    if as_json:
-        print(json.dumps(table_facts(rows)))
-    else:
-        _print_table(console_of_output(highlight=False), rows)
     return 0
 
 
@@ -100,12 +88,12 @@ def lines_for_a_home(plan: RunPlan, data_limit_gib: float | None = None, counted
     ]
 
 
-def reckoned_for(profile: PlanProfile) -> str:
-    """Which machines these lines are about, and why `peer doctor` names other rates: a sentence or two."""
+def counted_for(profile: PlanProfile) -> str:
+    """Say which machines these lines are about."""
     step = seconds_text(min(group.step_seconds for group in profile.peers))
     return (
-        f"Reckoned for machines that take {step} for a step. Where the fastest takes half of that, all need about "
-        "twice the line:\n`peer doctor RUN` measures yours among the members. --full says more."
+        f"Counted for machines that take {step} for a step; if the fastest takes half of that, all need twice the "
+        "bandwidth."
     )
 
 
@@ -137,16 +125,6 @@ def plan_facts(manifest: RunManifest, profile: PlanProfile, plan: RunPlan) -> di
     }
 
 
-def table_facts(rows: Sequence[TableRow]) -> dict[str, Any]:
-    """The table as plain values."""
-    return {
-        "schema": 1,
-        "targets": TARGETS,
-        "agreement": asdict(agreement(rows)),
-        "rows": [{**asdict(row), "method": row.method.strip()} for row in rows],
-    }
-
-
 def _print_plan(console: PlainConsole, manifest: RunManifest, profile: PlanProfile, plan: RunPlan) -> None:
     section = manifest.averaging
     console.print(
@@ -167,7 +145,6 @@ def _print_plan(console: PlainConsole, manifest: RunManifest, profile: PlanProfi
         f"{count_text(float(plan.goal_tokens))} {manifest.counted_in} in "
         f"{seconds_text(plan.goal_seconds)}\n",
     )
-    _print_settings(console, profile, plan)
     for sentence in plan.warnings:
         console.print(Text.assemble(("Note: ", "yellow"), f"{sentence}."))
 
@@ -218,51 +195,6 @@ def _print_memory(console: PlainConsole, plan: RunPlan) -> None:
         f"trainer: {_parts(plan.homes[0].trainer_memory)}; activations not counted", style="dim", highlight=False
     )
     console.print(f"network: {_parts(plan.homes[0].network_memory)}\n", style="dim")
-
-
-def _print_settings(console: PlainConsole, profile: PlanProfile, plan: RunPlan) -> None:
-    goal = profile.goal
-    console.print(
-        f"Smallest H that computes {_percent(goal.utilisation)} of the time (or would, waiting for late rounds) when "
-        f"everybody uploads {goal.upload_mbit_per_second:g} Mbit/s:",
-    )
-    table = _table(("modes", "P", "H", "tau", "computing", "round"), num_texts=1)
-    for setting in plan.settings:
-        table.add_row(
-            ", ".join(setting.modes),
-            str(setting.num_fragments),
-            "none" if setting.sync_every is None else str(setting.sync_every),
-            str(setting.overlap_steps) if setting.overlap_steps else "-",
-            "-" if setting.utilisation is None else _percent(setting.utilisation),
-            seconds_text(setting.round_seconds),
-        )
-    console.print(table)
-
-
-def _print_table(console: PlainConsole, rows: Sequence[TableRow]) -> None:
-    table = _table(("model", "Gbit/s needed to compute", *(f"{target:.0%}" for target in TARGETS)), num_texts=2)
-    for row in rows:
-        cells = [
-            _table_cell(bits, None if row.published is None else row.published[column])
-            for column, bits in enumerate(row.bits_per_second)
-        ]
-        table.add_row(row.model, row.method, *cells)
-        if row.times_less is not None:
-            times = ["-" if factor is None else f"{factor:.0f} x" for factor in row.times_less]
-            table.add_row("", "  less than data-parallel", *times)
-    console.print(table)
-    found = agreement(rows)
-    console.print(
-        f"{found.exact} of {found.cells} cells are those of arXiv 2501.18512, table 4, and {found.near} are within one "
-        "point of its grid. In brackets: the paper's, where it differs.",
-    )
-
-
-def _table_cell(bits_per_second: float | None, published: float | None) -> str:
-    shown = "-" if bits_per_second is None else f"{bits_per_second / 1e9:.1f}"
-    if published is None or (bits_per_second is not None and is_as_printed(bits_per_second, published)):
-        return shown
-    return f"{shown} ({published / 1e9:.1f})"
 
 
 def _table(titles: Iterable[str], num_texts: int) -> Table:

@@ -1,40 +1,60 @@
-"""What a run asks of a usual home, in four figures. Pure."""
+"""What a run asks of a usual home. Pure."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 from peer.config.manifest import RunManifest
-from peer.plan.homes import PlanProfile
+from peer.config.peer_config import BaseBits, OptimizerBits
+from peer.plan.homes import HomeGroup, PlanProfile
 from peer.plan.plan_source import plan_of
 
 
 @dataclass(frozen=True, slots=True)
 class HomeNeeds:
-    """Of one machine, as `peer plan` says it for its usual homes (four alike, a second for each step).
+    """The needs of one machine among four alike, with a second for each step.
 
     Attributes:
         disk_bytes: checkpoints and the run's files; installed software comes on top.
-        memory_bytes: of both processes; what a step needs for its batch comes on top.
-        bits_per_second: the busier direction of the line.
+        device_bytes: parameters, gradients, the optimizer's state, one reference copy, pretrained weights under an
+            adapter; what a step needs for its batch comes on top.
+        host_bytes: the network process, libraries, and copies while a checkpoint is written.
+        upload_bits_per_second, download_bits_per_second: on the line, for all rounds to keep pace.
     """
 
     disk_bytes: int
-    memory_bytes: int
-    bits_per_second: float
+    device_bytes: int
+    host_bytes: int
+    upload_bits_per_second: float
+    download_bits_per_second: float
+
+    @property
+    def memory_bytes(self) -> int:
+        """Of both processes."""
+        return self.device_bytes + self.host_bytes
+
+    @property
+    def bits_per_second(self) -> float:
+        """Of the busier direction of the line."""
+        return max(self.upload_bits_per_second, self.download_bits_per_second)
 
 
-def home_needs(manifest: RunManifest) -> HomeNeeds:
-    """What `manifest` asks of a usual home.
+def home_needs(manifest: RunManifest, base_bits: BaseBits = "full", optimizer_bits: OptimizerBits = "32") -> HomeNeeds:
+    """Count what `manifest` asks of a usual home.
 
     Raises:
         ValueError: the run's model cannot be cut as its manifest says.
         LocalFault: something that its shapes follow from is not here.
     """
-    plan = plan_of(manifest, PlanProfile())
+    group = HomeGroup(base_bits=base_bits, optimizer_bits=optimizer_bits)
+    plan = plan_of(manifest, PlanProfile(peers=(group,)))
     (home,) = plan.homes
+    trainer = home.trainer_memory
+    device_bytes = trainer.total_bytes - trainer.checkpoint_bytes - trainer.libraries_bytes
     return HomeNeeds(
         disk_bytes=plan.disk_bytes,
-        memory_bytes=home.trainer_memory.total_bytes + home.network_memory.total_bytes,
-        bits_per_second=max(home.needed_upload_bits_per_second, home.needed_download_bits_per_second),
+        device_bytes=device_bytes,
+        host_bytes=trainer.checkpoint_bytes + trainer.libraries_bytes + home.network_memory.total_bytes,
+        upload_bits_per_second=home.needed_upload_bits_per_second,
+        download_bits_per_second=home.needed_download_bits_per_second,
     )

@@ -47,7 +47,7 @@ def text(state: DashboardState) -> str:
 
 
 def test_what_is_asked_of_a_home_is_said_in_words() -> None:
-    said = " ".join(text(live(needs=HomeNeeds(75_463_128, 445_679_730, 270_574.0))).split())
+    said = " ".join(text(live(needs=HomeNeeds(75_463_128, 445_679_730, 0, 270_574.0, 0.0))).split())
     assert (
         "about 446 MB of memory, 75.5 MB of disk beside the program (up to 6 GB), and 271 kbit/s of your line" in said
     )
@@ -132,7 +132,11 @@ def test_flags_are_not_broken_at_their_hyphens_and_texts_of_strangers_are_text()
 
 def test_a_run_on_given_weights_says_that_each_volunteer_needs_them() -> None:
     init = InitSection(source="folder", digest=64 * "0", num_bytes=16_000_000_000)
-    words = " ".join(text(live(weights=init, flags_to_bring=" --base DIR", needs=HomeNeeds(180_000, 4e8, 1e5))).split())
+    words = " ".join(
+        text(
+            live(weights=init, flags_to_bring=" --base DIR", needs=HomeNeeds(180_000, 400_000_000, 0, 1e5, 0.0))
+        ).split()
+    )
     assert "180 kB of disk beside the program (up to 6 GB) and the weights that it begins with (16.0 GB)" in words
     assert f"peer join {LINK} --base DIR" in words
     assert f"peer doctor {LINK} --base DIR" in words

@@ -174,7 +174,7 @@ def test_a_run_that_is_none(name: str, capsys: pytest.CaptureFixture[str]) -> No
         (["join"], "Which run? Expected RUN: its id, its page (https://...) or its murmuration:// link"),
         (["join", UNKNOWN_RUN], f"No address of a member of {UNKNOWN_RUN} is known"),
         (["status"], "Which run?"),
-        (["plan"], "Which run? Expected a run file (`peer plan run.toml`), RUN"),
+        (["plan"], "Which run? Expected a run file (`peer plan run.toml`), or RUN"),
         (["invite"], "Nobody is named; expected either --key"),
         (["invite", "--key", "x", "--one-time"], "Both --key and --one-time are given"),
         (["revoke"], "Nothing to take back is named; expected"),
@@ -327,7 +327,7 @@ def test_a_run_file_to_begin_with_makes_a_run(tmp_path: Path, capsys: pytest.Cap
     assert "Run id      mine." in capsys.readouterr().out
     assert app.run(["plan", "run.toml"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert [line.split()[0] for line in lines[:5]] == ["Traffic", "Memory", "Disk", "Time", "Reckoned"]
+    assert [line.split()[0] for line in lines[:5]] == ["Traffic", "Memory", "Disk", "Time", "Counted"]
     assert app.run(["plan", "run.toml", "--full"]) == 0
     assert "activations not counted" in capsys.readouterr().out
 

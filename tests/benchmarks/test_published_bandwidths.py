@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from averaging.codec.blocks import encoded_num_bytes
-from peer.plan import utilisation as model_module
-from peer.plan.published_bandwidth_table import FigureAgreement, agreement, bandwidth_table, own_interval_bits
-from peer.plan.utilisation import (
+from benchmarks.planning import utilisation as model_module
+from benchmarks.planning.published_bandwidths import FigureAgreement, agreement, bandwidth_table, own_interval_bits
+from benchmarks.planning.utilisation import (
     GRID_BITS_PER_SECOND,
     PUBLISHED_METHODS,
     PUBLISHED_MODELS,

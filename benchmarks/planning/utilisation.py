@@ -12,7 +12,7 @@ simulation as far as the paper tells it:
 
 The paper does not say how many bits a parameter takes; `FITTED_BITS_PER_PARAMETER` is the one number fitted to its
 table. With it the model gives 69 of the 75 cells exactly and all within one point
-(`tests/peer/plan/test_utilisation.py`).
+(`tests/benchmarks/test_published_bandwidths.py`).
 """
 
 from __future__ import annotations

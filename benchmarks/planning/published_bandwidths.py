@@ -1,4 +1,7 @@
-"""The published table of bandwidth needed, as the model gives it, with this project's rounds beside it. Pure."""
+"""Prints the published table of bandwidth needed, as the model gives it, with this project's rounds beside it.
+
+Run it with `python -m benchmarks.planning.published_bandwidths`.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from averaging.codec.codec import make_codec
-from peer.config.manifest import AveragingSection
-from peer.plan.round_seconds import MemberLink, round_traffic
-from peer.plan.utilisation import (
+from benchmarks.planning.utilisation import (
     DATA_PARALLEL,
     GRID_BITS_PER_SECOND,
     PUBLISHED_GBITS_PER_SECOND,
@@ -19,11 +20,14 @@ from peer.plan.utilisation import (
     PUBLISHED_METHODS,
     PUBLISHED_MODELS,
     PUBLISHED_SYNC_EVERY,
+    TARGETS,
     LayeredModel,
     kept_pace,
     listed_bandwidths,
     needed_bandwidths,
 )
+from peer.config.manifest import AveragingSection
+from peer.plan.round_seconds import MemberLink, round_traffic
 
 OWN_CODEC = "int4"
 
@@ -106,3 +110,29 @@ def is_as_printed(bits_per_second: float, published: float) -> bool:
 
 def _grid_point(bits_per_second: float) -> int:
     return min(range(len(GRID_BITS_PER_SECOND)), key=lambda point: abs(GRID_BITS_PER_SECOND[point] - bits_per_second))
+
+
+def _cell(bits_per_second: float | None, published: float | None) -> str:
+    shown = "-" if bits_per_second is None else f"{bits_per_second / 1e9:.1f}"
+    if published is None or (bits_per_second is not None and is_as_printed(bits_per_second, published)):
+        return shown
+    return f"{shown} ({published / 1e9:.1f})"
+
+
+def main() -> None:
+    rows = bandwidth_table()
+    print(f"{'model':<6}{'Gbit/s needed to compute':<30}" + "".join(f"{target:>15.0%}" for target in TARGETS))
+    for row in rows:
+        published = row.published or (None,) * len(TARGETS)
+        cells = (_cell(bits, listed) for bits, listed in zip(row.bits_per_second, published, strict=True))
+        print(f"{row.model:<6}{row.method:<30}" + "".join(f"{cell:>15}" for cell in cells))
+        if row.times_less is not None:
+            times = ("-" if factor is None else f"{factor:.0f} x" for factor in row.times_less)
+            print(f"{'':<6}{'  less than data-parallel':<30}" + "".join(f"{factor:>15}" for factor in times))
+    shares = agreement(rows)
+    print(f"{shares.exact} of {shares.cells} cells are those of arXiv 2501.18512, table 4.")
+    print(f"{shares.near} are within one point of its grid. In brackets: the paper's, where it differs.")
+
+
+if __name__ == "__main__":
+    main()
