@@ -46,7 +46,7 @@ def doctor(
     timeout: LookTimeout = 20.0,
     as_json: AsJson = False,
 ) -> int:
-    """Say whether joining makes sense: reachability, rates, clock, memory, disk, versions, and the share of rounds.
+    """Say whether joining makes sense: reachability, rates, clock, memory, disk and versions.
 
     Give it the flags that `peer join` would get, while that peer is not running. Without a run it looks at this machine
     alone. It ends with 0 when joining makes sense. Other codes say what stands in the way: 1 this machine, 2 a flag, 3

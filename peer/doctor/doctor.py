@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, replace
 from typing import Any, Final
 
-from dht.ground.errors import DeviceFault, Incompatible, LocalFault, NobodyReachable, PeerFault, PeerUnreachable
+from dht.ground.errors import Incompatible, LocalFault, NobodyReachable, PeerFault, PeerUnreachable
 from dht.ground.host import PeerId
 from dht.identity.multiaddr import parse_peer_multiaddr
 from dht.identity.speakable import speakable_name
@@ -18,10 +18,9 @@ from peer.config.manifest import RunManifest
 from peer.config.peer_config import PeerConfig
 from peer.config.training_section import check_optimizer_bits
 from peer.console.progress import tell_progress
-from peer.doctor.doctor_facts import DoctorFacts, LineFacts, NeedFacts, ReportedRun
+from peer.doctor.doctor_facts import DoctorFacts, LineFacts, ReportedRun
 from peer.doctor.findings import diagnose, early, exit_code_of, told_apart
-from peer.doctor.machine_facts import Bits, look_at_machine, measure_step_seconds
-from peer.doctor.prediction import own_home, predict
+from peer.doctor.machine_facts import look_at_machine
 from peer.doctor.report import HERE, Report
 from peer.memory.base_bits import check_base_bits
 from peer.network.membership.address_check import lacks_network
@@ -33,8 +32,8 @@ from peer.observe.known_addresses import known_end
 from peer.observe.observer import RunObserver, observe
 from peer.observe.observer_entry import observer_entry
 from peer.observe.run_and_address import Target
+from peer.plan.usual_home_needs import HomeNeeds, home_needs
 from peer.trainer.data.prepared_folder import data_facts
-from peer.trainer.devices.device_choice import select_device
 from peer.trainer.hf.base_weights import base_facts
 from peer.trainer.hf.run_model import check_architecture, check_joinable
 from peer.version import full_version, is_older, version_order
@@ -111,19 +110,13 @@ def _with_run(facts: DoctorFacts, config: PeerConfig, target: Target, timeout_se
         else:
             told, remedy = told_apart(str(fault).removeprefix(f"run {target.run_id}: "))
         return replace(facts, run_fault=told, run_remedy=remedy, run_fault_code=fault.exit_code)
-    step_seconds = None
-    prediction = None
+    needs = None
     model_fault = _model_fault(observer)
     bits_fault = _bits_fault(observer.manifest, config)
     if observer.manifest.model.kind != "custom" and not (facts.machine.device_fault or model_fault):
-        where = "the device that joining takes" if config.device == "auto" else config.device
-        tell_progress(f"measuring an inner step on {where}")
-        bits = Bits() if facts.machine.bits_fault or bits_fault else Bits(config.base_bits, config.optimizer_bits)
-        step_seconds = _step_seconds(observer, config.device, bits)
-        prediction = predict(
-            observer.manifest, standing.electors, own_home(step_seconds, line, bits.base, bits.optimizer)
-        )
-    run = _run_facts(observer, records, standing, config, None if prediction is None else prediction.needs)
+        bits = () if facts.machine.bits_fault or bits_fault else (config.base_bits, config.optimizer_bits)
+        needs = home_needs(observer.manifest, *bits)
+    run = _run_facts(observer, records, standing, config, needs)
     run = replace(run, model_fault=model_fault, bits_fault=bits_fault)
     if observer.manifest.model.kind != "custom":
         try:
@@ -133,10 +126,7 @@ def _with_run(facts: DoctorFacts, config: PeerConfig, target: Target, timeout_se
             code = 0 if config.data is None else fault.exit_code
             run = replace(run, data_fault=str(fault), data_fault_code=code)
         run = _with_weights(run, observer.manifest, config)
-    facts = replace(facts, run=run, line=line, step_seconds=step_seconds)
-    if prediction is None or step_seconds is None:
-        return facts
-    return replace(facts, share_of_rounds=prediction.share_of_rounds, pace=prediction.pace)
+    return replace(facts, run=run, line=line)
 
 
 async def _asked(
@@ -188,20 +178,12 @@ def _bits_fault(manifest: RunManifest, config: PeerConfig) -> str:
     return ""
 
 
-def _step_seconds(observer: RunObserver, device_name: str, bits: Bits) -> float | None:
-    try:
-        return measure_step_seconds(observer.manifest, select_device(device_name), bits)
-    except (RuntimeError, MemoryError, DeviceFault):
-        # No memory for it: that is a finding of its own.
-        return None
-
-
 def _run_facts(
     observer: RunObserver,
     records: Sequence[PeerRecord],
     standing: RunStanding,
     config: PeerConfig,
-    needs: NeedFacts | None,
+    needs: HomeNeeds | None,
 ) -> ReportedRun:
     manifest = observer.manifest
     version = min(standing.versions, default=0)

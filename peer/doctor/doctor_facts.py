@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from peer.network.reachability.probe_client import DialBack
+from peer.plan.usual_home_needs import HomeNeeds
 
 NOT_DIALLED = DialBack()
 
@@ -48,44 +49,6 @@ class MachineFacts:
 
 
 @dataclass(frozen=True, slots=True)
-class NeedFacts:
-    """What the run asks of this machine, as `peer plan` counts it.
-
-    Attributes:
-        device_bytes: parameters, gradients, the optimizer's state, one reference copy, a base; no activations.
-        memory_bytes: the network process, libraries, and copies while a checkpoint is written.
-        upload_bits_per_second, download_bits_per_second: on the line, for all rounds to keep pace.
-        round_seconds: of the largest fragment among the run's members and this machine.
-        round_deadline_seconds: when a round ends even if members are missing.
-    """
-
-    device_bytes: int
-    memory_bytes: int
-    disk_bytes: int
-    join_bytes: int
-    upload_bits_per_second: float
-    download_bits_per_second: float
-    round_seconds: float
-    round_deadline_seconds: float
-
-
-@dataclass(frozen=True, slots=True)
-class PaceFacts:
-    """How fast the run goes with this machine in it.
-
-    Attributes:
-        interval_seconds: from one round of a fragment to its next.
-        own_steps, fastest_steps: inner steps meanwhile, of this machine and of the fastest.
-        fastest_step_seconds: an inner step of the run's fastest trainer; None: nobody else trains.
-    """
-
-    interval_seconds: float
-    own_steps: int
-    fastest_steps: int
-    fastest_step_seconds: float | None
-
-
-@dataclass(frozen=True, slots=True)
 class ReportedRun:
     """The run, as its members tell it.
 
@@ -114,7 +77,7 @@ class ReportedRun:
     newer_software: str
     minimum_software: str
     has_ended: bool
-    needs: NeedFacts | None
+    needs: HomeNeeds | None
     own_code_hint: str = ""
     model_fault: str = ""
     data: str = ""
@@ -158,17 +121,11 @@ class DoctorFacts:
 
     Attributes:
         run_remedy: what to do about the `run_fault`; empty: nothing is known to help.
-        step_seconds: of one inner step of the run's model on the device; None: not measured.
-        share_of_rounds: that this peer would make; None: not known.
-        pace: with this machine; None: not known.
     """
 
     machine: MachineFacts
     run: ReportedRun | None = None
     line: LineFacts = NOT_MEASURED
-    step_seconds: float | None = None
-    share_of_rounds: float | None = None
-    pace: PaceFacts | None = None
     run_fault: str = ""
     run_remedy: str = ""
     run_fault_code: int = 0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final, Literal
 
 from dht.ground.clocks import CLOCK_SKEW_SECONDS
@@ -12,8 +12,8 @@ from dht.ground.quantities import bit_rate_text, bytes_text, plural, seconds_tex
 from dht.identity.multiaddr import Multiaddr, parse_multiaddr
 from dht.identity.speakable import speakable_name
 from dht.p2pd.congestion_control import BBR
-from peer.doctor.doctor_facts import DoctorFacts, LineFacts, MachineFacts, NeedFacts, PaceFacts, ReportedRun
-from peer.plan.homes import HomeGroup
+from peer.doctor.doctor_facts import DoctorFacts, LineFacts, MachineFacts, ReportedRun
+from peer.plan.usual_home_needs import HomeNeeds
 from peer.version import full_version, is_older
 
 CLOCK_NOTED_SECONDS: Final = 5.0
@@ -24,21 +24,13 @@ MAX_NAMED: Final = 3
 """Of the other peers of this machine."""
 TIGHT_SHARE: Final = 0.85
 """Of free memory or disk: above it the next program that starts is too much."""
-SMALLEST_SHARE: Final = 0.05
-"""Of the rounds: below it a peer's work is nearly always too old to count for much."""
-GOOD_SHARE: Final = 0.5
-SLOW_STEP_SECONDS: Final = 10.0
-"""A round of ten such steps takes minutes."""
-FAR_BEHIND: Final = 4.0
-"""Times the fastest member's step: such a machine makes less than a quarter of the steps."""
-FASTER: Final = "close other programs and ask again; if it stays as slow, try `peer join --threads 1` or a smaller run"
 LEAST_RATE: Final = 1000.0
 """Bit/s: what is smaller is not worth a figure, since announcing itself takes a peer more."""
 DISK_KEPT_BYTES: Final = 1_000_000_000
 """Left for everything else on a disk."""
 
 _COMPARED: Final = ("software", "device", "peers", "memory", "disk")
-"""Subjects that are compared with what the run needs, or say more once a step was measured."""
+"""Subjects that are compared with what the run needs."""
 
 Level = Literal["ok", "note", "stop"]
 """Well; joining works but worse than it could; joining makes no sense before this is put right."""
@@ -91,9 +83,9 @@ def _findings(facts: DoctorFacts) -> Iterator[Finding]:
         slower = "encoding takes about four times the processor time"
         remedy = "install a C compiler, such as gcc, and then this software again"
         yield Finding("kernels", "note", f"{machine.kernels_fault}: {slower}", remedy)
-    yield _device(machine, needs, facts.step_seconds, facts.pace)
+    yield _device(machine, needs)
     if machine.other_peers:
-        yield _other_peers(machine.other_peers, was_measured=facts.step_seconds is not None)
+        yield _other_peers(machine.other_peers)
     if bits_fault := machine.bits_fault or (run.bits_fault if run else ""):
         yield Finding("bits", "stop", *told_apart(bits_fault), UsageFault.exit_code)
     if machine.key_fault:
@@ -130,13 +122,11 @@ def _findings(facts: DoctorFacts) -> Iterator[Finding]:
         yield Finding(
             "line", "note", f"not measured: {why}", "ask again in a minute, or name another member with --peers"
         )
-        yield from _rounds(facts, needs)
         return
     yield _clock(line)
     yield _reachable(line)
     yield _rate("upload", line, line.upload_bits_per_second, line.upload_limit_bits_per_second, needs)
     yield _rate("download", line, line.download_bits_per_second, line.download_limit_bits_per_second, needs)
-    yield from _rounds(facts, needs)
 
 
 def _software(machine: MachineFacts, run: ReportedRun | None) -> Finding:
@@ -154,54 +144,40 @@ def _software(machine: MachineFacts, run: ReportedRun | None) -> Finding:
     return Finding("software", "ok", shown)
 
 
-def _device(
-    machine: MachineFacts, needs: NeedFacts | None, step_seconds: float | None, pace: PaceFacts | None
-) -> Finding:
+def _device(machine: MachineFacts, needs: HomeNeeds | None) -> Finding:
     if machine.device_fault:
         return Finding(
             "device", "stop", machine.device_fault, "choose another one with --device", DeviceFault.exit_code
         )
     shown = machine.device
-    if step_seconds is not None:
-        shown += f": an inner step takes {seconds_text(step_seconds)}"
-        if machine.bits_fault:
-            shown += " with all bits"
-    fastest = None if pace is None else pace.fastest_step_seconds
-    is_behind = step_seconds is not None and fastest is not None and step_seconds > FAR_BEHIND * fastest
-    if is_behind and fastest is not None:
-        shown += f", the fastest member's {seconds_text(fastest)}"
-    is_slow = is_behind or (step_seconds is not None and step_seconds > SLOW_STEP_SECONDS)
-    well = Finding("device", "note", shown, FASTER) if is_slow else Finding("device", "ok", shown)
     free = machine.device_free_bytes
     if needs is None or free is None:
-        return well
+        return Finding("device", "ok", shown)
     shown += f"; the run needs {bytes_text(needs.device_bytes)} of {bytes_text(free)} free, activations not counted"
     if needs.device_bytes > free:
         remedy = "end what else uses the device, or take one with more memory"
         return Finding("device", "stop", shown, remedy, DeviceFault.exit_code)
     if needs.device_bytes > TIGHT_SHARE * free:
         return Finding("device", "note", shown, "end what else uses the device: activations may not fit")
-    return replace(well, what=shown)
+    return Finding("device", "ok", shown)
 
 
-def _other_peers(others: Sequence[str], *, was_measured: bool) -> Finding:
+def _other_peers(others: Sequence[str]) -> Finding:
     named = ", ".join(others[:MAX_NAMED]) + (f" and {len(others) - MAX_NAMED} more" if len(others) > MAX_NAMED else "")
     verb = "runs" if len(others) == 1 else "run"
     shown = f"{plural(len(others), 'other')} of this machine {verb} now: {named}"
-    if not was_measured:
-        return Finding("peers", "note", f"{shown}; they share processor, memory and line with this one")
-    # Not `peer stop`, which knows the data folders of this user alone; SIGTERM is what it sends, too.
-    remedy = "`kill NUMBER` lets one of yours leave; ask again then, if this peer is to train without them"
-    return Finding("peers", "note", f"{shown}; the inner step was measured beside them, and is faster alone", remedy)
+    # Not `peer stop`, which knows the data folders of this user alone; it also sends SIGTERM.
+    remedy = "`kill NUMBER` lets one of yours leave"
+    return Finding("peers", "note", f"{shown}; they share processor, memory and connection with this one", remedy)
 
 
-def _memory(machine: MachineFacts, needs: NeedFacts | None) -> Finding:
+def _memory(machine: MachineFacts, needs: HomeNeeds | None) -> Finding:
     free = machine.memory_free_bytes
     if free is None:
         return Finding("memory", "ok", "of this machine: unknown")
     if needs is None:
         return Finding("memory", "ok", f"{bytes_text(free)} free")
-    needed = needs.memory_bytes + (needs.device_bytes if machine.device_free_bytes is None else 0)
+    needed = needs.memory_bytes if machine.device_free_bytes is None else needs.host_bytes
     shown = f"the run needs {bytes_text(needed)} of {bytes_text(free)} free"
     if needed > free:
         return Finding("memory", "stop", shown, "end other programs, or join from a machine with more memory")
@@ -210,7 +186,7 @@ def _memory(machine: MachineFacts, needs: NeedFacts | None) -> Finding:
     return Finding("memory", "ok", shown)
 
 
-def _disk(machine: MachineFacts, needs: NeedFacts | None) -> Finding:
+def _disk(machine: MachineFacts, needs: HomeNeeds | None) -> Finding:
     free = machine.disk_free_bytes
     if machine.folder_fault:
         return Finding("disk", "stop", machine.folder_fault, "give another --data-dir")
@@ -307,7 +283,7 @@ def _rate(
     line: LineFacts,
     measured: float | None,
     limit: float | None,
-    needs: NeedFacts | None,
+    needs: HomeNeeds | None,
 ) -> Finding:
     if measured is None:
         why = "; ".join(line.faults) or "no member answered"
@@ -327,52 +303,9 @@ def _rate(
 
 
 def _wanted(needed: float) -> str:
-    """What rounds take of the line (bit/s)."""
-    if not needed:
-        return "rounds want none of it while this peer would train alone"
+    """Say how much of the connection rounds take (bit/s)."""
     return (
         f"rounds want {bit_rate_text(needed)}"
         if needed >= LEAST_RATE
         else f"rounds want less than {bit_rate_text(LEAST_RATE)}"
     )
-
-
-def _rounds(facts: DoctorFacts, needs: NeedFacts | None) -> Iterator[Finding]:
-    share = facts.share_of_rounds
-    if share is None:
-        return
-    shown = f"about {100 * share:.0f} % of them in time, when nobody fails and members download fast enough"
-    if (pace := facts.pace) is not None:
-        usual = seconds_text(pace.fastest_steps * HomeGroup().step_seconds)
-        shown += (
-            f"; one every {seconds_text(pace.interval_seconds)}, in which {_steps_of(pace)}. The rates above are for "
-            f"this pace: `peer plan` reckons with one every {usual}"
-        )
-    if needs is not None and needs.round_seconds > needs.round_deadline_seconds:
-        shown += (
-            f"; a round with this line takes {seconds_text(needs.round_seconds)}, and the run gives up after "
-            f"{seconds_text(needs.round_deadline_seconds)}"
-        )
-    if not share >= SMALLEST_SHARE:  # no number is no share either
-        yield Finding("rounds", "stop", shown, "join a run with a smaller model, or from a faster line or machine")
-    elif share < GOOD_SHARE:
-        yield Finding("rounds", "note", shown, "late work counts less; a faster line or machine would help most")
-    else:
-        yield Finding("rounds", "ok", shown)
-
-
-def _steps_of(pace: PaceFacts) -> str:
-    """Inner steps between two rounds, of this machine and of the fastest."""
-    if pace.own_steps >= pace.fastest_steps:
-        return f"this machine makes {plural(pace.own_steps, 'step')}, as many as any other"
-    return f"the fastest member makes {plural(pace.fastest_steps, 'step')} and this machine {pace.own_steps}"
-
-
-def pace_in_words(pace: PaceFacts) -> str:
-    """What it means that this machine makes fewer steps than the fastest, as a sentence; empty: it makes as many."""
-    if pace.own_steps >= pace.fastest_steps:
-        return ""
-    told = f"Between two rounds it makes {plural(pace.own_steps, 'step')} and the fastest member {pace.fastest_steps}."
-    if FAR_BEHIND * pace.own_steps >= pace.fastest_steps:
-        return f"{told} That is fine: each peer's work counts by its tokens."
-    return f"{told} So its work counts for little beside that; the remedy at `device` may help."

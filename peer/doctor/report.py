@@ -10,7 +10,7 @@ from rich.text import Text
 from peer.console.plain_console import PlainConsole, console_of_output
 from peer.console.word_wrap import wrapped
 from peer.doctor.doctor_facts import DoctorFacts, ReportedRun
-from peer.doctor.findings import Finding, Level, pace_in_words
+from peer.doctor.findings import Finding, Level
 
 MARKS: Final[dict[Level, str]] = {"ok": "ok", "note": "!", "stop": "stop"}
 STYLES: Final[dict[Level, str]] = {"ok": "green", "note": "yellow", "stop": "bold red"}
@@ -76,10 +76,7 @@ def _verdict(findings: Sequence[Finding], facts: DoctorFacts, code: int) -> str:
     if facts.run.own_code_hint:
         return f"`peer join` cannot join this run; the code of its owner can: {facts.run.own_code_hint}"
     to_give = _to_give(facts.run)
-    share = facts.share_of_rounds
-    rounds = "" if share is None else f": this machine would be in time for about {100 * share:.0f} % of the rounds"
-    verdict = f"Joining makes sense{to_give and f' with {to_give}'}{rounds}."
-    return verdict if facts.pace is None else f"{verdict} {pace_in_words(facts.pace)}".rstrip()
+    return f"Joining makes sense{to_give and f' with {to_give}'}."
 
 
 def _to_give(run: ReportedRun) -> str:

@@ -206,7 +206,6 @@ def _network_targets(desk: _Desk) -> list[Target]:
     out = str(desk.folder / "model")
     owned = _owned_folder(desk)
     fast = [
-        mock.patch("peer.doctor.doctor._step_seconds", return_value=1.0),
         mock.patch("peer.doctor.doctor.look_at_machine", _machine(desk)),
         mock.patch("asyncio.to_thread", _here),
     ]

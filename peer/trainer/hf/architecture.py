@@ -133,25 +133,6 @@ def load_architecture(
     return _to_train(module)
 
 
-def in_fewer_bits(text: str, task: str, module: nn.Module, compressed: Compressed) -> nn.Module:
-    """A copy of an architecture with fewer bits in its linear layers, on `compressed`'s device.
-
-    Raises:
-        UsageFault: as from `Compressed.check`.
-    """
-    sizes_of(text, task)
-    config, head = config_and_head(text, task)
-    copy = head.from_pretrained(
-        None,
-        config=config,
-        dtype=config.dtype,
-        state_dict=module.state_dict(),
-        local_files_only=True,
-        **compressed.options(text, task),
-    )
-    return _to_train(copy)
-
-
 def _to_train(module: nn.Module) -> nn.Module:
     for layer in module.modules():
         # While such a layer measures on a processor with AVX-512, it takes a form without gradients, and keeps it.

@@ -23,7 +23,7 @@ from peer.config.model_shapes import (
 )
 from peer.trainer.examples.label_rules import rules_of
 from peer.trainer.hf.adapter import check_adapters, with_adapter
-from peer.trainer.hf.architecture import Compressed, build_architecture, in_fewer_bits, load_architecture
+from peer.trainer.hf.architecture import Compressed, build_architecture, load_architecture
 from peer.trainer.hf.initial_values import built_with_values
 from peer.trainer.hf.library_modules import check_library
 from peer.trainer.hf.task_losses import ForTask
@@ -31,13 +31,12 @@ from peer.trainer.model.gpt import build_model
 
 
 def build_run_model(
-    manifest: RunManifest, base: Path | None = None, *, for_speed: bool = False, compressed: Compressed | None = None
+    manifest: RunManifest, base: Path | None = None, *, compressed: Compressed | None = None
 ) -> nn.Module:
     """The run's module, which is also a `LanguageModel`, on the CPU: the same bits on every machine.
 
     Args:
         base: what `find_base` found.
-        for_speed: a base that is not at hand is one of any values.
         compressed: fewer bits for the base under an adapter; None: all.
 
     Raises:
@@ -49,7 +48,7 @@ def build_run_model(
     if section.kind == "gpt":
         return build_model(section, manifest.seed)
     check_joinable(manifest.name, manifest)
-    architecture = build_run_architecture(manifest, base, for_speed=for_speed, compressed=compressed)
+    architecture = build_run_architecture(manifest, base, compressed=compressed)
     return for_task(manifest, architecture)
 
 
@@ -62,14 +61,13 @@ def for_task(manifest: RunManifest, architecture: nn.Module) -> ForTask:
 
 
 def build_run_architecture(
-    manifest: RunManifest, base: Path | None = None, *, for_speed: bool = False, compressed: Compressed | None = None
+    manifest: RunManifest, base: Path | None = None, *, compressed: Compressed | None = None
 ) -> nn.Module:
     """The module of transformers that a run of kind hf trains, under any task, with the run's initial parameters.
 
     Args:
         base: what `find_base` found; only a run that trains all parameters can be built without, to be filled with
             an anchor.
-        for_speed: a base that is not at hand is one of any values.
         compressed: see `build_run_model`.
 
     Raises:
@@ -78,7 +76,7 @@ def build_run_architecture(
     section = manifest.model
     # A config of a few bytes can describe any number of values: they are counted before there are any.
     check_architecture(manifest)
-    if stands_on_base(manifest) and base is None and not for_speed:
+    if stands_on_base(manifest) and base is None:
         what = "this run's adapter stands" if section.adapter is not None else "this run's frozen parts stand"
         raise UsageFault(f"{what} on given weights, and none are at hand; expected a folder with them; give --base DIR")
     if compressed is not None and section.adapter is not None:
@@ -88,8 +86,6 @@ def build_run_architecture(
         module = load_architecture(*section.described, base, initial, compressed)
     else:
         module = initial()
-        if compressed is not None:
-            module = in_fewer_bits(*section.described, module, compressed)
     if section.adapter is not None:
         module = with_adapter(module, section.adapter, manifest.seed)
     freeze(module, section.frozen or ())

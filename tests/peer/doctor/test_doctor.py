@@ -5,34 +5,27 @@ from __future__ import annotations
 import dataclasses
 import io
 import json
-import math
 import re
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from rich.console import Console
 
 from dht.ground.errors import PeerUnreachable
-from dht.ground.host import PeerId
 from dht.identity.keys import Identity
 from dht.identity.speakable import speakable_name
-from dht.records.peer_record import PeerRecord
 from peer.config.peer_config import PeerConfig, load_config
 from peer.doctor.doctor import doctor_json, in_vain, run_doctor
-from peer.doctor.doctor_facts import DoctorFacts, LineFacts, MachineFacts, NeedFacts, PaceFacts, ReportedRun
+from peer.doctor.doctor_facts import DoctorFacts, LineFacts, MachineFacts, ReportedRun
 from peer.doctor.findings import Finding, diagnose, early, exit_code_of
-from peer.doctor.machine_facts import Bits, look_at_machine, measure_step_seconds, running_peers
-from peer.doctor.prediction import own_home, predict
+from peer.doctor.machine_facts import look_at_machine, running_peers
 from peer.doctor.report import SUBJECT_COLUMNS, Report
 from peer.network.reachability.probe_client import DialBack
 from peer.observe.run_and_address import Target
-from peer.plan.homes import HomeGroup
+from peer.plan.usual_home_needs import HomeNeeds
 from tests.kit.network.memory_networks import named
-from tests.kit.records import make_record
-from tests.simulator.scenarios.spec import tiny_manifest
 
 GB = 10**9
 MEMBER = named(1)
@@ -48,15 +41,12 @@ MACHINE = MachineFacts(
     port_fault="",
     congestion_control="bbr",
 )
-NEEDS = NeedFacts(
-    device_bytes=16 * GB,
-    memory_bytes=20 * GB,
+NEEDS = HomeNeeds(
     disk_bytes=60 * GB,
-    join_bytes=8 * GB,
+    device_bytes=16 * GB,
+    host_bytes=20 * GB,
     upload_bits_per_second=9e6,
     download_bits_per_second=9e6,
-    round_seconds=30.0,
-    round_deadline_seconds=600.0,
 )
 RUN = ReportedRun(
     run_id="tiny.abcdefghij234567abcd",
@@ -77,7 +67,7 @@ LINE = LineFacts(
     download_bits_per_second=100e6,
     dial_back=DialBack(reached=(f"{HERE}/p2p/{MEMBER}",)),
 )
-WELL = DoctorFacts(MACHINE, RUN, LINE, step_seconds=0.8, share_of_rounds=0.94)
+WELL = DoctorFacts(MACHINE, RUN, LINE)
 
 
 def changed(part: str, **changes: Any) -> DoctorFacts:
@@ -97,7 +87,7 @@ def finding_of(facts: DoctorFacts, subject: str) -> Finding:
 
 def test_other_peers_of_this_machine_are_named() -> None:
     beside = dataclasses.replace(MACHINE, other_peers=("process 11 (peer join)", "process 12 (peer seed)"))
-    (found,) = [one for one in diagnose(DoctorFacts(beside, step_seconds=5.0)) if one.subject == "peers"]
+    (found,) = [one for one in diagnose(DoctorFacts(beside)) if one.subject == "peers"]
     assert found.level == "note"
     assert found.what.startswith("2 others of this machine run now: process 11 (peer join), process 12 (peer seed);")
     assert "`kill NUMBER` lets one of yours leave" in found.remedy, "peer stop sees no other data home"
@@ -134,12 +124,11 @@ def test_when_all_is_well_every_line_says_so_and_joining_makes_sense() -> None:
     findings = diagnose(WELL)
     assert [finding.subject for finding in findings] == [
         *("software", "device", "memory", "disk", "congestion"),
-        *("manifest", "clock", "reachable", "upload", "download", "rounds"),
+        *("manifest", "clock", "reachable", "upload", "download"),
     ]
     assert {finding.level for finding in findings} == {"ok"}
     assert not any(finding.remedy for finding in findings)
     assert exit_code_of(findings) == 0
-    assert findings[-1].what.endswith(" of them in time, when nobody fails and members download fast enough")
 
 
 def test_a_system_that_names_no_congestion_control_has_no_such_line() -> None:
@@ -152,12 +141,6 @@ PROBLEMS: list[tuple[str, DoctorFacts, str, str, str, int]] = [
     ("software", changed("run", minimum_software="9.0.0"), "stop", "owner asks for 9.0.0", "git pull", 4),
     ("software", changed("run", newer_software="murmuration 0.2.0"), "note", "members run", "git pull", 0),
     ("device", changed("machine", device_fault="device 'cuda' is not there"), "stop", "not there", "--device", 5),
-    ("device", changed("", step_seconds=36.3), "note", "an inner step takes 36.3 s", "--threads 1", 0),
-    ("device", changed("", pace=PaceFacts(9.0, 1, 16, 0.1)), "note", "0.8 s, the fastest member's 0.1 s", "close", 0),
-    (
-        *("rounds", changed("", share_of_rounds=0.3, pace=PaceFacts(9.0, 1, 16, 0.1)), "note"),
-        *("every 9 s, in which the fastest member makes 16 steps and this machine 1. .* every 16 s", "faster", 0),
-    ),
     (
         *("network", DoctorFacts(dataclasses.replace(MACHINE, has_way_out=False)), "stop"),
         *("no member can be reached", "connect it", 3),
@@ -165,7 +148,7 @@ PROBLEMS: list[tuple[str, DoctorFacts, str, str, str, int]] = [
     ("bits", changed("machine", bits_fault="NO; expected it; run: pip"), "stop", "^NO$", "run: pip", 2),
     ("device", changed("needs", device_bytes=50 * GB), "stop", "needs 50.0 GB of 40.0 GB free", "more memory", 5),
     ("device", changed("needs", device_bytes=38 * GB), "note", "needs 38.0 GB of 40.0 GB", "activations", 0),
-    ("memory", changed("needs", memory_bytes=80 * GB), "stop", "needs 80.0 GB of 60.0 GB", "end other programs", 1),
+    ("memory", changed("needs", host_bytes=80 * GB), "stop", "needs 80.0 GB of 60.0 GB", "end other programs", 1),
     ("memory", changed("machine", memory_free_bytes=21 * GB), "note", "of 21.0 GB free", "end other programs", 0),
     (
         "memory",
@@ -237,19 +220,6 @@ PROBLEMS: list[tuple[str, DoctorFacts, str, str, str, int]] = [
     ),
     ("upload", changed("line", upload_bits_per_second=None), "note", "not measured", "again", 0),
     ("download", changed("line", download_bits_per_second=1e6), "note", "1.00 Mbit/s with", "end other transfers", 0),
-    ("rounds", changed("", share_of_rounds=0.3), "note", "about 30 %", "faster line", 0),
-    ("rounds", changed("", share_of_rounds=0.01), "stop", "about 1 %", "smaller model", 1),
-    ("rounds", changed("", share_of_rounds=0.0, line=LineFacts()), "stop", "about 0 %", "smaller model", 1),
-    ("rounds", changed("", share_of_rounds=0.2, line=LineFacts(faults=("no",))), "note", "about 20 %", "faster", 0),
-    ("rounds", changed("", share_of_rounds=math.nan), "stop", "nan %", "smaller model", 1),
-    (
-        "rounds",
-        dataclasses.replace(changed("needs", round_seconds=900.0), share_of_rounds=0.2),
-        "note",
-        "takes 15 min, and the run gives up after 10 min",
-        "faster",
-        0,
-    ),
 ]
 
 
@@ -292,29 +262,6 @@ def test_it_fits_80_columns_and_ends_in_a_verdict(facts: DoctorFacts) -> None:
 
 
 @pytest.mark.parametrize(
-    ("pace", "told"),
-    [
-        (PaceFacts(9.0, 16, 16, 0.8), "about 94 % of the rounds.\nStart"),
-        (
-            PaceFacts(9.0, 12, 16, 0.6),
-            "Between two rounds it makes 12 steps and the fastest member 16. That is fine: each peer's work counts by "
-            "its tokens.\nStart",
-        ),
-        (
-            PaceFacts(9.0, 1, 16, 0.1),
-            "Between two rounds it makes 1 step and the fastest member 16. So its work counts for little beside that; "
-            "the remedy at `device` may help.\nStart",
-        ),
-    ],
-)
-def test_the_verdict_says_what_fewer_steps_mean_and_how_to_begin(pace: PaceFacts, told: str) -> None:
-    shown, facts, join = io.StringIO(), changed("", pace=pace), f"peer join {RUN.run_id} --data-dir /mnt/disk"
-    Report(RUN.run_id, Console(file=shown, width=400, color_system=None)).end(diagnose(facts), facts, 0, join)
-    assert shown.getvalue().endswith(f"{told} it with: {join}\n")
-    assert ("-> close other programs" in shown.getvalue()) == ("the remedy at" in told)
-
-
-@pytest.mark.parametrize(
     "facts",
     [
         changed("run", data_fault="give --data tokens:PATH"),
@@ -342,7 +289,6 @@ def test_a_command_and_an_address_are_never_broken(width: int) -> None:
 @pytest.mark.parametrize(
     ("needed", "said"),
     [
-        (0.0, "rounds want none of it while this peer would train alone"),
         (0.4, "rounds want less than 1.00 kbit/s"),
         (999.0, "rounds want less than 1.00 kbit/s"),
         (1000.0, "rounds want 1.00 kbit/s"),
@@ -393,15 +339,6 @@ def test_without_a_network_nothing_is_said_of_the_run(
     assert [one["subject"] for one in stops] == ["network"]
 
 
-def test_the_pace_is_of_the_members_and_of_this_machine() -> None:
-    slow = predict(MANIFEST, members(), OWN.model_copy(update={"step_seconds": 36.0})).pace
-    assert slow.fastest_step_seconds == pytest.approx(1.0)
-    assert slow.own_steps < slow.fastest_steps == MANIFEST.averaging.sync_every
-    alone = predict(MANIFEST, [], OWN.model_copy(update={"step_seconds": 36.0})).pace
-    assert (alone.fastest_step_seconds, alone.own_steps) == (None, alone.fastest_steps)
-    assert alone.interval_seconds >= 36 * alone.own_steps
-
-
 def test_a_custom_run_invites_to_its_code_and_not_to_peer_join() -> None:
     hint = "its code is at https://example.org/a@0; start it there with `python train.py`"
     facts = dataclasses.replace(WELL, run=dataclasses.replace(RUN, needs=None, own_code_hint=hint))
@@ -430,43 +367,6 @@ def test_json_has_the_findings_and_addresses_as_text() -> None:
         finding for finding in facts["findings"] if finding["subject"] == "clock"
     ).items()
     assert facts["facts"]["line"]["dial_back"]["reached"] == [f"{HERE}/p2p/{MEMBER}"]
-
-
-# --- the prediction ---
-
-MANIFEST = tiny_manifest(1)
-OWN = own_home(1.0, LINE)
-
-
-def members(**changes: Any) -> list[PeerRecord]:
-    section = MANIFEST.training
-    step_tokens = section.batch_size * section.accumulation_steps * MANIFEST.model.context
-    rates = {"tokens_per_second": float(step_tokens), "upload_bits_per_second": 20e6, **changes}
-    return [make_record(PeerId(named(number)), **rates) for number in range(2, 6)]
-
-
-def share_with(own: HomeGroup, records: list[PeerRecord]) -> float:
-    return predict(MANIFEST, records, own).share_of_rounds
-
-
-def test_a_machine_like_the_others_makes_nearly_all_rounds() -> None:
-    assert share_with(OWN, members()) > 0.99
-    assert share_with(OWN, []) > 0.99
-
-
-def test_a_thin_line_makes_as_many_rounds_as_it_carries() -> None:
-    # Fast machines, so that rounds of so small a model want more than the smallest line of a plan.
-    own = OWN.model_copy(update={"step_seconds": 0.02, "round_trip_seconds": 0.0, "reachable": False})
-    fast = members(tokens_per_second=50 * members()[0].tokens_per_second)
-    needed = predict(MANIFEST, fast, own).needs.upload_bits_per_second
-    assert share_with(own, fast) > 0.99
-    thin = own.model_copy(update={"upload_mbit_per_second": needed / 4e6})
-    assert share_with(thin, fast) == pytest.approx(0.25, abs=0.05)
-
-
-def test_a_machine_that_needs_longer_for_a_step_than_others_for_a_round_misses_most() -> None:
-    steps = MANIFEST.averaging.sync_every
-    assert share_with(OWN.model_copy(update={"step_seconds": 10.0 * steps}), members()) < 0.2
 
 
 def test_fewer_bits_are_looked_at_if_they_are_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -500,32 +400,9 @@ def test_the_key_that_is_there_is_looked_at(tmp_path: Path, content: str | None,
     assert "file is no folder" in look_at_machine(no_place).key_fault
 
 
-def test_what_was_measured_with_all_bits_says_so() -> None:
-    machine = dataclasses.replace(WELL.machine, bits_fault="--base-bits 4 needs bitsandbytes")
-    for facts, ending in ((WELL, False), (dataclasses.replace(WELL, machine=machine), True)):
-        assert ("with all bits" in finding_of(facts, "device").what) is ending
+def test_bits_that_the_run_does_not_allow_stop() -> None:
     muon = dataclasses.replace(WELL, run=dataclasses.replace(RUN, bits_fault="got muon; expected adamw; leave it out"))
     assert finding_of(muon, "bits") == Finding("bits", "stop", "got muon", "leave it out", 2)
-
-
-def test_the_time_of_a_step_has_all_that_the_device_does_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock, asked = [0.0], [0.0]
-
-    class Optimizer:
-        def step(self) -> None:
-            asked[0] += 7.0
-
-    def wait_for(device: torch.device) -> None:
-        clock[0] += 1.0 + asked[0]  # a pass takes a second
-        asked[0] = 0.0
-
-    monkeypatch.setattr("peer.doctor.machine_facts.time.perf_counter", lambda: clock[0])
-    monkeypatch.setattr("peer.doctor.machine_facts.make_optimizer", lambda *_, **__: Optimizer())
-    monkeypatch.setattr("peer.doctor.machine_facts._wait_for", wait_for)
-    manifest = tiny_manifest(1)
-    monkeypatch.setattr("peer.doctor.machine_facts.SPEED_SECONDS", float(manifest.training.batch_size))
-    seconds = measure_step_seconds(manifest, torch.device("cpu"), Bits())
-    assert seconds == manifest.training.accumulation_steps + 8.0
 
 
 def test_a_folder_that_cannot_be_written_stops() -> None:

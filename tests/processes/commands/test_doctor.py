@@ -31,7 +31,6 @@ def test_a_machine_that_can_join_is_told_so() -> None:
         assert line["download_bits_per_second"] > 0
         assert abs(line["clock_offset_seconds"]) < 1.0
         assert len(line["dial_back"]["reached"]) == 1
-        assert 0 < told["facts"]["share_of_rounds"] <= 1
 
         seed.kill_all()
         alone = swarm.call(*look, "--timeout", "1", seconds=SOON_SECONDS)
