@@ -26,7 +26,7 @@ from benchmarks.bench_footprint import BARE
 from benchmarks.lines.home_lines import MAX_HOSTS, home_lines, numbers
 from benchmarks.machine import machine
 from benchmarks.members.real_swarm import RealSwarm, real_swarm
-from peer.events.anchor_events import CaughtUp
+from peer.events.anchor_events import Fetched
 from peer.events.event_log import from_json
 from peer.events.peer_events import Event, JoinedRun
 
@@ -92,7 +92,7 @@ def marks(events: list[Event], began: float) -> dict[str, float]:
     """Seconds since `began` of the first event of each kind."""
     found: dict[str, float] = {}
     for event in events:
-        if isinstance(event.fact, CaughtUp) and "caught_up" not in found:
+        if isinstance(event.fact, Fetched) and event.fact.fragments and "caught_up" not in found:
             found |= {
                 "caught_up": event.at - began,
                 "fetch": event.fact.seconds,

@@ -32,8 +32,8 @@ from benchmarks.machine import machine
 from benchmarks.nat_lab.spaces import NATS, NatLab, what_is_missing
 from dht.identity.keys import Identity
 from peer.events.event_log import from_json
-from peer.events.path_events import PathFound, ReachabilityFound, RelayChanged, RelayChecked
-from peer.events.peer_events import Event
+from peer.events.path_events import ReachabilityFound, RelayChanged
+from peer.events.peer_events import Event, MemberChanged
 from peer.owner.new_run import create_run
 
 RUN = """
@@ -265,7 +265,7 @@ def facts_of(members: Sequence[Member]) -> dict[str, Any]:
     contributed = sum(rounds.values(), Counter[str]())
     return {
         "relays": Counter(
-            checked.relaying if (checked := member.last(RelayChecked)) else "not tried"
+            relay.own_relay if (relay := member.last(RelayChanged)) else "not tried"
             for member in members
             if member.kind == "seed"
         ),
@@ -300,7 +300,7 @@ def _path(one: Member, other: Member) -> str:
         (event.at, event.fact.path)
         for member, remote in ((one, other), (other, one))
         for event in member.events
-        if isinstance(event.fact, PathFound) and event.fact.remote == remote.identity.peer_id
+        if isinstance(event.fact, MemberChanged) and event.fact.path and event.fact.remote == remote.identity.peer_id
     ]
     return max(told)[1] if told else "none"
 

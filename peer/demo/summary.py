@@ -10,7 +10,7 @@ from typing import Any
 from averaging.rounds.round_facts import AppliedCommit, AttemptEnded, RoundCommitted
 from dht.ground.host import PeerId
 from dht.ground.quantities import loss_text
-from peer.events.anchor_events import CaughtUp
+from peer.events.anchor_events import Fetched
 from peer.events.log_tail import newer_events
 from peer.events.peer_events import Evaluated, Event, JoinedRun, LeftRun, TrainingProgressed
 from peer.events.rotating_log import earlier_log
@@ -53,7 +53,7 @@ class PeerLog:
             self.validation_loss, self.validation_versions = event.fact.validation_loss, event.fact.version_sum
         elif isinstance(event.fact, JoinedRun):
             self.has_joined = True
-        elif isinstance(event.fact, CaughtUp):
+        elif isinstance(event.fact, Fetched) and event.fact.fragments:
             self.has_caught_up = True
         elif isinstance(event.fact, LeftRun):
             self.inner_steps, self.tokens = event.fact.inner_steps, event.fact.tokens

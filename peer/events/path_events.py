@@ -8,12 +8,7 @@ from averaging.rounds.round_facts import Fact
 from dht.ground.host import PeerId
 from dht.ground.quantities import seconds_text, short_peer
 
-_PATHS = {
-    "direct": "directly",
-    "punched": "directly through a hole in both routers",
-    "relayed": "through a relay",
-}
-_RELAYING = {
+_OWN_RELAY = {
     "full": "This peer relays for members that nobody can dial.",
     "limited": "This peer's relay lets only 128 KiB pass, too little for rounds; that is the daemon's chance.",
     "none": "This peer does not relay: its relay gave nobody a place.",
@@ -40,33 +35,18 @@ class ReachabilityFound(Fact):
 
 @dataclass(frozen=True, slots=True)
 class RelayChanged(Fact):
-    """Others reach this peer through `relays` from now on; none: no relay has led here for `seconds`."""
+    """Others reach this peer through `relays` from now on; none: no relay has led here for `seconds`.
 
-    relays: tuple[PeerId, ...]
+    `own_relay`: instead, this peer tried its own relay, which is "full", "limited" or "none".
+    """
+
+    relays: tuple[PeerId, ...] = ()
     seconds: float = 0.0
+    own_relay: str = ""
 
     def sentence(self) -> str:
+        if self.own_relay:
+            return _OWN_RELAY.get(self.own_relay, "This peer tried its own relay, with an unknown outcome.")
         if self.relays:
             return f"Others reach this peer through {', '.join(map(short_peer, self.relays))}."
         return f"No relay has led to this peer for {seconds_text(self.seconds)}; it looks for another one."
-
-
-@dataclass(frozen=True, slots=True)
-class PathFound(Fact):
-    """How this peer talks to another one: direct, punched or relayed."""
-
-    remote: PeerId
-    path: str
-
-    def sentence(self) -> str:
-        return f"Talks to {short_peer(self.remote)} {_PATHS.get(self.path, 'in an unknown way')}."
-
-
-@dataclass(frozen=True, slots=True)
-class RelayChecked(Fact):
-    """This peer tried its own relay: full, limited or none."""
-
-    relaying: str
-
-    def sentence(self) -> str:
-        return _RELAYING.get(self.relaying, "This peer tried its own relay, with an unknown outcome.")

@@ -13,6 +13,11 @@ from dht.ground.fields import printable
 from dht.ground.host import PeerId
 from dht.ground.quantities import bytes_text, count_text, loss_text, plural, seconds_text, share_text, short_peer
 
+_PATHS: Final = {
+    "direct": "directly",
+    "punched": "directly through a hole in both routers",
+    "relayed": "through a relay",
+}
 _KEY_BEGINS: Final = "12D3KooW"
 """As the text of each key does."""
 
@@ -69,36 +74,49 @@ class JoinedRun(Fact):
 
 
 @dataclass(frozen=True, slots=True)
-class WaitingForPeers(Fact):
-    """Nobody of the run has answered yet, `seconds` after the start."""
+class SwarmContact(Fact):
+    """Whether other members answer.
 
-    reason: str
+    `state` is "waiting" before the first answer (`reason`), "lost" when no member has answered for `seconds`, and
+    "found" when `num_members` answer again.
+    """
+
+    state: str
     seconds: float
+    num_members: int = 0
+    reason: str = ""
+    is_training: bool = True
+    """Whether this peer trains; it may still be catching up, or be a seed."""
 
     def sentence(self) -> str:
-        since = f" since {seconds_text(round(self.seconds))}" if self.seconds >= 1 else ""
-        return f"Waiting for peers{since}: {bare(self.reason)}."
+        if self.state == "waiting":
+            since = f" since {seconds_text(round(self.seconds))}" if self.seconds >= 1 else ""
+            return f"Waiting for peers{since}: {bare(self.reason)}."
+        if self.state == "found":
+            return f"Found the swarm again after {seconds_text(self.seconds)}: {plural(self.num_members, 'peer')}."
+        what = "training goes on alone" if self.is_training else "it looks for them again and again"
+        return f"No other peer has answered for {seconds_text(self.seconds)}; {what}."
 
 
 @dataclass(frozen=True, slots=True)
-class PeerJoined(Fact):
-    """Another member came into view."""
+class MemberChanged(Fact):
+    """Another member came into view, left (`reason`), or is reached in another way (`path`).
+
+    `path` is "direct", "punched" or "relayed".
+    """
 
     remote: PeerId
+    reason: str = ""
+    path: str = ""
+
+    @property
+    def has_joined(self) -> bool:
+        return not (self.reason or self.path)
 
     def sentence(self) -> str:
-        return f"Peer {short_peer(self.remote)} joined."
-
-
-@dataclass(frozen=True, slots=True)
-class PeerLeft(Fact):
-    """Another member said goodbye or went silent."""
-
-    remote: PeerId
-    reason: str
-
-    def sentence(self) -> str:
-        return f"Peer {short_peer(self.remote)} left: {bare(self.reason)}."
+        if self.path:
+            return f"Talks to {short_peer(self.remote)} {_PATHS.get(self.path, 'in an unknown way')}."
+        return f"Peer {short_peer(self.remote)} {f'left: {bare(self.reason)}' if self.reason else 'joined'}."
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,23 +169,6 @@ class StateServed(Fact):
 
     def sentence(self) -> str:
         return f"Gave {short_peer(self.remote)} {bytes_text(self.num_bytes)} of the run's state."
-
-
-@dataclass(frozen=True, slots=True)
-class FetchedRunFiles(Fact):
-    """Files of the run were downloaded and their digests checked; `donors` sent them, those who sent most first."""
-
-    names: tuple[str, ...]
-    num_bytes: int
-    seconds: float
-    donors: tuple[PeerId, ...]
-
-    def sentence(self) -> str:
-        donors = ", ".join(short_peer(donor) for donor in self.donors) or "what was here"
-        return (
-            f"Fetched {plural(len(self.names), 'file')} of the run ({', '.join(self.names)}) from {donors}: "
-            f"{bytes_text(self.num_bytes)} in {seconds_text(self.seconds)}."
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,30 +238,6 @@ class PartRestarted(Fact):
         after = f" after {seconds_text(self.seconds)}" if self.seconds else ""
         reason = f": {bare(self.reason)}" if self.reason else ""
         return f"The {name} died and is back{after}{reason}{'; training went on' if self.is_training else ''}."
-
-
-@dataclass(frozen=True, slots=True)
-class SwarmLost(Fact):
-    """No other member has answered for `seconds`."""
-
-    seconds: float
-    is_training: bool = True
-    """Whether this peer trains; it may still be catching up, or be a seed."""
-
-    def sentence(self) -> str:
-        what = "training goes on alone" if self.is_training else "it looks for them again and again"
-        return f"No other peer has answered for {seconds_text(self.seconds)}; {what}."
-
-
-@dataclass(frozen=True, slots=True)
-class SwarmFound(Fact):
-    """Other members answer again after `seconds` without any; `peers` of them."""
-
-    peers: int
-    seconds: float
-
-    def sentence(self) -> str:
-        return f"Found the swarm again after {seconds_text(self.seconds)}: {plural(self.peers, 'peer')}."
 
 
 @dataclass(frozen=True, slots=True)
@@ -349,24 +326,24 @@ NOTED: Final = "the organiser notes: "
 
 
 @dataclass(frozen=True, slots=True)
-class ManifestRevised(Fact):
-    """The run's owner published another revision of the manifest."""
+class RunChanged(Fact):
+    """The owner's word took effect: another revision of the manifest, or the end of the run.
 
-    revision: int
-    changes: str
+    `end_version` is the version at which the run ended; None: it goes on.
+    """
+
+    revision: int = 0
+    changes: str = ""
+    end_version: int | None = None
+
+    @property
+    def has_ended(self) -> bool:
+        return self.end_version is not None
 
     def sentence(self) -> str:
+        if self.end_version is not None:
+            return f"The run's owner ended the run at version {self.end_version}; this peer saves and stops."
         changes = bare(self.changes) or "nothing else differs"
         if changes.startswith(NOTED):
             return f"{changes[0].upper()}{changes[1:]}."
         return f"Took revision {self.revision} of the manifest: {changes}."
-
-
-@dataclass(frozen=True, slots=True)
-class RunEnded(Fact):
-    """The run's owner ended the run, and this peer is at `version`: the last one, or where an end at once met it."""
-
-    version: int
-
-    def sentence(self) -> str:
-        return f"The run's owner ended the run at version {self.version}; this peer saves and stops."

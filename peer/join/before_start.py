@@ -11,7 +11,7 @@ from dht.ground.regular_files import read_regular
 from dht.identity.keys import Identity
 from dht.records.signed_manifest import MAX_RUN_RECORD_BYTES, RunRecord, decode_run_record
 from peer.config.peer_config import RUN_RECORD_NAME, PeerConfig
-from peer.events.peer_events import Event, WaitingForPeers
+from peer.events.peer_events import Event, SwarmContact
 from peer.network.membership.address_check import JOIN_ADVICE, ask_as_invited, look_first
 from peer.network.membership.invitation import load_pass
 from peer.network.membership.members_here import addresses_now
@@ -110,7 +110,7 @@ def _record_of_run(config: PeerConfig, terminal: Terminal) -> RunRecord | None:
         raise no_address(config.run_id, config.data_dir) if end is None else end.nobody_left()
 
     def wait(reason: str, seconds: float) -> None:
-        terminal.show(Event(time.time(), own.peer_id, WaitingForPeers(reason, seconds)))
+        terminal.show(Event(time.time(), own.peer_id, SwarmContact("waiting", seconds, reason=reason)))
 
     patience = config.join_timeout_seconds
     try:

@@ -47,7 +47,7 @@ from peer.config.peer_config import ChoiceMark, PeerConfig, choices_with
 from peer.config.validation_sentences import explain
 from peer.data_folder_choice import HeldFolder, hold_folder
 from peer.events.event_log import to_json
-from peer.events.peer_events import CheckpointFailed, Event, PartRestarted, SwarmLost, WaitingForPeers
+from peer.events.peer_events import CheckpointFailed, Event, PartRestarted, SwarmContact
 from peer.events.rotating_log import LineLog
 from peer.files.checked_folder import checked_folder
 from peer.join.checkpoint_disk_space import warn_of_room
@@ -65,7 +65,7 @@ from peer.trainer.loop.several_optimizers import Optimizers
 NOT_OF_AN_OWN_LOOP = (*choices_with(ChoiceMark.TRAINING), *choices_with(ChoiceMark.OWN_TERMINAL))
 """Fields of `PeerConfig` that nothing here could follow: the loop trains, and there is no panel."""
 _SIGNALS = (signal.SIGTERM, signal.SIGHUP)
-_WORTH_A_WARNING = (CheckpointFailed, PartRestarted, SwarmLost, WaitingForPeers)
+_WORTH_A_WARNING = (CheckpointFailed, PartRestarted)
 
 log = logging.getLogger(__name__)
 _Part = TypeVar("_Part")
@@ -589,5 +589,6 @@ def ending_on_signals() -> Callable[[], object]:
 
 def _log_event(event: Event) -> None:
     is_withheld = isinstance(event.fact, WorkLost) and event.fact.cause == "withheld"
-    is_warning = is_withheld or isinstance(event.fact, _WORTH_A_WARNING)
+    is_alone = isinstance(event.fact, SwarmContact) and event.fact.state != "found"
+    is_warning = is_withheld or is_alone or isinstance(event.fact, _WORTH_A_WARNING)
     log.log(logging.WARNING if is_warning else logging.INFO, "%s", event.sentence())

@@ -127,9 +127,10 @@ def _free_name(run_id: str) -> str:
 def _has_seen_end(event_log: Path) -> bool:
     """Whether a peer with this log reached the last version."""
     from peer.events.log_tail import last_events
-    from peer.events.peer_events import RunEnded
+    from peer.events.peer_events import RunChanged
 
     try:
-        return any(isinstance(event.fact, RunEnded) for event in last_events(event_log, _NUM_EVENTS)[0])
+        facts = [event.fact for event in last_events(event_log, _NUM_EVENTS)[0]]
+        return any(isinstance(fact, RunChanged) and fact.has_ended for fact in facts)
     except OSError:
         return False  # no log, or one that cannot be read: members will tell

@@ -10,7 +10,7 @@ from dht.ground.quantities import clock_text, count_text, loss_text, plural, sec
 from peer.console.first_lines import LABELS
 from peer.console.word_wrap import fitting
 from peer.events import peer_events as events
-from peer.events.anchor_events import CatchUpProgressed, CaughtUp
+from peer.events.anchor_events import Fetched
 from peer.events.event_log import to_json
 from peer.events.swarm_seen import OwnAddresses, SwarmSeen
 from peer.panel.scene.news import NewsLine
@@ -24,7 +24,7 @@ HEARTBEAT_SECONDS = 30.0
 """A plain log says at least this often that the peer is alive: someone who looks waits no longer than that."""
 NAMES_SECONDS = 5.0
 """News of somebody whose name is not known waits this long for it; the next look at the members brings it."""
-_FOR_PEOPLE = (events.WaitingForPeers, CatchUpProgressed, CaughtUp, events.JoinedRun, events.LeftRun)
+_FOR_PEOPLE = (Fetched, events.JoinedRun, events.LeftRun)
 """Events that a plain log has beside the news: how a peer gets into a run, and out of it."""
 
 
@@ -84,11 +84,14 @@ class PlainView(_Lines):
         num_news = self._scene.news[-1:]
         self._scene = with_event(self._scene, event)
         self._now = max(self._now, event.at)
-        is_soon = isinstance(event.fact, CatchUpProgressed) and event.at - self._told_at < CATCH_UP_SECONDS
-        if isinstance(event.fact, events.WaitingForPeers):
+        is_soon = (
+            isinstance(event.fact, Fetched) and not event.fact.is_done and event.at - self._told_at < CATCH_UP_SECONDS
+        )
+        is_waiting = isinstance(event.fact, events.SwarmContact) and event.fact.state == "waiting"
+        if isinstance(event.fact, events.SwarmContact) and is_waiting:
             is_soon = event.fact.reason == self._awaited and event.at - self._told_at < HEARTBEAT_SECONDS
             self._awaited, self._waited_at = event.fact.reason, event.at
-        if isinstance(event.fact, _FOR_PEOPLE) or self._is_verbose:
+        if is_waiting or isinstance(event.fact, _FOR_PEOPLE) or self._is_verbose:
             # Progress comes every few steps; the heartbeat carries it.
             if not isinstance(event.fact, events.TrainingProgressed) and not is_soon:
                 self._told_at = event.at

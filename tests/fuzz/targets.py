@@ -54,7 +54,7 @@ from peer.checkpoint.tensor_files import TensorSpec, open_arrays, write_raw
 from peer.config.allowed_files import FileSection
 from peer.config.manifest import RunManifest
 from peer.events.event_log import from_json, to_json
-from peer.events.peer_events import Event, ManifestRevised
+from peer.events.peer_events import Event, RunChanged
 from peer.export.formats.model_header import DIGEST_NAME, config_digest, read_header
 from peer.network.membership.invite_users import INVITE_USERS_NAME, read_users
 from tests.fuzz.messages import one_of_each_kind
@@ -405,7 +405,7 @@ def _files() -> list[Target]:
     write_json(folder / "good.json", facts)
     spec = TensorSpec("live.a", "F32", (2, 2))
     write_raw(folder / "good.safetensors", [spec], [np.zeros(spec.num_bytes, dtype=np.uint8)])
-    event = Event(NOW, ALICE.peer_id, ManifestRevised(revision=2, changes="nothing"))
+    event = Event(NOW, ALICE.peer_id, RunChanged(revision=2, changes="nothing"))
     use = {"serial": "00" * 8, "peer_id": ALICE.peer_id, "expires_at": 2**40}
 
     commit = next(one for one in one_of_each_kind(*sorted((ALICE.peer_id, BOB.peer_id))) if isinstance(one, Commit))

@@ -14,20 +14,18 @@ from rich.text import Text
 from averaging.rounds.round_facts import RoundCommitted
 from dht.ground.host import PeerId
 from peer.console.plain_console import PlainConsole
-from peer.events.anchor_events import CatchUpProgressed
-from peer.events.path_events import ReachabilityFound, RelayChanged, RelayChecked
+from peer.events.anchor_events import Fetched
+from peer.events.path_events import ReachabilityFound, RelayChanged
 from peer.events.peer_events import (
     Evaluated,
     Event,
     JoinedRun,
     LeftRun,
-    PeerJoined,
-    PeerLeft,
-    RunEnded,
+    MemberChanged,
+    RunChanged,
     StateServed,
-    SwarmLost,
+    SwarmContact,
     TrainingProgressed,
-    WaitingForPeers,
 )
 from peer.events.swarm_seen import OwnAddresses, PersonSeen, SwarmSeen
 from peer.panel.live_panel import screen
@@ -73,7 +71,7 @@ def an_evening(*, is_seed: bool = False, facts: RunFacts = FACTS) -> Scene:
     ]
     for one in told:
         scene = with_update(scene, one)
-    events = [Event(STARTED_AT, ME, PeerJoined(KIRAN)), Event(STARTED_AT, ME, PeerJoined(JO))]
+    events = [Event(STARTED_AT, ME, MemberChanged(KIRAN)), Event(STARTED_AT, ME, MemberChanged(JO))]
     events.append(Event(STARTED_AT, ME, JoinedRun(RUN_ID, device, 860_000, (0, 0, 0, 0))))
     for minute in range(1, 135):
         at = STARTED_AT + 60 * minute
@@ -85,15 +83,15 @@ def an_evening(*, is_seed: bool = False, facts: RunFacts = FACTS) -> Scene:
             events.append(Event(at, ME, Evaluated(loss, minute)))
         events.append(committed(at))
     events += [
-        Event(NOW - 300, ME, PeerLeft(JO, "it said goodbye")),
+        Event(NOW - 300, ME, MemberChanged(JO, "it said goodbye")),
         Event(NOW - 240, ME, ReachabilityFound(KIRAN, True, ("/dns4/home.example.org/tcp/4001",))),
-        Event(NOW - 60, ME, PeerJoined(LINDSTROEM)),
+        Event(NOW - 60, ME, MemberChanged(LINDSTROEM)),
         Event(NOW - 4, ME, committed(NOW).fact),
     ]
     if is_seed:
-        events.append(Event(NOW - 200, ME, RelayChecked("full")))
+        events.append(Event(NOW - 200, ME, RelayChanged(own_relay="full")))
         events += [Event(NOW - 180 + n, ME, StateServed(newcomer, 543_000)) for n, newcomer in enumerate(NEWCOMERS)]
-        events += [Event(NOW - 160 + n, ME, PeerJoined(newcomer)) for n, newcomer in enumerate(NEWCOMERS[12:])]
+        events += [Event(NOW - 160 + n, ME, MemberChanged(newcomer)) for n, newcomer in enumerate(NEWCOMERS[12:])]
     for event in sorted(events, key=lambda event: event.at):
         scene = with_event(scene, event)
     # Two of those served are pages; the others but the last came so long ago that no news of it is left.
@@ -125,7 +123,7 @@ def states_of_a_trainer() -> dict[str, Scene]:
     first = with_event(a_beginning(), Event(NOW, ME, JoinedRun(RUN_ID, "cpu, 2 threads", 860_000, (0, 0, 0, 0))))
     return {
         "paused": with_update(evening, Resting(True), NOW - 3),
-        "nobody answers": with_event(evening, Event(NOW, ME, SwarmLost(60.0))),
+        "nobody answers": with_event(evening, Event(NOW, ME, SwarmContact("lost", 60.0))),
         "goal reached": with_event(evening, progress(NOW, 4_154_000, 1.929, run_tokens=2_000_000_000)),
         "just in": with_update(first, RunFacts(RUN_ID)),
         "compiling": with_update(with_update(first, RunFacts(RUN_ID)), Compiling(True), NOW),
@@ -135,7 +133,7 @@ def states_of_a_trainer() -> dict[str, Scene]:
             Event(NOW - 50, ME, RelayChanged((KIRAN,))),
         ),
         "growing batch": with_update(evening, replace(FACTS, num_sequences=20, sequences_at=lambda tokens: 8)),
-        "ended": with_event(evening, Event(NOW, ME, RunEnded(2000))),
+        "ended": with_event(evening, Event(NOW, ME, RunChanged(end_version=2000))),
         "left": with_event(evening, Event(NOW, ME, LeftRun("asked to", 8000, 4_154_000, 135))),
     }
 
@@ -151,14 +149,14 @@ def a_beginning() -> Scene:
         LoadingStep("state"),
     ):
         scene = with_update(scene, step)
-    return with_event(scene, Event(NOW, ME, CatchUpProgressed(4_300_000, 10_000_000, 2e6, 23.0)))
+    return with_event(scene, Event(NOW, ME, Fetched(4_300_000, 17.2, total_bytes=10_000_000)))
 
 
 def a_wait() -> Scene:
     """A peer that finds nobody."""
     scene = with_update(scene_of(RUN_ID, LineLimits(), is_seed=False), LoadingStep("key", "Ada", is_done=True))
     scene = with_update(scene, LoadingStep("program", "cpu", is_done=True))
-    return with_event(scene, Event(NOW, ME, WaitingForPeers("none of 1 known addresses answers", 12.0)))
+    return with_event(scene, Event(NOW, ME, SwarmContact("waiting", 12.0, reason="none of 1 known addresses answers")))
 
 
 def lines_of(

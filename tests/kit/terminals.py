@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 
 from dht.ground.host import PeerId
-from peer.events.peer_events import Event, SwarmLost
+from peer.events.peer_events import Event, SwarmContact
 from peer.panel.scene.updates import Leaving, Remark, ViewUpdate
 
 
@@ -44,4 +44,4 @@ class StuckView:
 
 
 def lost(at: float) -> Event:
-    return Event(at, PeerId("me"), SwarmLost(seconds=0.0))
+    return Event(at, PeerId("me"), SwarmContact("lost", 0.0))

@@ -16,7 +16,7 @@ from pydantic import BaseModel
 
 from averaging.codec import compiled_kernels
 from dht.ground.errors import UsageFault
-from peer.events.anchor_events import CaughtUp
+from peer.events.anchor_events import Fetched
 from peer.events.peer_events import Event, JoinedRun, LeftRun, RefusedPeer
 from tests.kit.documents import rows
 from tests.kit.documents import section as section_of
@@ -276,7 +276,7 @@ def test_the_hash_notices_time_and_faults():
 
 
 def test_each_event_has_its_own_line_in_the_hash():
-    fact = CaughtUp(fragments=(0,), donor="b", num_bytes=8, seconds=1.0)
+    fact = Fetched(8, 1.0, ("b",), (0,))
     hashes = set()
     for event in (Event(1.0, "a", fact), Event(1.0, "a", replace(fact, num_bytes=9)), Event(2.0, "a", fact)):
         trace = Trace(["all"])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from averaging.rounds.round_facts import RoundCommitted
-from peer.events.anchor_events import AnchorRepaired
+from peer.events.anchor_events import AnchorRepair
 from peer.network.node.node import Node
 from tests.kit.simulated.anchor_thieves import Outcome, Theft, swarm_with_thieves
 from tests.kit.tiers import sampled
@@ -37,14 +37,14 @@ def assert_they_learned(outcome: Outcome, theft: Theft) -> None:
 def test_one_stranger_moves_nobody(monkeypatch: pytest.MonkeyPatch, theft: Theft) -> None:
     outcome = swarm_with_thieves(monkeypatch, theft, 3, 1)
     assert_they_learned(outcome, theft)
-    assert not [event for _, event in outcome.of(AnchorRepaired) if event.version >= theft.version]
+    assert not [event for _, event in outcome.of(AnchorRepair) if event.is_done and event.version >= theft.version]
 
 
 def test_two_of_four_move_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
     theft = Theft()
     outcome = swarm_with_thieves(monkeypatch, theft, 2, 2)
     assert_they_learned(outcome, theft)
-    assert not [event for _, event in outcome.of(AnchorRepaired) if event.version >= theft.version]
+    assert not [event for _, event in outcome.of(AnchorRepair) if event.is_done and event.version >= theft.version]
 
 
 def test_a_newcomer_takes_no_claim_along(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -54,7 +54,7 @@ def test_a_newcomer_takes_no_claim_along(monkeypatch: pytest.MonkeyPatch) -> Non
     outcome = swarm_with_thieves(monkeypatch, theft, 3, 1, (late,))
     assert_they_learned(outcome, theft)
     assert {index for index, event in outcome.of(RoundCommitted) if event.version < 1000} == {0, 1, 2}
-    assert not [event for _, event in outcome.of(AnchorRepaired) if event.version >= theft.version]
+    assert not [event for _, event in outcome.of(AnchorRepair) if event.is_done and event.version >= theft.version]
 
 
 @pytest.mark.parametrize(("num_thieves", "num_honest"), sampled([(1, 3), (2, 5)], one_in=2))
@@ -77,7 +77,7 @@ def test_a_newcomer_that_meets_only_liars_at_first_comes_back(
     )
     outcome = swarm_with_thieves(monkeypatch, theft, num_honest, num_thieves, faults, num_steps=140)
     assert_they_learned(outcome, theft)
-    moved = outcome.of(AnchorRepaired)
+    moved = [(index, event) for index, event in outcome.of(AnchorRepair) if event.is_done]
     assert newcomer in {index for index, event in moved if event.version < 1000}
     assert kept, "no commits lead from the liars' anchor: the newest checkpoint is kept"
     assert not [event for index, event in moved if event.version >= theft.version and index != newcomer]

@@ -20,7 +20,7 @@ from averaging.rounds.machine_events import Advanced, Heard, SendMessage, View
 from averaging.rounds.round_machine import RoundMachine
 from averaging.trust.claim_guard import Guard, GuardPorts
 from averaging.wire.messages import Abandon, Commit, Offer
-from peer.events.anchor_events import AnchorRepaired
+from peer.events.anchor_events import AnchorRepair
 from peer.events.peer_events import Event, RefusedPeer
 from tests.kit.clock import Clock
 from tests.kit.notaries import notary_of
@@ -245,5 +245,7 @@ def test_no_peer_of_a_split_swarm_refuses_another_when_it_is_one_again(heal_at: 
     )
     result = simulate(spec, lambda index, event: seen.append(event))
     assert result.violations == ()
-    assert [event for event in seen if isinstance(event.fact, AnchorRepaired)], "the sides never differed"
+    assert [event for event in seen if isinstance(event.fact, AnchorRepair) and event.fact.is_done], (
+        "the sides never differed"
+    )
     assert [event.fact.reason for event in seen if isinstance(event.fact, RefusedPeer)] == []

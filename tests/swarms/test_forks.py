@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from averaging.rounds.round_facts import Fact, RoundCommitted, SentContribution
-from peer.events.anchor_events import AnchorDiffered, AnchorRepaired, CatchUpProgressed, CaughtUp
+from peer.events.anchor_events import AnchorRepair, Fetched
 from peer.events.peer_events import Event, JoinedRun
 from peer.network.node.fragment_memory import persist
 from peer.network.node.node import Node
@@ -85,14 +85,13 @@ def of(seen: list[tuple[int, Event]], kind: type[Fact]) -> list[tuple[int, Event
     return [(index, event) for index, event in seen if isinstance(event.fact, kind)]
 
 
-def after_fork(
-    seen: list[tuple[int, Event]], kind: type[AnchorRepaired] | type[AnchorDiffered]
-) -> list[tuple[int, int]]:
+def after_fork(seen: list[tuple[int, Event]], *, is_done: bool) -> list[tuple[int, int]]:
     """(peer, fragment); two leaders may have closed the very first rounds before, which is not the matter here."""
     return [
         (index, event.fact.fragment)
         for index, event in seen
-        if isinstance(event.fact, kind) and event.fact.version > 2 and event.fact.fragment == FRAGMENT
+        if isinstance(event.fact, AnchorRepair) and event.fact.is_done == is_done
+        if event.fact.version > 2 and event.fact.fragment == FRAGMENT
     ]
 
 
@@ -102,10 +101,10 @@ def test_a_lone_fork_gives_in_whatever_its_tokens(lives: dict[int, Life], more_t
     result, seen = swarm_with_fork(lives, 4, more_tokens, seed)
     assert result.violations == ()
     assert result.anchors_equal
-    repaired = of(seen, AnchorRepaired)
-    assert set(after_fork(seen, AnchorRepaired)) == {(FORKED, FRAGMENT)}
+    repaired = [(index, event) for index, event in of(seen, AnchorRepair) if event.fact.is_done]
+    assert set(after_fork(seen, is_done=True)) == {(FORKED, FRAGMENT)}
     if more_tokens > 0:
-        assert after_fork(seen, AnchorDiffered) == [(FORKED, FRAGMENT)]
+        assert after_fork(seen, is_done=False) == [(FORKED, FRAGMENT)]
         # Within one round of that fragment: its peers send every 8 inner steps of a second at most.
         began = next(
             event.at
@@ -127,7 +126,7 @@ def test_tokens_in_no_signed_commit_do_not_decide_between_equal_sides(
         result, seen = swarm_with_fork(lives, num_peers, more_tokens, 3, forked=forked)
         assert result.violations == ()
         assert result.anchors_equal
-        moved.append({index for index, _ in after_fork(seen, AnchorRepaired)})
+        moved.append({index for index, _ in after_fork(seen, is_done=True)})
     assert moved[0] == moved[1]
     assert moved[0] in (set(forked), set(range(num_peers)) - set(forked))
 
@@ -158,9 +157,8 @@ def test_of_two_equal_sides_of_a_split_the_one_with_more_signed_tokens_wins(num_
     assert result.anchors_equal
     # Whoever gives in first, of each fragment; right afterwards two leaders may close one round each.
     first: dict[int, int] = {}
-    for index, event in of(seen, AnchorRepaired):
-        assert isinstance(event.fact, AnchorRepaired)
-        if event.at > EPOCH_SECONDS + 60.0:
+    for index, event in of(seen, AnchorRepair):
+        if event.fact.is_done and event.at > EPOCH_SECONDS + 60.0:
             first.setdefault(event.fact.fragment, index)
     assert first.keys() == {0, 1}
     assert set(first.values()) <= set(sides[1 - faster])
@@ -180,11 +178,9 @@ def test_a_joiner_is_ready_with_the_newest_versions_and_in_the_next_round_with_w
     spec = SimulationSpec(4, 60, seed, manifest, late, step_seconds=(0.5, 0.5), workload=LIGHT_WORK)
     result = simulate(spec, lambda index, event: seen.append((index, event)))
     assert result.violations == ()
-    (caught_up,) = [event for index, event in of(seen, CaughtUp) if index == 3]
-    assert isinstance(caught_up.fact, CaughtUp)
-    assert caught_up.fact.donor == caught_up.fact.donors[0]
-    progress = [event.fact for index, event in of(seen, CatchUpProgressed) if index == 3]
-    assert isinstance(progress[-1], CatchUpProgressed)
+    fetched = [event for index, event in of(seen, Fetched) if index == 3]
+    (caught_up,) = [event for event in fetched if event.fact.is_done]
+    progress = [event.fact for event in fetched if not event.fact.is_done]
     assert (progress[-1].share, progress[-1].seconds_left) == (1.0, 0.0)
     assert caught_up.at > EPOCH_SECONDS + 15.0
     (joined,) = [event for index, event in of(seen, JoinedRun) if index == 3]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from averaging.rounds.round_facts import MembersAwaited, RoundCommitted
-from peer.events.peer_events import PeerLeft
+from peer.events.peer_events import MemberChanged
 from tests.kit.rounds.exchange_swarm import Swarm, scenario
 from tests.kit.simulated.light_work import LIGHT_WORK
 from tests.simulator.peer import simulated_identity
@@ -41,7 +41,7 @@ def test_survivors_of_a_mass_death_go_on_within_learned_times():
     events = []
     result = simulate(spec, lambda index, event: events.append((index, event)))
     assert result.violations == ()
-    died_at = max(event.at for _, event in events if isinstance(event.fact, PeerLeft)) - 1.0
+    died_at = max(event.at for _, event in events if isinstance(event.fact, MemberChanged) and event.fact.reason) - 1.0
     me = simulated_identity(3, 0).peer_id
     lone = [event for _, event in events if isinstance(event.fact, RoundCommitted) and event.fact.contributors == (me,)]
     assert lone

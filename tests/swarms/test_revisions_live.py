@@ -12,7 +12,7 @@ from dht.admission.handshake_frames import AccessRule
 from dht.identity.keys import Identity, make_run_id
 from dht.records.signature_cache import VerifiedRecords
 from peer.config.manifest import RunManifest
-from peer.events.peer_events import Event, RefusedPeer, RunEnded
+from peer.events.peer_events import Event, RefusedPeer, RunChanged
 from peer.network.membership.manifest_revisions import WHEN_JOINING, member_rules
 from peer.network.membership.run_handshake_policy import RunHandshakePolicy
 from tests.kit.simulated.light_work import LIGHT_WORK
@@ -165,7 +165,9 @@ def test_the_run_ends_at_one_version_on_every_peer() -> None:
         await swarm.revise(listed({"at_version": end, "ends_run": True}, revision=2), 1, 2, 0)
         await swarm.until(lambda: all(swarm.life(index).node.revisions.has_ended for index in range(3)))
         for index in range(3):
-            assert [e.fact.version for e in swarm.events[index] if isinstance(e.fact, RunEnded)] == [end]
+            assert [
+                e.fact.version for e in swarm.events[index] if isinstance(e.fact, RunChanged) and e.fact.has_ended
+            ] == [end]
             assert swarm.version(index) >= end
 
     run(scene)

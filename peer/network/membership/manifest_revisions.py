@@ -24,7 +24,7 @@ from peer.config.learning_rate_schedule import Cooldown, rate_factor
 from peer.config.manifest import RunManifest
 from peer.config.section import MAX_WHOLE_NUMBER
 from peer.config.unknown_rules import UnknownRules
-from peer.events.peer_events import NOTED, RunEnded
+from peer.events.peer_events import NOTED, RunChanged
 from peer.installation import update_command
 from peer.network.membership.run_handshake_policy import RunHandshakePolicy
 from peer.version import full_version, is_older, software
@@ -232,4 +232,4 @@ class Revisions:
         end = self.manifest.end_version
         if end is not None and self._version >= end and not self.has_ended:
             self.has_ended = True
-            self.report(RunEnded(end or self._version))
+            self.report(RunChanged(end_version=end or self._version))

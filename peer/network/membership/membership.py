@@ -41,7 +41,7 @@ from dht.records.peer_record import (
 from dht.records.signature_cache import VerifiedRecords
 from dht.records.swarm_view import SwarmView
 from dht.streams.streams_per_remote import StreamCounts
-from peer.events.peer_events import PeerJoined, PeerLeft
+from peer.events.peer_events import MemberChanged
 from peer.network.membership.member_counts import Head, MemberTally
 
 RECORD_PROTOCOL = "/murmuration/record/1"
@@ -499,12 +499,12 @@ class Membership:
             self._speeds.note(peer_id, record.tokens_per_second, now)
             if peer_id not in self._reported and self.has_been_there(peer_id) and not self.is_suspected(peer_id):
                 self._reported.add(peer_id)
-                self.report(PeerJoined(peer_id))
+                self.report(MemberChanged(peer_id))
         elif known is not None:
             del self._known[peer_id], self._signs[peer_id]
             if peer_id in self._reported:
                 self._reported.remove(peer_id)
-                self.report(PeerLeft(peer_id, why_gone))
+                self.report(MemberChanged(peer_id, why_gone))
         if known is None or record is None:
             return known is not record
         return known.is_training != record.is_training

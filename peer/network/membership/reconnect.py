@@ -16,7 +16,7 @@ from averaging.rounds.round_facts import Fact
 from dht.ground.host import PeerId
 from dht.ground.sleep_detection import Wakefulness
 from dht.ground.tasks import set_within
-from peer.events.peer_events import SwarmFound, SwarmLost
+from peer.events.peer_events import SwarmContact
 
 TICK_SECONDS = 1.0
 """Between two counts of the members; costs nothing."""
@@ -113,13 +113,13 @@ class ReconnectLoop:
         if num_members:
             was_away = self._is_lost or self._has_slept
             if was_away:
-                self.report(SwarmFound(peers=num_members, seconds=max(0.0, now - self._seen_at)))
+                self.report(SwarmContact("found", max(0.0, now - self._seen_at), num_members))
             is_first = not self._has_met
             self._seen_at = self._patient_from = now
             self._has_met, self._is_lost, self._has_slept = True, False, False
             return was_away or is_first
         if self._has_met and not self._is_lost and now - self._patient_from >= PATIENCE_SECONDS:
             self._is_lost = True
-            self.report(SwarmLost(seconds=now - self._seen_at, is_training=self.is_training()))
+            self.report(SwarmContact("lost", now - self._seen_at, is_training=self.is_training()))
             self._hurry.set()
         return False

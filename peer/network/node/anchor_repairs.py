@@ -23,7 +23,7 @@ from dht.ground.bounded_dictionary import Newest
 from dht.ground.host import PeerId
 from dht.records.lineages import MAX_LINEAGE_TOKENS, Side, replaces
 from dht.records.peer_record import PeerRecord
-from peer.events.anchor_events import AnchorDiffered, AnchorRepaired
+from peer.events.anchor_events import AnchorRepair
 from peer.network.anchors.fetcher import Fetched, Fetcher
 from peer.network.membership.membership import Membership
 from peer.network.node.fragment_memory import adopt_snapshot
@@ -179,7 +179,9 @@ class Repairs:
             if not self.exchange.applying.begin_repair(fragment):
                 return False  # somebody else's claim was faster
             if found.is_fork:
-                self.report(AnchorDiffered(fragment.index, fragment.state.version, len(found.behind)))
+                self.report(
+                    AnchorRepair(fragment.index, fragment.state.version, is_done=False, num_others=len(found.behind))
+                )
             reason = reason or f"more weight stands behind that of {len(found.behind)} other members"
             is_replaced = await self._replace(fragment, peer_id, found, reason)
             if is_replaced is None:
@@ -268,7 +270,7 @@ class Repairs:
                 found = replace(found, lineage_tokens=min(tokens, MAX_LINEAGE_TOKENS))
             snapshot, shown = found, tuple(commits[version] for version in sorted(commits))
             await self.exchange.applying.adopt(fragment, lambda state: adopt_snapshot(state, snapshot), shown)
-            self.report(AnchorRepaired(index, snapshot.version, reason))
+            self.report(AnchorRepair(index, snapshot.version, is_done=True, reason=reason))
             return True
         finally:
             self.exchange.applying.repaired(fragment, claimed_by)

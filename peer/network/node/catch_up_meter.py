@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from averaging.rounds.round_facts import Fact
-from peer.events.anchor_events import CatchUpProgressed
+from peer.events.anchor_events import Fetched
 
 PROGRESS_SECONDS = 1.0
 """Between two events about a download: as often as people look."""
@@ -35,5 +35,4 @@ class CatchUpMeter:
         if done_bytes == 0 or (now - self._reported_at < PROGRESS_SECONDS and not is_over):
             return
         self._reported_at = now
-        rate = done_bytes / max(now - self._began_at, 1e-3)
-        self.report(CatchUpProgressed(done_bytes, total_bytes, 8 * rate, (total_bytes - done_bytes) / rate))
+        self.report(Fetched(done_bytes, now - self._began_at, total_bytes=total_bytes))

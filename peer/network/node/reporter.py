@@ -10,7 +10,7 @@ from averaging.rounds.round_facts import COUNTED, CommitTaken, Fact, RoundStarte
 from dht.ground.host import PeerId
 from peer.checkpoint.checkpoint_facts import Totals
 from peer.events import peer_events as events
-from peer.events.anchor_events import CaughtUp
+from peer.events.anchor_events import Fetched
 from peer.events.peer_events import Event
 from peer.mailbox.mailbox import Mailbox
 from peer.network.node.catch_up_meter import CatchUpMeter
@@ -80,7 +80,7 @@ class Reporter:
         """All is there; `donors` of each fragment, those who sent most first."""
         places = [(place, donor) for names in donors.values() for place, donor in enumerate(names)]
         named = tuple(dict.fromkeys(donor for _, donor in sorted(places, key=lambda item: item[0])))
-        self.report(CaughtUp(tuple(sorted(donors)), named[0], num_bytes, seconds, named))
+        self.report(Fetched(num_bytes, seconds, named, fragments=tuple(sorted(donors))))
 
     def tokens_per_second(self) -> float:
         """This peer's speed, as others are told; 0 when its trainer has stopped."""

@@ -15,7 +15,7 @@ from averaging.rounds.round_facts import WorkLost
 from averaging.wire.work_by_range import Waiting, is_whole
 from dht.ground.compute import Compute
 from peer.checkpoint.checkpoint import SavedCheckpoint
-from peer.events.peer_events import WaitingForPeers
+from peer.events.peer_events import SwarmContact
 from peer.mailbox.mailbox import Mailbox
 from peer.mailbox.slots import WorkKind
 from peer.network.anchors.fetcher import Fetched, Fetcher
@@ -172,7 +172,9 @@ class Start:
             await self._fetch_better()
             if self.trains or all(fragment.state.digest for fragment in self.fragments):
                 return
-            self.reporter.report(WaitingForPeers("no trainer has the model yet", self.reporter.clock() - began))
+            self.reporter.report(
+                SwarmContact("waiting", self.reporter.clock() - began, reason="no trainer has the model yet")
+            )
             await asyncio.sleep(self.look_seconds)
             await self.membership.look()
 

@@ -40,7 +40,7 @@ from peer.config.manifest import RunManifest
 from peer.config.model_shapes import layout_digest_of
 from peer.config.peer_config import ADDRESSES_NAME, PeerConfig, write_cached_peers
 from peer.events import peer_events as events
-from peer.events.peer_events import Event, RunEnded
+from peer.events.peer_events import Event, RunChanged
 from peer.events.swarm_seen import SwarmSeen
 from peer.files.serving import ServedFiles
 from peer.mailbox.mailbox import Mailbox
@@ -148,7 +148,7 @@ class NetworkSide:
 
     def _emit(self, event: Event) -> None:
         self.on_event(event)
-        if isinstance(event.fact, RunEnded) and self.role != "trainer":
+        if isinstance(event.fact, RunChanged) and event.fact.has_ended and self.role != "trainer":
             # A trainer's process decides for itself, when its step is done.
             wait_seconds = END_ANNOUNCEMENTS * self._node.manifest.network.announce_seconds if self._node else 0.0
             asyncio.get_running_loop().call_later(wait_seconds, self.leave, "the run has ended")
@@ -171,7 +171,9 @@ class NetworkSide:
             found = await self._unless_left(
                 find_run(
                     *(self.config, store, host, self._admission, kept, self._damage),
-                    on_waiting=lambda reason, seconds: self._report(events.WaitingForPeers(reason, seconds)),
+                    on_waiting=lambda reason, seconds: self._report(
+                        events.SwarmContact("waiting", seconds, reason=reason)
+                    ),
                 )
             )
             if found is None:

@@ -19,7 +19,7 @@ from dht.identity.multiaddr import parse_peer_multiaddr
 from dht.records.signed_manifest import RunRecord, decode_run_record, encode_run_record
 from peer.config.manifest import RunManifest
 from peer.config.peer_config import PeerConfig
-from peer.events.peer_events import ManifestRevised
+from peer.events.peer_events import RunChanged
 from peer.network.membership.manifest_revisions import describe_changes
 from peer.network.membership.members_here import addresses_now
 from peer.network.membership.run_finding import keep_record
@@ -109,7 +109,7 @@ class RecordUpkeep:
             self.met_members.set()
         else:
             self._refused_revision = record.revision
-        self.report(ManifestRevised(revision=record.revision, changes=what))
+        self.report(RunChanged(revision=record.revision, changes=what))
 
 
 def _some_of(addresses: list[str], me: PeerId) -> list[str]:

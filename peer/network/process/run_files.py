@@ -16,7 +16,8 @@ from dht.p2pd.host import P2pdHost
 from dht.records.peer_record import decode_peer_record
 from peer.config.manifest import RunManifest
 from peer.config.peer_config import PeerConfig
-from peer.events.peer_events import FetchedRunFiles, WaitingForPeers
+from peer.events.anchor_events import Fetched
+from peer.events.peer_events import SwarmContact
 from peer.files.checked_folder import forget_others
 from peer.files.fetching import FileFetcher
 from peer.files.serving import ServedFiles, read_served
@@ -58,11 +59,11 @@ async def have_files(
         config.join_timeout_seconds,
         asyncio.to_thread,
         on_bytes=meter.arrived,
-        on_waiting=lambda reason, seconds: report(WaitingForPeers(reason, seconds)),
+        on_waiting=lambda reason, seconds: report(SwarmContact("waiting", seconds, reason=reason)),
     )
     fetched = await fetcher.run()
     if fetched.names:
-        report(FetchedRunFiles(fetched.names, fetched.num_bytes, time.monotonic() - began, fetched.donors))
+        report(Fetched(fetched.num_bytes, time.monotonic() - began, fetched.donors, names=fetched.names))
     await asyncio.to_thread(forget_others, config.data_dir, manifest)
     return ServedFiles(await asyncio.to_thread(read_served, config.data_dir, manifest), asyncio.to_thread)
 

@@ -25,7 +25,7 @@ from dht.streams.upload_and_download_limits import RateLimits
 from peer.config.peer_config import PeerConfig
 from peer.events import peer_events as events
 from peer.events.event_log import from_json
-from peer.events.peer_events import Event, RunEnded
+from peer.events.peer_events import Event, RunChanged
 from peer.events.swarm_seen import OwnAddresses, SwarmSeen
 from peer.mailbox.mailbox import Mailbox
 from peer.network.process.child_start import NetworkChild, send_line, start_network_child
@@ -228,7 +228,7 @@ class NetworkProcess:
         kind = message["kind"]
         if kind == "event":
             event = from_json(message["event"])
-            self.run_has_ended |= isinstance(event.fact, RunEnded)
+            self.run_has_ended |= isinstance(event.fact, RunChanged) and event.fact.has_ended
             self.show(event)
         elif kind == "addresses":
             self.addresses = tuple(message["addresses"])

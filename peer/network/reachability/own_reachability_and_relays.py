@@ -22,7 +22,8 @@ from dht.identity.multiaddr import Multiaddr, parse_multiaddr
 from dht.p2pd.host import P2pdHost
 from dht.p2pd.own_relay_trial import Relaying
 from dht.records.peer_record import PeerRecord
-from peer.events.path_events import PathFound, ReachabilityFound, RelayChanged, RelayChecked
+from peer.events.path_events import ReachabilityFound, RelayChanged
+from peer.events.peer_events import MemberChanged
 from peer.network.reachability.hole_punching import HolePunching
 from peer.network.reachability.path_and_relay_choice import (
     Network,
@@ -225,7 +226,7 @@ class Paths:
             if relaying != "limited":
                 break
             await self.host.change(options)
-        self.report(RelayChecked(relaying=relaying))
+        self.report(RelayChanged(own_relay=relaying))
 
     def _announced_with(self, forwarded: Sequence[str]) -> list[str]:
         """What others are told; nothing: what the daemon finds out."""
@@ -280,7 +281,7 @@ class Paths:
                 continue
             kinds[record.peer_id] = kind
             if self._kinds.get(record.peer_id) != kind:
-                self.report(PathFound(remote=record.peer_id, path=kind))
+                self.report(MemberChanged(record.peer_id, path=kind))
             self._holes.note(record.peer_id, is_relayed=kind == "relayed")
         self._holes.forget_all_but({record.peer_id for record in members})
         # A path that is down for a moment is not told again when it comes back as it was.

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from dht.ground.quantities import bytes_text, plural, seconds_text, share_text
 from peer.events import peer_events as events
-from peer.events.anchor_events import CatchUpProgressed, CaughtUp
+from peer.events.anchor_events import Fetched
 from peer.panel.scene.updates import LoadingStep, StepName
 
 DOING: dict[StepName, str] = {
@@ -61,21 +61,21 @@ class Checklist:
         if self.is_over:
             return self
         match fact := event.fact:
-            case events.WaitingForPeers():
+            case events.SwarmContact(state="waiting"):
                 since = f" ({seconds_text(round(fact.seconds))} so far)" if fact.seconds >= 1 else ""
                 return self._changed("run", f"{fact.reason}{since}", is_waiting=True)
-            case events.PeerJoined():
+            case events.MemberChanged(has_joined=True):
                 # Whoever is here may know more than this seed.
                 is_first = any(line.detail == WAITING_FIRST for line in self.lines)
                 return self._changed("state", "") if is_first else self
-            case CatchUpProgressed():
+            case Fetched(is_done=False):
                 left = fact.time_left
                 return self._changed(
                     "state", f"{share_text(fact.share)} of {bytes_text(fact.total_bytes)}, {left} left"
                 )
-            case events.FetchedRunFiles():
+            case Fetched() if fact.names:
                 return self._changed("run", f"found, with {plural(len(fact.names), 'file')}", is_done=True)
-            case CaughtUp():
+            case Fetched():
                 told = f"{bytes_text(fact.num_bytes)} from {plural(len(fact.donors) or 1, 'member')}"
                 return self._changed("state", told, is_done=True)
             case events.JoinedRun():

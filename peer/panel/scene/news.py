@@ -9,7 +9,7 @@ from averaging.rounds.round_facts import WorkLost
 from dht.ground.host import PeerId
 from dht.ground.quantities import bytes_text, count_text, loss_text, plural
 from peer.events import peer_events as events
-from peer.events.anchor_events import AnchorDiffered
+from peer.events.anchor_events import AnchorRepair
 from peer.panel.scene.panel_state import PanelState
 from peer.panel.scene.updates import RunFacts
 
@@ -17,7 +17,7 @@ NewsKind = Literal["person", "own", "good", "trouble", "note"]
 
 _AS_THEY_ARE = (
     *(events.CheckpointFailed, events.ClockIsWrong, events.PartRestarted),
-    *(events.ManifestRevised, events.MicroBatchHalved, events.RunEnded),
+    *(events.RunChanged, events.MicroBatchHalved),
 )
 """Rare, and written for people: their own sentence is the news."""
 _PART_TAKEN = 0.01
@@ -57,14 +57,14 @@ def news_of(
             doing = "serving" if fact.device == "seed" else f"training on {fact.device}"
             found = f", with {plural(len(after.others), 'other')} here" if after.others else ""
             return [] if before.run_id else [NewsLine(at, "own", f"You are in: {doing}{found}")]
-        case events.PeerJoined():
+        case events.MemberChanged(has_joined=True):
             # A member that was here before this peer did not join now.
             is_early = before.started_at is not None and at - before.started_at < ARRIVAL_SECONDS
             what = "is back" if fact.remote in before.met else "is here" if is_early else "joined"
             if before.is_seed and what != "is back" and fact.remote in before.served:
                 what = "joined, with parts of the model from here"
             return [NewsLine(at, "person", f"{{who}} {what}", fact.remote, PRESENCE)] if before.run_id else []
-        case events.PeerLeft() if fact.remote in before.others:
+        case events.MemberChanged() if fact.reason and fact.remote in before.others:
             how = "left" if "goodbye" in fact.reason else "is not heard any more"
             return [NewsLine(at, "person", f"{{who}} {how}", fact.remote, PRESENCE)]
         case events.StateServed() if (
@@ -83,24 +83,24 @@ def news_of(
             return [NewsLine(at, "good", f"Best validation loss: {loss}", topic="best loss")] if is_seen else []
         case events.RefusedPeer() if fact.left_out_until is not None:
             return [NewsLine(at, "trouble", "{who} is left out for a while: " + fact.reason, fact.remote)]
-        case AnchorDiffered():
+        case AnchorRepair(is_done=False):
             # Usual on a busy machine: two had a round each, and only one of them can go on.
             kept = "" if before.is_seed else "; your unsent work is kept"
             told = f"More work stands behind the others' model: it is fetched{kept}"
             return [NewsLine(at, "person", told, topic="anchor")]
-        case events.SwarmLost() if before.is_seed:
+        case events.SwarmContact(state="lost") if before.is_seed:
             return [NewsLine(at, "person", "Nobody else is here now")]
-        case events.SwarmLost():
+        case events.SwarmContact(state="lost"):
             what = "training goes on alone" if fact.is_training else "looking for them"
             return [NewsLine(at, "trouble", f"Nobody else answers; {what}")]
-        case events.SwarmFound():
-            return [NewsLine(at, "good", f"Found the others again: {fact.peers} of them")]
+        case events.SwarmContact(state="found"):
+            return [NewsLine(at, "good", f"Found the others again: {fact.num_members} of them")]
         case events.LeftRun():
             return []
         case WorkLost() if fact.cause == "withheld":
             return [NewsLine(at, "trouble", event.sentence())]
         case _ if isinstance(fact, _AS_THEY_ARE):
-            if isinstance(fact, events.ManifestRevised):
+            if isinstance(fact, events.RunChanged) and not fact.has_ended:
                 return [note_of(at, event.sentence())]
             topic = "checkpoint" if isinstance(fact, events.CheckpointFailed) and not fact.kept_at else ""
             return [NewsLine(at, "trouble", event.sentence(), topic=topic)]

@@ -7,13 +7,13 @@ from dataclasses import dataclass, replace
 from averaging.rounds.round_facts import AppliedCommit, RoundCommitted, RoundStarted, SentContribution
 from dht.ground.host import PeerId
 from peer.events import peer_events as events
-from peer.events.anchor_events import AnchorRepaired, CatchUpProgressed, CaughtUp
+from peer.events.anchor_events import AnchorRepair, Fetched
 from peer.events.lone_rounds import lone_rounds_after
 from peer.events.refusals import Refusals, with_refusal
 
 NUM_RECENT = 5
 WAITING = "Waiting for peers"
-SHOWN_AS_NUMBERS = (events.TrainingProgressed, RoundStarted, SentContribution, AppliedCommit, CatchUpProgressed)
+SHOWN_AS_NUMBERS = (events.TrainingProgressed, RoundStarted, SentContribution, AppliedCommit)
 """These come all the time and are on the panel already."""
 NUM_LOSSES = 240
 """Points of the loss curve; when it is full every second one goes, so that it always spans the whole session."""
@@ -115,9 +115,11 @@ def fold(state: PanelState, event: events.Event, sentence: str | None = None) ->
     """
     state = replace(_with_facts(state, event), refusals=with_refusal(state.refusals, event))
     recent = state.recent
-    if isinstance(event.fact, events.WaitingForPeers) and recent and recent[-1][1].startswith(WAITING):
+    is_waiting = isinstance(event.fact, events.SwarmContact) and event.fact.state == "waiting"
+    if is_waiting and recent and recent[-1][1].startswith(WAITING):
         recent = recent[:-1]  # it is said again and again
-    if not isinstance(event.fact, SHOWN_AS_NUMBERS):
+    is_on_its_way = isinstance(event.fact, Fetched) and not event.fact.is_done
+    if not is_on_its_way and not isinstance(event.fact, SHOWN_AS_NUMBERS):
         recent = (*recent, (event.at, event.sentence() if sentence is None else sentence))[-NUM_RECENT:]
     started_at = event.at if state.started_at is None else state.started_at
     return replace(state, peer_id=event.peer_id, last_event_at=event.at, started_at=started_at, recent=recent)
@@ -142,21 +144,21 @@ def _with_facts(state: PanelState, event: events.Event) -> PanelState:
                 versions=fact.versions,
                 budget_tokens=fact.budget_tokens,
             )
-        case events.WaitingForPeers():
+        case events.SwarmContact(state="waiting"):
             return replace(state, phase="waiting for peers")
-        case CatchUpProgressed():
+        case Fetched(is_done=False):
             return replace(state, phase="catching up")
-        case CaughtUp() | events.FetchedRunFiles():
+        case Fetched():
             return replace(state, phase="starting" if state.phase == "catching up" else state.phase)
-        case events.PeerJoined():
+        case events.MemberChanged(has_joined=True):
             phase = {"training alone": "training", "alone": "serving"}.get(state.phase, state.phase)
             met = state.met | {fact.remote} if len(state.met) < MAX_SERVED else state.met
             return replace(state, phase=phase, others=(state.others | {fact.remote}) - {event.peer_id}, met=met)
-        case events.PeerLeft():
+        case events.MemberChanged() if fact.reason:
             return replace(state, others=state.others - {fact.remote})
-        case events.SwarmLost():
+        case events.SwarmContact(state="lost"):
             return replace(state, phase="alone" if state.is_seed else "training alone", others=frozenset())
-        case events.SwarmFound():
+        case events.SwarmContact(state="found"):
             return replace(state, phase="serving" if state.is_seed else "training")
         case events.StateServed():
             return replace(
@@ -182,7 +184,7 @@ def _with_facts(state: PanelState, event: events.Event) -> PanelState:
             )
         case RoundCommitted():
             return _with_round(state, event, fact)
-        case AppliedCommit() | AnchorRepaired():
+        case AppliedCommit() | AnchorRepair(is_done=True):
             return replace(state, versions=_with_version(state.versions, fact.fragment, fact.version))
         case events.CheckpointSaved():
             return replace(state, versions=fact.versions)

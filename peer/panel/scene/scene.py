@@ -15,7 +15,7 @@ from dht.identity.multiaddr import parse_multiaddr
 from dht.identity.speakable import speakable_name
 from peer.events import peer_events as events
 from peer.events.lone_rounds import LONE_ROUNDS, is_shared
-from peer.events.path_events import ReachabilityFound, RelayChanged, RelayChecked
+from peer.events.path_events import ReachabilityFound, RelayChanged
 from peer.events.swarm_seen import OwnAddresses, SwarmSeen
 from peer.panel.scene import updates
 from peer.panel.scene.loading import Checklist
@@ -246,13 +246,13 @@ def with_event(scene: Scene, event: events.Event) -> Scene:
             ips = [parse_multiaddr(address).ip for address in fact.addresses]
             is_private_path = bool(ips) and all(ip is not None and ip.is_private for ip in ips)
             scene = replace(scene, is_reachable=fact.reachable, reachable_at=event.at, is_private_path=is_private_path)
+        case RelayChanged() if fact.own_relay:
+            scene = replace(scene, relaying=fact.own_relay)
         case RelayChanged():
             scene = replace(scene, relays=fact.relays)
-        case RelayChecked():
-            scene = replace(scene, relaying=fact.relaying)
-        case events.RunEnded():
+        case events.RunChanged(has_ended=True):
             scene = replace(scene, has_ended=True)
-        case events.SwarmLost():
+        case events.SwarmContact(state="lost"):
             scene = replace(scene, alone_at=event.at - fact.seconds)
         case events.CheckpointFailed(kept_at=""):
             scene = replace(scene, is_unsaved=True)

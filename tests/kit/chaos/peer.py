@@ -38,7 +38,7 @@ from dht.admission.handshake_frames import AccessRule
 from dht.ground.errors import PeerFault
 from dht.ground.host import PeerId
 from dht.records.peer_record import PeerRecord
-from peer.events.anchor_events import AnchorRepaired
+from peer.events.anchor_events import AnchorRepair
 from peer.network.anchors.fetcher import Fetched, Fetcher
 from peer.network.membership.membership import (
     FIRST_SUSPICION_SECONDS,
@@ -454,7 +454,7 @@ class ChaosPeer:
         self.guard.blame(peer_id, "malformed", reason)
 
     def _on_repair(self, fact: Fact) -> None:
-        self.world.checks.seen["repaired" if isinstance(fact, AnchorRepaired) else "outvoted"] += 1
+        self.world.checks.seen["repaired" if isinstance(fact, AnchorRepair) and fact.is_done else "outvoted"] += 1
         self.world.checks.trace(f"peer {self.number}: {fact}")
 
     def on_view(self) -> None:

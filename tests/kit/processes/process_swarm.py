@@ -29,7 +29,7 @@ from averaging.rounds.round_facts import AppliedCommit, Fact, RoundCommitted
 from dht.ground.host import PeerId
 from dht.identity.keys import Identity
 from peer.events.event_log import from_json
-from peer.events.peer_events import Event, JoinedRun, SwarmFound, SwarmLost, TrainingProgressed
+from peer.events.peer_events import Event, JoinedRun, SwarmContact, TrainingProgressed
 from peer.files.checked_folder import FILES_NAME
 from peer.hf_model_section import DescribedModel
 from peer.owner.new_run import NewRun, create_run
@@ -209,9 +209,9 @@ class PeerProcess:
                 outcomes[(commit.fragment, commit.version, commit.contributors, commit.tokens)] = event.fact.digest
         return outcomes
 
-    def losses_and_finds(self, after: int) -> list[type[Fact]]:
+    def losses_and_finds(self, after: int) -> list[str]:
         """What it told its owner of losing and finding the swarm, behind the first `after` events."""
-        return [type(event.fact) for event in self.events()[after:] if isinstance(event.fact, SwarmLost | SwarmFound)]
+        return [event.fact.state for event in self.events()[after:] if isinstance(event.fact, SwarmContact)]
 
     def wait_joined(self, after: int = 0, seconds: float = WAIT_SECONDS) -> JoinedRun:
         """Wait until it is a member; from then on its trainer makes way for processes that are just starting."""

@@ -26,7 +26,7 @@ from dht.identity.keys import peer_id_of
 from peer.checkpoint.checkpoint import CheckpointFolder, CheckpointOwner, list_checkpoints
 from peer.checkpoint.checkpoint_facts import Totals
 from peer.checkpoint.kept_commits import MAX_COMMITS_FILE_BYTES, commits_path
-from peer.events.anchor_events import AnchorRepaired, CaughtUp
+from peer.events.anchor_events import AnchorRepair, Fetched
 from peer.events.peer_events import Event
 from peer.network.node.fragment_memory import build_fragments, persist
 from peer.network.node.node import Node
@@ -125,8 +125,8 @@ def who_gave_in(seen: list[tuple[int, Event]]) -> dict[int, int]:
     """Fragment -> index of the first peer that took over another anchor of it, once all were back."""
     first: dict[int, int] = {}
     for index, event in seen:
-        if isinstance(event.fact, (AnchorRepaired, CaughtUp)) and event.at > EPOCH_SECONDS + BACK:
-            fragments = (event.fact.fragment,) if isinstance(event.fact, AnchorRepaired) else event.fact.fragments
+        if isinstance(event.fact, AnchorRepair | Fetched) and event.fact.is_done and event.at > EPOCH_SECONDS + BACK:
+            fragments = (event.fact.fragment,) if isinstance(event.fact, AnchorRepair) else event.fact.fragments
             for fragment in fragments:
                 first.setdefault(fragment, index)
     return first

@@ -14,7 +14,7 @@ from dht.identity.keys import Identity
 from peer.cli import app
 from peer.config.access_sections import ChangeSection
 from peer.events.event_log import to_json
-from peer.events.peer_events import Event, RunEnded
+from peer.events.peer_events import Event, RunChanged
 from peer.events.rotating_log import LineLog
 from peer.observe import run_page
 from peer.observe.ended_run import end_signed_here, what_is_left
@@ -92,7 +92,7 @@ def test_a_machine_that_saw_the_end_joins_no_more(
     assert end is not None
     assert not end.is_over
     log = LineLog(owned.folder / "events.jsonl", print)
-    log.append(to_json(Event(time.time(), OWN, RunEnded(400))))
+    log.append(to_json(Event(time.time(), OWN, RunChanged(end_version=400))))
     log.close()
     (owned.folder / "checkpoints" / "checkpoint-00000007").mkdir(parents=True)
     for command in ("join", "seed"):

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from averaging.rounds.round_facts import AppliedCommit, AttemptEnded, Fact, OfVersion, RoundCommitted, RoundStarted
 from dht.ground.host import PeerId
-from peer.events.anchor_events import CaughtUp
+from peer.events.anchor_events import Fetched
 from peer.events.event_log import EVENT_TYPES, MAX_LINE_BYTES, from_json, to_json
 from peer.events.log_tail import last_events, work_in_log
 from peer.events.peer_events import (
@@ -24,10 +24,9 @@ from peer.events.peer_events import (
     Event,
     JoinedRun,
     LeftRun,
+    MemberChanged,
     PartRestarted,
-    PeerJoined,
-    PeerLeft,
-    SwarmLost,
+    SwarmContact,
     TrainingProgressed,
 )
 from peer.events.rotating_log import MAX_PENDING_LINES, LineLog
@@ -69,8 +68,9 @@ WORDS = {
     "awaited": ("quorum", "offer", "contribution", "first mean", "mean", "result"),
     "cause": ("late", "fork", "withheld"),
     "part": ("daemon", "network"),
+    "state": ("waiting", "lost", "found"),
     "path": ("direct", "punched", "relayed"),
-    "relaying": ("full", "limited", "none"),
+    "own_relay": ("full", "limited", "none"),
 }
 
 
@@ -118,7 +118,7 @@ def test_lines_and_sentences_stay_as_they_are(regenerate_golden: bool) -> None:
 
 
 def left(reason: str) -> Event:
-    return Event(1.5, PeerId("me"), PeerLeft(remote=PeerId("12D3KooWabcdefgh"), reason=reason))
+    return Event(1.5, PeerId("me"), MemberChanged(remote=PeerId("12D3KooWabcdefgh"), reason=reason))
 
 
 @given(events)
@@ -173,7 +173,7 @@ def test_the_reporter_is_this_peer_in_its_own_sentences() -> None:
         assert Event(1.0, reporter, RoundStarted(0, 1, me, 2)).sentence().endswith(leads)
     said = Event(1.0, me, AttemptEnded(0, 1, 1, "it was silent", other, me)).sentence()
     assert said == "This peer took over version 2 of fragment 0 from oooooooo: it was silent."
-    assert Event(1.0, me, PeerJoined(other)).sentence() == "Peer oooooooo joined."
+    assert Event(1.0, me, MemberChanged(other)).sentence() == "Peer oooooooo joined."
 
 
 ANN, BEN = PeerId("12D3KooWann"), PeerId("12D3KooWben")
@@ -280,7 +280,13 @@ def test_a_wrong_field_is_named(event: Event, data: st.DataObject) -> None:
 
 @pytest.mark.parametrize(
     "line",
-    ["[" * 100_000, " " * (MAX_LINE_BYTES + 1), '{"schema":2,"event":"PeerLeft"}', '{"schema":1,"event":[]}', "NaN"],
+    [
+        "[" * 100_000,
+        " " * (MAX_LINE_BYTES + 1),
+        '{"schema":2,"event":"MemberChanged"}',
+        '{"schema":1,"event":[]}',
+        "NaN",
+    ],
 )
 def test_hostile_lines(line: str) -> None:
     with pytest.raises(ValueError, match="event line"):
@@ -426,7 +432,7 @@ def test_a_pipe_in_place_of_the_log_holds_nothing_up(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("fact", "training", "waiting"),
     [
-        (SwarmLost(90.0), "training goes on alone", "it looks for them again and again"),
+        (SwarmContact("lost", 90.0), "training goes on alone", "it looks for them again and again"),
         (PartRestarted("network", "it was killed"), "training went on", "killed"),
         (PartRestarted("daemon", seconds=90.0), "training went on", "is back"),
     ],
@@ -449,7 +455,7 @@ def test_no_sentence_says_that_training_goes_on_while_a_peer_catches_up_or_seeds
         (JoinedRun("x", "seed", 9, (9, 8)), "Joined x as a seed with 9 parameters, after 17 rounds of the run."),
         (LeftRun("asked to stop", 0, 0, 0), "Left the run (asked to stop)."),
         (LeftRun("x", 1, 64, 0), "Left the run (x) after 1 step, 64 tokens and 0 rounds contributed to."),
-        (CaughtUp((0, 1), PeerId("y"), 12, 0.5), "Caught up with 2 parts of the model from y: 12 B in 0.5 s."),
+        (Fetched(12, 0.5, (PeerId("y"),), (0, 1)), "Caught up with 2 parts of the model from y: 12 B in 0.5 s."),
     ],
 )
 def test_what_a_volunteer_reads_first_and_last_has_no_jargon(fact: Fact, sentence: str) -> None:

@@ -27,7 +27,7 @@ from peer.config.model_shapes import (
     trained_parameters,
 )
 from peer.config.peer_config import ChoiceMark, PeerConfig, choices_with
-from peer.events.peer_events import Event, SwarmLost
+from peer.events.peer_events import Event, SwarmContact
 from peer.export.formats.custom_module import fill_module
 from peer.files.checked_folder import checked_folder
 from peer.files.layout_file import named_shapes
@@ -576,7 +576,7 @@ def test_an_on_event_that_fails_is_told_once_and_ends_nothing(caplog: pytest.Log
         "own.aaaaaaaaaaaaaaaaaaaa", module, torch.optim.SGD(module.parameters(), lr=0.1), {"on_event": fail}
     )
     for _ in range(2):
-        swarm._show(Event(0.0, "me", SwarmLost(seconds=1.0)))
+        swarm._show(Event(0.0, "me", SwarmContact("lost", 1.0)))
     assert [record.getMessage().partition(";")[0] for record in caplog.records] == ["on_event failed"]
 
 

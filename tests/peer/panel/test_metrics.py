@@ -17,7 +17,7 @@ from dht.ground.errors import UsageFault
 from dht.ground.host import PeerId
 from peer.config.peer_config import PeerConfig
 from peer.events.event_log import EVENT_TYPES
-from peer.events.peer_events import Evaluated, Event, JoinedRun, PeerJoined, TrainingProgressed
+from peer.events.peer_events import Evaluated, Event, JoinedRun, MemberChanged, TrainingProgressed
 from peer.panel.metrics import PeerMetrics, serving_metrics
 from peer.panel.scene.updates import Remark, ViewUpdate
 
@@ -27,7 +27,7 @@ ME, OTHER = PeerId("12D3KooWMe"), PeerId("12D3KooWOther")
 def some_events() -> list[Event]:
     return [
         Event(10.0, ME, JoinedRun(run_id="tiny.x", device="cpu", num_parameters=1000, versions=(1, 2))),
-        Event(11.0, ME, PeerJoined(remote=OTHER)),
+        Event(11.0, ME, MemberChanged(remote=OTHER)),
         Event(
             12.0,
             ME,

@@ -13,18 +13,16 @@ import pytest
 
 from averaging.rounds.round_facts import AttemptEnded
 from dht.identity.speakable import speakable_name
-from peer.events.anchor_events import CatchUpProgressed
+from peer.events.anchor_events import Fetched
 from peer.events.event_log import from_json
-from peer.events.path_events import PathFound
 from peer.events.peer_events import (
     CheckpointFailed,
     Event,
     JoinedRun,
     LeftRun,
-    PeerJoined,
-    PeerLeft,
+    MemberChanged,
+    SwarmContact,
     TrainingProgressed,
-    WaitingForPeers,
 )
 from peer.events.swarm_seen import OwnAddresses, SwarmSeen
 from peer.panel.live_panel import PanelView
@@ -45,7 +43,7 @@ def test_plain_lines_are_for_people() -> None:
     stream = io.StringIO()
     view = PlainView(stream)
     view.tick(100.0)
-    for event in (joined(100.0), progressed(101.0), committed(102.0), Event(103.0, ME, PeerJoined(KIRAN))):
+    for event in (joined(100.0), progressed(101.0), committed(102.0), Event(103.0, ME, MemberChanged(KIRAN))):
         view.show(event)
     view.tell(SwarmSeen(at=104.0, names=((KIRAN, "Kiran"),), num_others=1))
     view.tell(Remark("the manifest is new"))
@@ -65,11 +63,11 @@ def test_a_plain_line_waits_for_a_name_and_not_for_long() -> None:
     stream = io.StringIO()
     view = PlainView(stream)
     view.show(joined(100.0))
-    view.show(Event(103.0, ME, PeerJoined(KIRAN)))
+    view.show(Event(103.0, ME, MemberChanged(KIRAN)))
     view.tick(103.0 + NAMES_SECONDS - 0.1)
     assert len(told_by(view, stream)) == 1
     view.tick(103.0 + NAMES_SECONDS)
-    view.show(Event(110.0, ME, PeerLeft(KIRAN, "it said goodbye")))
+    view.show(Event(110.0, ME, MemberChanged(KIRAN, "it said goodbye")))
     view.tell(SwarmSeen(at=109.0))
     assert len(told_by(view, stream)) == 2
     view.close()
@@ -171,9 +169,11 @@ def test_lines_say_that_the_model_is_compiled_until_the_first_step_is_done() -> 
 def test_waiting_is_said_once_in_half_a_minute_unless_the_reason_changes() -> None:
     stream = io.StringIO()
     view = PlainView(stream)
-    waits = [Event(at, ME, WaitingForPeers("nobody answers", at)) for at in (0.0002, 5.0, 10.0, 35.0, 40.0)]
+    waits = [
+        Event(at, ME, SwarmContact("waiting", at, reason="nobody answers")) for at in (0.0002, 5.0, 10.0, 35.0, 40.0)
+    ]
     view.tick(0.0)
-    for event in [*waits, Event(41.0, ME, WaitingForPeers("no trainer has the model yet", 41.2))]:
+    for event in [*waits, Event(41.0, ME, SwarmContact("waiting", 41.2, reason="no trainer has the model yet"))]:
         view.tick(event.at)
         view.show(event)
     assert told_by(view, stream) == [
@@ -187,7 +187,7 @@ def test_plain_lines_about_a_download_come_now_and_then() -> None:
     out = io.StringIO()
     view = PlainView(out)
     for second in range(12):
-        fact = CatchUpProgressed(done_bytes=second, total_bytes=12, bits_per_second=8.0, seconds_left=1.0)
+        fact = Fetched(second, float(second), total_bytes=12)
         view.show(Event(float(second), ME, fact))
     assert out.getvalue().count("Catching up") == 3
 
@@ -225,7 +225,7 @@ def test_one_peer_has_one_name_in_all_lines() -> None:
     view = PlainView(stream, is_verbose=True)
     view.tell(SwarmSeen(at=1.0, names=((KIRAN, "Kiran"),)))
     reason = f"peer {OTHER[-8:]}: cannot open a stream"
-    came = PeerJoined(KIRAN), PeerJoined(OTHER), PathFound(KIRAN, "direct"), PeerLeft(OTHER, reason)
+    came = MemberChanged(KIRAN), MemberChanged(OTHER), MemberChanged(KIRAN, path="direct"), MemberChanged(OTHER, reason)
     for fact in (*came, AttemptEnded(0, 1, 1, "it was silent", KIRAN, ME)):
         view.show(Event(2.0, ME, fact))
     name = speakable_name(OTHER)
@@ -363,7 +363,7 @@ def test_drawing_is_light_for_the_trainer() -> None:
 
 def test_a_peer_that_found_its_run_waits_for_nobody() -> None:
     scene = scene_of("demo.abc", LineLimits(), is_seed=False)
-    waits = with_event(scene, Event(1.0, ME, WaitingForPeers("nobody answers", 1.0)))
+    waits = with_event(scene, Event(1.0, ME, SwarmContact("waiting", 1.0, reason="nobody answers")))
     assert summary(waits, 30.0) == "Still waiting for peers."
     assert summary(with_update(waits, LoadingStep("run", "found", is_done=True), 31.0), 60.0) == "Still starting."
 

@@ -7,7 +7,7 @@ import json
 from averaging.rounds.round_facts import RoundCommitted
 from dht.identity.keys import Identity
 from peer.cli import app
-from peer.events.peer_events import CheckpointSaved, LeftRun, ManifestRevised, RefusedPeer, RunEnded
+from peer.events.peer_events import CheckpointSaved, LeftRun, RefusedPeer, RunChanged
 from tests.kit.processes.process_swarm import TINY_RUN, assert_one_sentence, process_swarm, wait_until
 
 RUN = TINY_RUN + 'sites = ["earth", "moon"]\n[access]\nmode = "invite"\n'
@@ -101,7 +101,7 @@ def test_an_invited_peer_trains_strangers_hear_nothing_and_a_revocation_is_follo
         assert app.run(["invite", "--data-dir", owner, "--key", friend.peer_id, "--out", spare]) == 0
         revoked = swarm.call("revoke", "--data-dir", owner, "--key", friend.peer_id, seconds=SOON_SECONDS)
         assert (revoked.returncode, revoked.stderr) == (0, "")
-        trainer.wait_for(ManifestRevised, lambda event: event.revision == 2, seconds=SOON_SECONDS)
+        trainer.wait_for(RunChanged, lambda event: event.revision == 2, seconds=SOON_SECONDS)
         assert friend.wait_end(SOON_SECONDS) == 4
         assert_one_sentence(friend.stderr, r"owner of the run revoked this (peer's )?key", "ask the owner")
         assert any(isinstance(event.fact, CheckpointSaved) for event in friend.events())
@@ -124,7 +124,11 @@ def test_an_invited_peer_trains_strangers_hear_nothing_and_a_revocation_is_follo
         assert trainer.wait_end(SOON_SECONDS) == 0, trainer.last_words()
         assert seed.wait_end(SOON_SECONDS) == 0
         for peer in (trainer, seed):
-            assert [event.fact.version for event in peer.events() if isinstance(event.fact, RunEnded)] == [end]
+            assert [
+                event.fact.version
+                for event in peer.events()
+                if isinstance(event.fact, RunChanged) and event.fact.has_ended
+            ] == [end]
             left = [event.fact for event in peer.events() if isinstance(event.fact, LeftRun)]
             assert left[-1].reason == "the run has ended"
         assert not swarm.processes()

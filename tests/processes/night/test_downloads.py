@@ -6,7 +6,8 @@ import os
 from functools import partial
 from pathlib import Path
 
-from peer.events.peer_events import FetchedRunFiles, TrainingProgressed
+from peer.events.anchor_events import Fetched
+from peer.events.peer_events import TrainingProgressed
 from peer.files.checked_folder import checked_folder, files_folder
 from tests.kit.processes.process_swarm import TINY_RUN, ProcessSwarm, process_swarm, wait_until
 from tests.kit.trainer.prepared_data import prepared
@@ -30,7 +31,7 @@ def test_a_file_of_the_run_goes_on_where_a_kill_ended_it() -> None:
         with served.open("r+b") as file:
             file.write(bytes(CHUNK_BYTES))
         again = swarm.start("peer", peers=[seed.address])
-        assert again.wait_for(FetchedRunFiles).donors == (seed.peer_id,)
+        assert again.wait_for(Fetched, lambda fact: bool(fact.names)).donors == (seed.peer_id,)
         folder = checked_folder(swarm.folder_of("peer"), manifest)
         assert (folder / "model.safetensors").read_bytes() == files["model.safetensors"]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from peer.events.peer_events import SwarmFound, SwarmLost
+from peer.events.peer_events import SwarmContact
 from tests.kit.network.network_spaces import line_between_two_machines
 from tests.kit.processes.process_swarm import process_swarm
 
@@ -23,14 +23,14 @@ def test_peers_whose_line_is_cut_train_on_alone_and_find_each_other_again() -> N
         line.cut()
         alone = {}
         for peer in (here, there):
-            peer.wait_for(SwarmLost, after=marks[peer], seconds=AWAY_SECONDS)
+            peer.wait_for(SwarmContact, lambda fact: fact.state == "lost", after=marks[peer], seconds=AWAY_SECONDS)
             alone[peer] = peer.mark()
             # Training goes on, and so do rounds of one.
             peer.wait_common_round(after=alone[peer], seconds=AWAY_SECONDS)
         line.mend()
         for peer, other in ((here, there), (there, here)):
-            peer.wait_for(SwarmFound, after=marks[peer], seconds=AWAY_SECONDS)
+            peer.wait_for(SwarmContact, lambda fact: fact.state == "found", after=marks[peer], seconds=AWAY_SECONDS)
             peer.wait_common_round(other.peer_id, after=alone[peer], seconds=AWAY_SECONDS)
         for peer in (here, there):
-            assert peer.losses_and_finds(marks[peer]) == [SwarmLost, SwarmFound]
+            assert peer.losses_and_finds(marks[peer]) == ["lost", "found"]
             assert "Traceback" not in peer.stderr

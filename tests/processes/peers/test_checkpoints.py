@@ -6,7 +6,7 @@ import json
 
 from averaging.rounds.round_facts import SentContribution
 from peer.checkpoint.checkpoint import METADATA_NAME, TRAINER_FACTS_NAME, list_checkpoints
-from peer.events.anchor_events import CaughtUp
+from peer.events.anchor_events import Fetched
 from peer.events.peer_events import CheckpointSaved, TrainingProgressed
 from tests.kit.processes.process_swarm import ProcessSwarm, process_swarm, wait_until
 
@@ -55,7 +55,7 @@ def test_a_peer_that_returns_with_an_old_checkpoint_catches_up() -> None:
         wait_until(lambda: min(first.versions().values(), default=0) > max(versions) + 3, "the first goes on")
         mark, mark_first = second.mark(), first.mark()
         again = swarm.start("second", *RARELY, peers=[first.address])
-        assert again.wait_for(CaughtUp, after=mark).fragments == (0, 1)
+        assert again.wait_for(Fetched, lambda fact: bool(fact.fragments), after=mark).fragments == (0, 1)
         joined = again.wait_joined(after=mark)
         assert all(now > then for now, then in zip(joined.versions, versions, strict=True))
         first.wait_common_round(again.peer_id, after=mark_first)

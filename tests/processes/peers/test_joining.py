@@ -30,7 +30,7 @@ from dht.ground.host import PeerId, Stream
 from dht.observer.host_choice import HostBackend
 from dht.records.signed_manifest import decode_run_record
 from peer.config.model_shapes import seed_sizes
-from peer.events.anchor_events import CaughtUp
+from peer.events.anchor_events import Fetched
 from peer.network.membership.run_protocol import RUN_PROTOCOL
 from peer.observe.observer import observe, open_log
 from tests.kit.processes.hostile_member import HostileMember, answering, hostile_member
@@ -193,7 +193,7 @@ async def member_with_state(kept: Kept, *addresses: str) -> AsyncIterator[Hostil
 
 async def assert_has_state(kept: Kept, joiner: PeerProcess, other: HostileMember) -> None:
     """Bit for bit: asked by another member, it names the digests that everybody had."""
-    await asyncio.to_thread(joiner.wait_for, CaughtUp, seconds=MANY_SECONDS)
+    await asyncio.to_thread(joiner.wait_for, Fetched, lambda fact: bool(fact.fragments), seconds=MANY_SECONDS)
     await asyncio.to_thread(joiner.wait_joined, seconds=MANY_SECONDS)
     await other.host.connect(joiner.address, 30.0)
     for index, snapshot in enumerate(kept.snapshots):
@@ -288,7 +288,7 @@ def test_many_joiners_at_once_share_the_donors_and_the_run_survives_all_of_them(
     seeds = [swarm.start(f"seed-{num_seeds}-{number}", command="seed", peers=addresses) for number in range(num_seeds)]
     donors: set[PeerId] = set()
     for joiner in (*trainers, *seeds):
-        caught_up = joiner.wait_for(CaughtUp, seconds=MANY_SECONDS)
+        caught_up = joiner.wait_for(Fetched, lambda fact: bool(fact.fragments), seconds=MANY_SECONDS)
         assert caught_up.fragments == (0, 1)
         donors.update(caught_up.donors)
     assert {seed.peer_id, second.peer_id} <= donors

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 from averaging.rounds.round_facts import AppliedCommit, Fact, RoundCommitted, RoundStarted, SentContribution
 from dht.ground.host import PeerId
-from peer.events.anchor_events import AnchorRepaired
+from peer.events.anchor_events import AnchorRepair
 from peer.events.peer_events import JoinedRun, LeftRun, PartRestarted, TrainingProgressed
 from tests.kit.processes.process_swarm import PeerProcess, ProcessSwarm, process_swarm, wait_until
 
@@ -42,7 +42,7 @@ class Witness:
             if isinstance(event.fact, AppliedCommit):
                 self._is_at(event.fact.fragment, event.fact.version)
                 self.digests[event.fact.fragment, event.fact.version] = event.fact.digest
-            elif isinstance(event.fact, AnchorRepaired):
+            elif isinstance(event.fact, AnchorRepair) and event.fact.is_done:
                 # It was on a side branch of its own, or had missed something: what led there counts no longer.
                 self._forget(event.fact.fragment)
                 self.newest[event.fact.fragment] = event.fact.version
@@ -135,7 +135,11 @@ class Trial:
             (
                 witness.peer.name,
                 witness.newest[fragment],
-                [event.sentence() for event in witness.peer.events() if isinstance(event.fact, AnchorRepaired)][-3:],
+                [
+                    event.sentence()
+                    for event in witness.peer.events()
+                    if isinstance(event.fact, AnchorRepair) and event.fact.is_done
+                ][-3:],
             )
             for witness in self.witnesses
         ]

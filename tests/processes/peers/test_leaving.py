@@ -15,7 +15,7 @@ import pytest
 
 from averaging.rounds.round_facts import RoundCommitted
 from dht.identity.keys import Identity
-from peer.events.peer_events import LeftRun, WaitingForPeers
+from peer.events.peer_events import LeftRun, SwarmContact
 from peer.network.process.supervisor import STOP_SECONDS as LONGEST_LEAVE_SECONDS
 from tests.kit.processes.process_swarm import (
     TINY_RUN,
@@ -53,7 +53,7 @@ def test_a_seed_that_waits_for_a_state_leaves_when_asked(swarm: ProcessSwarm) ->
     """Nobody has trained yet: it looks for a state for ever, unless its owner wants something else."""
     with process_swarm() as lonely:
         seed = lonely.start("seed", command="seed", has_record=True)
-        seed.wait_for(WaitingForPeers)
+        seed.wait_for(SwarmContact, lambda fact: fact.state == "waiting")
         seed.process.send_signal(signal.SIGTERM)
         assert seed.wait_end() == 0
         assert (lonely.processes(), lonely.socket_directories()) == ([], [])

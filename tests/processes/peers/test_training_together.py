@@ -21,8 +21,8 @@ from dashboard.collect.commit_fetcher import CommitSource
 from dht.ground.host import PeerId
 from dht.identity.speakable import speakable_name
 from dht.records.signed_manifest import decode_run_record
-from peer.events.anchor_events import CaughtUp
-from peer.events.peer_events import FetchedRunFiles, LeftRun, PartRestarted, PeerJoined, PeerLeft, TrainingProgressed
+from peer.events.anchor_events import Fetched
+from peer.events.peer_events import LeftRun, MemberChanged, PartRestarted, TrainingProgressed
 from peer.files.checked_folder import checked_folder
 from peer.observe.observer import observe, open_log
 from tests.kit.processes.process_swarm import (
@@ -58,7 +58,7 @@ def wait_same_anchors(one: PeerProcess, other: PeerProcess) -> None:
 
 
 def test_a_run_id_and_one_address_are_enough_to_train_together(first: PeerProcess, second: PeerProcess) -> None:
-    first.wait_for(PeerJoined, lambda event: event.remote == second.peer_id)
+    first.wait_for(MemberChanged, lambda event: event.has_joined and event.remote == second.peer_id)
     first.wait_common_round(second.peer_id, after=0)
     commit = second.wait_common_round(first.peer_id, after=0)
     assert commit.tokens > 0
@@ -73,9 +73,9 @@ def test_a_late_joiner_catches_up_from_any_member_and_contributes(
     swarm: ProcessSwarm, first: PeerProcess, second: PeerProcess
 ) -> None:
     late = swarm.start("late", "--max-steps", "1000000", peers=[second.address])
-    caught_up = late.wait_for(CaughtUp)
+    caught_up = late.wait_for(Fetched, lambda fact: bool(fact.fragments))
     assert caught_up.fragments == (0, 1)
-    assert caught_up.donor in (first.peer_id, second.peer_id)
+    assert caught_up.donors[0] in (first.peer_id, second.peer_id)
     joined = late.wait_joined()
     assert min(joined.versions) > 0
     mark = first.mark()
@@ -85,7 +85,7 @@ def test_a_late_joiner_catches_up_from_any_member_and_contributes(
     # The whole peer is gone at once, as in a power cut: nobody says goodbye, and the others go on.
     marks = first.mark(), second.mark()
     late.kill_all()
-    first.wait_for(PeerLeft, lambda event: event.remote == late.peer_id, after=marks[0])
+    first.wait_for(MemberChanged, lambda event: bool(event.reason) and event.remote == late.peer_id, after=marks[0])
     after = first.mark(), second.mark()
     first.wait_common_round(second.peer_id, after=after[0])
     second.wait_common_round(first.peer_id, after=after[1])
@@ -114,7 +114,11 @@ def test_status_shows_the_run_and_is_not_counted(swarm: ProcessSwarm, first: Pee
     assert speakable_name(first.peer_id) in table.stdout
     assert speakable_name(second.peer_id) in table.stdout
     first.wait_common_round(second.peer_id, after=mark)
-    seen = {event.fact.remote for event in first.events()[mark:] if isinstance(event.fact, PeerJoined)}
+    seen = {
+        event.fact.remote
+        for event in first.events()[mark:]
+        if isinstance(event.fact, MemberChanged) and event.fact.has_joined
+    }
     assert seen <= {peer.peer_id for peer in swarm.peers}
 
 
@@ -199,7 +203,7 @@ def test_a_killed_trainer_leaves_nothing_behind(swarm: ProcessSwarm, first: Peer
     os.kill(second.process.pid, signal.SIGKILL)
     second.process.wait()
     wait_until(lambda: not family & swarm.process_ids(), "its processes end")
-    first.wait_for(PeerLeft, lambda event: event.remote == second.peer_id, after=mark)
+    first.wait_for(MemberChanged, lambda event: bool(event.reason) and event.remote == second.peer_id, after=mark)
     first.wait_for(RoundCommitted, lambda event: event.contributors == (first.peer_id,), after=first.mark())
     # Those of processes that were killed above have been swept, too.
     assert len(swarm.socket_directories()) == 1
@@ -254,7 +258,7 @@ def test_signals_end_a_peer_and_everything_of_it(
     if not twice:
         assert code == 0
         assert isinstance(peer.events()[-1].fact, LeftRun)
-        first.wait_for(PeerLeft, lambda event: event.remote == peer.peer_id)
+        first.wait_for(MemberChanged, lambda event: bool(event.reason) and event.remote == peer.peer_id)
     else:
         assert code == 130
 
@@ -274,7 +278,7 @@ def test_a_seed_alone_keeps_the_run_between_trainers() -> None:
         early = swarm.start("early", "--max-steps", "200", peers=[seed.address])
         assert early.wait_end() == 0
         # It had the run's files, bit for bit, before it trained.
-        fetched = early.wait_for(FetchedRunFiles)
+        fetched = early.wait_for(Fetched, lambda fact: bool(fact.names))
         assert (set(fetched.names), fetched.donors) == (set(files), (seed.peer_id,))
         folder = checked_folder(swarm.folder_of("early"), swarm.run.manifest)
         assert {path.name: path.read_bytes() for path in folder.iterdir()} == files
@@ -283,8 +287,8 @@ def test_a_seed_alone_keeps_the_run_between_trainers() -> None:
         reached = early.versions()
         assert min(reached[0], reached[1]) > 1
         later = swarm.start("later", peers=[seed.address])
-        caught_up = later.wait_for(CaughtUp)
-        assert caught_up.donor == seed.peer_id
+        caught_up = later.wait_for(Fetched, lambda fact: bool(fact.fragments))
+        assert caught_up.donors[0] == seed.peer_id
         joined = later.wait_joined()
         assert joined.versions == (reached[0], reached[1])
         later.wait_for(RoundCommitted, lambda event: event.version > max(joined.versions))

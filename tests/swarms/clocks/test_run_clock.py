@@ -10,7 +10,7 @@ import pytest
 from peer.config.access_sections import ChangeSection
 from peer.config.learning_rate_schedule import LEAST_FLOOR, Cooldown, ScheduleSection, rate_factor
 from peer.config.manifest import RunManifest
-from peer.events.anchor_events import AnchorRepaired
+from peer.events.anchor_events import AnchorRepair
 from peer.events.peer_events import Event, RefusedPeer, TrainingProgressed
 from tests.simulator.peer import EPOCH_SECONDS
 from tests.simulator.scenarios.spec import Fault, SimulationSpec, tiny_manifest
@@ -33,7 +33,7 @@ def told(spec: SimulationSpec, repaired: list[int] | None = None) -> dict[int, l
     def on_event(index: int, event: Event) -> None:
         if isinstance(event.fact, TrainingProgressed) and event.fact.learning_rate is not None:
             found[index].append((event.at - EPOCH_SECONDS, event.fact))
-        if isinstance(event.fact, AnchorRepaired) and repaired is not None:
+        if isinstance(event.fact, AnchorRepair) and event.fact.is_done and repaired is not None:
             repaired.append(index)
 
     assert simulate(spec, on_event).violations == ()

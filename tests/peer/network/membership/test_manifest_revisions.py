@@ -6,7 +6,7 @@ import pytest
 
 from peer.config.access_sections import ChangeSection
 from peer.config.manifest import RunManifest
-from peer.events.peer_events import ManifestRevised
+from peer.events.peer_events import RunChanged
 from peer.network.membership.manifest_revisions import describe_changes
 
 NOTE = ChangeSection(at_version=0, note="raised H to 40", noted_at=5)
@@ -29,4 +29,4 @@ NOTE = ChangeSection(at_version=0, note="raised H to 40", noted_at=5)
 def test_a_note_is_the_organisers_word_and_no_change(changes: tuple[ChangeSection, ...], sentence: str) -> None:
     held = RunManifest(name="ours", revision=2)
     newer = held.model_copy(update={"revision": 3, "changes": changes})
-    assert ManifestRevised(revision=3, changes=describe_changes(newer, held)).sentence() == sentence
+    assert RunChanged(revision=3, changes=describe_changes(newer, held)).sentence() == sentence

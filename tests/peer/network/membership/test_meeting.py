@@ -14,7 +14,7 @@ from dht.ground.host import Stream
 from dht.identity.keys import Identity, make_run_id
 from dht.records.peer_record import MAX_PEER_RECORD_BYTES, PeerRecord, encode_peer_record
 from dht.records.signature_cache import VerifiedRecords
-from peer.events.peer_events import PeerJoined, PeerLeft
+from peer.events.peer_events import MemberChanged
 from peer.network.membership.membership import (
     FIRST_SUSPICION_SECONDS,
     LONGEST_SUSPICION_SECONDS,
@@ -84,7 +84,7 @@ class Scene:
         MemoryHost(self.network, identity.peer_id).handle(RECORD_PROTOCOL, serve)
 
     def joined(self) -> list[str]:
-        return [fact.remote for fact in self.facts if isinstance(fact, PeerJoined)]
+        return [fact.remote for fact in self.facts if isinstance(fact, MemberChanged) and fact.has_joined]
 
 
 def test_a_peer_of_other_rules_is_no_member() -> None:
@@ -136,7 +136,7 @@ def test_an_answer_ends_a_suspicion_and_the_next_one_is_longer() -> None:
             await asyncio.sleep(1.0)
             await scene.publish([key], round(now()))
         assert now() - began >= 4 * FIRST_SUSPICION_SECONDS
-        assert [type(fact) for fact in scene.facts] == [PeerJoined, PeerLeft, PeerJoined, PeerLeft]
+        assert [fact.has_joined for fact in scene.facts] == [True, False, True, False]
 
     run_virtual(main(), START)
 

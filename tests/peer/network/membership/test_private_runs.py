@@ -32,7 +32,7 @@ from dht.ground.errors import Incompatible, PeerFault, UsageFault
 from dht.ground.host import PeerId
 from dht.identity.keys import Identity, make_run_id
 from peer.config.manifest import RunManifest
-from peer.events.peer_events import RunEnded
+from peer.events.peer_events import RunChanged
 from peer.network.membership.manifest_revisions import (
     WHEN_JOINING,
     Revisions,
@@ -437,12 +437,12 @@ def test_what_the_owners_changes_mean_for_this_peer() -> None:
     assert not told
     held.reached(5)
     held.reached(5)
-    assert told == [RunEnded(4)]
+    assert told == [RunChanged(end_version=4)]
     at_once: list[Fact] = []
     ended = Revisions(manifest(), OWNER.public_key, ALICE.peer_id, keepers()[0], at_once.append)
     ended.reached(115)
     ended.take(manifest({"at_version": 0, "ends_run": True}, revision=2))
-    assert at_once == [RunEnded(115)]
+    assert at_once == [RunChanged(end_version=115)]
     with pytest.raises(Incompatible, match="revoked this peer's key"):
         held.reached(6)
     old = Revisions(manifest(), OWNER.public_key, ALICE.peer_id, keepers()[0], told.append)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 
 from dht.ground.host import PeerId
-from peer.events.peer_events import Event, SwarmFound, SwarmLost
+from peer.events.peer_events import Event, SwarmContact
 from peer.network.membership.reconnect import (
     ALONE_SECONDS,
     CONNECTED_SECONDS,
@@ -92,7 +92,8 @@ def test_an_hour_without_network_is_two_lines_and_ends_within_seconds() -> None:
         scene.is_cut = True
         await asyncio.sleep(HOUR)
         (lost,) = scene.told
-        assert isinstance(lost.fact, SwarmLost)
+        assert isinstance(lost.fact, SwarmContact)
+        assert lost.fact.state == "lost"
         assert PATIENCE_SECONDS <= lost.fact.seconds <= PATIENCE_SECONDS + 2 * TICK_SECONDS
         looks = [at for at in scene.looked_at if at > lost.at]
         assert max(later - earlier for earlier, later in pairwise(looks)) <= 1.2 * ALONE_SECONDS + 1
@@ -100,8 +101,9 @@ def test_an_hour_without_network_is_two_lines_and_ends_within_seconds() -> None:
         back_at = scene.wall()
         await asyncio.sleep(1.2 * ALONE_SECONDS + 2)
         _, found = scene.told
-        assert isinstance(found.fact, SwarmFound)
-        assert found.fact.peers == 3
+        assert isinstance(found.fact, SwarmContact)
+        assert found.fact.state == "found"
+        assert found.fact.num_members == 3
         # Counted from when the last announcement was too long ago.
         assert abs(found.fact.seconds - HOUR) <= SILENT_SECONDS + 10
         assert scene.rejoined_at[-1] >= back_at
@@ -120,7 +122,8 @@ def test_a_laptop_that_slept_says_one_line_and_looks_at_once() -> None:
         woke_at = scene.wall()
         await asyncio.sleep(5)
         (found,) = scene.told
-        assert isinstance(found.fact, SwarmFound)
+        assert isinstance(found.fact, SwarmContact)
+        assert found.fact.state == "found"
         assert 0 <= found.fact.seconds - 8 * HOUR <= 5
         assert any(0 <= at - woke_at <= 1.5 * TICK_SECONDS for at in scene.looked_at)
         assert len([at for at in scene.rejoined_at if at >= woke_at]) == 1
@@ -138,7 +141,8 @@ def test_a_sleep_that_begins_while_it_is_still_introducing_itself_is_noticed() -
         scene.slept_seconds = 60.0
         await asyncio.sleep(5)
         (found,) = scene.told
-        assert isinstance(found.fact, SwarmFound)
+        assert isinstance(found.fact, SwarmContact)
+        assert found.fact.state == "found"
         await end(tasks)
 
     run_virtual(run())
@@ -154,7 +158,8 @@ def test_a_sleep_that_begins_before_the_first_count_is_noticed() -> None:
         scene.slept_seconds = 60.0
         await asyncio.sleep(10)
         (found,) = scene.told
-        assert isinstance(found.fact, SwarmFound)
+        assert isinstance(found.fact, SwarmContact)
+        assert found.fact.state == "found"
         await end(tasks)
 
     run_virtual(run())
@@ -167,10 +172,10 @@ def test_a_laptop_that_wakes_without_network_says_so_once() -> None:
         await asyncio.sleep(100)
         scene.is_cut, scene.slept_seconds = True, HOUR
         await asyncio.sleep(600)
-        assert [type(event.fact) for event in scene.told] == [SwarmLost]
+        assert [event.fact.state for event in scene.told] == ["lost"]
         scene.is_cut = False
         await asyncio.sleep(10)
-        assert [type(event.fact) for event in scene.told] == [SwarmLost, SwarmFound]
+        assert [event.fact.state for event in scene.told] == ["lost", "found"]
         await end(tasks)
 
     run_virtual(run())
@@ -216,7 +221,8 @@ def test_a_peer_that_still_catches_up_does_not_say_that_it_trains() -> None:
         scene.is_cut = True
         await asyncio.sleep(HOUR)
         (lost,) = scene.told
-        assert isinstance(lost.fact, SwarmLost)
+        assert isinstance(lost.fact, SwarmContact)
+        assert lost.fact.state == "lost"
         assert not lost.fact.is_training
         assert "training" not in lost.fact.sentence()
         await end(tasks)

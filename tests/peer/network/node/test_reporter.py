@@ -7,7 +7,7 @@ import pytest
 from averaging.rounds.round_facts import RoundCommitted, SentContribution, WorkLost
 from dht.ground.host import PeerId
 from peer.checkpoint.checkpoint_facts import Totals
-from peer.events.peer_events import Event, JoinedRun, PeerJoined, TrainingProgressed
+from peer.events.peer_events import Event, JoinedRun, MemberChanged, TrainingProgressed
 from peer.mailbox.mailbox import Mailbox
 from peer.network.node.reporter import Reporter
 
@@ -35,7 +35,7 @@ def test_work_is_counted_in_what_the_run_counts(counted: str) -> None:
     reporter.report(RoundCommitted(0, 1, (PeerId("me"),), 0.7, 700, 0, 1.0, 0, 0, 0, 0))
     reporter.report(WorkLost(0, 1, 700, "late", 2))
     reporter.report(WorkLost(0, 1, 700, "fork"))
-    reporter.report(PeerJoined(PeerId("other")))
+    reporter.report(MemberChanged(PeerId("other")))
     reporter.left("it was asked to")
     told = [event.sentence() for event in events]
     assert len(told) == 8

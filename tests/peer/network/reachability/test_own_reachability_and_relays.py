@@ -17,8 +17,8 @@ from dht.identity.multiaddr import Multiaddr, parse_multiaddr
 from dht.p2pd.daemon import DaemonOptions
 from dht.p2pd.own_relay_trial import Relaying
 from dht.records.peer_record import PeerRecord
-from peer.events.path_events import PathFound, ReachabilityFound, RelayChanged, RelayChecked
-from peer.events.peer_events import Event
+from peer.events.path_events import ReachabilityFound, RelayChanged
+from peer.events.peer_events import Event, MemberChanged
 from peer.network.reachability.hole_punching import PUNCH_AFTER_SECONDS, PUNCH_AGAIN_SECONDS, is_my_turn
 from peer.network.reachability.own_reachability_and_relays import (
     CHECK_SECONDS,
@@ -153,13 +153,13 @@ class Scene:
         run_virtual(main())
 
     def kinds(self) -> list[type[Fact]]:
-        return [type(event.fact) for event in self.events if not isinstance(event.fact, PathFound)]
+        return [type(event.fact) for event in self.events if not isinstance(event.fact, MemberChanged)]
 
     def paths_to(self, peer_id: PeerId) -> list[str]:
         return [
             event.fact.path
             for event in self.events
-            if isinstance(event.fact, PathFound) and event.fact.remote == peer_id
+            if isinstance(event.fact, MemberChanged) and event.fact.remote == peer_id
         ]
 
 
@@ -334,8 +334,10 @@ def test_a_seed_starts_its_daemon_again_until_its_relay_lets_enough_pass() -> No
         await pause()
         assert [options.reachability for options, _ in scene.host.changes] == ["public"] * 3
         assert all(options.relays_for_others for options, _ in scene.host.changes)
-        (checked,) = [event.fact for event in scene.events if isinstance(event.fact, RelayChecked)]
-        assert checked.relaying == "full"
+        (checked,) = [
+            event.fact for event in scene.events if isinstance(event.fact, RelayChanged) and event.fact.own_relay
+        ]
+        assert checked.own_relay == "full"
         assert checked.sentence() == "This peer relays for members that nobody can dial."
 
     scene.play(script)
@@ -351,8 +353,10 @@ def test_a_relay_that_cannot_be_tried_and_a_daemon_that_comes_back_late_are_trie
 
     async def script(scene: Scene) -> None:
         await pause(10.0)
-        (checked,) = [event.fact for event in scene.events if isinstance(event.fact, RelayChecked)]
-        assert checked.relaying == "full"
+        (checked,) = [
+            event.fact for event in scene.events if isinstance(event.fact, RelayChanged) and event.fact.own_relay
+        ]
+        assert checked.own_relay == "full"
         assert ReachabilityFound in scene.kinds()
 
     scene.play(script)
@@ -366,8 +370,10 @@ def test_a_relay_that_stays_limited_is_told() -> None:
 
     async def script(scene: Scene) -> None:
         await pause()
-        (checked,) = [event.fact for event in scene.events if isinstance(event.fact, RelayChecked)]
-        assert checked.relaying == "limited"
+        (checked,) = [
+            event.fact for event in scene.events if isinstance(event.fact, RelayChanged) and event.fact.own_relay
+        ]
+        assert checked.own_relay == "limited"
         assert "128 KiB" in checked.sentence()
 
     scene.play(script)

@@ -7,17 +7,8 @@ from hypothesis import strategies as st
 
 from averaging.rounds.round_facts import AppliedCommit
 from dht.ground.host import PeerId
-from peer.events.anchor_events import CatchUpProgressed, CaughtUp
-from peer.events.peer_events import (
-    Evaluated,
-    Event,
-    LeftRun,
-    PeerJoined,
-    StateServed,
-    SwarmFound,
-    SwarmLost,
-    WaitingForPeers,
-)
+from peer.events.anchor_events import Fetched
+from peer.events.peer_events import Evaluated, Event, LeftRun, MemberChanged, StateServed, SwarmContact
 from peer.panel.scene.panel_state import NUM_LOSSES, fold
 from tests.kit.peer_events import ME, OTHER, committed, folded, joined, progressed
 
@@ -25,8 +16,8 @@ from tests.kit.peer_events import ME, OTHER, committed, folded, joined, progress
 def test_totals_follow_the_events() -> None:
     state = folded(
         joined(),
-        Event(1.0, ME, PeerJoined(remote=OTHER)),
-        Event(1.0, ME, PeerJoined(remote=ME)),
+        Event(1.0, ME, MemberChanged(remote=OTHER)),
+        Event(1.0, ME, MemberChanged(remote=ME)),
         progressed(10.0),
         committed(20.0),
         committed(30.0, contributors=(OTHER,)),
@@ -53,13 +44,13 @@ def test_rounds_of_one_member_are_counted_until_one_has_more() -> None:
 
 
 def test_phases() -> None:
-    state = folded(Event(0.0, ME, WaitingForPeers(reason="nobody answers", seconds=5.0)))
+    state = folded(Event(0.0, ME, SwarmContact("waiting", 5.0, reason="nobody answers")))
     assert state.phase == "waiting for peers"
     state = fold(state, joined())
     assert state.phase == "training"
-    state = fold(fold(state, Event(1.0, ME, PeerJoined(remote=OTHER))), Event(2.0, ME, SwarmLost(seconds=60.0)))
+    state = fold(fold(state, Event(1.0, ME, MemberChanged(remote=OTHER))), Event(2.0, ME, SwarmContact("lost", 60.0)))
     assert (state.phase, state.num_peers) == ("training alone", 1)
-    state = fold(state, Event(3.0, ME, SwarmFound(peers=2, seconds=60.0)))
+    state = fold(state, Event(3.0, ME, SwarmContact("found", 60.0, 2)))
     assert state.phase == "training"
     state = fold(state, Event(4.0, ME, LeftRun(reason="asked to", inner_steps=7, tokens=9, rounds_contributed=1)))
     assert (state.phase, state.inner_steps) == ("left", 7)
@@ -70,26 +61,26 @@ def test_phases_of_a_seed() -> None:
     assert (state.phase, state.served_bytes, len(state.served)) == ("serving", 300_000, 1)
     # A page or an export takes state too; a newcomer is a member that came.
     assert state.num_newcomers == 0
-    assert fold(state, Event(3.0, ME, PeerJoined(remote=OTHER))).num_newcomers == 1
-    alone = fold(state, Event(9.0, ME, SwarmLost(seconds=5.0, is_training=False)))
+    assert fold(state, Event(3.0, ME, MemberChanged(remote=OTHER))).num_newcomers == 1
+    alone = fold(state, Event(9.0, ME, SwarmContact("lost", 5.0, is_training=False)))
     assert alone.phase == "alone"
-    assert fold(alone, Event(9.5, ME, PeerJoined(remote=OTHER))).phase == "serving"
+    assert fold(alone, Event(9.5, ME, MemberChanged(remote=OTHER))).phase == "serving"
 
 
 def test_a_download_is_over_when_all_is_there() -> None:
-    fact = CatchUpProgressed(done_bytes=430, total_bytes=1000, bits_per_second=12_000.0, seconds_left=20.0)
+    fact = Fetched(430, 15.0877, total_bytes=1000)
     state = folded(Event(2.0, ME, fact))
     assert state.phase == "catching up"
     assert fact.sentence().endswith("20 s left.")
-    last = CatchUpProgressed(done_bytes=999, total_bytes=1000, bits_per_second=12_000.0, seconds_left=0.00625)
+    last = Fetched(999, 6.2, total_bytes=1000)
     assert last.sentence().endswith(" less than 1 s left.")
-    done = Event(4.0, ME, CaughtUp(fragments=(0,), donor=OTHER, num_bytes=1000, seconds=3.0, donors=(OTHER, ME)))
+    done = Event(4.0, ME, Fetched(1000, 3.0, (OTHER, ME), (0,)))
     assert fold(state, done).phase == "starting"
     assert done.sentence().count(",") == 1
 
 
 def test_the_newest_wait_replaces_the_one_before() -> None:
-    waits = [Event(at, ME, WaitingForPeers("nobody answers", at)) for at in (0.0002, 5.0, 40.0)]
+    waits = [Event(at, ME, SwarmContact("waiting", at, reason="nobody answers")) for at in (0.0002, 5.0, 40.0)]
     assert [sentence for _, sentence in folded(*waits).recent] == ["Waiting for peers since 40 s: nobody answers."]
 
 

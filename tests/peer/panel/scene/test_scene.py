@@ -8,21 +8,10 @@ import pytest
 
 from dht.ground.host import PeerId
 from dht.identity.speakable import speakable_name
-from peer.events.anchor_events import AnchorDiffered, CatchUpProgressed
+from peer.events.anchor_events import AnchorRepair, Fetched
 from peer.events.lone_rounds import LONE_ROUNDS
 from peer.events.path_events import ReachabilityFound
-from peer.events.peer_events import (
-    Evaluated,
-    Event,
-    JoinedRun,
-    PeerJoined,
-    PeerLeft,
-    RefusedPeer,
-    StateServed,
-    SwarmFound,
-    SwarmLost,
-    WaitingForPeers,
-)
+from peer.events.peer_events import Evaluated, Event, JoinedRun, MemberChanged, RefusedPeer, StateServed, SwarmContact
 from peer.events.swarm_seen import SwarmSeen
 from peer.panel.scene.key_bindings import PASTED, Controls
 from peer.panel.scene.loading import WAITING_FIRST, Checklist
@@ -51,9 +40,9 @@ def said(scene: Scene) -> list[str]:
 
 def test_news_are_about_people_and_not_about_rounds() -> None:
     scene = after(
-        Event(0.0, ME, PeerJoined(JO)),
+        Event(0.0, ME, MemberChanged(JO)),
         JOINED,
-        Event(2.0, ME, PeerJoined(KIRAN)),
+        Event(2.0, ME, MemberChanged(KIRAN)),
         committed(3.0),
         progress(4.0, 90_000, 2.5),
         progress(5.0, 250_000, 2.4),
@@ -61,10 +50,10 @@ def test_news_are_about_people_and_not_about_rounds() -> None:
         Event(7.0, ME, Evaluated(2.6, 5)),
         Event(8.0, ME, Evaluated(2.4, 6)),
         Event(8.5, ME, Evaluated(2.3999, 7)),
-        Event(9.0, ME, PeerLeft(KIRAN, "it said goodbye")),
-        Event(9.5, ME, PeerLeft(JO, "its record expired")),
-        Event(10.0, ME, SwarmLost(60.0)),
-        Event(11.0, ME, SwarmFound(2, 60.0)),
+        Event(9.0, ME, MemberChanged(KIRAN, "it said goodbye")),
+        Event(9.5, ME, MemberChanged(JO, "its record expired")),
+        Event(10.0, ME, SwarmContact("lost", 60.0)),
+        Event(11.0, ME, SwarmContact("found", 60.0, 2)),
         progress(30.0, 250_000, 2.4),
     )
     scene = with_update(scene, SwarmSeen(at=12.0, names=((KIRAN, "Kiran"),)))
@@ -157,14 +146,14 @@ def test_the_highest_milestone_of_a_leap_is_told() -> None:
 
 def test_the_checklist_says_what_it_waits_for() -> None:
     steps = Checklist.of(is_seed=False).with_step(LoadingStep("key", "Ada", is_done=True))
-    waits = steps.after(Event(1.0, ME, WaitingForPeers("nobody answers", 12.0)))
+    waits = steps.after(Event(1.0, ME, SwarmContact("waiting", 12.0, reason="nobody answers")))
     (run,) = (line for line in waits.lines if line.name == "run")
     assert (run.text, run.is_waiting, run.is_done) == ("nobody answers (12 s so far)", True, False)
     found = waits.with_step(LoadingStep("run", "found", is_done=True))
     # What comes late does not take a tick away.
-    late = found.after(Event(2.0, ME, WaitingForPeers("nobody answers", 13.0)))
+    late = found.after(Event(2.0, ME, SwarmContact("waiting", 13.0, reason="nobody answers")))
     assert late == found
-    fetching = found.after(Event(2.0, ME, CatchUpProgressed(43, 100, 8.0, 57.0)))
+    fetching = found.after(Event(2.0, ME, Fetched(43, 43.0, total_bytes=100)))
     assert [line.text for line in fetching.lines if line.name == "state"] == ["43.0% of 100 B, 57 s left"]
     assert fetching.after(JOINED).is_over
     assert not fetching.is_over
@@ -240,29 +229,31 @@ def test_names_of_strangers_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_of_a_person_the_newest_coming_or_going_is_news() -> None:
-    scene = after(JOINED, Event(2.0, ME, PeerJoined(KIRAN)), Event(3.0, ME, PeerLeft(KIRAN, "its record expired")))
+    scene = after(
+        JOINED, Event(2.0, ME, MemberChanged(KIRAN)), Event(3.0, ME, MemberChanged(KIRAN, "its record expired"))
+    )
     scene = settled(scene, 30.0)
     assert said(scene)[-1].endswith("is not heard any more")
-    scene = settled(with_event(scene, Event(40.0, ME, PeerJoined(KIRAN))), 70.0)
+    scene = settled(with_event(scene, Event(40.0, ME, MemberChanged(KIRAN))), 70.0)
     assert [line.endswith("is back") for line in said(scene)][-2:] == [False, True]
     assert not any("not heard" in line for line in said(scene))
 
 
 def test_who_was_there_before_did_not_join() -> None:
-    scene = after(JOINED, Event(1.0 + ARRIVAL_SECONDS - 0.1, ME, PeerJoined(KIRAN)))
+    scene = after(JOINED, Event(1.0 + ARRIVAL_SECONDS - 0.1, ME, MemberChanged(KIRAN)))
     assert said(scene)[-1].endswith("is here")
-    assert said(with_event(scene, Event(1.0 + ARRIVAL_SECONDS, ME, PeerJoined(JO))))[-1].endswith("joined")
+    assert said(with_event(scene, Event(1.0 + ARRIVAL_SECONDS, ME, MemberChanged(JO))))[-1].endswith("joined")
 
 
 def test_who_is_silent_for_a_moment_is_no_news() -> None:
-    silent = Event(30.0, ME, PeerLeft(KIRAN, "its record expired"))
-    scene = after(JOINED, Event(2.0, ME, PeerJoined(KIRAN)), silent, Event(39.0, ME, PeerJoined(KIRAN)))
+    silent = Event(30.0, ME, MemberChanged(KIRAN, "its record expired"))
+    scene = after(JOINED, Event(2.0, ME, MemberChanged(KIRAN)), silent, Event(39.0, ME, MemberChanged(KIRAN)))
     assert said(settled(scene, 99.0))[1:] == said(scene)[1:]
     assert said(scene)[-1].endswith("is here")
-    gone = with_event(scene, Event(100.0, ME, PeerLeft(KIRAN, "its record expired")))
+    gone = with_event(scene, Event(100.0, ME, MemberChanged(KIRAN, "its record expired")))
     assert said(settled(gone, 119.0))[-1].endswith("is here")
     assert said(settled(gone, 120.0))[-1].endswith("is not heard any more")
-    assert said(with_event(gone, Event(101.0, ME, PeerJoined(KIRAN)))) == said(scene)
+    assert said(with_event(gone, Event(101.0, ME, MemberChanged(KIRAN)))) == said(scene)
 
 
 def test_who_only_looks_at_a_seed_is_no_news() -> None:
@@ -270,15 +261,15 @@ def test_who_only_looks_at_a_seed_is_no_news() -> None:
     scene = after(seed, Event(2.0, ME, StateServed(KIRAN, 256)))
     took = Event(3.0, ME, StateServed(KIRAN, 543_000))
     assert said(with_event(scene, took)) == said(scene) == said(after(seed)), "a page, or an export"
-    newcomer = with_event(with_event(scene, took), Event(4.0, ME, PeerJoined(KIRAN)))
+    newcomer = with_event(with_event(scene, took), Event(4.0, ME, MemberChanged(KIRAN)))
     assert said(newcomer)[-1].endswith(" joined, with parts of the model from here")
     assert said(with_event(newcomer, replace(took, at=5.0)))[-1].endswith(" took 543 kB of the model here")
-    elsewhere = after(seed, Event(44.0, ME, PeerJoined(KIRAN)))
+    elsewhere = after(seed, Event(44.0, ME, MemberChanged(KIRAN)))
     assert said(elsewhere)[-1].endswith(" joined")
 
 
 def test_a_model_that_is_fetched_anew_frightens_nobody_and_a_seed_has_no_work() -> None:
-    differed = Event(9.0, ME, AnchorDiffered(1, 7, 2))
+    differed = Event(9.0, ME, AnchorRepair(1, 7, is_done=False, num_others=2))
     for device, told in (("cpu", "; your unsent work is kept"), ("seed", "")):
         scene = after(Event(1.0, ME, JoinedRun(RUN_ID, device, 860_000, (0, 0))), differed)
         assert said(scene)[-1] == f"More work stands behind the others' model: it is fetched{told}"
@@ -297,12 +288,12 @@ def test_a_rank_is_told_once() -> None:
 def test_a_new_runs_seed_waits_for_a_trainer_until_somebody_is_here() -> None:
     fresh = Checklist.of(is_seed=True).with_step(LoadingStep("state", WAITING_FIRST))
     assert fresh.lines[-1].text == "waiting for the first trainer"
-    assert fresh.after(Event(1.0, ME, PeerJoined(JO))).lines[-1].text.startswith("asking members")
+    assert fresh.after(Event(1.0, ME, MemberChanged(JO))).lines[-1].text.startswith("asking members")
 
 
 def test_a_warning_stays_on_top_of_what_comes_after_it() -> None:
     scene = with_note(after(JOINED), "The disk is full", 2.0)
-    scene = with_event(scene, Event(3.0, ME, PeerJoined(KIRAN)))
+    scene = with_event(scene, Event(3.0, ME, MemberChanged(KIRAN)))
     assert "The disk is full" in news_lines(scene, 80, 1)[0].plain
-    scene = with_event(scene, Event(2000.0, ME, PeerJoined(JO)))
+    scene = with_event(scene, Event(2000.0, ME, MemberChanged(JO)))
     assert "joined" in news_lines(scene, 80, 1)[0].plain

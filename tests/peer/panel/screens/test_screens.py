@@ -21,12 +21,11 @@ from peer.events.peer_events import (
     Event,
     JoinedRun,
     LeftRun,
+    MemberChanged,
     PartRestarted,
-    PeerJoined,
-    PeerLeft,
     RefusedPeer,
-    RunEnded,
-    SwarmLost,
+    RunChanged,
+    SwarmContact,
 )
 from peer.events.swarm_seen import OwnAddresses, SwarmSeen
 from peer.panel.live_panel import farewell
@@ -135,7 +134,7 @@ def test_rounds_of_one_member_are_not_called_up_to_date(seen: SwarmSeen, told: s
 def test_only_the_first_machine_of_a_run_is_called_the_first() -> None:
     looked = SwarmSeen(NOW)
     new, late = (Event(NOW, ME, JoinedRun(RUN_ID, "cpu", 860_000, versions)) for versions in ((0, 0), (7, 7)))
-    came = with_event(a_beginning(), Event(NOW, ME, PeerJoined(KIRAN)))
+    came = with_event(a_beginning(), Event(NOW, ME, MemberChanged(KIRAN)))
     for scene, told in (
         (with_update(with_event(a_beginning(), new), looked), "Your machine is the first one here"),
         (with_update(with_event(a_beginning(), late), looked), "Nobody else is seen here now"),
@@ -295,7 +294,12 @@ def rows(scene: Scene, width: int, height: int, page: Page = "main") -> int:
 
 HOSTILE = "\x1b[2J[red]\u202e" + "wide \u8a9e" * 60
 NEWS: list[Fact] = [
-    *(PeerJoined(KIRAN), PeerLeft(KIRAN, HOSTILE), PartRestarted("network", HOSTILE), SwarmLost(60.0)),
+    *(
+        MemberChanged(KIRAN),
+        MemberChanged(KIRAN, HOSTILE),
+        PartRestarted("network", HOSTILE),
+        SwarmContact("lost", 60.0),
+    ),
     *(RefusedPeer(KIRAN, HOSTILE, ("late",), (1,), NOW + 60), LeftRun("asked to", 1, 2, 3)),
 ]
 
@@ -351,7 +355,7 @@ def test_a_line_that_fills_the_terminal_keeps_its_last_letter() -> None:
 
 def test_markup_in_names_is_shown_and_not_obeyed() -> None:
     told = SwarmSeen(at=NOW, names=((KIRAN, "[red]Kiran[/red] \x1b[31m"),))
-    scene = with_event(with_update(an_evening(), told), Event(NOW, ME, PeerLeft(KIRAN, "it said goodbye")))
+    scene = with_event(with_update(an_evening(), told), Event(NOW, ME, MemberChanged(KIRAN, "it said goodbye")))
     terminal = io.StringIO()
     painter = Painter(terminal, {"TERM": "xterm"})
     lines = lines_of(scene, 80, 24)
@@ -371,13 +375,15 @@ def test_states_have_their_colours_and_own_figures_theirs() -> None:
     assert styles(an_evening())["training 2 h 14 min"] == "green"
     assert styles(an_evening())["4.15 M tokens"] == "bold cyan"
     assert styles(with_update(an_evening(), Resting(True), NOW - 3))["paused 3 s"] == "yellow"
-    assert styles(with_event(an_evening(), Event(NOW, ME, SwarmLost(60.0))))["training alone 1 min"] == "yellow"
+    assert (
+        styles(with_event(an_evening(), Event(NOW, ME, SwarmContact("lost", 60.0))))["training alone 1 min"] == "yellow"
+    )
 
 
 def all_gone(scene: Scene) -> Scene:
-    """Kiran and Lindström have said goodbye: no `SwarmLost` follows, and the phase stays as it was."""
+    """Kiran and Lindström have said goodbye: no `SwarmContact` follows, and the phase stays as it was."""
     for one in (KIRAN, LINDSTROEM):
-        scene = with_event(scene, Event(NOW, ME, PeerLeft(one, "it said goodbye")))
+        scene = with_event(scene, Event(NOW, ME, MemberChanged(one, "it said goodbye")))
     return with_update(scene, replace(scene.swarm, at=NOW, num_others=0, num_other_trainers=0))
 
 
@@ -421,7 +427,7 @@ def test_a_machine_without_a_network_says_so(is_seed: bool) -> None:
 
 
 def test_a_seed_alone_does_its_job() -> None:
-    alone = with_event(all_gone(an_evening(is_seed=True)), Event(NOW, ME, SwarmLost(60.0)))
+    alone = with_event(all_gone(an_evening(is_seed=True)), Event(NOW, ME, SwarmContact("lost", 60.0)))
     shown = picture_of(alone)
     assert "this seed keeps the run for those who come" in shown
     assert "0 training" in shown
@@ -459,7 +465,7 @@ def test_a_goodbye_says_what_was_given_and_where_it_is_seen() -> None:
 
 @pytest.mark.parametrize("is_seed", [False, True])
 def test_a_goodbye_after_the_runs_end_invites_nobody_back(is_seed: bool) -> None:
-    told = goodbye(with_event(an_evening(is_seed=is_seed), Event(NOW, ME, RunEnded(7))), NOW)
+    told = goodbye(with_event(an_evening(is_seed=is_seed), Event(NOW, ME, RunChanged(end_version=7))), NOW)
     assert told[-1] == "The run starlings has ended; its owner closed it."
     assert not any("Come back" in line for line in told)
 
