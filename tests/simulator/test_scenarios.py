@@ -12,25 +12,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from pydantic import BaseModel
 
 from averaging.codec import compiled_kernels
 from dht.ground.errors import UsageFault
 from peer.events.anchor_events import Fetched
 from peer.events.peer_events import Event, JoinedRun, LeftRun, RefusedPeer
-from tests.kit.documents import rows
-from tests.kit.documents import section as section_of
 from tests.kit.tiers import sampled
 from tests.simulator import __main__ as command
 from tests.simulator import workload as simulated_workload
 from tests.simulator.peer import simulated_identity
 from tests.simulator.scenarios.scenario import (
     SHIPPED,
-    GroupSection,
-    PartitionSection,
     Scenario,
-    ScenarioNetwork,
-    StallSection,
     WorkloadSection,
     list_scenarios,
     load_scenario,
@@ -153,39 +146,6 @@ def test_shipped_scenarios_are_what_their_names_promise():
     assert storm.num_peers == 64
     assert {group.crashes_per_hour for group in storm.groups.values()} == {0.3}
     assert [group.count for group in laptops.groups.values() if group.awake_minutes] == [12]
-
-
-def shown_default(field):
-    """As docs/developer/simulation.md writes it."""
-    default = field.default
-    if field.is_required():
-        return "required"
-    if default in (None, {}):
-        return "absent" if default is None else "none"
-    if isinstance(default, tuple):
-        low, high = default
-        return f"`{low:g}`" if low == high else f"`[{low:g}, {high:g}]`"
-    return '`""`' if default == "" else f"`{default:g}`" if isinstance(default, float) else f"`{default}`"
-
-
-@pytest.mark.parametrize(
-    ("title", "section"),
-    [
-        ("Top level", Scenario),
-        ("`[workload]`", WorkloadSection),
-        ("`[network]`", ScenarioNetwork),
-        ("`[groups.NAME]`", GroupSection),
-        ("`[partitions.NAME]`", PartitionSection),
-        ("`[stalls.NAME]`", StallSection),
-    ],
-)
-def test_every_field_its_default_and_its_meaning_are_in_the_documentation(title, section):
-    described = [row[:3] for row in rows(section_of(DOCUMENT.read_text(), title))]
-    assert described == [
-        [f"`{name}`", shown_default(field), field.description]
-        for name, field in section.model_fields.items()
-        if not (isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel))
-    ]
 
 
 def test_the_example_of_the_documentation_is_a_scenario(tmp_path):

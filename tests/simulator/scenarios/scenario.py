@@ -1,6 +1,6 @@
 """What a scenario file holds: groups of peers, what goes wrong, what they learn. Read strictly, as a manifest is.
 
-docs/developer/simulation.md has the table of all fields.
+Each field has its default and meaning here.
 """
 
 from __future__ import annotations
