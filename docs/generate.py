@@ -85,14 +85,21 @@ def commands() -> Iterator[tuple[str, Any]]:
     yield from walk("peer", peer_command())
 
 
+RUN_HELP = """\
+  RUN  Which run: its id, the address of its page, its murmuration:// link, or the name of a run
+       joined here."""
+"""The same in most commands; the page explains it once."""
+
+
 def help_of(name: str, command: Any) -> str:
     """What `--help` prints, whatever the width of the terminal."""
     from peer.cli.usage.plain_help import ALL
 
     context = command.context_class(command, info_name=name, terminal_width=HELP_COLUMNS)
     context.meta[ALL] = True
-    lines = command.get_help(context).splitlines()
-    return "\n".join(line.rstrip() for line in lines).strip()
+    lines = [line.rstrip() for line in command.get_help(context).splitlines()]
+    text = "\n".join(line for line in lines if not line.lstrip().startswith("--help "))
+    return text.replace(RUN_HELP, "  RUN  Which run.").strip()
 
 
 def cli_page() -> str:
@@ -103,9 +110,10 @@ def cli_page() -> str:
     parts = [
         "# Commands",
         prose(
-            "What each command prints with `--help`. Each flag of `peer join` and `peer seed` is also a key of the "
-            "TOML file that `--config FILE` names: `--upload-limit-mbit 10` is `upload_limit_mbit = 10`. A flag beats "
-            "the file."
+            "What each command prints with `--help`, or `peer join` with `--help-all`. Each flag of `peer join` and "
+            "`peer seed` is also a key of the TOML file that `--config FILE` names: `--upload-limit-mbit 10` is "
+            "`upload_limit_mbit = 10`. A flag beats the file. RUN is a run's id, the address of its page, its "
+            "`murmuration://` link, or the name of a run that this machine joined before."
         ),
         f"Exit codes:\n\n{codes}",
     ]
@@ -140,7 +148,7 @@ def expected_of(field: Any) -> str:
 
     has_pattern = any(getattr(rule, "pattern", None) for rule in field.metadata)
     text = " or ".join(map(str, field.examples)) if has_pattern and field.examples else expectation(field)
-    return text.replace("a list of texts", "a list")
+    return text.replace("a list of texts", "a list").replace("from 0 to 9007199254740991", "of at least 0")
 
 
 def manifest_page() -> str:
@@ -299,7 +307,7 @@ def library_page() -> str:
             ("name", "what it is"),
             [
                 (
-                    f"[`{name}`](#{name.lower()})",
+                    f"`{name}`",
                     first_words(getattr(murmuration, name)),
                 )
                 for name in murmuration.__all__
@@ -308,10 +316,11 @@ def library_page() -> str:
     ]
     for name in murmuration.__all__:
         thing = getattr(murmuration, name)
-        text = [inspect.getdoc(thing) or ""]
+        if not inspect.isfunction(thing) and name not in WITH_MEMBERS:
+            continue
+        parts += [f"## `{name}`", f"`help(murmuration.{name})` explains it."]
         if inspect.isfunction(thing):
-            text.insert(0, signature_of(thing, f"murmuration.{name}") + "\n")
-        parts += [f"## `{name}`", "```text\n" + "\n".join(text).strip() + "\n```"]
+            parts.append(f"```python\n{signature_of(thing, f'murmuration.{name}')}\n```")
         if name in WITH_MEMBERS:
             members = [member for member in vars(thing) if not member.startswith("_")]
             rows = [
