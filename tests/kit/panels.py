@@ -149,7 +149,7 @@ def a_beginning() -> Scene:
         LoadingStep("state"),
     ):
         scene = with_update(scene, step)
-    return with_event(scene, Event(NOW, ME, Fetched(4_300_000, 17.2, total_bytes=10_000_000)))
+    return with_event(scene, Event(NOW, ME, Fetched(4_300_000, 17.351, total_bytes=10_000_000)))
 
 
 def a_wait() -> Scene:
