@@ -74,7 +74,6 @@ class Choices:
         install: what visitors type to get `peer`; None: whatever gets this copy.
         shows_seeds: whether it may show these.
         backend: what carries the connections to the swarm.
-        is_rebuilding: make all credit again from the signed commits in `db` before anything is shown.
         samples: what the model is asked to write; None: nothing.
         evaluations: a file of lines of `peer evaluate --tasks ... --json`; None: no scores are shown.
         observer_folder: where a private run's observer has its key and pass.
@@ -90,7 +89,6 @@ class Choices:
     install: str | None = None
     shows_seeds: bool = True
     backend: HostBackend = "p2pd"
-    is_rebuilding: bool = False
     samples: SamplePlan | None = None
     evaluations: Path | None = None
     observer_folder: Path = Path()
@@ -291,10 +289,7 @@ async def _opened(
     stack: contextlib.AsyncExitStack, run: ShownRun, access: PageAccess | None, bound: ConnectionBound, base: str
 ) -> _Page:
     source, choices = CommitSource(run.run_id, run.entry), run.choices
-    rebuild_with = source.check_of_stored if choices.is_rebuilding else None
-    history, reader = await stack.enter_async_context(
-        open_history(choices.db, run.run_id, clock=time.time, warn=_warn, rebuild_with=rebuild_with)
-    )
+    history, reader = await stack.enter_async_context(open_history(choices.db, run.run_id, clock=time.time, warn=_warn))
     now = time.time()
     state = DashboardState(
         run_id=run.run_id,

@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import hashlib
 import random
+import sqlite3
 import tempfile
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import aiosqlite
-
 from averaging.signing.commit_credit import MachineShare
 from averaging.wire.frames import encode
 from averaging.wire.messages import Commit, RosterEntry, ShardResult
 from dashboard.credit.credited_members import CommitCredit
-from dashboard.history.history import History, open_history
-from dashboard.history.rows import Batch
-from dashboard.history.writing import load, prepare, write
+from dashboard.history.history import open_history
+from dashboard.history.rows import POINT_SECONDS, Batch
+from dashboard.history.writing import write
 from dashboard.history_facts import HistoryPoint
 from dashboard.observe.dashboard_state import DashboardState, fold
 from dashboard.observe.listed_peers import Look
@@ -29,7 +30,7 @@ MEMBERS = 16
 FRAGMENTS = 8
 ROUND_SECONDS = 26.0
 """Between two rounds of the whole run: a hundred thousand take thirty days."""
-DAY = 86_400.0
+DAY = 86_400
 _LETTERS = "123456789ABCDEFGHJKLMNPQRSTUVWXYZabcdefghijkmnopqrstuvwxyz"
 
 
@@ -89,22 +90,19 @@ class Rounds:
 async def fill(path: Path, num_peers: int, num_rounds: int) -> dict[str, Any]:
     """Write the history as the gatherer would; returns sizes."""
     rounds = Rounds(peer_ids(num_peers), NOW, num_rounds)
-    async with aiosqlite.connect(path, isolation_level=None) as database:
-        await prepare(database, is_new=True, run_id=RUN_ID, now=NOW)
-        history = History(await load(database, 10, 10, 10), path, NOW, print)
+    async with open_history(path, RUN_ID, clock=lambda: NOW, warn=print) as (history, _):
         num_raw = 0
         for number in range(num_rounds):
             raw, credit = rounds.commit(number)
             num_raw += len(raw)
+            while not history.has_room:  # noqa: ASYNC110 (what the writing task did sets no event)
+                await asyncio.sleep(0.1)
             history.add_commit(raw, credit, NOW)
-            if not history.has_room or number == num_rounds - 1:
-                await history.flush(database)
-        batch = Batch()
-        loaded = await load(database, 10, 10, 10)
-        for index in range(int(num_rounds * ROUND_SECONDS / 60)):
-            batch.looks.append(_point(NOW - num_rounds * ROUND_SECONDS + 60 * index, index))
-        await write(database, batch, loaded.nums)
-        await database.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as database:
+        begin_at = NOW - num_rounds * ROUND_SECONDS
+        times = range(0, int(num_rounds * ROUND_SECONDS), POINT_SECONDS)
+        write(database, Batch(points=[_point(begin_at + seconds, seconds) for seconds in times]))
+        database.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     return {
         "database_mb": round(_size(path) / 1e6, 1),
         "signed_commit_bytes": num_raw // num_rounds,
@@ -113,28 +111,17 @@ async def fill(path: Path, num_peers: int, num_rounds: int) -> dict[str, Any]:
 
 
 async def growth() -> dict[str, float]:
-    """Bytes that a day of watching adds beside the rounds: looks every two seconds, minutes and hours."""
+    """Bytes that a day of watching adds beside the rounds."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "run.sqlite"
         async with open_history(path, RUN_ID, clock=lambda: NOW, warn=print):
             pass
         before = _size(path)
-        async with aiosqlite.connect(path, isolation_level=None) as database:
-            loaded = await load(database, 10, 10, 10)
-            batch = Batch()
-            for index in range(int(DAY / 2)):
-                batch.looks.append(_point(NOW + 2 * index, index))
-            await write(database, batch, loaded.nums)
-            await database.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-            whole = _size(path) - before
-            await database.execute("DELETE FROM looks")
-            await database.execute("VACUUM")
-            await database.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-            kept = _size(path) - before
-    return {
-        "looks_mb_per_day": round((whole - kept) / 1e6, 2),
-        "minutes_and_hours_mb_per_day": round(kept / 1e6, 3),
-    }
+        with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as database:
+            times = range(0, DAY, POINT_SECONDS)
+            write(database, Batch(points=[_point(NOW + seconds, seconds) for seconds in times]))
+            database.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        return {"points_mb_per_day": round((_size(path) - before) / 1e6, 2)}
 
 
 def _size(path: Path) -> int:

@@ -12,13 +12,12 @@ from typing import Final
 from averaging.signing.receipt_file import line_of, open_receipt
 from dashboard.credit.credited_members import CommitCredit, checker_of
 from dashboard.history.history import History
-from dashboard.history.writing import CheckCommit
 from dashboard.observe.dashboard_state import DashboardState
 from dht.ground.errors import PeerFault
 from dht.ground.host import Host, PeerId
 from dht.identity.keys import verify
 from dht.observer.network import ObserverEntry
-from dht.records.signed_manifest import RunRecord, decode_run_record
+from dht.records.signed_manifest import RunRecord
 
 MAX_DONORS: Final = 3
 """Asked per fragment and turn."""
@@ -45,6 +44,9 @@ MAX_TRIES: Final = 5
 """Looks at which a version is asked for that a record announces and nobody gives: commits travel for some seconds."""
 RETRY_SECONDS: Final = 600.0
 """Versions that nobody remembered are asked for again so often: a member that was away may bring them back."""
+
+CheckCommit = Callable[[bytes], CommitCredit]
+"""Checks a signed commit's every signature and returns whom it credits; raises `PeerFault`."""
 
 log = logging.getLogger(__name__)
 
@@ -85,10 +87,6 @@ class CommitSource:
         from peer.observe.observer import codec_bytes, run_frame
 
         return checker_of(run_frame(record), verify, codec_bytes(record))
-
-    def check_of_stored(self, encoded: bytes) -> CheckCommit:
-        """The same from an encoded run record, for rebuilding; raises PeerFault: it is none."""
-        return self.check_of(decode_run_record(encoded, run_id=self.run_id))
 
     def proof_line(self, receipt: bytes) -> str:
         """A stored signed commit as a line of the file that `peer receipts verify` reads."""

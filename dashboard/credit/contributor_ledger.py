@@ -15,9 +15,10 @@ from typing import Final
 
 from averaging.signing.commit_credit import MachineShare
 from dashboard.credit.credited_members import CommitCredit
-from dashboard.credit.heaviest_commit_chains import Booking, Counting, Outcome
+from dashboard.credit.heaviest_commit_chains import Booking, Counting, Outcome, StoredReceipt
 from dashboard.credit.known_versions import KnownVersions
 from dashboard.credit.period_ranks import WEEK_DAYS, ranks, recent_work, standings
+from dashboard.credit.work_log import WorkLog
 from dashboard.history_facts import (
     Condition,
     ContributorRow,
@@ -36,7 +37,6 @@ MAX_UNWITNESSED_ROWS: Final = 100
 MAX_GAP_SECONDS: Final = 30.0
 """Time between two looks that still counts as watched; a look that hangs, or a machine that slept, is no uptime."""
 
-SECONDS_PER_HOUR: Final = 3600
 SECONDS_PER_DAY: Final = 86_400
 
 
@@ -74,9 +74,12 @@ class MachineTotals:
     """Days since 1970 (UTC) with a round, and how many."""
     work: Counter[int] = field(default_factory=Counter)
     """Thousandths of tokens that others witnessed, by such a day."""
+    log: WorkLog = field(default_factory=WorkLog)
 
-    def credit(self, share: MachineShare, at: float, sign: int) -> None:
-        """Book a share of a round that counts at `at` (`sign` 1), or take it back (-1)."""
+    def credit(self, share: MachineShare, receipt: StoredReceipt, sign: int) -> None:
+        """Books a share of a round that counts (`sign` 1), or takes it back (-1)."""
+        at = receipt.at
+        self.log.book(receipt, share, sign)
         self.milli_witnessed += sign * share.milli_witnessed
         self.milli_reported += sign * share.milli_tokens
         if share.milli_tokens:
@@ -223,6 +226,11 @@ class Ledger:
             for day in days
         )
 
+    def logs_of(self, row: ContributorRow) -> list[WorkLog]:
+        """Returns the logs of a contributor's machines that signed commits name."""
+        machines = (self.machines.get(machine.peer_id) for machine in row.machines)
+        return [machine.log for machine in machines if machine is not None and machine.log.receipts]
+
     def recent_work(self, now: float) -> dict[str, int]:
         """Return of each machine with rounds since yesterday began (UTC) its thousandths of tokens in them.
 
@@ -314,7 +322,7 @@ class Ledger:
                 presence = self.present.get(share.peer_id)
                 if presence is not None:
                     machine.meet(presence)
-            machine.credit(share, receipt.at, sign)
+            machine.credit(share, receipt, sign)
 
 
 def _witnessed(machines: Sequence[MachineTotals]) -> int:

@@ -36,6 +36,7 @@ class StoredReceipt:
     fragment: int
     version: int
     digest: bytes
+    leader: PeerId
     at: float
     payload_bytes: int
     data_parallel_bytes: int
@@ -59,8 +60,8 @@ class Counting:
 
     versions: dict[int, KnownVersions] = field(default_factory=dict)
     """Per fragment: versions of which a commit is known."""
-    num_rounds: int = 0
-    """That count."""
+    rounds: set[int] = field(default_factory=set)
+    """Of each round that counts, the number of its first receipt."""
     _lineages: dict[int, Lineage] = field(default_factory=dict)
     _receipts: dict[bytes, list[StoredReceipt]] = field(default_factory=dict)
     _counted: set[bytes] = field(default_factory=set)
@@ -96,6 +97,7 @@ class Counting:
             credit.fragment,
             credit.version,
             credit.digest,
+            credit.leader,
             at,
             credit.payload_bytes,
             credit.data_parallel_bytes,
@@ -121,9 +123,18 @@ class Counting:
         bookings, self._bookings = self._bookings, []
         return bookings
 
+    @property
+    def num_rounds(self) -> int:
+        """That count."""
+        return len(self._counted)
+
     def is_known(self, digest: bytes) -> bool:
         """Whether a receipt of this commit is held."""
         return digest in self._receipts
+
+    def is_counted(self, digest: bytes) -> bool:
+        """Whether this commit counts."""
+        return digest in self._counted
 
     def is_elsewhere(self, credit: CommitCredit) -> bool:
         """Whether this commit follows from one that is not held, although others of that version are: a fork."""
@@ -135,22 +146,10 @@ class Counting:
         nums, self._released = self._released, []
         return nums
 
-    def marks(self) -> dict[int, int]:
-        """Per receipt that counts its number in the file, and whether it is the first of its round (1) or not (2)."""
-        return {
-            receipt.num: 1 if place == 0 else 2
-            for digest in self._counted
-            for place, receipt in enumerate(self._receipts[digest])
-        }
-
-    def counted(self) -> Iterator[Booking]:
-        """Everything that counts now, as if nothing had been booked yet."""
-        for digest in self._counted:
-            yield from self._booked(digest, 1)
-
     def _book(self, digest: bytes, sign: int) -> None:
         self._bookings.extend(self._booked(digest, sign))
-        self.num_rounds += sign
+        first = self._receipts[digest][0].num
+        (self.rounds.add if sign > 0 else self.rounds.discard)(first)
         (self._counted.add if sign > 0 else self._counted.discard)(digest)
 
     def _booked(self, digest: bytes, sign: int) -> Iterator[Booking]:

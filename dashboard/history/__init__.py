@@ -6,8 +6,7 @@ The files, each built on those above it:
     trend.py           the present: staleness, bandwidth, who came and went (pure)
     rows.py            facts as rows of tables, and back (pure)
     database.py        the file: its tables, and whether it may be used
-    retention.py       how long each kind of row is kept (deletes older ones)
-    writing.py         transactions, what a start reads back, rebuilding
+    writing.py         transactions, and what a start reads back
     reading.py         bounded questions to the file
     history.py         History: puts them together
 """

@@ -1,94 +1,74 @@
-"""The history's SQLite file: its tables, and whether a file that is there may be used. Nothing is changed before that.
-
-Plain SQL throughout. `events` are only ever added to, and so are `commits`, but for floods of forks. `rounds`,
-`credits`, `hours`, `work_minutes` and the credit columns of `machines` follow from `commits` and can be made again from
-them.
-"""
+"""The history's SQLite file: its tables, and whether a file may be used. Nothing is changed before that is known."""
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import fcntl
 import os
 import sqlite3
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, Final
-
-import aiosqlite
+from typing import Any, Final, TypeVar
 
 from dht.ground.errors import LocalFault, UsageFault, reading
 from dht.ground.regular_files import open_regular
+
+Value = TypeVar("Value")
 
 MEMORY: Final = ":memory:"
 """SQLite's own name for a database without a file."""
 APPLICATION_ID: Final = 0x4D55524D
 """Says in the file's header that it is one of ours ("MURM")."""
-SCHEMA_VERSION: Final = 4
-"""2: `rounds` names the commit before and keeps what lost in a fork.
-3: `work_minutes`. 4: `samples`."""
+SCHEMA_VERSION: Final = 5
 
 TABLES: Final = """
 CREATE TABLE meta (name TEXT PRIMARY KEY, value) WITHOUT ROWID;
-
-CREATE TABLE commits (id INTEGER PRIMARY KEY, digest BLOB NOT NULL, raw BLOB NOT NULL);
-CREATE TABLE rounds (
-    id INTEGER PRIMARY KEY, fragment INTEGER NOT NULL, version INTEGER NOT NULL, at REAL NOT NULL,
-    seen_at REAL NOT NULL, leader TEXT NOT NULL, tokens INTEGER NOT NULL, num_void INTEGER NOT NULL,
-    num_shards INTEGER NOT NULL, duration REAL, reasons TEXT NOT NULL, members TEXT NOT NULL,
-    is_counted INTEGER NOT NULL, payload_bytes INTEGER NOT NULL, data_parallel_bytes INTEGER NOT NULL
-);
-CREATE TABLE machines (
-    num INTEGER PRIMARY KEY, peer_id TEXT NOT NULL UNIQUE, contributor_key TEXT NOT NULL, device TEXT NOT NULL,
-    name TEXT NOT NULL, first_at REAL NOT NULL, last_at REAL NOT NULL, uptime_seconds REAL NOT NULL,
-    witnessed INTEGER NOT NULL, reported INTEGER NOT NULL, rounds INTEGER NOT NULL, missed INTEGER NOT NULL
-);
-CREATE TABLE credits (machine INTEGER, round INTEGER, PRIMARY KEY (machine, round)) WITHOUT ROWID;
-CREATE TABLE hours (
-    machine INTEGER, hour INTEGER, witnessed INTEGER NOT NULL, reported INTEGER NOT NULL, rounds INTEGER NOT NULL,
-    PRIMARY KEY (machine, hour)
-) WITHOUT ROWID;
-CREATE TABLE profiles (contributor_id TEXT PRIMARY KEY, facts TEXT NOT NULL, raw BLOB NOT NULL) WITHOUT ROWID;
-
+CREATE TABLE receipts (id INTEGER PRIMARY KEY, seen_at REAL NOT NULL, credit TEXT NOT NULL, raw BLOB NOT NULL);
+CREATE TABLE points (place INTEGER PRIMARY KEY, point TEXT NOT NULL);
 CREATE TABLE events (
-    id INTEGER PRIMARY KEY AUTOINCREMENT, at REAL NOT NULL, kind TEXT NOT NULL, peer_id TEXT NOT NULL,
-    tokens INTEGER NOT NULL, detail TEXT NOT NULL, is_kept INTEGER NOT NULL
+    id INTEGER PRIMARY KEY, at REAL NOT NULL, kind TEXT NOT NULL, peer_id TEXT NOT NULL, tokens INTEGER NOT NULL,
+    detail TEXT NOT NULL, is_kept INTEGER NOT NULL
 );
-CREATE TABLE gaps (begin_at REAL PRIMARY KEY, end_at REAL NOT NULL, reason TEXT NOT NULL) WITHOUT ROWID;
-CREATE TABLE missing (
-    fragment INTEGER, first_version INTEGER, last_version INTEGER NOT NULL, PRIMARY KEY (fragment, first_version)
-) WITHOUT ROWID;
-
-CREATE TABLE looks (at REAL PRIMARY KEY, point TEXT NOT NULL) WITHOUT ROWID;
-CREATE TABLE minutes (at REAL PRIMARY KEY, point TEXT NOT NULL) WITHOUT ROWID;
-CREATE TABLE run_hours (at REAL PRIMARY KEY, point TEXT NOT NULL) WITHOUT ROWID;
+CREATE TABLE machines (peer_id TEXT PRIMARY KEY, facts TEXT NOT NULL) WITHOUT ROWID;
+CREATE TABLE profiles (contributor_id TEXT PRIMARY KEY, facts TEXT NOT NULL) WITHOUT ROWID
 """
-
-"""Of schema 1; a new file is made by these and all upgrades."""
-UPGRADES: Final = {
-    1: """
-ALTER TABLE rounds ADD COLUMN previous BLOB;
-ALTER TABLE rounds ADD COLUMN standing INTEGER;
-DROP INDEX IF EXISTS rounds_version;
-CREATE UNIQUE INDEX rounds_version ON rounds (fragment, version) WHERE is_counted = 1;
-""",
-    # Without marks, what follows from the commits is made again when the file is loaded.
-    2: """
-CREATE TABLE work_minutes (
-    machine INTEGER, minute INTEGER, witnessed INTEGER NOT NULL, reported INTEGER NOT NULL, rounds INTEGER NOT NULL,
-    PRIMARY KEY (machine, minute)
-) WITHOUT ROWID;
-UPDATE rounds SET is_counted = 0;
-""",
-    3: "CREATE TABLE samples (at REAL PRIMARY KEY, facts TEXT NOT NULL) WITHOUT ROWID;",
-}
-"""From a schema to the next one."""
+"""`receipts`: each signed commit, and whom it credits. `points`: one for each ten seconds. `machines` and `profiles`:
+what this dashboard saw of them. All totals follow from the receipts and are made again at each start."""
 
 
-async def fetch_rows(database: aiosqlite.Connection, query: str, values: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
-    """The answer to a query, all of it."""
-    return [tuple(row) for row in await database.execute_fetchall(query, values)]
+class Database:
+    """A connection that one thread works on, a transaction or a question at a time."""
+
+    def __init__(self, path: Path | None) -> None:
+        place = MEMORY if path is None else str(path)
+        self._connection = sqlite3.connect(place, isolation_level=None, check_same_thread=False)
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="history")
+
+    async def do(self, work: Callable[..., Value], *values: Any) -> Value:
+        """Returns what `work(connection, *values)` returns; raises what it raises. Cancelled, the work still ends."""
+        return await asyncio.get_running_loop().run_in_executor(self._thread, work, self._connection, *values)
+
+    async def close(self) -> None:
+        """Closes the connection, after all work."""
+        await self.do(sqlite3.Connection.close)
+        self._thread.shutdown()
+
+
+@contextlib.contextmanager
+def transaction(connection: sqlite3.Connection) -> Iterator[None]:
+    """Writes all of what is executed inside, or nothing."""
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        yield
+        connection.execute("COMMIT")
+    except BaseException:
+        # A full disk may have ended it already.
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+        raise
 
 
 def check_file(path: Path, run_id: str, wait_seconds: float = 5.0) -> bool:
@@ -116,7 +96,8 @@ def check_file(path: Path, run_id: str, wait_seconds: float = 5.0) -> bool:
         )
     _check_folder(path)
     try:
-        with contextlib.closing(sqlite3.connect(read_only(path), wait_seconds, uri=True)) as database:
+        address = f"{path.absolute().as_uri()}?mode=ro"
+        with contextlib.closing(sqlite3.connect(address, wait_seconds, uri=True)) as database:
             _check_content(database, path, run_id)
     except sqlite3.OperationalError as error:
         if error.sqlite_errorcode == sqlite3.SQLITE_ERROR:  # a question that this file cannot be asked
@@ -134,11 +115,6 @@ def check_file(path: Path, run_id: str, wait_seconds: float = 5.0) -> bool:
 def is_locked(error: sqlite3.Error) -> bool:
     """Whether another program has the file."""
     return "locked" in str(error)
-
-
-def read_only(path: Path) -> str:
-    """The file as an address for connections that only read."""
-    return f"{path.absolute().as_uri()}?mode=ro"
 
 
 @contextlib.contextmanager
@@ -204,6 +180,11 @@ def _check_content(database: sqlite3.Connection, path: Path, run_id: str) -> Non
         raise LocalFault(
             f"the history {path} has schema {version}, written by newer software; this one reads up to "
             f"{SCHEMA_VERSION}; update it, or give another file with --db"
+        )
+    if 0 < version < SCHEMA_VERSION:
+        raise LocalFault(
+            f"the history {path} has schema {version} of earlier software; this one reads {SCHEMA_VERSION}; it was "
+            "left as it is; move it away or give another file with --db: a new one begins with what members remember"
         )
     (verdict,) = database.execute("PRAGMA quick_check(1)").fetchone()
     if verdict != "ok":

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import logging
 import sqlite3
 from collections import deque
@@ -17,15 +18,12 @@ from dataclasses import astuple, replace
 from pathlib import Path
 from typing import Final, TypeVar
 
-import aiosqlite
-
 from dashboard.credit.contributor_ledger import Presence
 from dashboard.credit.countries import countries, with_rare_countries_withheld
 from dashboard.credit.credited_members import CommitCredit
 from dashboard.credit.heaviest_commit_chains import Booking, Outcome
-from dashboard.history.database import MEMORY, check_file, damaged, is_locked, read_only, sole_writer
+from dashboard.history.database import MEMORY, Database, check_file, damaged, is_locked, sole_writer
 from dashboard.history.reading import HistoryReader
-from dashboard.history.retention import forget_old
 from dashboard.history.rows import (
     MARK_KINDS,
     Batch,
@@ -33,11 +31,11 @@ from dashboard.history.rows import (
     StoredEvent,
     event_of_news,
     round_facts_of,
-    sample_row,
+    sample_values,
 )
 from dashboard.history.thinned_curves import thinned
 from dashboard.history.trend import MAX_POINTS, Trend
-from dashboard.history.writing import CheckCommit, Loaded, load, prepare, rebuild, run_record, write
+from dashboard.history.writing import Loaded, forget_old, load, prepare, write
 from dashboard.history_facts import (
     ChartMark,
     ContributorRow,
@@ -71,13 +69,10 @@ MIN_GAP_SECONDS: Final = 30.0
 """A shorter restart is no gap worth a line."""
 MAX_WAITING_COMMITS: Final = 4096
 """Not yet written; with more of them no further ones are asked for, so none is ever dropped."""
-MAX_WAITING_LOOKS: Final = 3600
+MAX_WAITING_POINTS: Final = 3600
 """Two hours of looks while nothing can be written; older ones are dropped, and shown as a gap."""
 MAX_WAITING_EVENTS: Final = 10_000
 
-
-OpenCheck = Callable[[bytes], CheckCommit]
-"""From an encoded run record to the check of that run's signed commits."""
 
 Default = TypeVar("Default", float, None)
 
@@ -92,12 +87,11 @@ class History:
         self.trend = Trend()
         self.problem = ""
         self.path = path
-        self._nums = loaded.nums
         self._warn = warn
-        self._next_commit = loaded.next_commit
+        self._next_commit, self._next_event = loaded.next_commit, loaded.next_event
         self._batch = Batch()
         self._gaps = loaded.gaps
-        self._missing = loaded.missing
+        self._missing: list[MissingRounds] = []
         self.samples = tuple(loaded.samples)
         self._scores: tuple[TaskScore, ...] = ()
         self._picture: Picture | None = None
@@ -114,10 +108,10 @@ class History:
         self._rounds: dict[tuple[int, int], RoundFacts] = {}
         self._facts: dict[int, RoundFacts] = {}
         """By number: of the newest commits, whether they count or not."""
-        for one in loaded.rounds:
-            self._facts[one.num] = round_facts_of(one.credit, one.credit.at or 0.0)
-            if one.is_counted:
-                self._show(self._facts[one.num])
+        for num, credit in loaded.rounds:
+            self._facts[num] = round_facts_of(credit, credit.at or 0.0)
+            if self.ledger.counting.is_counted(credit.digest):
+                self._show(self._facts[num])
         self._news: dict[int, int] = {}
         """By number, of commits that have come since `_settle`: bytes of this minute's traffic."""
         self._revision: int | None = None
@@ -169,7 +163,7 @@ class History:
                 self._event("revised", "", now, state.committed_tokens, is_kept=True)
             self._revision = state.run.revision
         if not state.problem:
-            self._batch.looks.append(self.trend.points[-1])
+            self._batch.points.append(self.trend.points[-1])
             self._note_first_validation(self.trend.points[-1])
         if self._last_look_at is not None:
             self._batch.meta["last_look_at"] = self._last_look_at
@@ -203,7 +197,6 @@ class History:
         again."""
         bookings = self.ledger.settle()
         self._batch.released.extend(self.ledger.counting.released())
-        self._batch.bookings.extend(bookings)
         for booking in bookings:
             self._take(booking)
         self._news.clear()
@@ -214,10 +207,6 @@ class History:
 
     def _take(self, booking: Booking) -> None:
         receipt = booking.receipt
-        for share in booking.shares:
-            machine = self.ledger.machines.get(share.peer_id)
-            if machine is not None:
-                self._batch.machines[share.peer_id] = machine
         if booking.sign < 0:
             self._rounds.pop((receipt.fragment, receipt.version), None)
             return
@@ -228,7 +217,9 @@ class History:
         if (num_bytes := self._news.pop(receipt.num, None)) is not None:
             detail = {"fragment": facts.fragment, "version": facts.version}
             self._batch.events.append(
-                StoredEvent(facts.seen_at, "committed", facts.leader, facts.tokens, detail, is_kept=True)
+                StoredEvent(
+                    self._event_number(), facts.seen_at, "committed", facts.leader, facts.tokens, detail, is_kept=True
+                )
             )
             self.trend.note_traffic(facts.seen_at, num_bytes)
 
@@ -241,11 +232,11 @@ class History:
             facts = replace(held, contributors=contributors, num_missed=held.num_missed + facts.num_missed)
         self._rounds[key] = facts
 
-    def add_profile(self, profile: ProfileFacts, raw: bytes, now: float) -> None:
+    def add_profile(self, profile: ProfileFacts, now: float) -> None:
         """Take in a contributor's checked profile."""
         if not self.ledger.add_profile(profile):
             return
-        self._batch.profiles.append((profile, raw))
+        self._batch.profiles.append(profile)
         for peer_id in profile.machines:
             machine = self.ledger.machines.get(peer_id)
             if machine is not None and self.ledger.is_withdrawn(peer_id):
@@ -255,7 +246,7 @@ class History:
         self._view = None
 
     def keep_run_record(self, record: bytes) -> None:
-        """The owner's signed manifest: what the signed commits are checked against when credit is made again."""
+        """The owner's signed manifest: what the page says of the run until it is found again."""
         self._batch.meta["run_record"] = record
 
     def set_missing(self, fragment: int, ranges: Sequence[tuple[int, int]]) -> None:
@@ -265,13 +256,12 @@ class History:
         if rows == [row for row in self._missing if row.fragment == fragment]:
             return
         self._missing = sorted([*others, *rows], key=lambda row: (row.fragment, row.first_version))
-        self._batch.whole["missing"] = [astuple(row) for row in self._missing]
         self._view = None
 
     def keep_samples(self, samples: tuple[ModelSample, ...]) -> None:
         """What the model wrote, oldest first, in the place of what was kept before."""
         self.samples, self._view = samples, None
-        self._batch.whole["samples"] = [sample_row(sample) for sample in samples]
+        self._batch.meta["samples"] = json.dumps([sample_values(sample) for sample in samples])
 
     def show_scores(self, scores: tuple[TaskScore, ...]) -> None:
         """Scores of the model; they are kept in a file of their own, not here."""
@@ -312,10 +302,6 @@ class History:
         if self._view is None:
             self._view = self._make_view()
         return self._view
-
-    def machine_nums(self, row: ContributorRow) -> list[int]:
-        """What the contributor's machines are called in the file."""
-        return [self._nums.by_id[machine.peer_id] for machine in row.machines if machine.peer_id in self._nums.by_id]
 
     def _make_view(self) -> HistoryView:
         self._settle()
@@ -359,7 +345,7 @@ class History:
         newcomers = {row.record.peer_id for row in peers if now - row.record.started_at < NEWCOMER_SECONDS}
         for news in self._feed.look(rows, [name for name, _ in shown], newcomers, self.ledger.num_rounds, now):
             self._people_news.append(news)
-            self._batch.events.append(event_of_news(news))
+            self._batch.events.append(event_of_news(self._event_number(), news))
 
     def _newest_rounds(self) -> list[RoundFacts]:
         """By time. Of those that were seen at once, the last of each fragment comes first."""
@@ -373,7 +359,7 @@ class History:
 
     # --- the file ---
 
-    async def run(self, database: aiosqlite.Connection, clock: Callable[[], float]) -> None:
+    async def run(self, database: Database, clock: Callable[[], float]) -> None:
         """Write what is new; never ends. A failure is told, and writing is tried again after a growing time."""
         forget_at = clock()
         wait_seconds = WRITE_SECONDS
@@ -384,20 +370,20 @@ class History:
             if clock() >= forget_at and not self.problem:
                 forget_at = clock() + FORGET_SECONDS
                 try:
-                    await forget_old(database, clock())
+                    await database.do(forget_old, clock())
                 except Exception as error:  # noqa: BLE001 (whatever it is, the next try is in an hour)
                     log.warning("what is older than the history keeps was not let go: %s", error)
 
-    async def flush(self, database: aiosqlite.Connection) -> None:
+    async def flush(self, database: Database) -> None:
         """Write what is new, once. Trouble, whatever it is, is told once, and again when it is over."""
         self._settle()
         batch, self._batch = self._batch, Batch()
         try:
-            await write(database, batch, self._nums)
-        except BaseException as error:  # cancelled, too: what was not written waits for the next try
+            await database.do(write, batch)
+        except BaseException as error:  # cancelled, too: what may not be written yet waits for the next try
             batch.absorb(self._batch)
             self._batch = batch
-            dropped = batch.trim(MAX_WAITING_LOOKS, MAX_WAITING_EVENTS)
+            dropped = batch.trim(MAX_WAITING_POINTS, MAX_WAITING_EVENTS)
             if dropped is not None and self._dropped_from is None:
                 self._dropped_from = dropped.at
             if not isinstance(error, Exception):
@@ -408,7 +394,7 @@ class History:
             self.problem, self._view = "", None
             self._warn(f"The history {self.path} is written again.")
             if self._dropped_from is not None:
-                end_at = batch.looks[0].at if batch.looks else self._dropped_from
+                end_at = batch.points[0].at if batch.points else self._dropped_from
                 self._add_gap(Gap(self._dropped_from, end_at, "the history could not be written"))
                 self._dropped_from = None
 
@@ -426,13 +412,17 @@ class History:
         self._warn(f"{self.path}: {self.problem}")
 
     def _event(self, kind: str, peer_id: str, at: float, tokens: int, is_kept: bool) -> None:
-        self._batch.events.append(StoredEvent(at, kind, peer_id, tokens, {}, is_kept))
+        self._batch.events.append(StoredEvent(self._event_number(), at, kind, peer_id, tokens, {}, is_kept))
         if kind in MARK_KINDS:
             self._marks.append(ChartMark(at, tokens, MARK_KINDS[kind], peer_id))
 
+    def _event_number(self) -> int:
+        self._next_event += 1
+        return self._next_event - 1
+
     def _add_gap(self, gap: Gap) -> None:
         self._gaps.append(gap)
-        self._batch.gaps.append(gap)
+        self._batch.meta["gaps"] = json.dumps([astuple(gap) for gap in self._gaps[-MAX_GAPS:]])
         self._view = None
 
 
@@ -443,19 +433,16 @@ async def open_history(
     *,
     clock: Callable[[], float],
     warn: Callable[[str], None],
-    rebuild_with: OpenCheck | None = None,
 ) -> AsyncIterator[tuple[History, HistoryReader]]:
     """A run's history over its file (None: in memory only); what is new is written when it is left.
 
     Args:
         clock: unix seconds.
         warn: told one sentence when the file cannot be written any more, and one when it can again.
-        rebuild_with: make all credit again from the signed commits before anything is shown; called in a thread.
 
     Raises:
         UsageFault: the file is something else, of another run, in use, or cannot be opened.
-        LocalFault: it is damaged, or newer software wrote it.
-        PeerFault: on rebuilding, a stored commit does not pass its check.
+        LocalFault: it is damaged, or newer or earlier software wrote it.
     """
     async with contextlib.AsyncExitStack() as stack:
         is_new = True
@@ -463,17 +450,10 @@ async def open_history(
             is_new = not await asyncio.to_thread(check_file, path, run_id)
             stack.enter_context(sole_writer(path))
         try:
-            place = MEMORY if path is None else str(path)
-            database = await stack.enter_async_context(aiosqlite.connect(place, isolation_level=None))
-            await prepare(database, is_new=is_new, run_id=run_id, now=clock())
-            if rebuild_with is not None:
-                await rebuild(database, await asyncio.to_thread(rebuild_with, await run_record(database, path)))
-            loaded = await load(database, MAX_POINTS, MAX_ROUNDS, MAX_MARKS, MAX_PEOPLE_NEWS)
-            reading = database
-            if path is not None:
-                reading = await stack.enter_async_context(
-                    aiosqlite.connect(read_only(path), uri=True, isolation_level=None)
-                )
+            database = Database(path)
+            stack.push_async_callback(database.close)
+            await database.do(prepare, is_new, run_id, clock())
+            loaded = await database.do(load, MAX_POINTS, MAX_ROUNDS, MAX_MARKS, MAX_PEOPLE_NEWS)
         except sqlite3.Error as error:
             raise LocalFault(
                 f"the history {path} cannot be used ({error}); expected a file on a disk with room; free some space, "
@@ -484,7 +464,7 @@ async def open_history(
         history = History(loaded, path, clock(), warn)
         writing = asyncio.create_task(history.run(database, clock), name="history")
         try:
-            yield history, HistoryReader(reading, loaded.nums.id_of)
+            yield history, HistoryReader(database, history.ledger)
         finally:
             writing.cancel()
             await asyncio.gather(writing, return_exceptions=True)

@@ -1,25 +1,20 @@
-"""Questions to the history's file that a page of the past needs, each bounded."""
+"""`HistoryReader`: the questions to the history that a page of the past needs, each bounded."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Callable, Sequence
+import sqlite3
+from collections.abc import AsyncIterator, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-import aiosqlite
-
-from dashboard.credit.contributor_ledger import SECONDS_PER_HOUR
-from dashboard.history.database import fetch_rows
-from dashboard.history.rows import ROUND_COLUMNS, readable, round_facts_of, round_of_row, whole
+from dashboard.credit.contributor_ledger import Ledger
+from dashboard.credit.work_log import WorkLog, numbers_of
+from dashboard.history.database import Database
+from dashboard.history.rows import credit_of_row, readable, round_facts_of, whole
 from dashboard.history.writing import points_between
-from dashboard.history_facts import HistoryPoint, RoundFacts, WorkPoint
+from dashboard.history_facts import HistoryPoint, RoundFacts
 
-MAX_CURVE_POINTS: Final = 500
-MAX_LED: Final = 2000
-"""Rounds that are looked at for who signed; some milliseconds."""
-FIRST_DAY_SECONDS: Final = 86_400
-"""For this long a contributor's work is told by the minute."""
 PROOF_PAGE: Final = 200
 """Signed commits read at a time while a proof is sent: well below a megabyte for usual swarms."""
 
@@ -38,91 +33,56 @@ class EventRow:
 
 
 class HistoryReader:
-    """Reads beside the one that writes."""
+    """Reads what the file has; `ledger` says what of it counts."""
 
-    def __init__(self, database: aiosqlite.Connection, peer_id_of: Callable[[int], str]) -> None:
+    def __init__(self, database: Database, ledger: Ledger) -> None:
         self._database = database
-        self._peer_id_of = peer_id_of
+        self._ledger = ledger
 
     async def rounds(self, limit: int, before: int | None) -> list[tuple[int, RoundFacts]]:
-        """(number, round), newest first; `before` a number that an earlier answer gave."""
-        query = f"SELECT {ROUND_COLUMNS} FROM rounds WHERE is_counted = 1 AND id < ? ORDER BY id DESC LIMIT ?"
+        """Returns (number, round) of rounds that count, newest first; `before` a number that an earlier answer gave."""
+        found: list[tuple[int, RoundFacts]] = []
+        counted = self._ledger.counting.rounds
         first = before if before is not None else 1 << 62
-        return self._round_facts(await fetch_rows(self._database, query, (first, limit)))
+        query = "SELECT id, credit FROM receipts WHERE id < ? ORDER BY id DESC LIMIT ?"
+        while len(found) < limit and (rows := await self._database.do(_rows, query, (first, limit))):
+            first = rows[-1][0]
+            found += _facts(row for row in rows if row[0] in counted)
+        return found[:limit]
 
-    async def rounds_of(self, machines: Sequence[int], limit: int) -> list[RoundFacts]:
-        """Newest rounds that one of the machines was planned in, newest first."""
-        query = (
-            f"SELECT {ROUND_COLUMNS} FROM rounds WHERE id IN (SELECT DISTINCT round FROM credits WHERE "
-            f"{_is_of(machines)} ORDER BY round DESC LIMIT ?) ORDER BY id DESC"
-        )
-        return [facts for _, facts in self._round_facts(await fetch_rows(self._database, query, (limit,)))]
+    async def rounds_of(self, logs: Sequence[WorkLog], limit: int) -> list[RoundFacts]:
+        """Returns the newest rounds in these logs, newest first."""
+        rows = await self._numbered("credit", numbers_of(logs)[-limit:])
+        return [facts for _, facts in _facts(rows)][::-1]
 
-    async def leaders(self, machines: Sequence[int]) -> set[str]:
-        """PeerIds of those that led and signed the newest rounds of these machines, at most `MAX_LED` of them."""
-        query = (
-            f"SELECT DISTINCT leader FROM rounds WHERE is_counted AND id IN (SELECT round FROM credits WHERE "
-            f"{_is_of(machines)} ORDER BY round DESC LIMIT ?)"
-        )
-        return {str(leader) for (leader,) in await fetch_rows(self._database, query, (MAX_LED,))}
-
-    async def curve(self, machines: Sequence[int], first_at: float, now: float) -> list[WorkPoint]:
-        """Work over time. It is nothing at `first_at`, then the totals at the end of each minute, or after a day of
-        each hour, up to `now`. There are at most about `MAX_CURVE_POINTS`, evenly chosen, the first and the last among
-        them.
-        """
-        is_new = now - first_at <= FIRST_DAY_SECONDS
-        table, place, seconds = ("work_minutes", "minute", 60) if is_new else ("hours", "hour", SECONDS_PER_HOUR)
-        query = (
-            f"SELECT {place}, sum(witnessed), sum(reported), sum(rounds) FROM {table} WHERE {_is_of(machines)} "
-            f"GROUP BY {place} ORDER BY {place}"
-        )
-        witnessed = reported = rounds = 0
-        points: list[WorkPoint] = []
-        for at, more_witnessed, more_reported, more_rounds in await fetch_rows(self._database, query):
-            if not points:
-                points.append(WorkPoint(first_at if first_at < (at + 1) * seconds else at * seconds, 0, 0, 0))
-            elif points[-1].at < at * seconds < now:
-                # Without work in between the line is level up to here.
-                points.append(WorkPoint(at * seconds, witnessed, reported, rounds))
-            witnessed, reported, rounds = witnessed + more_witnessed, reported + more_reported, rounds + more_rounds
-            points.append(WorkPoint(min((at + 1) * seconds, now), witnessed, reported, rounds))
-        if points and points[-1].at < now:
-            points.append(WorkPoint(now, witnessed, reported, rounds))
-        step = -(-len(points) // MAX_CURVE_POINTS) or 1
-        return points[:1] + points[1:][::-1][::step][::-1]
-
-    async def proof(self, machines: Sequence[int]) -> AsyncIterator[bytes]:
-        """Every counted signed commit that names one of the machines, oldest first."""
-        query = (
-            f"SELECT DISTINCT id, raw FROM credits JOIN commits ON round = id WHERE {_is_of(machines)} AND id > ? "
-            "ORDER BY id LIMIT ?"
-        )
-        after = 0
-        while rows := await fetch_rows(self._database, query, (after, PROOF_PAGE)):
-            for after, raw in rows:  # noqa: B007 (the next page begins after the last row)
+    async def proof(self, logs: Sequence[WorkLog]) -> AsyncIterator[bytes]:
+        """Yields every counted signed commit in these logs, oldest first."""
+        numbers = numbers_of(logs)
+        for begin in range(0, len(numbers), PROOF_PAGE):
+            for _, raw in await self._numbered("raw", numbers[begin : begin + PROOF_PAGE]):
                 yield raw
 
     async def events(self, after: int, limit: int) -> list[EventRow]:
-        """What happened after event number `after`, oldest first."""
+        """Returns what happened after event number `after`, oldest first."""
         query = "SELECT id, at, kind, peer_id, tokens, detail FROM events WHERE id > ? ORDER BY id LIMIT ?"
-        return list(readable(await fetch_rows(self._database, query, (after, limit)), _event_of_row))
+        return list(readable(await self._database.do(_rows, query, (after, limit)), _event_of_row))
 
     async def points(self, begin_at: float, max_points: int) -> list[HistoryPoint]:
-        """About `max_points` of the run since `begin_at`, oldest first."""
-        return await points_between(self._database, begin_at, max_points)
+        """Returns about `max_points` of the run since `begin_at`, oldest first."""
+        return await self._database.do(points_between, begin_at, max_points)
 
-    def _round_facts(self, rows: list[tuple[Any, ...]]) -> list[tuple[int, RoundFacts]]:
-        def facts_of(*row: Any) -> tuple[int, RoundFacts]:
-            round_ = round_of_row(row, b"", self._peer_id_of)
-            return round_.num, round_facts_of(round_.credit, float(row[3]))
-
-        return list(readable(rows, facts_of))
+    async def _numbered(self, column: str, numbers: Sequence[int]) -> list[tuple[Any, ...]]:
+        marks = ", ".join("?" * len(numbers))
+        query = f"SELECT id, {column} FROM receipts WHERE id IN ({marks}) ORDER BY id"
+        return await self._database.do(_rows, query, tuple(numbers))
 
 
-def _is_of(machines: Sequence[int]) -> str:
-    """The condition that a row is of one of these machines."""
-    return f"machine IN ({', '.join(map(str, machines))})"
+def _rows(database: sqlite3.Connection, query: str, values: tuple[Any, ...]) -> list[tuple[Any, ...]]:
+    return database.execute(query, values).fetchall()
+
+
+def _facts(rows: Iterable[tuple[Any, ...]]) -> list[tuple[int, RoundFacts]]:
+    return [(num, round_facts_of(credit, credit.at or 0.0)) for num, credit in readable(rows, credit_of_row)]
 
 
 def _event_of_row(number: int, at: float, kind: str, peer_id: str, tokens: int, detail: str) -> EventRow:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import fields, replace
+from dataclasses import fields
 from operator import attrgetter
 from typing import Final
 
@@ -44,29 +44,3 @@ def thinned(points: Sequence[HistoryPoint], max_points: int) -> tuple[HistoryPoi
         return tuple(points)
     step = (len(points) - 1) / (max_points - 1)
     return tuple(points[round(index * step)] for index in range(max_points))
-
-
-def mean_point(points: Sequence[HistoryPoint]) -> HistoryPoint:
-    """One point for a minute or an hour: means of what varies, the last of what grows or is measured now and then.
-
-    Raises:
-        IndexError: no points.
-    """
-    last = points[-1]
-    count = len(points)
-
-    def mean(values: Sequence[float | None]) -> float | None:
-        known = [value for value in values if value is not None]
-        return sum(known) / len(known) if known else None
-
-    return replace(
-        last,
-        # One that somebody measured: a mean of two versions is the loss of neither.
-        validation_loss=next((loss for point in reversed(points) if (loss := point.validation_loss) is not None), None),
-        train_loss=mean([point.train_loss for point in points]),
-        num_trainers=round(sum(point.num_trainers for point in points) / count),
-        num_peers=round(sum(point.num_peers for point in points) / count),
-        tokens_per_second=sum(point.tokens_per_second for point in points) / count,
-        upload_bits_per_second=sum(point.upload_bits_per_second for point in points) / count,
-        download_bits_per_second=sum(point.download_bits_per_second for point in points) / count,
-    )

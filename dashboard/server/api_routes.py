@@ -16,6 +16,7 @@ from typing import Any, Final, get_type_hints
 from aiohttp import web
 from pydantic import BaseModel
 
+from dashboard.credit.work_log import curve_of, leaders_of
 from dashboard.history_facts import ContributorRow, ContributorView
 from dashboard.server import api_answers, api_model_answers
 from dashboard.server.api_queries import ID_PATTERN, PREFIX, BadQuery, Endpoint, Query, openapi, read_query
@@ -59,7 +60,7 @@ async def find_contributor(site: Site, contributor_id: str) -> ContributorView |
     row = find_row(site, contributor_id)
     if row is None:
         return None
-    nums = site.history.machine_nums(row)
+    logs = site.history.ledger.logs_of(row)
     by_rank = {one.rank: one for one in site.live.history.contributors if one.rank}
     view = ContributorView(
         row,
@@ -68,14 +69,13 @@ async def find_contributor(site: Site, contributor_id: str) -> ContributorView |
         above=by_rank.get(row.rank - 1),
         below=by_rank.get(row.rank + 1) if row.rank else None,
     )
-    if not nums:
+    if not logs:
         return view
-    leaders = await site.reader.leaders(nums)
     return replace(
         view,
-        curve=tuple(await site.reader.curve(nums, row.first_at, site.live.state.now)),
-        rounds=tuple(await site.reader.rounds_of(nums, RECENT_ROUNDS)),
-        num_witnesses=len(leaders.difference(machine.peer_id for machine in row.machines)),
+        curve=tuple(curve_of(logs, row.first_at, site.live.state.now)),
+        rounds=tuple(await site.reader.rounds_of(logs, RECENT_ROUNDS)),
+        num_witnesses=len(leaders_of(logs).difference(machine.peer_id for machine in row.machines)),
     )
 
 
@@ -147,13 +147,13 @@ async def _proof(request: web.Request, query: Query) -> web.StreamResponse:
     row = find_row(site, request.match_info["id"])
     if row is None:
         return _nobody(request)
-    nums = site.history.machine_nums(row)
-    if not nums:
+    logs = site.history.ledger.logs_of(row)
+    if not logs:
         return problem(request, 404, "Not Found", "no signed commit names this contributor yet; look again later")
 
     async def lines() -> AsyncIterator[bytes]:
         waiting: list[str] = []
-        async for raw in site.reader.proof(nums):
+        async for raw in site.reader.proof(logs):
             waiting.append(site.proof_line(raw))
             if len(waiting) == PROOF_LINES:
                 yield _joined(waiting)

@@ -135,9 +135,6 @@ def dashboard(
             "--evaluations", metavar="FILE", help="Lines of `peer evaluate --tasks ... --json` to show as curves."
         ),
     ] = None,
-    rebuild: Annotated[
-        bool, typer.Option("--rebuild", help="First make all credit again from the signed commits in the history.")
-    ] = False,
     track: Annotated[
         str | None,
         typer.Option(
@@ -210,7 +207,6 @@ def dashboard(
             samples=samples,
             evaluations=evaluations,
             observer_folder=target.observer_folder,
-            is_rebuilding=rebuild,
             record=None if track is None else run_record(known, track),
         )
         entry = observer_entry(known, target.observer_folder)

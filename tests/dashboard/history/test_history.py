@@ -1,4 +1,4 @@
-"""The history's file: restarts, kills, damage, full disks, retention, and that it can be made again from its proofs."""
+"""The history's file: restarts, kills, damage, full disks, and what is kept for how long."""
 
 from __future__ import annotations
 
@@ -14,20 +14,19 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-import aiosqlite
 import pytest
 
-from dashboard.credit.credited_members import CommitCredit
-from dashboard.history.database import APPLICATION_ID, SCHEMA_VERSION, check_file
+from dashboard.credit.work_log import curve_of
+from dashboard.history.database import APPLICATION_ID, SCHEMA_VERSION, Database, check_file
 from dashboard.history.history import History, open_history
 from dashboard.history.reading import HistoryReader
-from dashboard.history.retention import forget_old
-from dashboard.history.writing import CheckCommit, load, points_between, prepare, rebuild, write
+from dashboard.history.rows import POINT_SECONDS, Batch
+from dashboard.history.writing import forget_old, load, points_between, prepare, write
 from dashboard.history_facts import HistoryPoint, HistoryView, ProfileFacts
 from dashboard.observe.dashboard_state import Validation, fold
 from dashboard.observe.listed_peers import Look
 from dashboard.page.run_result import result_of
-from dht.ground.errors import LocalFault, PeerFault, UsageFault
+from dht.ground.errors import LocalFault, UsageFault
 from tests.kit.dashboard.history import IDS, check_raw, feed, raw_commit, usual_commit
 from tests.kit.dashboard.records import NOW, PEERS, RUN_ID, empty_state, record_of
 from tests.kit.dashboard.scene import state_of
@@ -53,7 +52,7 @@ def essence(view: HistoryView) -> tuple[object, ...]:
         view.marks,
         [(row.fragment, row.version, row.seen_at, row.contributors) for row in view.rounds],
         view.bandwidth,
-        (view.num_rounds, view.tokens_witnessed, view.gaps, view.missing, view.started_at),
+        (view.num_rounds, view.tokens_witnessed, view.gaps, view.started_at),
     )  # fmt: skip
 
 
@@ -61,7 +60,6 @@ def test_a_restart_shows_the_same(tmp_path: Path) -> None:
     async def check() -> None:
         async with opened(tmp_path / "run.sqlite") as (history, _):
             state = feed(history, range(30))
-            history.set_missing(1, [(0, 17)])
             before = essence(history.view)
         async with opened(tmp_path / "run.sqlite", NOW + 6) as (history, _):
             # The first look after the restart, two seconds after the last one before it.
@@ -70,79 +68,10 @@ def test_a_restart_shows_the_same(tmp_path: Path) -> None:
             history.trend.points.pop()
             seen = essence(history.view)
         assert before[0] == seen[0]
-        # What is read back has the digits that were stored.
-        assert [point.at for point in seen[2]] == [point.at for point in before[2]]  # type: ignore[attr-defined]
+        # Of the points of ten seconds the last one is stored, with fewer digits.
+        assert seen[2][-1].at == before[2][-1].at  # type: ignore[index]
         assert seen[2][-1].tokens_per_second == pytest.approx(2000.0)  # type: ignore[index]
         assert before[3:] == seen[3:]
-
-    asyncio.run(check())
-
-
-def tables(path: Path) -> dict[str, list[object]]:
-    names = ("rounds", "credits", "hours", "machines", "minutes", "run_hours")
-    with contextlib.closing(sqlite3.connect(path)) as database:
-        return {name: sorted(database.execute(f"SELECT * FROM {name}").fetchall(), key=repr) for name in names}
-
-
-def test_what_is_rebuilt_from_the_signed_commits_equals_what_was_folded(tmp_path: Path) -> None:
-    path = tmp_path / "run.sqlite"
-
-    async def check() -> int:
-        async with opened(path) as (history, _):
-            feed(history, range(10), num_looks=40)
-            # A fork, a repetition, a missed round, and a commit that came late.
-            for raw in (
-                usual_commit(9, IDS[:2], tokens=5000.0),
-                usual_commit(9, IDS[:2], tokens=5000.0),
-                raw_commit(1, 4, [(IDS[0], 12.5, False), (IDS[3], 0, False)], at=NOW + 7200),
-                raw_commit(1, 2, [(IDS[1], 1 / 3, True)]),
-            ):
-                history.add_commit(raw, check_raw(raw), NOW + 90)
-        before = tables(path)
-        # The oldest minute and hour keep their means: looks of theirs may have been let go.
-        with contextlib.closing(sqlite3.connect(path)) as database, database:
-            database.execute("DELETE FROM credits")
-            database.execute("UPDATE hours SET witnessed = witnessed + 7")
-            database.execute("UPDATE machines SET witnessed = 1, rounds = 99")
-            database.execute("DELETE FROM minutes WHERE at > (SELECT min(at) FROM minutes)")
-        async with aiosqlite.connect(path, isolation_level=None) as database:
-            count = await rebuild(database, check_raw)
-        assert tables(path) == before
-        return count
-
-    assert asyncio.run(check()) == 13
-
-
-def test_a_proof_that_fails_its_check_changes_nothing(tmp_path: Path) -> None:
-    path = tmp_path / "run.sqlite"
-
-    def open_check(record: bytes) -> CheckCommit:
-        assert record == b"the run record"
-
-        def refuse(raw: bytes) -> CommitCredit:
-            raise PeerFault("", "sent a commit with a wrong signature")
-
-        return refuse
-
-    async def check() -> None:
-        async with opened(path) as (history, _):
-            feed(history, range(3))
-        with pytest.raises(UsageFault, match="no run record yet"):
-            async with open_history(path, RUN_ID, clock=lambda: NOW, warn=no_warning, rebuild_with=open_check):
-                raise AssertionError("opened")
-        async with opened(path) as (history, _):
-            history.keep_run_record(b"the run record")
-        before = tables(path)
-        with pytest.raises(PeerFault, match="wrong signature"):
-            async with open_history(
-                path,
-                RUN_ID,
-                clock=lambda: NOW,
-                warn=no_warning,
-                rebuild_with=open_check,
-            ):
-                raise AssertionError("opened")
-        assert tables(path) == before
 
     asyncio.run(check())
 
@@ -157,7 +86,7 @@ def test_two_dashboards_of_one_run_agree(tmp_path: Path) -> None:
             profile = ProfileFacts("ada", 2, NOW, "Ada", "", False, tuple(IDS[:2]))
             older = ProfileFacts("ada", 1, NOW, "Somebody", "", False, ())
             for facts in (older, profile) if looks_at == NOW else (profile, older):
-                history.add_profile(facts, b"", looks_at)
+                history.add_profile(facts, looks_at)
             state = fold(empty_state(looks_at), Look(now=looks_at + 4, num_members=1, records=[
                 record_of(identity, now=looks_at + 4) for identity in PEERS
             ]))  # fmt: skip
@@ -199,12 +128,17 @@ def _damage_names(path: Path) -> None:
     """What SQLite says of this file quotes bytes that are no text."""
     with contextlib.closing(sqlite3.connect(path)) as database:
         database.execute("PRAGMA journal_mode = DELETE")
-    path.write_bytes(path.read_bytes().replace(b"CREATE TABLE looks", b"CREATE T\x90BLE loo\xff\xfe"))
+    path.write_bytes(path.read_bytes().replace(b"CREATE TABLE events", b"CREATE T\x90BLE even\xff\xfe"))
 
 
 def _as_newer(path: Path) -> None:
     with contextlib.closing(sqlite3.connect(path)) as database, database:
         database.execute(f"PRAGMA user_version = {SCHEMA_VERSION + 1}")
+
+
+def _as_older(path: Path) -> None:
+    with contextlib.closing(sqlite3.connect(path)) as database, database:
+        database.execute("PRAGMA user_version = 4")
 
 
 def _as_other_run(path: Path) -> None:
@@ -220,6 +154,7 @@ BAD_FILES: list[tuple[Callable[[Path], object], str, int]] = [
     (_damage, "damaged .*move it away", 1),
     (_damage_names, "damaged .*move it away", 1),
     (_as_newer, f"schema {SCHEMA_VERSION + 1}, written by newer software", 1),
+    (_as_older, "schema 4 of earlier software; .*left as it is; move it away or give another file", 1),
     (_as_other_run, f"of run other.* expected {RUN_ID}", 2),
 ]
 
@@ -227,7 +162,7 @@ BAD_FILES: list[tuple[Callable[[Path], object], str, int]] = [
 @pytest.mark.parametrize(
     ("spoil", "sentence", "exit_code"),
     BAD_FILES,
-    ids=["text", "no database", "another program", "same mark", "damaged", "names", "newer", "another run"],
+    ids=["text", "no database", "another program", "same mark", "damaged", "names", "newer", "older", "another run"],
 )
 def test_a_file_that_cannot_be_used_is_named_and_left_alone(
     tmp_path: Path, spoil: Callable[[Path], object], sentence: str, exit_code: int
@@ -238,7 +173,7 @@ def test_a_file_that_cannot_be_used_is_named_and_left_alone(
         async with opened(path) as (history, _):
             feed(history, range(40))
 
-    if spoil in (_damage, _damage_names, _as_newer, _as_other_run):
+    if spoil in (_damage, _damage_names, _as_newer, _as_older, _as_other_run):
         asyncio.run(make())
     spoil(path)
     before = path.read_bytes()
@@ -280,35 +215,36 @@ def test_one_writer_at_a_time(tmp_path: Path) -> None:
 
 def test_a_full_disk_costs_one_warning_and_no_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     warnings: list[str] = []
-    monkeypatch.setattr("dashboard.history.history.MAX_WAITING_LOOKS", 2)
+    monkeypatch.setattr("dashboard.history.history.MAX_WAITING_POINTS", 2)
 
     async def check() -> None:
         path = tmp_path / "run.sqlite"
-        async with aiosqlite.connect(path, isolation_level=None) as database:
-            await prepare(database, is_new=True, run_id=RUN_ID, now=NOW)
-            history = History(await load(database, 10, 10, 10), path, NOW, warnings.append)
-            ((pages,),) = await database.execute_fetchall("PRAGMA page_count")
-            await database.execute(f"PRAGMA max_page_count = {pages}")
-            feed(history, range(300), num_looks=8)
-            for _ in range(3):
-                await history.flush(database)
-            assert len(warnings) == 1
-            assert "full" in warnings[0]
-            assert str(path) in warnings[0]
-            assert "full" in history.view.problem
-            # The page goes on from memory.
-            assert history.view.num_rounds == 300
-            assert not (await load(database, 10, 10, 10)).ledger.num_rounds
-            await database.execute("PRAGMA max_page_count = 1000000")
+        database = Database(path)
+        await database.do(prepare, True, RUN_ID, NOW)
+        history = History(await database.do(load, 10, 10, 10, 10), path, NOW, warnings.append)
+        pages = await database.do(_pragma, "page_count")
+        await database.do(_pragma, f"max_page_count = {pages}")
+        feed(history, range(300), num_looks=8)
+        for _ in range(3):
             await history.flush(database)
-            assert len(warnings) == 2
-            assert not history.view.problem
-            (gap,) = history.view.gaps
-            assert (gap.begin_at, gap.end_at) == (NOW, NOW + 12)
-            await history.flush(database)
-            loaded = await load(database, 10, 10, 10)
-            assert loaded.ledger.num_rounds == 300
-            assert loaded.gaps == [gap]
+        assert len(warnings) == 1
+        assert "full" in warnings[0]
+        assert str(path) in warnings[0]
+        assert "full" in history.view.problem
+        # The page goes on from memory.
+        assert history.view.num_rounds == 300
+        assert not (await database.do(load, 10, 10, 10, 10)).ledger.num_rounds
+        await database.do(_pragma, "max_page_count = 1000000")
+        await history.flush(database)
+        assert len(warnings) == 2
+        assert not history.view.problem
+        (gap,) = history.view.gaps
+        assert (gap.begin_at, gap.end_at) == (NOW, NOW + 12)
+        await history.flush(database)
+        loaded = await database.do(load, 10, 10, 10, 10)
+        assert loaded.ledger.num_rounds == 300
+        assert loaded.gaps == [gap]
+        await database.close()
 
     asyncio.run(check())
 
@@ -374,7 +310,7 @@ def test_a_killed_dashboard_loses_at_most_its_last_transaction(tmp_path: Path) -
             row = history.view.contributor(IDS[0])
             assert row is not None
             assert row.tokens_witnessed == 100.0 * kept
-            assert len([raw async for raw in reader.proof(history.machine_nums(row))]) == kept
+            assert len([raw async for raw in reader.proof(history.ledger.logs_of(row))]) == kept
             assert list(history.ledger.known(0).absent(kept)) == []
             # What was lost is what members are asked for again.
             feed(history, range(kept - 3, shown))
@@ -388,60 +324,47 @@ def _num_rounds(path: Path) -> int:
         return 0
     with contextlib.closing(sqlite3.connect(path, timeout=60)) as database:
         try:
-            return int(database.execute("SELECT count(*) FROM rounds").fetchone()[0])
+            return int(database.execute("SELECT count(*) FROM receipts").fetchone()[0])
         except sqlite3.OperationalError:
             return 0  # its tables are not made yet
 
 
-def test_retention_keeps_what_is_promised(tmp_path: Path) -> None:
+def _pragma(database: sqlite3.Connection, text: str) -> int:
+    return int(database.execute(f"PRAGMA {text}").fetchone()[0])
+
+
+def test_comings_and_goings_of_peers_that_no_commit_lists_are_deleted_after_two_days() -> None:
     async def check() -> None:
-        async with aiosqlite.connect(tmp_path / "run.sqlite", isolation_level=None) as database:
-            await prepare(database, is_new=True, run_id=RUN_ID, now=NOW)
-            history = History(await load(database, 10, 10, 10), tmp_path, NOW, no_warning)
-            feed(history, range(5))
-            history.look(empty_state(NOW + 60))
-            await history.flush(database)
-            await forget_old(database, NOW + 3 * 86_400)
-            assert await _count(database, "looks") == 0
-            assert await _count(database, "minutes") == 2
-            # Comings and goings of peers that no commit listed are gone, those of contributors and rounds are not.
-            assert await _count(database, "events") == 5
-            await forget_old(database, NOW + 91 * 86_400)
-            assert [await _count(database, name) for name in ("minutes", "run_hours", "commits", "hours")] == [
-                0,
-                1,
-                5,
-                4,
-            ]
+        database = Database(None)
+        await database.do(prepare, True, RUN_ID, NOW)
+        history = History(await database.do(load, 10, 10, 10, 10), None, NOW, no_warning)
+        feed(history, range(5))
+        history.look(empty_state(NOW + 60))
+        await history.flush(database)
+        await database.do(forget_old, NOW + 3 * 86_400)
+        events = await HistoryReader(database, history.ledger).events(0, 100)
+        # Those of contributors and rounds stay.
+        assert [event.kind for event in events] == 5 * ["committed"]
+        await database.close()
 
     asyncio.run(check())
 
 
-async def _count(database: aiosqlite.Connection, table: str) -> int:
-    ((count,),) = await database.execute_fetchall(f"SELECT count(*) FROM {table}")
-    return int(count)
-
-
-def test_points_are_bounded_and_span_the_whole_history(tmp_path: Path) -> None:
-    async def check() -> None:
-        async with aiosqlite.connect(tmp_path / "run.sqlite", isolation_level=None) as database:
-            await prepare(database, is_new=True, run_id=RUN_ID, now=NOW)
-            loaded = await load(database, 10, 10, 10)
-            from dashboard.history.rows import Batch
-
-            batch = Batch()
-            for index in range(4000):
-                point = HistoryPoint(NOW + 10 * index, index, index, 3.0, None, 2, 3, 1.0, 2.0, 3.0)
-                batch.looks.append(point)
-            await write(database, batch, loaded.nums)
-            for max_points in (2, 50, 300, 5000):
-                points = await points_between(database, 0.0, max_points)
-                assert 2 <= len(points) <= max_points + 2
-                assert points[-1].tokens >= 3900
-                assert points[0].tokens <= 400
-                assert [point.at for point in points] == sorted({point.at for point in points})
-
-    asyncio.run(check())
+def test_points_are_bounded_and_span_the_whole_history() -> None:
+    with contextlib.closing(sqlite3.connect(":memory:", isolation_level=None)) as database:
+        prepare(database, True, RUN_ID, NOW)
+        times = [NOW + POINT_SECONDS * index for index in range(5000) if not 1000 < index < 2000]
+        batch = Batch(points=[HistoryPoint(at, int(at - NOW), 1, 3.0, None, 2, 3, 1.0, 2.0, 3.0) for at in times])
+        for _ in range(2):
+            write(database, batch)
+        for max_points in (2, 50, 300, 10_000):
+            points = points_between(database, 0.0, max_points)
+            assert 2 <= len(points) <= max_points + 2
+            assert points[-1] == batch.points[-1]
+            assert points[0] == batch.points[0]
+            assert [point.at for point in points] == sorted({point.at for point in points})
+        assert len(points_between(database, 0.0, 10_000)) == len(times)
+        assert points_between(database, times[-3], 100) == batch.points[-3:]
 
 
 def test_questions_to_the_file(tmp_path: Path) -> None:
@@ -457,15 +380,15 @@ def test_questions_to_the_file(tmp_path: Path) -> None:
             assert [facts.version for _, facts in first + second][1:] == list(range(49, -1, -1))
             row = history.view.contributor(IDS[2])
             assert row is not None
-            nums = history.machine_nums(row)
-            assert [facts.fragment for facts in await reader.rounds_of(nums, 3)] == [1, 0, 0]
-            curve = await reader.curve(nums, row.first_at, NOW)
+            logs = history.ledger.logs_of(row)
+            assert [facts.fragment for facts in await reader.rounds_of(logs, 3)] == [1, 0, 0]
+            curve = curve_of(logs, row.first_at, NOW)
             assert curve[-1].tokens_witnessed == row.tokens_witnessed
             assert curve[-1].rounds == 51
             # From nothing when the person came, to now; nothing later, and nothing of an hour that has not been.
             assert (curve[0].at, curve[0].milli_witnessed, curve[0].milli_reported) == (row.first_at, 0, 0)
             assert max(point.at for point in curve) <= NOW
-            assert [raw async for raw in reader.proof(nums)][-1] == raw
+            assert [raw async for raw in reader.proof(logs)][-1] == raw
             events = await reader.events(0, 1000)
             assert [event.number for event in events] == list(range(1, len(events) + 1))
             assert {event.kind for event in events} == {"joined", "committed"}

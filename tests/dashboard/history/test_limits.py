@@ -4,33 +4,33 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import os
 import sqlite3
+import threading
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import aiosqlite
 import pytest
 from aiohttp.test_utils import TestClient, TestServer
 
 from averaging.signing.commit_credit import MAX_SHARE_MILLI
 from averaging.wire.messages import Commit, RosterEntry, ShardResult
 from dashboard.credit.credited_members import MAX_BYTES, CommitCredit, credit_of, data_parallel_bytes, payload_bytes
+from dashboard.credit.work_log import curve_of
 from dashboard.history import history as history_module
 from dashboard.history.database import check_file
 from dashboard.history.history import History, open_history
 from dashboard.history.rows import Batch
-from dashboard.history.writing import MachineNums
 from dashboard.page_access import read_token
 from dashboard.server.handler_context import Site
 from dashboard.server.live_updates import Live
 from dashboard.server.routes import make_app
 from dht.ground.errors import UsageFault
 from dht.ground.host import PeerId
-from tests.kit.dashboard.history import check_raw, feed, raw_commit, usual_commit
+from tests.kit.dashboard.history import feed
 from tests.kit.dashboard.records import NOW, RUN_ID
 from tests.kit.dashboard.serving import IDS, watched
 
@@ -65,7 +65,7 @@ def test_the_largest_commits_are_kept_and_read_again(tmp_path: Path) -> None:
             assert view.num_rounds == num_commits
             assert view.contributors[0].milli_witnessed == num_commits * MAX_SHARE_MILLI
             assert view.milli_witnessed == 256 * num_commits * MAX_SHARE_MILLI
-            curve = await reader.curve(history.machine_nums(view.contributors[0]), NOW, NOW)
+            curve = curve_of(history.ledger.logs_of(view.contributors[0]), NOW, NOW)
             assert 0 < curve[-1].milli_witnessed <= view.contributors[0].milli_witnessed
             assert len(await reader.rounds(100, None)) == num_commits
             app = make_app(Site(Live(_state(history), "b", view), history, reader, clock=lambda: NOW + 30))
@@ -98,23 +98,22 @@ def spoiled(*statements: str) -> Callable[[sqlite3.Connection], None]:
 @pytest.mark.parametrize(
     ("spoil", "table", "num_kept"),
     [
-        (spoiled("UPDATE rounds SET payload_bytes = 9223372036854775807"), "", 8),
-        (spoiled("UPDATE hours SET witnessed = 9223372036854775807, rounds = 9223372036854775807"), "", 8),
-        (spoiled("UPDATE rounds SET tokens = 9.5e18, data_parallel_bytes = 1e300 WHERE version = 3"), "", 8),
-        (spoiled("UPDATE rounds SET members = '[[1, 2' WHERE version = 3"), "1 of rounds", 7),
-        (spoiled("UPDATE rounds SET members = '[[77, 1, 1, 1]]' WHERE version = 3"), "1 of rounds", 7),
-        (spoiled("UPDATE rounds SET members = '" + "[" * 5000 + "' WHERE version = 3"), "1 of rounds", 7),
-        (spoiled("UPDATE rounds SET version = 'x' WHERE version = 3"), "1 of rounds", 7),
-        (spoiled("UPDATE rounds SET at = 'noon' WHERE version = 3"), "1 of rounds", 7),
-        (spoiled("UPDATE machines SET witnessed = 9.5e18, first_at = 'x'"), "", 8),
-        (spoiled("UPDATE looks SET point = '[1]'"), "looks", 8),
-        (spoiled("UPDATE minutes SET point = 'null'", "UPDATE run_hours SET point = '{}'"), "minutes", 8),
-        (spoiled("INSERT INTO profiles VALUES ('Ada', '[1, 2]', x'')"), "1 of profiles", 8),
-        (spoiled("INSERT INTO gaps VALUES ('x', 'y', 'z')"), "1 of gaps", 8),
-        (spoiled("INSERT INTO missing VALUES (0, 'x', 9)"), "1 of missing", 8),
-        (spoiled("INSERT INTO samples VALUES (7, '[1, 2, null, [[3, 4]]]')"), "1 of samples", 8),
+        (spoiled("UPDATE receipts SET credit = '[[1, 2' WHERE id = 3"), "1 of receipts", 7),
+        (spoiled("UPDATE receipts SET credit = '[]' WHERE id = 3"), "1 of receipts", 7),
+        (spoiled("UPDATE receipts SET credit = x'ff00' WHERE id = 3"), "1 of receipts", 7),
+        (spoiled("UPDATE receipts SET credit = '" + "[" * 5000 + "' WHERE id = 3"), "1 of receipts", 7),
+        (spoiled("UPDATE receipts SET credit = json_set(credit, '$[1]', 'x') WHERE id = 3"), "1 of receipts", 7),
+        (spoiled("UPDATE receipts SET credit = json_set(credit, '$[5]', 1e300) WHERE id = 3"), "1 of receipts", 7),
+        (spoiled("UPDATE receipts SET credit = json_set(credit, '$[6][0][1]', -1) WHERE id = 3"), "1 of receipts", 7),
+        (spoiled("UPDATE receipts SET credit = json_set(credit, '$[10]', 'noon') WHERE id = 3"), "1 of receipts", 7),
+        (spoiled("INSERT INTO machines VALUES ('x', '[1]')"), "1 of machines", 8),
+        (spoiled("UPDATE points SET point = '[1]'"), "points", 8),
+        (spoiled("UPDATE points SET point = 'null'"), "points", 8),
+        (spoiled("INSERT INTO profiles VALUES ('Ada', '[1, 2]')"), "1 of profiles", 8),
+        (spoiled("INSERT OR REPLACE INTO meta VALUES ('gaps', '[[1, 2, 3]]')"), "1 of gaps", 8),
+        (spoiled("INSERT INTO meta VALUES ('samples', '[[7, 1, 2, null, [[3, 4]]]]')"), "1 of samples", 8),
         (spoiled("UPDATE events SET tokens = 'x', at = 'y' WHERE kind != 'committed'"), "events", 8),
-        (spoiled("UPDATE meta SET value = 'x' WHERE name != 'run_id'"), "", 8),
+        (spoiled("UPDATE meta SET value = 'x' WHERE name NOT IN ('run_id', 'gaps')"), "", 8),
     ],
 )
 def test_a_bad_row_costs_itself_and_one_sentence(
@@ -125,6 +124,7 @@ def test_a_bad_row_costs_itself_and_one_sentence(
     async def check() -> None:
         async with open_history(path, RUN_ID, clock=lambda: NOW, warn=print) as (history, _):
             feed(history, range(8), num_looks=40)
+            feed(history, [], now=NOW + 82)
         with contextlib.closing(sqlite3.connect(path)) as database, database:
             spoil(database)
         for _ in range(2):
@@ -151,43 +151,6 @@ def test_a_bad_row_costs_itself_and_one_sentence(
     asyncio.run(check())
 
 
-def test_a_file_of_the_first_schema_is_read_by_the_one_rule(tmp_path: Path) -> None:
-    path = tmp_path / "run.sqlite"
-    # Of two commits of version 2 the old rule counted the one with more tokens, whoever had witnessed them.
-    unwitnessed, witnessed = (raw_commit(0, 2, [(IDS[0], tokens, tokens == 200)], at=NOW) for tokens in (400, 200))
-
-    async def make() -> None:
-        async with open_history(path, RUN_ID, clock=lambda: NOW, warn=print) as (history, _):
-            for raw in (usual_commit(0, IDS), unwitnessed):
-                history.add_commit(raw, check_raw(raw), NOW)
-        with contextlib.closing(sqlite3.connect(path)) as database, database:
-            database.execute("DROP TABLE work_minutes")
-            database.execute("DROP TABLE samples")
-            database.execute("DROP INDEX rounds_version")
-            database.execute("ALTER TABLE rounds DROP COLUMN previous")
-            database.execute("ALTER TABLE rounds DROP COLUMN standing")
-            database.execute("CREATE UNIQUE INDEX rounds_version ON rounds (fragment, version) WHERE is_counted")
-            database.execute("PRAGMA user_version = 1")
-            (num,) = database.execute("SELECT max(id) + 1 FROM commits").fetchone()
-            database.execute("INSERT INTO commits VALUES (?, ?, ?)", (num, check_raw(witnessed).digest, witnessed))
-            members = json.dumps([[1, 200_000, 200_000, 1]])
-            row = (num, 0, 2, NOW, NOW, IDS[0], 200, 0, 2, None, "[]", members, 0, 0, 0)
-            database.execute(f"INSERT INTO rounds VALUES ({', '.join('?' * 15)})", row)
-
-    async def check() -> None:
-        for _ in range(2):
-            async with open_history(path, RUN_ID, clock=lambda: NOW, warn=print) as (history, reader):
-                row = history.view.contributor(IDS[0])
-                assert row is not None
-                assert (row.milli_witnessed, row.milli_reported) == (300_000, 300_000)
-                nums = history.machine_nums(row)
-                assert [raw async for raw in reader.proof(nums)][-1] == witnessed
-                assert (await reader.curve(nums, row.first_at, NOW))[-1].milli_reported == 300_000
-
-    asyncio.run(make())
-    asyncio.run(check())
-
-
 @pytest.mark.parametrize(
     "error",
     [
@@ -204,13 +167,13 @@ def test_whatever_stops_the_writing_is_told_shown_and_tried_again(
     warnings: list[str] = []
     real_write = history_module.write
     waits: list[float] = []
-    tried, is_broken = asyncio.Event(), [True]
+    tried, is_broken = threading.Event(), [True]
 
-    async def write(database: aiosqlite.Connection, batch: Batch, nums: MachineNums) -> None:
+    def write(database: sqlite3.Connection, batch: Batch) -> None:
         if is_broken[0]:
             tried.set()
             raise error
-        await real_write(database, batch, nums)
+        real_write(database, batch)
 
     async def sleep(seconds: float) -> None:
         waits.append(seconds)
@@ -226,7 +189,7 @@ def test_whatever_stops_the_writing_is_told_shown_and_tried_again(
             live = Live(watched(history), "boot", history.view)
             app = make_app(Site(live, history, reader, clock=lambda: NOW + 5))
             async with TestClient(TestServer(app)) as client:
-                await tried.wait()
+                assert await asyncio.to_thread(tried.wait, 60)
                 while len(waits) < 12:
                     await real_sleep(0)
                 response = await client.get("/healthz")
@@ -249,14 +212,13 @@ def test_whatever_stops_the_writing_is_told_shown_and_tried_again(
 
 def test_the_end_during_a_transaction_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     real_write = history_module.write
-    is_first, began = [True], asyncio.Event()
+    began = threading.Event()
 
-    async def write(database: aiosqlite.Connection, batch: Batch, nums: MachineNums) -> None:
-        if is_first[0]:
-            is_first[0] = False
+    def write(database: sqlite3.Connection, batch: Batch) -> None:
+        if batch.commits and not began.is_set():
             began.set()
-            await asyncio.Event().wait()
-        await real_write(database, batch, nums)
+            time.sleep(0.3)  # the end comes meanwhile
+        real_write(database, batch)
 
     monkeypatch.setattr(history_module, "write", write)
     monkeypatch.setattr(history_module, "WRITE_SECONDS", 0.0)
@@ -265,9 +227,13 @@ def test_the_end_during_a_transaction_loses_nothing(tmp_path: Path, monkeypatch:
         path = tmp_path / "run.sqlite"
         async with open_history(path, RUN_ID, clock=lambda: NOW, warn=print) as (history, _):
             feed(history, range(5))
-            await began.wait()
+            assert await asyncio.to_thread(began.wait, 60)
         async with open_history(path, RUN_ID, clock=lambda: NOW, warn=print) as (history, _):
             assert history.view.num_rounds == 5
+        with contextlib.closing(sqlite3.connect(path)) as database:
+            # Written a second time, since nobody had heard that the first time went well; there once.
+            ((num_events,),) = database.execute("SELECT count(*) FROM events WHERE kind = 'committed'")
+            assert num_events == 5
 
     asyncio.run(check())
 

@@ -313,7 +313,7 @@ def test_who_hides_is_nowhere(tmp_path: Path) -> None:
         for part in ("/api/v1/contributors", "/api/v1/export.csv", "/c/Ada1", "/api/v1/peers"):
             assert SECRET in before.partition(f"{part}\n")[2]
         assert SECRET not in before.partition("/metrics\n")[2].partition("/c/")[0]
-        history.add_profile(replace(shown, sequence=2, is_hidden=True, name="", country="", team=""), b"raw", NOW + 6)
+        history.add_profile(replace(shown, sequence=2, is_hidden=True, name="", country="", team=""), NOW + 6)
         state = fold(state, Look(now=NOW + 6, num_members=3, withdrawn=history.withdrawn))
         history.look(state, {IDS[0]: "Ada1"})
         live.publish(state, history.view)

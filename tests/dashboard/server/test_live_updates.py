@@ -214,7 +214,7 @@ def test_a_history_that_cannot_be_read_is_a_503_and_the_page_goes_on(tmp_path: P
 
 
 class _Broken:
-    async def execute_fetchall(self, query: str, values: object) -> list[object]:
+    async def do(self, *work: object) -> list[object]:
         raise sqlite3.OperationalError("disk I/O error")
 
 

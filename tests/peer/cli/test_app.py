@@ -412,7 +412,7 @@ def test_observers_get_run_and_addresses(home: Path, monkeypatch: pytest.MonkeyP
     first, second = alone.choices, other.choices
     assert (alone.run_id, alone.peers) == (RUN_ID, [OTHER_ADDRESS])
     assert (first.host, first.port, first.db) == ("0.0.0.0", 0, home / RUN_ID / "dashboard.sqlite")
-    assert (first.token_file, first.join_addresses, first.is_rebuilding) == (None, (), False)
+    assert (first.token_file, first.join_addresses) == (None, ())
     assert (first.shows_seeds, first.join_rule.is_of_one_machine) == (True, False)
     assert (second.host, second.port, second.db) == ("127.0.0.1", 8080, None)
     assert (second.token_file, second.join_addresses) == (Path("t"), (ADDRESS,))
