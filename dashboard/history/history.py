@@ -157,10 +157,10 @@ class History:
                 machine.forget_name()
             self._batch.machines[machine.peer_id] = machine
         for kind, peer_id in self.trend.look(state, self.ledger.num_rounds, self.ledger.machines):
-            self._event(kind, peer_id, now, state.committed_tokens, peer_id in self.ledger.machines)
+            self._event(kind, peer_id, now, state.view.committed_tokens, peer_id in self.ledger.machines)
         if state.run is not None and state.run.revision != self._revision:
             if self._revision is not None:
-                self._event("revised", "", now, state.committed_tokens, is_kept=True)
+                self._event("revised", "", now, state.view.committed_tokens, is_kept=True)
             self._revision = state.run.revision
         if not state.problem:
             self._batch.points.append(self.trend.points[-1])

@@ -91,13 +91,13 @@ class Trend:
         last = self.points[-1] if self.points and not state.fragments else None
         return HistoryPoint(
             at=state.now,
-            tokens=state.committed_tokens if last is None else last.tokens,
-            rounds=max(state.num_rounds, num_rounds, 0 if last is None else last.rounds),
-            validation_loss=state.validation_loss if last is None else last.validation_loss,
-            train_loss=state.train_loss,
+            tokens=state.view.committed_tokens if last is None else last.tokens,
+            rounds=max(state.view.num_rounds, num_rounds, 0 if last is None else last.rounds),
+            validation_loss=state.view.validation_loss if last is None else last.validation_loss,
+            train_loss=state.view.train_loss,
             num_trainers=len(state.trainers),
             num_peers=len(state.here),
-            tokens_per_second=state.tokens_per_second,
+            tokens_per_second=state.view.tokens_per_second,
             upload_bits_per_second=rate,
             download_bits_per_second=rate,
         )

@@ -6,7 +6,6 @@ for the swarm, so that one liar among honest peers moves nothing. What was measu
 
 from __future__ import annotations
 
-import statistics
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -20,24 +19,11 @@ from dashboard.observe.shown_manifest import ShownManifest
 from dht.ground.host import PeerId
 from dht.identity.join_link import JoinLink, join_link
 from dht.records.peer_record import PeerRecord
-from peer import run_clock
 from peer.installation import with_extra
-from peer.view.run_standing import NOWHERE, MeasuredLoss, RunStanding, standing_of
+from peer.view.run_view import NOWHERE, RunView, run_view_of
 
 MAX_ROUNDS: Final = 60
 MAX_FRAGMENTS_SHOWN: Final = 256
-
-
-@dataclass(frozen=True, slots=True)
-class Validation:
-    """A validation loss that a peer measured: the one of the newest version."""
-
-    loss: float
-    """Nats per token."""
-    version: int
-    """Sum of the anchor versions that it was measured at."""
-    at: float
-    """When it was first seen here, unix seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +32,7 @@ class FragmentRow:
 
     fragment: int
     version: int
-    """The head, as in `RunStanding`."""
+    """The head, as in `RunView`."""
     committed_tokens: int
     """Of the anchor that most of them have at that version."""
     num_peers: int
@@ -76,18 +62,14 @@ class DashboardState:
     fragments: tuple[FragmentRow, ...] = ()
     rounds: tuple[RoundFacts, ...] = ()
     """As peer records tell them, newest first."""
-    standing: RunStanding = NOWHERE
-    """Where the run is by the newest look alone."""
+    view: RunView = NOWHERE
+    """The figures of the run, as panels and `peer status` show them."""
     lanes: Lanes = field(default_factory=dict)
     """How live peers spent their newest rounds."""
-    committed_tokens: int = 0
-    """The run's clock as `standing` has it, as in the panels and `peer status`."""
     heard_at: float | None = None
     """When the newest record was first seen here."""
-    validation: Validation | None = None
-    """The newest that was measured, also when the peer that measured it has gone."""
     last_train_loss: float | None = None
-    """Of the last look in which somebody trained; see `train_loss`."""
+    """Of the last look in which a peer trained; see `RunView.train_loss`."""
     moved_at: float | None = None
     """When a commit was last seen, or somebody training after a time in which nobody did."""
     join_addresses: tuple[str, ...] = ()
@@ -124,8 +106,8 @@ class DashboardState:
 
     @property
     def trainers(self) -> tuple[PeerRecord, ...]:
-        """Live peers that train; see `RunStanding.trainers`."""
-        return self.standing.trainers
+        """Live peers that train; see `RunView.trainers`."""
+        return self.view.trainers
 
     @property
     def late(self) -> tuple[PeerRow, ...]:
@@ -148,26 +130,6 @@ class DashboardState:
             has_looked=self.has_looked, num_members=self.num_members, is_run_known=self.run is not None
         )
 
-    @property
-    def num_rounds(self) -> int:
-        """Rounds of the whole run: every version of every fragment is one."""
-        return sum(row.version for row in self.fragments)
-
-    @property
-    def validation_loss(self) -> float | None:
-        """`validation.loss`."""
-        return self.validation.loss if self.validation is not None else None
-
-    @property
-    def train_loss(self) -> float | None:
-        """The median of those that train."""
-        return _median([one.train_loss for one in self.trainers])
-
-    @property
-    def tokens_per_second(self) -> float:
-        """As the members tell it whose work is signed; one that boasts moves little."""
-        return self.standing.tokens_per_second
-
 
 def fold(state: DashboardState, look: Look) -> DashboardState:
     """The state after one look."""
@@ -187,53 +149,30 @@ def fold(state: DashboardState, look: Look) -> DashboardState:
         problem=look.problem,
     )
     live = [row.record for row in after.here]
-    standing = standing_of(live, after.work)
-    after = replace(after, standing=standing, lanes=merge_lanes(state.lanes, live, look.now))
-    if standing.tokens:
-        # It never falls, but where it was a claim of before the first signed work that no worker confirms.
-        known = state.committed_tokens
-        if bool(state.work) != bool(after.work):
-            known = min(known, max(run_clock.committed_tokens(one.lineage_tokens) for one in standing.electors))
-        committed_tokens = max(known, standing.tokens)
-        after = replace(after, fragments=fragment_rows(live, standing), committed_tokens=committed_tokens)
-    has_moved = after.num_rounds > state.num_rounds or (bool(after.trainers) and not state.trainers)
+    view = run_view_of(live, after.work, look.now, state.view)
+    after = replace(after, view=view, lanes=merge_lanes(state.lanes, live, look.now))
+    if any(any(record.lineage_tokens) for record in view.electors):
+        after = replace(after, fragments=fragment_rows(live, view))
+    has_moved = view.num_rounds > state.view.num_rounds or (bool(after.trainers) and not state.trainers)
     after = replace(
         after,
-        validation=_newest_validation(state.validation, standing.validation, after.num_rounds, look.now),
-        last_train_loss=state.last_train_loss if after.train_loss is None else after.train_loss,
+        last_train_loss=state.last_train_loss if view.train_loss is None else view.train_loss,
         moved_at=look.now if has_moved else state.moved_at,
     )
     return _with_rounds(after, state, look)
 
 
-def _newest_validation(
-    known: Validation | None, told: MeasuredLoss | None, num_versions: int, now: float
-) -> Validation | None:
-    """The newer of what is known and what the members tell.
-
-    Args:
-        num_versions: sum of the heads of all fragments; nobody has measured anything beyond it.
-    """
-    if known is not None and known.version > num_versions > 0:
-        known = None
-    if told is None or (known is not None and told.version < known.version):
-        return known
-    if known is not None and (known.version, known.loss) == (told.version, told.loss):
-        return known
-    return Validation(told.loss, told.version, now)
-
-
-def fragment_rows(records: Sequence[PeerRecord], standing: RunStanding) -> tuple[FragmentRow, ...]:
-    """One row per fragment of `standing`; records that cut the model in another way are left out.
+def fragment_rows(records: Sequence[PeerRecord], view: RunView) -> tuple[FragmentRow, ...]:
+    """One row per fragment of `view`; records that cut the model in another way are left out.
 
     Args:
         records: of all live peers; they are counted.
     """
-    num_fragments = len(standing.versions)
+    num_fragments = len(view.versions)
     members = [record for record in records if len(record.versions) == num_fragments]
-    electors = [record for record in standing.electors if len(record.versions) == num_fragments]
+    electors = [record for record in view.electors if len(record.versions) == num_fragments]
     rows = []
-    for fragment, version in enumerate(standing.versions[:MAX_FRAGMENTS_SHOWN]):
+    for fragment, version in enumerate(view.versions[:MAX_FRAGMENTS_SHOWN]):
         heads = Counter(
             (record.lineage_tokens[fragment], record.digests[fragment])
             for record in electors
@@ -271,8 +210,3 @@ def _with_rounds(after: DashboardState, before: DashboardState, look: Look) -> D
             rounds.setdefault((facts.fragment, facts.version), facts)
     newest = sorted(rounds.values(), key=lambda row: (-row.seen_at, -row.version, row.fragment))
     return replace(after, rounds=tuple(newest[:MAX_ROUNDS]))
-
-
-def _median(values: Sequence[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return statistics.median(known) if known else None

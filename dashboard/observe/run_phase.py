@@ -33,7 +33,7 @@ def phase_with_peers(
 
     Args:
         here: those of `peers` that are live and on the manifest that we know.
-        trainers: as in `RunStanding`; newcomers whose work is in no commit yet do not stall a run.
+        trainers: as in `RunView`; newcomers whose work is in no commit yet do not stall a run.
         now: unix seconds.
         moved_at: when a commit was last seen, or somebody training after a time in which nobody did; unix seconds.
     """

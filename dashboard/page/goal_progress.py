@@ -49,7 +49,7 @@ def progress_of(state: DashboardState, history: HistoryView, tokens: int) -> Goa
         return GoalProgress("until", goal.until, state.now, min(1.0, max(0.0, share)), goal.until, goal.until)
     if goal.loss is not None:
         measured = [point.validation_loss for point in history.points if point.validation_loss is not None]
-        value = state.validation_loss if state.validation_loss is not None else next(reversed(measured), None)
+        value = state.view.validation_loss if state.view.validation_loss is not None else next(reversed(measured), None)
         first = measured[0] if measured else value
         if value is None or first is None:
             return GoalProgress("loss", goal.loss, None, 0.0)

@@ -38,20 +38,20 @@ def result_of(state: DashboardState, history: HistoryView) -> RunResult:
     loss = losses[-1][0] if losses else None
     # It stays in the points that follow: the first of the last that are equal says when it was measured.
     measured_at = min((at for _, at in takewhile(lambda told: told[0] == loss, reversed(losses))), default=None)
-    if state.validation is not None:
-        loss, measured_at = state.validation.loss, state.validation.at
-    tokens = max(state.committed_tokens, points[-1].tokens if points else 0)
+    if state.view.validation_loss is not None:
+        loss, measured_at = state.view.validation_loss, state.view.validation_at
+    tokens = max(state.view.committed_tokens, points[-1].tokens if points else 0)
     seen = ((point.validation_loss, point.tokens) for point in points if point.validation_loss is not None)
     first, first_tokens = history.first_validation or next(seen, (None, 0))
     first = first if first_tokens <= EARLY_SHARE * tokens else None
     has_fallen = first is not None and loss is not None and loss < first
-    train_loss = state.train_loss if state.train_loss is not None else state.last_train_loss
+    train_loss = state.view.train_loss if state.view.train_loss is not None else state.last_train_loss
     if train_loss is None:
         train_loss = next((point.train_loss for point in reversed(points) if point.train_loss is not None), None)
     newest_rounds = (row.seen_at for row in (*history.rounds[:1], *state.rounds[:1]))
     return RunResult(
         tokens=tokens,
-        num_rounds=max(state.num_rounds, history.num_rounds, points[-1].rounds if points else 0),
+        num_rounds=max(state.view.num_rounds, history.num_rounds, points[-1].rounds if points else 0),
         validation_loss=loss,
         validation_at=measured_at,
         first_validation_loss=first if has_fallen else None,

@@ -8,9 +8,9 @@ from typing import Annotated, Final
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from dashboard.history_facts import ModelSample, WrittenText
-from dashboard.observe.dashboard_state import Validation
 from dashboard.observe.strangers_words import label_text, without_towers
 from dashboard.samples.sample_schedule import MAX_PROMPT_LENGTH, MAX_PROMPTS
+from peer.view.run_view import RunView
 
 MAX_ANSWER_BYTES: Final = 1 << 20
 MAX_TEXT_LENGTH: Final = 1000
@@ -47,12 +47,12 @@ class NoSample:
     lasts: bool = False
 
 
-def read_answer(raw: bytes, at: float, validation: Validation | None) -> ModelSample | NoSample:
+def read_answer(raw: bytes, at: float, view: RunView) -> ModelSample | NoSample:
     """The sample that the process answered, or why there is none.
 
     Args:
         at: when it was asked.
-        validation: the newest that the page knows. It is told beside the text only if it was measured about then.
+        view: the run then. Its validation loss is shown beside the text only if it was measured about then.
     """
     try:
         answer = _Answer.model_validate_json(raw)
@@ -68,8 +68,8 @@ def read_answer(raw: bytes, at: float, validation: Validation | None) -> ModelSa
     if not any(one.text.strip() for one in texts):
         return NoSample("the model wrote nothing that can be shown")
     version, apart = sum(answer.versions), MOST_ROUNDS_APART * len(answer.versions)
-    is_near = validation is not None and abs(validation.version - version) <= apart
-    return ModelSample(at, version, answer.tokens, validation.loss if validation and is_near else None, texts)
+    is_near = abs(view.validation_version - version) <= apart
+    return ModelSample(at, version, answer.tokens, view.validation_loss if is_near else None, texts)
 
 
 def shown_lines(text: str, max_length: int) -> str:

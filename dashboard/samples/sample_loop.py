@@ -50,12 +50,12 @@ async def follow_samples(
         if seen.run.manifest_hash == refused:
             continue
         try:
-            found = read_answer(await ask(order), now, state().validation)
+            found = read_answer(await ask(order), now, state().view)
         except NoAnswer as error:
             found = NoSample(str(error))
         if isinstance(found, ModelSample):
             # Its anchors are those with most tokens; the page goes by the middle member, of two by the lower one.
-            keep(kept((*samples(), replace(found, tokens=min(found.tokens, state().committed_tokens)))))
+            keep(kept((*samples(), replace(found, tokens=min(found.tokens, state().view.committed_tokens)))))
             again_at, patience = clock() + MIN_SECONDS, MIN_SECONDS
             continue
         if found.lasts:
@@ -69,6 +69,6 @@ async def follow_samples(
 
 def can_be_asked(state: DashboardState, samples: tuple[ModelSample, ...]) -> bool:
     """Whether a model that writes is there, and is another one than at the newest sample."""
-    if state.run is None or not state.run.writes or not state.here or not state.committed_tokens:
+    if state.run is None or not state.run.writes or not state.here or not state.view.committed_tokens:
         return False
-    return not samples or state.num_rounds > samples[-1].version
+    return not samples or state.view.num_rounds > samples[-1].version

@@ -518,7 +518,8 @@ def answer_of(model: type[AnyAnswer], site: Site, basis: str, **content: Any) ->
     state, history = site.live.state, site.live.history
     content |= {"basis": basis, "observed_at": state.now}
     wanted = [name for name, field in model.model_fields.items() if field.is_required() and name not in content]
-    found = {name: getattr(state if hasattr(state, name) else history, name) for name in wanted}
+    sources = (state, state.view, history)
+    found = {name: getattr(next(one for one in sources if hasattr(one, name)), name) for name in wanted}
     return model.model_validate(found | content)
 
 

@@ -37,7 +37,7 @@ from peer.trainer.data.prepared_folder import data_facts
 from peer.trainer.hf.base_weights import base_facts
 from peer.trainer.hf.run_model import check_architecture, check_joinable
 from peer.version import full_version, is_older, version_order
-from peer.view.run_standing import RunStanding
+from peer.view.run_view import RunView
 
 MAX_ASKED: Final = 3
 """Members that are asked, one after the other, until everything was answered."""
@@ -102,7 +102,7 @@ def _plain(value: Any) -> Any:
 
 def _with_run(facts: DoctorFacts, config: PeerConfig, target: Target, timeout_seconds: float) -> DoctorFacts:
     try:
-        observer, records, standing, line = asyncio.run(_asked(facts, config, target, timeout_seconds))
+        observer, records, view, line = asyncio.run(_asked(facts, config, target, timeout_seconds))
     except LocalFault as fault:
         if target.end is not None and isinstance(fault, NobodyReachable):
             remedy = target.end.remedy
@@ -116,7 +116,7 @@ def _with_run(facts: DoctorFacts, config: PeerConfig, target: Target, timeout_se
     if observer.manifest.model.kind != "custom" and not (facts.machine.device_fault or model_fault):
         bits = () if facts.machine.bits_fault or bits_fault else (config.base_bits, config.optimizer_bits)
         needs = home_needs(observer.manifest, *bits)
-    run = _run_facts(observer, records, standing, config, needs)
+    run = _run_facts(observer, records, view, config, needs)
     run = replace(run, model_fault=model_fault, bits_fault=bits_fault)
     if observer.manifest.model.kind != "custom":
         try:
@@ -131,7 +131,7 @@ def _with_run(facts: DoctorFacts, config: PeerConfig, target: Target, timeout_se
 
 async def _asked(
     facts: DoctorFacts, config: PeerConfig, target: Target, timeout_seconds: float
-) -> tuple[RunObserver, list[PeerRecord], RunStanding, LineFacts]:
+) -> tuple[RunObserver, list[PeerRecord], RunView, LineFacts]:
     listen = () if facts.machine.port_fault else config.listen_addresses
     entry = observer_entry(target.run_id, config.data_dir, config.identity)
     if entry is None:
@@ -142,8 +142,8 @@ async def _asked(
         announce=config.announce,
     ) as observer:
         records = await observer.records()
-        standing = await observer.standing(records)
-        return observer, records, standing, await _ask_members(observer, records, target, config)
+        view = await observer.run_view(records)
+        return observer, records, view, await _ask_members(observer, records, target, config)
 
 
 def _with_weights(run: ReportedRun, manifest: RunManifest, config: PeerConfig) -> ReportedRun:
@@ -181,13 +181,13 @@ def _bits_fault(manifest: RunManifest, config: PeerConfig) -> str:
 def _run_facts(
     observer: RunObserver,
     records: Sequence[PeerRecord],
-    standing: RunStanding,
+    view: RunView,
     config: PeerConfig,
     needs: HomeNeeds | None,
 ) -> ReportedRun:
     manifest = observer.manifest
-    version = min(standing.versions, default=0)
-    newer = [record.software for record in standing.electors if is_older(full_version(), record.software)]
+    version = min(view.versions, default=0)
+    newer = [record.software for record in view.electors if is_older(full_version(), record.software)]
     ends = manifest.end_version
     return ReportedRun(
         run_id=observer.run_id,

@@ -6,14 +6,14 @@ It is no event: it comes every few seconds, and nobody asks for it afterwards.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from dht.ground.host import PeerId
 from dht.ground.quantities import state_text
 from dht.records.peer_record import PeerRecord
 from dht.records.profiles import Profile
-from peer.view.run_standing import NO_WORK, MeasuredLoss, RunStanding, standing_of
+from peer.view.run_view import NO_WORK, NOWHERE, RunView, run_view_of
 
 NUM_ROWS = 12
 """People that are listed: the first ones, and those around the peer itself. A tall terminal has no more room."""
@@ -77,19 +77,14 @@ class SwarmSeen:
     own_name: str = ""
     own_id: str = ""
     """Of this peer's person, as the run's page has it in its address."""
-    num_training: int = 0
-    """Machines that train now; see `RunStanding.trainers`."""
-    num_resting: int = 0
-    num_seeds: int = 0
+    run: RunView = NOWHERE
+    """The figures of the run, as each renderer shows them."""
     num_countries: int = 0
     """Of people with machines that are here now, as far as they name theirs; seeds do not count."""
     num_ranked: int = 0
     """People met in this session, also if they have left."""
     share_of_hour: float | None = None
     """Of the work of the last hour as far as it was seen, 0 to 1; None: there was none."""
-    validation_loss: float | None = None
-    """Of the newest version that somebody measured; nats per token."""
-    validation_version: int = -1
     rows: tuple[PersonSeen, ...] = ()
     names: tuple[tuple[PeerId, str], ...] = ()
     """Of machines whose names are new since the last look."""
@@ -112,7 +107,12 @@ class SwarmSeen:
         """From plain values, as `dataclasses.asdict` and JSON give them."""
         rows = tuple(PersonSeen(**row) for row in fields["rows"])
         names = tuple((PeerId(peer_id), name) for peer_id, name in fields["names"])
-        return cls(**{**fields, "rows": rows, "names": names, "relayed": tuple(fields["relayed"])})
+        run, relayed = RunView.from_json(fields["run"]), tuple(fields["relayed"])
+        return cls(**{**fields, "run": run, "rows": rows, "names": names, "relayed": relayed})
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the look as plain values."""
+        return {**asdict(replace(self, run=NOWHERE)), "run": self.run.to_json()}
 
 
 class ProfileLooks:
@@ -160,8 +160,7 @@ class SwarmWatch:
         self._profiles: Mapping[bytes, Profile] = {}
         self._pieces: list[tuple[float, int, int]] = []
         """Of the last hour: when it began, work of this peer's person, work of all."""
-        self._measured: MeasuredLoss | None = None
-        """The newest of the session: its member may have left."""
+        self._run = NOWHERE
         self._have_worked: set[PeerId] = set()
         """Machines whose work was in a signed commit of this session."""
 
@@ -218,21 +217,16 @@ class SwarmWatch:
             self._met = {one: met for one, met in self._met.items() if one == self.me or one in self._have_worked}
         self._count_work(ranked, own, now)
         people = self._rank(ranked, own)
-        standing = standing_of(here, work)
-        self._measured = measured = self._newest_loss(standing)
+        self._run = run_view_of(here, work, now, self._run)
         done, of_all = (sum(piece[index] for piece in self._pieces) for index in (1, 2))
         return SwarmSeen(
             at=now,
             own_name=self.own_name or ("" if mine is None else self._name_of(mine)),
             own_id=self.own_id or self.me,
-            num_training=len(standing.trainers),
-            num_resting=sum(one.state == "serving" for one in trainers),
-            num_seeds=len(here) - len(trainers),
+            run=self._run,
             num_countries=len({said.country for one in trainers if (said := self._said(one)) and said.country}),
             num_ranked=len(people),
             share_of_hour=done / of_all if of_all else None,
-            validation_loss=None if measured is None else measured.loss,
-            validation_version=-1 if measured is None else measured.version,
             rows=_chosen(people),
             names=new_names,
             relayed=relayed,
@@ -241,13 +235,6 @@ class SwarmWatch:
             num_other_trainers=sum(one.state == "training" and one.peer_id != self.me for one in (*trainers, *silent)),
             num_silent_trainers=sum(one.state == "training" for one in silent),
         )
-
-    def _newest_loss(self, standing: RunStanding) -> MeasuredLoss | None:
-        """What was measured before stays until there is one of a later version, unless nobody has its version now."""
-        before, told = self._measured, standing.validation
-        if before is None or before.version > standing.num_rounds:
-            return told
-        return before if told is None or told.version < before.version else told
 
     def _said(self, record: PeerRecord) -> Profile | None:
         """The profile of its person; a machine that only claims to be somebody's is not theirs."""

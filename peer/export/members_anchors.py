@@ -45,7 +45,7 @@ async def _anchors_of_members(source: RunSource, on_progress: Callable[[int, int
         check_memory(manifest, "read", free_memory_bytes())
         tell_progress(f"fetching {plural(manifest.num_fragments, 'fragment')} from {plural(len(records), 'member')}")
         found = await observer.fetch_anchors(records, on_progress)
-        standing = await observer.standing(records, MAX_LOGGED_COMMITS)
+        view = await observer.run_view(records, MAX_LOGGED_COMMITS)
         files = None
         if manifest.files:
             files = await observer.fetch_files(source.observer_folder, source.timeout_seconds)
@@ -59,10 +59,12 @@ async def _anchors_of_members(source: RunSource, on_progress: Callable[[int, int
             raise LocalFault(f"fragment {index} does not have the digest that was agreed on; try again")
         values[index] = snapshot.anchor
         facts.append(fact)
-    loss, version = (None, None) if (told := standing.validation) is None else (told.loss, told.version)
     origin = f"run {source.run_id}, {plural(len(records), 'member')}"
-    contributors = contributors_of(standing.electors)
-    return Anchors(source.run_id, manifest, tuple(facts), values, origin, loss, version, contributors, files)
+    version = None if view.validation_loss is None else view.validation_version
+    contributors = contributors_of(view.electors)
+    return Anchors(
+        source.run_id, manifest, tuple(facts), values, origin, view.validation_loss, version, contributors, files
+    )
 
 
 def contributors_of(records: Sequence[PeerRecord]) -> tuple[PeerId, ...]:

@@ -37,7 +37,7 @@ from peer.network.membership.run_handshake_policy import RunHandshakePolicy
 from peer.network.membership.run_protocol import run_of
 from peer.observe.signed_work import NUM_VERSIONS, signed_work
 from peer.version import full_version
-from peer.view.run_standing import RunStanding, standing_of
+from peer.view.run_view import RunView, run_view_of
 
 LOOK_SECONDS = 1.0
 MAX_FAULTS_SHOWN = 3
@@ -90,14 +90,15 @@ class RunObserver:
         """Whether a record has as many fragments as the run; a peer without anchors yet announces none."""
         return len(record.versions) in (0, manifest.num_fragments)
 
-    async def standing(self, records: Sequence[PeerRecord], num_versions: int = NUM_VERSIONS) -> RunStanding:
+    async def run_view(self, records: Sequence[PeerRecord], num_versions: int = NUM_VERSIONS) -> RunView:
         """Return where the run is: its members' word, weighed by their work in the newest signed commits."""
 
         async def fetch(donor: PeerId, fragment: int, from_version: int) -> list[bytes]:
             return await fetch_log(self.host, self.handshake_policy, donor, fragment, from_version)
 
         run = RunFrame(self.run_id, self.manifest.hash, seed_sizes(self.manifest))
-        return standing_of(records, await signed_work(records, fetch, run, verify, random.Random(), num_versions))
+        work = await signed_work(records, fetch, run, verify, random.Random(), num_versions)
+        return run_view_of(records, work, time.time())
 
     async def fetch_anchors(
         self,

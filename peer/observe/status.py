@@ -28,7 +28,7 @@ from peer.observe.observer import observe
 from peer.observe.observer_entry import observer_entry
 from peer.observe.run_and_address import Target
 from peer.run_folders import given_name
-from peer.view.run_standing import RunStanding, standing_of
+from peer.view.run_view import RunView, run_view_of
 
 _FIGURES: Final = (
     *("inner_steps", "tokens", "tokens_per_second", "rounds_contributed", "upload_bits_per_second"),
@@ -49,12 +49,12 @@ def show_status(target: Target, as_json: bool, timeout_seconds: float, backend: 
         NobodyReachable: no member answered in time.
     """
     run_id = target.run_id
-    manifest, records, standing = asyncio.run(_read(target, timeout_seconds, backend))
+    manifest, records, view = asyncio.run(_read(target, timeout_seconds, backend))
     if as_json:
-        facts = status_facts(run_id, manifest, records, time.time(), standing)
+        facts = status_facts(run_id, manifest, records, time.time(), view)
         print(json.dumps({**facts, "local_peer": local_facts(event_log, time.time())}))
     else:
-        _print_table(run_id, manifest, records, standing)
+        _print_table(run_id, manifest, records, view)
         for line in local_lines(event_log, time.time()):
             console_of_output().tell(line, style="dim", highlight=False)
     return 0
@@ -109,12 +109,12 @@ _NEEDLESS = ("device", "tokens/s", "rounds")
 
 async def _read(
     target: Target, timeout_seconds: float, backend: HostBackend
-) -> tuple[RunManifest, list[PeerRecord], RunStanding]:
+) -> tuple[RunManifest, list[PeerRecord], RunView]:
     entry = observer_entry(target.run_id, target.observer_folder)
     tell_progress(f"asking members of {target.run_id}, for {timeout_seconds:.0f} s at most")
     async with observe(target.run_id, target.addresses, timeout_seconds, backend, entry) as observer:
         records = await observer.records()
-        return observer.manifest, records, await observer.standing(records)
+        return observer.manifest, records, await observer.run_view(records)
 
 
 def status_facts(
@@ -122,18 +122,18 @@ def status_facts(
     manifest: RunManifest,
     records: list[PeerRecord],
     now: float,
-    standing: RunStanding | None = None,
+    view: RunView | None = None,
 ) -> dict[str, Any]:
     """The status as plain values.
 
     Args:
-        standing: where the run is; None: as `records` alone tell it.
+        view: where the run is; None: as `records` alone tell it.
     """
-    standing = standing_of(records) if standing is None else standing
-    newest = list(standing.versions) or [0] * manifest.num_fragments
+    view = run_view_of(records) if view is None else view
+    newest = list(view.versions) or [0] * manifest.num_fragments
     differing = SwarmView(run_id).merge(records, now).differing(now)
     schedule = manifest.training.schedule
-    clock = standing.tokens
+    clock = view.committed_tokens
     return {
         "schema": 1,
         "at": now,
@@ -144,18 +144,18 @@ def status_facts(
         "code": manifest.code,
         "command": manifest.command,
         "files": [{"name": file.name, "bytes": file.bytes, "digest": file.digest} for file in manifest.files],
-        "num_trainers": len(standing.trainers),
+        "num_trainers": len(view.trainers),
         "num_members": len(records),
-        "num_electors": len(standing.electors),
+        "num_electors": len(view.electors),
         "versions": newest,
         "run_tokens": clock,
         "budget_tokens": schedule.tokens,
         "progress": progress_of(schedule, clock),
         "learning_rate_factor": rate_factor(schedule, clock, cooldown_at(manifest, min(newest, default=0))),
         "step_sequences": manifest.training.batch_size * manifest.training.passes_at(clock),
-        "tokens_reported": sum(record.tokens for record in standing.electors),
-        "tokens_per_second_reported": standing.tokens_per_second,
-        "validation_loss": None if standing.validation is None else standing.validation.loss,
+        "tokens_reported": sum(record.tokens for record in view.electors),
+        "tokens_per_second_reported": view.tokens_per_second,
+        "validation_loss": view.validation_loss,
         "peers": [
             {
                 **{name: getattr(record, name) for name in ("peer_id", "name", "state", "role", "device")},
@@ -170,11 +170,9 @@ def status_facts(
     }
 
 
-def _print_table(
-    run_id: str, manifest: RunManifest, records: list[PeerRecord], standing: RunStanding | None = None
-) -> None:
-    standing = standing_of(records) if standing is None else standing
-    facts = status_facts(run_id, manifest, records, time.time(), standing)
+def _print_table(run_id: str, manifest: RunManifest, records: list[PeerRecord], view: RunView | None = None) -> None:
+    view = run_view_of(records) if view is None else view
+    facts = status_facts(run_id, manifest, records, time.time(), view)
     console = console_of_output()
     loss = facts["validation_loss"]
     done = f"{count_text(facts['run_tokens'])} {manifest.counted_in}"

@@ -24,7 +24,7 @@ from peer.network.membership.manifest_revisions import WHEN_JOINING, member_rule
 from peer.network.membership.run_protocol import ask_for_run
 from peer.observe.observer import RunObserver, observer_of
 from peer.owner.owned_run import OwnedRun
-from peer.view.run_standing import RunStanding
+from peer.view.run_view import RunView
 
 LOOK_SECONDS = 1.0
 
@@ -101,16 +101,16 @@ def live_records(owned: OwnedRun, addresses: list[str], timeout_seconds: float) 
     return asyncio.run(ask())
 
 
-def live_standing(owned: OwnedRun, addresses: list[str], timeout_seconds: float) -> RunStanding:
+def live_view(owned: OwnedRun, addresses: list[str], timeout_seconds: float) -> RunView:
     """Where the run is now. Blocks.
 
     Raises:
         NobodyReachable: no member answered in time.
     """
 
-    async def ask() -> RunStanding:
+    async def ask() -> RunView:
         async with on_errand(owned, addresses, timeout_seconds) as (observer, _):
-            return await observer.standing(await observer.records())
+            return await observer.run_view(await observer.records())
 
     look_for_members(owned, addresses, timeout_seconds)
     return asyncio.run(ask())

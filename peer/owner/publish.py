@@ -44,7 +44,7 @@ async def _publish(owned: OwnedRun, addresses: list[str], timeout_seconds: float
                 "your change as the next revision"
             )
         if rates := new_rates(owned, held):
-            check_lead(rates, await observer.standing(await observer.records()))
+            check_lead(rates, await observer.run_view(await observer.records()))
         encoded, life = encode_run_record(owned.record), time.time() + RUN_RECORD_LIFE_SECONDS
         num_copies = await observer.store.publish_run(owned.run_id, encoded, life)
         if not num_copies and (held is None or held.revision < owned.record.revision):

@@ -13,27 +13,29 @@ from dht.records.signed_manifest import RunRecord
 from peer.config.access_sections import ChangeSection
 from peer.config.manifest import RunManifest
 from peer.owner.owned_run import OwnedRun
-from peer.owner.owner_connection import live_standing
-from peer.view.run_standing import RunStanding
+from peer.owner.owner_connection import live_view
+from peer.view.run_view import RunView
 
 LEAST_LEAD_VERSIONS = 2
 """A change of the outer rate must reach every peer before the round that it counts from."""
 
 
-def version_of(standing: RunStanding) -> int | None:
+def version_of(view: RunView) -> int | None:
     """The lowest version of the fragments; None when nobody says."""
-    return min(standing.versions, default=None)
+    return min(view.versions, default=None)
 
 
-def first_token(standing: RunStanding, at_version: int) -> int | None:
+def first_token(view: RunView, at_version: int) -> int | None:
     """The clock when the lowest version of the fragments will be `at_version`, at the run's usual pace.
 
     Where that version is here already, the clock as it is. None when nobody says.
     """
-    version = version_of(standing)
+    version = version_of(view)
     if version is None:
         return None
-    return standing.tokens if not version or at_version <= version else standing.tokens * at_version // version
+    return (
+        view.committed_tokens if not version or at_version <= version else view.committed_tokens * at_version // version
+    )
 
 
 def ask_first_token(owned: OwnedRun, addresses: list[str], at_version: int, timeout_seconds: float) -> int:
@@ -43,7 +45,7 @@ def ask_first_token(owned: OwnedRun, addresses: list[str], at_version: int, time
         NobodyReachable: no member answered in time, or none has an anchor.
     """
     try:
-        found = first_token(live_standing(owned, addresses, timeout_seconds), at_version)
+        found = first_token(live_view(owned, addresses, timeout_seconds), at_version)
     except NobodyReachable as fault:
         raise NobodyReachable(f"{fault}; or give --cooldown-from TOKENS yourself") from fault
     if found is None:
@@ -61,7 +63,7 @@ def end_in_words(owned: OwnedRun, at_version: int, addresses: list[str], timeout
     now = None
     if addresses:
         with contextlib.suppress(NobodyReachable):
-            now = version_of(live_standing(owned, addresses, timeout_seconds))
+            now = version_of(live_view(owned, addresses, timeout_seconds))
     if now is None:
         return f"at version {at_version}; if the run is past that, it ends as soon as this is published"
     if at_version <= now:
@@ -79,13 +81,13 @@ def new_rates(owned: OwnedRun, held: RunRecord | None) -> list[ChangeSection]:
     return [change for change in owned.manifest.changes if change.outer_lr is not None and change not in known]
 
 
-def check_lead(rates: Sequence[ChangeSection], standing: RunStanding) -> None:
+def check_lead(rates: Sequence[ChangeSection], view: RunView) -> None:
     """Refuse a change of the outer rate that could not reach every peer before the round that it counts from.
 
     Raises:
         UsageFault: it counts from a version that is too near.
     """
-    newest_version = max(standing.versions, default=0)
+    newest_version = max(view.versions, default=0)
     for change in rates:
         if change.at_version < newest_version + LEAST_LEAD_VERSIONS:
             raise UsageFault(

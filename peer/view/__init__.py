@@ -2,5 +2,5 @@
 
 The files, each built on those above it:
 
-    run_standing.py  versions, committed tokens, validation loss and speed, from records and signed work
+    run_view.py  the figures of a run, from records and signed work
 """

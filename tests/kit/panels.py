@@ -32,6 +32,7 @@ from peer.panel.live_panel import screen
 from peer.panel.scene.key_bindings import Controls, Page, hints
 from peer.panel.scene.scene import Scene, scene_of, with_event, with_update
 from peer.panel.scene.updates import Compiling, LineLimits, LoadingStep, Resting, RunFacts
+from peer.view.run_view import RunView
 
 RUN_ID = "starlings.kqy24dqehzup6gznfold"
 ME = PeerId("12D3KooWSK2F7a2amC2i2i64ZnkTKtSLjMcrh8CWmD7GxdnCv7y3")
@@ -113,7 +114,8 @@ def seen(at: float, rank: int, names: tuple[tuple[PeerId, str], ...], relayed: t
         PersonSeen(place, one.name, one.peer_id, one.tokens, one.tokens_per_second, one.doing, one.is_own)
         for place, one in enumerate(rows, 1)
     )
-    return SwarmSeen(at, "Ada", ME, 12, 0, 1, 5, 14, 0.278, 1.93, 500, ranked, names, relayed, 12, 0, 11)
+    run = RunView(at, num_training=12, num_seeds=1, validation_loss=1.93, validation_version=500)
+    return SwarmSeen(at, "Ada", ME, run, 5, 14, 0.278, ranked, names, relayed, 12, 0, 11)
 
 
 def states_of_a_trainer() -> dict[str, Scene]:

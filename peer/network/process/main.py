@@ -17,7 +17,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import asdict
 from typing import Any
 
 import uvloop
@@ -155,7 +154,7 @@ async def _take_part(connection: socket.socket, end_soon: Callable[[int], None])
         emit,
         lambda addresses: send_line(connection, "addresses", addresses=addresses),
         make_mailbox,
-        lambda seen: send_line(connection, "seen", seen=asdict(seen)),
+        lambda seen: send_line(connection, "seen", seen=seen.to_json()),
     )
 
     async def obey() -> None:

@@ -121,7 +121,13 @@ class Scene:
     @property
     def num_training(self) -> int:
         """Machines that train, this one included; of a seed without others none does, whatever old records say."""
-        return self.swarm.num_training if self.num_others or not self.is_seed else 0
+        return self.swarm.run.num_training if self.num_others or not self.is_seed else 0
+
+    @property
+    def validation_loss(self) -> float | None:
+        """Of the run as its members measured it; of this peer alone before any other did."""
+        measured = self.swarm.run.validation_loss
+        return self.state.validation_loss if measured is None else measured
 
     @property
     def is_left_alone(self) -> bool:

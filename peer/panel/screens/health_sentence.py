@@ -17,7 +17,7 @@ def is_alone(scene: Scene) -> bool:
 
 def is_at_goal(scene: Scene, now: float) -> bool:
     """Whether the run has done what it was made for."""
-    run, goal, loss = scene.run, scene.run.goal_tokens or scene.state.budget_tokens, scene.swarm.validation_loss
+    run, goal, loss = scene.run, scene.run.goal_tokens or scene.state.budget_tokens, scene.validation_loss
     return (
         (goal is not None and scene.state.run_tokens >= goal)
         or (run.goal_until is not None and now >= run.goal_until)

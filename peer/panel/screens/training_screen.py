@@ -155,7 +155,7 @@ def _figures(scene: Scene, now: float, width: int, *, is_brief: bool = False) ->
     here = scene.others_here if others or swarm.num_silent else nobody
     if others and swarm.num_countries > 1:
         here += f", {swarm.num_countries} countries"
-    num_resting = swarm.num_resting - scene.is_resting
+    num_resting = swarm.run.num_paused - scene.is_resting
     resting = f", {num_resting} paused" if others and num_resting > 0 else ""
     # That nobody else is here is said in the sentence below.
     told = progress if progress and (is_alone(scene) or scene.is_left_alone) else [*progress, part(here + resting)]
@@ -203,7 +203,7 @@ def goal_parts(scene: Scene, now: float, width: int) -> list[Text]:
     """A bar to the run's goal with an estimate, where it has one; what it has done, where it has none; and its loss."""
     state, run = scene.state, scene.run
     goal = run.goal_tokens or state.budget_tokens
-    loss = scene.swarm.validation_loss if scene.swarm.validation_loss is not None else state.validation_loss
+    loss = scene.validation_loss
     told = []
     if goal:
         told.append(bar(state.run_tokens / goal, width))

@@ -23,10 +23,11 @@ from dashboard.history.reading import HistoryReader
 from dashboard.history.rows import POINT_SECONDS, Batch
 from dashboard.history.writing import forget_old, load, points_between, prepare, write
 from dashboard.history_facts import HistoryPoint, HistoryView, ProfileFacts
-from dashboard.observe.dashboard_state import Validation, fold
+from dashboard.observe.dashboard_state import fold
 from dashboard.observe.listed_peers import Look
 from dashboard.page.run_result import result_of
 from dht.ground.errors import LocalFault, UsageFault
+from peer.view.run_view import RunView
 from tests.kit.dashboard.history import IDS, check_raw, feed, raw_commit, usual_commit
 from tests.kit.dashboard.records import NOW, PEERS, RUN_ID, empty_state, record_of
 from tests.kit.dashboard.scene import state_of
@@ -421,8 +422,9 @@ def test_the_first_loss_that_was_seen_stays_the_first_however_long_it_goes_on(tm
         async with opened(tmp_path / "run.sqlite") as (history, _):
             state = state_of(num_peers=1)
             for number in range(2000):
-                measured = None if number < 2 else Validation(5.3 if number < 4 else 2.0, number, NOW)
-                history.look(replace(state, now=NOW + 60 * number, validation=measured, committed_tokens=100 * number))
+                loss, tokens = None if number < 2 else 5.3 if number < 4 else 2.0, 100 * number
+                seen = RunView(validation_loss=loss, validation_version=number, committed_tokens=tokens)
+                history.look(replace(state, now=NOW + 60 * number, view=seen))
             losses = [point.validation_loss for point in history.view.points]
             assert 5.3 not in losses
             assert history.view.first_validation == (5.3, 200)

@@ -59,22 +59,22 @@ def members_of(honest: int, boasters: int, head: int = 5) -> Members:
 def test_the_head_is_where_most_are(honest: int, boasters: int) -> None:
     state = seen(honest, boasters)
     assert [row.version for row in state.fragments] == [5, 0]
-    assert state.num_rounds == 5
-    assert state.committed_tokens < 1000
+    assert state.view.num_rounds == 5
+    assert state.view.committed_tokens < 1000
     assert "2,000,000" not in TextOnly(render_sections(state, history_of(state))["strip"]).text
     # What they announce next moves nothing either.
     later = [announcing(one, 2**50, sequence=2) for one in ALL[:boasters]]
     after = fold(state, Look(now=NOW + 2, num_members=3, records=later))
-    assert after.num_rounds == 5
+    assert after.view.num_rounds == 5
     assert after.rounds == ()
 
 
 def test_strangers_in_the_majority_say_nothing_beside_members_of_signed_rounds() -> None:
     vouched = {identity.peer_id for identity in ALL[9:]}
     state = seen(2, 9)
-    assert state.num_rounds == BOAST
+    assert state.view.num_rounds == BOAST
     state = seen(2, 9, vouched=vouched)
-    assert state.num_rounds == 5
+    assert state.view.num_rounds == 5
     assert donors(state, 0, 5)[:2] == [identity.peer_id for identity in ALL[9:]]
     assert len(state.trainers) == 2
     figures = TextOnly(render_sections(state, history_of(state))["figures"]).text
@@ -82,8 +82,8 @@ def test_strangers_in_the_majority_say_nothing_beside_members_of_signed_rounds()
     assert "newcomers" not in figures, "the others train as well, as they say"
     # And those that said it before there was a signed round have not left a mark.
     first, second = seen(2, 9), Look(now=NOW + 2, num_members=3, vouched=vouched)
-    assert fold(first, second).num_rounds == 5
-    assert fold(first, second).committed_tokens < 1000
+    assert fold(first, second).view.num_rounds == 5
+    assert fold(first, second).view.committed_tokens < 1000
 
 
 def test_a_newcomer_to_a_run_that_rests_stalls_nothing() -> None:
@@ -100,9 +100,9 @@ def test_the_clock_does_not_fall_when_the_first_signed_work_arrives() -> None:
         record_of(one, lineage_tokens=(tokens, 0)) for one, tokens in zip(ALL[:3], (8000, 9000, 9500), strict=True)
     ]
     first = fold(empty_state(), Look(now=NOW, num_members=3, records=records))
-    assert first.committed_tokens == 9000
+    assert first.view.committed_tokens == 9000
     vouched = [ALL[0].peer_id, ALL[2].peer_id]
-    assert fold(first, Look(now=NOW + 2, num_members=3, records=records, vouched=vouched)).committed_tokens == 9000
+    assert fold(first, Look(now=NOW + 2, num_members=3, records=records, vouched=vouched)).view.committed_tokens == 9000
 
 
 def test_one_member_that_has_worked_moves_no_figure_of_the_page() -> None:
@@ -113,13 +113,18 @@ def test_one_member_that_has_worked_moves_no_figure_of_the_page() -> None:
     for work in ({}, dict.fromkeys(vouched, 1_000)):
         look = Look(now=NOW, num_members=3, records=[*honest, liar], vouched=vouched, work=work)
         state = fold(empty_state(), look)
-        assert (state.num_rounds, state.committed_tokens, state.validation_loss, state.train_loss) == (
+        assert (
+            state.view.num_rounds,
+            state.view.committed_tokens,
+            state.view.validation_loss,
+            state.view.train_loss,
+        ) == (
             5,
             9000,
             2.75,
             2.5,
         )
-        assert state.tokens_per_second <= 2 * 1000 + 4 * 1000
+        assert state.view.tokens_per_second <= 2 * 1000 + 4 * 1000
 
 
 def test_a_liar_with_little_work_says_nothing_beside_one_honest_member_with_much() -> None:
@@ -127,7 +132,7 @@ def test_a_liar_with_little_work_says_nothing_beside_one_honest_member_with_much
     work = {honest.peer_id: 10_000, liar.peer_id: 3}
     look = Look(now=NOW, num_members=3, records=[honest, liar], vouched=list(work), work=work)
     state = fold(empty_state(), look)
-    assert (state.num_rounds, state.committed_tokens, state.validation_loss) == (5, 9000, 2.75)
+    assert (state.view.num_rounds, state.view.committed_tokens, state.view.validation_loss) == (5, 9000, 2.75)
 
 
 @given(st.lists(st.integers(0, 50), min_size=1, max_size=9), st.lists(st.integers(0, 2**53), max_size=8))

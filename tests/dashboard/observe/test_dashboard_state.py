@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from averaging.wire.messages import Commit, RosterEntry, ShardResult
 from dashboard.history.trend import MAX_POINTS, Trend
-from dashboard.observe.dashboard_state import MAX_ROUNDS, DashboardState, Validation, fold
+from dashboard.observe.dashboard_state import MAX_ROUNDS, DashboardState, fold
 from dashboard.observe.join_addresses import JoinRule, join_addresses
 from dashboard.observe.listed_peers import MAX_PEERS, Look
 from dashboard.observe.shown_manifest import run_facts
@@ -41,17 +41,21 @@ from tests.kit.dashboard.records import (
 ADDRESS = "/ip4/203.0.113.5/tcp/4001/p2p/12D3KooWLLT8g5ttNUeZqSADrztTvkAVvFuU56quYDCpwHy4wKaA"
 
 
+def measured(state: DashboardState) -> tuple[float | None, int, float | None]:
+    return state.view.validation_loss, state.view.validation_version, state.view.validation_at
+
+
 def test_a_peer_is_listed_counted_and_then_silent() -> None:
     state = state_with(record_of(PEERS[0]), record_of(PEERS[1], role="seed", state="serving", train_loss=None))
     assert (len(state.here), len(state.trainers), state.phase) == (2, 1, "live")
-    assert state.committed_tokens == 9000
+    assert state.view.committed_tokens == 9000
     later = fold(state, Look(now=NOW + 60.0, num_members=3))
     assert later.phase == "silent"
     assert [row.condition for row in later.peers] == ["silent", "silent"]
     assert later.heard_at == NOW
     # What was measured stays, with its time.
-    assert later.validation == Validation(2.75, 5, NOW)
-    assert (later.train_loss, later.last_train_loss) == (None, 2.5)
+    assert measured(later) == (2.75, 5, NOW)
+    assert (later.view.train_loss, later.last_train_loss) == (None, 2.5)
 
 
 def test_a_killed_peer_is_late_within_three_announcements_and_counts_no_more() -> None:
@@ -69,7 +73,7 @@ def test_a_killed_peer_is_late_within_three_announcements_and_counts_no_more() -
     conditions = [{row.record.peer_id: row.condition for row in state.peers}[killed.peer_id] for state in history]
     assert conditions == ["here", "here", "here", "here", "late", "late"]
     late = history[-1]
-    assert (len(late.trainers), late.tokens_per_second, late.phase) == (1, 1000.0, "live")
+    assert (len(late.trainers), late.view.tokens_per_second, late.phase) == (1, 1000.0, "live")
     assert [cell.largest_lag for cell in trend.fragments[0].strip] == [0] * 6
     assert "1 not heard" in TextOnly(render_sections(late, history_of(late))["figures"]).text
     # A look that fails says nothing about anybody; a peer that comes back is here again.
@@ -117,7 +121,7 @@ def test_a_run_that_rests_stalls_or_ends_keeps_its_result() -> None:
     ):
         sections = {key: TextOnly(html).text for key, html in render_sections(state, history_of(state)).items()}
         assert words in sections["status"]
-        assert "9\u00a0k tokens, validation loss 2.750" in sections["status"]
+        assert "9000 tokens, validation loss 2.750" in sections["status"]
         assert "2.750" in sections["figures"]
         assert ("peer join" in sections["join"]) != (state is ended)
         assert ("is not exchanged" in sections["figures"]) == (state is stalled)
@@ -140,7 +144,7 @@ def test_a_page_of_an_ended_run_says_so_also_after_a_restart_with_nobody_there()
     before = history_of(state_with(record_of(PEERS[0])))
     text = TextOnly(render_sections(state, before)["status"]).text
     assert "Finished" in text
-    assert "9\u00a0k tokens, validation loss 2.750" in text
+    assert "9000 tokens, validation loss 2.750" in text
 
 
 def test_the_validation_loss_is_one_that_was_measured_at_the_newest_version() -> None:
@@ -148,10 +152,10 @@ def test_the_validation_loss_is_one_that_was_measured_at_the_newest_version() ->
     new = record_of(PEERS[1], validation_loss=2.58, validation_version=4)
     invented = record_of(PEERS[2], validation_loss=0.1, validation_version=6)
     state = state_with(old, new, invented)
-    assert state.validation == Validation(2.58, 4, NOW)
+    assert measured(state) == (2.58, 4, NOW)
     # It stays when whoever measured it goes, and an older one does not come back.
     gone = [replace(old, sequence=2), replace(new, sequence=2, state="left"), replace(invented, sequence=2)]
-    assert fold(state, Look(now=NOW + 4, num_members=3, records=gone)).validation == Validation(2.58, 4, NOW)
+    assert measured(fold(state, Look(now=NOW + 4, num_members=3, records=gone))) == (2.58, 4, NOW)
 
 
 def test_only_addresses_of_seeds_that_answer_are_shown() -> None:
@@ -248,7 +252,7 @@ def test_one_liar_moves_neither_the_losses_nor_the_tokens() -> None:
     honest = [record_of(identity) for identity in PEERS[:2]]
     liar = record_of(PEERS[2], train_loss=-1e18, validation_loss=0.0, lineage_tokens=(2**62, 2**62))
     state = state_with(*honest, liar)
-    assert (state.train_loss, state.validation_loss, state.committed_tokens) == (2.5, 2.75, 9000)
+    assert (state.view.train_loss, state.view.validation_loss, state.view.committed_tokens) == (2.5, 2.75, 9000)
 
 
 def test_page_status_and_panel_show_one_clock() -> None:
@@ -256,7 +260,7 @@ def test_page_status_and_panel_show_one_clock() -> None:
     manifest = RunManifest.from_fields({"name": "tiny", "averaging": {"num_fragments": 2}})
     for known in (records[:1], records):
         told = status_facts(RUN_ID, manifest, known, NOW)["run_tokens"]
-        assert state_with(*known).committed_tokens == told == committed_tokens(records[0].lineage_tokens) == 9000
+        assert state_with(*known).view.committed_tokens == told == committed_tokens(records[0].lineage_tokens) == 9000
 
 
 def test_peers_of_another_manifest_are_listed_and_not_counted() -> None:
@@ -284,7 +288,7 @@ def test_equal_versions_with_other_anchors_are_shown_as_differing() -> None:
 def test_rounds_without_receipts_come_from_versions() -> None:
     state = state_with(record_of(PEERS[0]))
     assert state.rounds == ()
-    assert state.num_rounds == 5
+    assert state.view.num_rounds == 5
     later = record_of(PEERS[0], sequence=2, now=NOW + 3, versions=(3, 4), lineage_tokens=(9000, 15000))
     state = fold(state, Look(now=NOW + 3, num_members=3, records=[later]))
     (row,) = state.rounds

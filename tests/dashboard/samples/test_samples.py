@@ -15,7 +15,7 @@ import pytest
 
 from dashboard.history.history import open_history
 from dashboard.history_facts import ModelSample, WrittenText
-from dashboard.observe.dashboard_state import DashboardState, Validation
+from dashboard.observe.dashboard_state import DashboardState
 from dashboard.observe.shown_manifest import run_facts
 from dashboard.samples.answer_check import MAX_ANSWER_BYTES, MAX_TEXT_LENGTH, NoSample, read_answer
 from dashboard.samples.model_process import NoAnswer, SampleOrder, answer_of
@@ -23,6 +23,7 @@ from dashboard.samples.sample_loop import can_be_asked, follow_samples
 from dashboard.samples.sample_schedule import PROMPTS, SamplePlan, kept, next_at, sample_plan
 from dht.ground.errors import UsageFault
 from dht.records.signed_manifest import sign_run_record
+from peer.view.run_view import NOWHERE, RunView
 from tests.kit.clock import Clock
 from tests.kit.dashboard.records import NOW, OWNER, RUN_ID, empty_state
 from tests.kit.dashboard.scene import state_of
@@ -73,11 +74,11 @@ def test_the_first_comes_at_once_and_the_time_between_two_doubles_up_to_what_was
 def test_nothing_is_asked_of_a_run_that_cannot_answer_or_has_not_moved() -> None:
     state = STATE
     assert can_be_asked(state, ())
-    assert not can_be_asked(state, (sample_at(NOW, state.num_rounds),))
-    assert can_be_asked(state, (sample_at(NOW, state.num_rounds - 1),))
+    assert not can_be_asked(state, (sample_at(NOW, state.view.num_rounds),))
+    assert can_be_asked(state, (sample_at(NOW, state.view.num_rounds - 1),))
     assert not can_be_asked(empty_state(), ())
     assert not can_be_asked(replace(state, peers=()), ())
-    assert not can_be_asked(replace(state, committed_tokens=0), ())
+    assert not can_be_asked(replace(state, view=replace(state.view, committed_tokens=0)), ())
 
 
 @pytest.mark.parametrize(
@@ -116,7 +117,7 @@ def test_of_too_many_the_first_the_newest_and_some_of_every_age_stay() -> None:
 
 def test_an_answer_is_a_sample() -> None:
     texts = (WrittenText("def ", "main():\n    pass"),)
-    near, far = Validation(2.5, 9, NOW), Validation(5.3, 500, NOW)
+    near, far = RunView(validation_loss=2.5, validation_version=9), RunView(validation_loss=5.3, validation_version=500)
     assert read_answer(answer(), NOW, near) == ModelSample(NOW, 7, 700, 2.5, texts)
     assert read_answer(answer(), NOW, far) == ModelSample(NOW, 7, 700, None, texts)
 
@@ -137,7 +138,7 @@ def test_an_answer_is_a_sample() -> None:
     ],
 )
 def test_another_answer_is_a_sentence(raw: bytes) -> None:
-    found = read_answer(raw, NOW, None)
+    found = read_answer(raw, NOW, NOWHERE)
     assert isinstance(found, NoSample)
     assert found.why
     assert not found.lasts
@@ -145,7 +146,7 @@ def test_another_answer_is_a_sentence(raw: bytes) -> None:
 
 def test_texts_are_short_and_obey_nobody() -> None:
     hostile = "\x1b[2J\u202e\x00a\tb\r\n" + "z\u0301" + "\u0301" * 50 + "\n" * 100 + "x" * 5000
-    found = read_answer(answer(texts=[{"prompt": "p\x07", "text": hostile}]), NOW, None)
+    found = read_answer(answer(texts=[{"prompt": "p\x07", "text": hostile}]), NOW, NOWHERE)
     assert isinstance(found, ModelSample)
     (one,) = found.texts
     assert one.prompt == "p\ufffd"
@@ -262,13 +263,13 @@ def test_samples_come_and_are_kept() -> None:
     assert asked[0] == 2
     assert len(history.samples) == len(asked) >= 8
     assert not told
-    assert history.samples[0].validation_loss == STATE.validation_loss
+    assert history.samples[0].validation_loss == STATE.view.validation_loss
     assert history.samples[0].tokens == 700
 
 
 def test_a_sample_counts_no_more_tokens_than_the_page_does() -> None:
     """Its anchors are those with most tokens, where the page goes by the middle member."""
-    young = replace(STATE, committed_tokens=600)
+    young = replace(STATE, view=replace(STATE.view, committed_tokens=600))
     history, _, _ = followed([answer(versions=[n, n]) for n in range(1, 90)], lambda now: young, 100.0)
     assert {one.tokens for one in history.samples} == {600}
 

@@ -36,7 +36,7 @@ from peer.owner.owner_connection import live_records
 from peer.owner.publish import publish
 from peer.owner.revision_start import ask_first_token, end_in_words
 from peer.secret_files import write_secret
-from peer.view.run_standing import RunStanding, standing_of
+from peer.view.run_view import RunView, run_view_of
 from tests.kit.records import make_record
 
 FRIEND, OTHER = (Identity.from_seed(bytes([number]) * 32) for number in (7, 8))
@@ -254,8 +254,8 @@ class BesideFreeRecords:
     async def records(self) -> list[PeerRecord]:
         return [*self.honest, *self.free]
 
-    async def standing(self, records: list[PeerRecord]) -> RunStanding:
-        return standing_of(records, {one.peer_id: 5 for one in self.honest})
+    async def run_view(self, records: list[PeerRecord]) -> RunView:
+        return run_view_of(records, {one.peer_id: 5 for one in self.honest})
 
     async def publish_run(self, *_: object) -> int:
         return 1

@@ -21,7 +21,7 @@ from peer.config.manifest import RunManifest
 from peer.network.membership.manifest_revisions import cooldown_at, describe_changes
 from peer.owner.revision_start import first_token, version_of
 from peer.run_clock import committed_tokens
-from peer.view.run_standing import standing_of
+from peer.view.run_view import run_view_of
 from tests.kit.records import make_record
 
 COSINE = ScheduleSection(kind="cosine", tokens=1000, warmup_tokens=200, floor=0.1)
@@ -108,13 +108,13 @@ def test_the_clock_is_that_of_the_fragment_with_most() -> None:
 def test_a_cool_down_begins_where_the_middle_member_will_be() -> None:
     records = [make_record(name, versions=(10, 11), lineage_tokens=(900, 1000)) for name in "AB"]
     records += [make_record("C", versions=(10**6, 10**6), lineage_tokens=(2**50, 2**50)), make_record("D")]
-    standing = standing_of(records)
-    assert [first_token(standing, version) for version in (0, 10, 15)] == [1000, 1000, 1500]
-    assert first_token(standing_of([make_record("D")]), 5) is None
+    view = run_view_of(records)
+    assert [first_token(view, version) for version in (0, 10, 15)] == [1000, 1000, 1500]
+    assert first_token(run_view_of([make_record("D")]), 5) is None
     # Of two it is the same one whose tokens and version are taken.
     late = make_record("E", versions=(2, 2), lineage_tokens=(200, 200))
-    standing = standing_of([records[0], late])
-    assert [first_token(standing, version) for version in (2, 10, 15)] == [200, 1000, 1500]
+    view = run_view_of([records[0], late])
+    assert [first_token(view, version) for version in (2, 10, 15)] == [200, 1000, 1500]
 
 
 @pytest.mark.parametrize(
@@ -188,5 +188,5 @@ def test_a_cool_down_counts_from_its_version_on_and_the_last_one_counts() -> Non
 def test_where_the_run_is_now_is_what_the_middle_member_says() -> None:
     records = [make_record(name, versions=(10, 11), lineage_tokens=(900, 1000)) for name in "AB"]
     boast = make_record("C", versions=(10**6, 10**6), lineage_tokens=(2**50, 2**50))
-    assert version_of(standing_of([*records, boast, make_record("D")])) == 10
-    assert version_of(standing_of([make_record("D")])) is None
+    assert version_of(run_view_of([*records, boast, make_record("D")])) == 10
+    assert version_of(run_view_of([make_record("D")])) is None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -46,7 +46,7 @@ def test_people_are_ranked_by_their_work_on_all_their_machines() -> None:
     assert seen.own_row is not None
     assert (seen.own_row.name, seen.own_row.doing) == ("Ada", "training")
     assert [row.num_machines for row in seen.rows] == [2, 1]
-    counts = (seen.num_training, seen.num_resting, seen.num_seeds, seen.num_ranked)
+    counts = (seen.run.num_training, seen.run.num_paused, seen.run.num_seeds, seen.num_ranked)
     assert counts == (2, 1, 1, 2)
     # Who has left keeps the place, and is away.
     later = watch.look([record("me", 500, **both)], 2.0)
@@ -150,14 +150,16 @@ def test_the_loss_is_that_of_the_newest_version() -> None:
         ],
         1.0,
     )
-    assert (seen.validation_loss, seen.validation_version) == (2.5, 9)
+    assert (seen.run.validation_loss, seen.run.validation_version) == (2.5, 9)
 
 
 def test_the_loss_does_not_go_back_to_an_older_version_when_its_member_leaves() -> None:
     watch, older = SwarmWatch(ME), {"validation_loss": 5.3, "validation_version": 3}
     watch.look([record("b", 1, versions=(5, 4), validation_loss=2.5, validation_version=9)], 1.0)
-    assert watch.look([record("a", 1, versions=(5, 4), **older)], 2.0).validation_loss == 2.5
-    assert watch.look([record("a", 1, versions=(5, 3), **older)], 3.0).validation_loss == 5.3, "nobody has that version"
+    assert watch.look([record("a", 1, versions=(5, 4), **older)], 2.0).run.validation_loss == 2.5
+    assert watch.look([record("a", 1, versions=(5, 3), **older)], 3.0).run.validation_loss == 5.3, (
+        "nobody has that version"
+    )
 
 
 def test_free_records_take_no_rank_no_share_and_no_word_on_the_loss() -> None:
@@ -168,13 +170,13 @@ def test_free_records_take_no_rank_no_share_and_no_word_on_the_loss() -> None:
     lies = {"versions": (2**53 - 1,) * 2, "validation_loss": 0.0001, "validation_version": 9}
     free = [record(f"free{number}", 2**62, **lies) for number in range(10)]
     before = watch.look([*honest, *free], 0.5)
-    assert (before.num_ranked, before.num_training) == (12, 12), "nobody has worked yet"
+    assert (before.num_ranked, before.run.num_training) == (12, 12), "nobody has worked yet"
     watch.look([*honest, *free], 1.0, work=work)
     more = [replace(one, tokens=one.tokens + 100) for one in (*honest, *free)]
     seen = watch.look(more, 2.0, work=work)
     assert places(seen) == [(1, "me", 600), (2, "other", 500)]
-    assert (seen.share_of_hour, seen.validation_loss, seen.validation_version) == (0.5, 2.5, 9)
-    assert seen.num_training == 2
+    assert (seen.share_of_hour, seen.run.validation_loss, seen.run.validation_version) == (0.5, 2.5, 9)
+    assert seen.run.num_training == 2
 
 
 def test_of_many_the_first_and_the_neighbours_are_listed() -> None:
@@ -198,4 +200,6 @@ def test_it_passes_through_json() -> None:
     seen = watch.look(
         [record("me", 5), record("a", 1, name="Kiran", validation_loss=2.0, validation_version=1)], 1.0, (PeerId("a"),)
     )
-    assert SwarmSeen.from_fields(json.loads(json.dumps(asdict(seen)))) == seen
+    assert SwarmSeen.from_fields(json.loads(json.dumps(seen.to_json()))) == replace(
+        seen, run=replace(seen.run, electors=())
+    )

@@ -14,7 +14,7 @@ from peer.config.manifest import RunManifest
 from peer.config.model_section import ModelSection
 from peer.observe.observer import _why
 from peer.observe.status import _print_table, status_facts
-from peer.view.run_standing import standing_of
+from peer.view.run_view import run_view_of
 from tests.kit.records import NOW, RUN_ID, anchored
 from tests.simulator.scenarios.spec import tiny_manifest
 
@@ -100,9 +100,9 @@ def test_one_record_does_not_decide_what_the_status_says(capsys: pytest.CaptureF
     liar = dataclasses.replace(honest[0], peer_id=PeerId("C"), tokens=2**62, tokens_per_second=1e18, **lies)
     free = [dataclasses.replace(liar, peer_id=PeerId(f"D{number}")) for number in range(10)]
     # One liar among three, or any number of records beside the signed work of others.
-    by_work = standing_of([*honest, *free], {one.peer_id: 5 for one in honest})
-    for records, standing in (([*honest, liar], None), ([*honest, *free], by_work)):
-        facts = status_facts(RUN_ID, MANIFEST, records, NOW, standing)
+    by_work = run_view_of([*honest, *free], {one.peer_id: 5 for one in honest})
+    for records, view in (([*honest, liar], None), ([*honest, *free], by_work)):
+        facts = status_facts(RUN_ID, MANIFEST, records, NOW, view)
         assert (facts["versions"], facts["run_tokens"], facts["validation_loss"]) == ([0, 9], 100, 2.4)
         assert facts["tokens_per_second_reported"] < 1000
     assert facts["num_trainers"] == 2

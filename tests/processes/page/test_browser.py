@@ -343,7 +343,7 @@ def test_a_reader_goes_through_time_and_sees_the_tokens_count(in_browser: InBrow
         await expect(page.locator(".for-windows")).to_contain_text("pip install other")
         await expect(page.get_by_text("wsl --install")).to_be_visible()
         # Tokens count up to what is confirmed, and no further.
-        before, speed = visit.site.state.committed_tokens, round(visit.site.state.tokens_per_second)
+        before, speed = visit.site.state.view.committed_tokens, round(visit.site.state.view.tokens_per_second)
         await expect(page.locator(".counter")).to_have_text(f"{before:,}")
         confirmed = before + 2 * speed
         visit.site.state = replace(visit.site.state, committed_tokens=confirmed)

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dht.records.peer_record import PeerRecord
-from peer.view.run_standing import MeasuredLoss, RunStanding, standing_of
+from peer.view.run_view import RunView, run_view_of
 from tests.kit.records import make_record
 
 HONEST = tuple(
@@ -50,19 +50,19 @@ def liar(name: str, lie: dict[str, Any]) -> PeerRecord:
 _TOLD = ("versions", "digests", "lineage_tokens", "validation_loss", "validation_version", "tokens_per_second")
 
 
-def figures(standing: RunStanding) -> tuple[object, ...]:
-    return standing.versions, standing.tokens, standing.validation
+def figures(view: RunView) -> tuple[object, ...]:
+    return view.versions, view.committed_tokens, view.validation_loss, view.validation_version
 
 
 @pytest.mark.parametrize("lie", [*LIES, EVERY_LIE], ids=lambda lie: "+".join(f"{k}={v}"[:40] for k, v in lie.items()))
 def test_one_liar_with_as_much_signed_work_as_the_others_moves_nothing(lie: dict[str, Any]) -> None:
     for work in ({}, {"A": 100, "B": 100, "C": 100, "LIAR": 100}):
-        standing = standing_of([*HONEST, liar("LIAR", lie)], work)
-        assert standing.versions == (50, 49)
-        assert standing.tokens == 9000
-        assert standing.validation is not None
-        assert 2.40 <= standing.validation.loss <= 2.42
-        assert standing.tokens_per_second <= 3 * 1000 + 4 * 1100
+        view = run_view_of([*HONEST, liar("LIAR", lie)], work)
+        assert view.versions == (50, 49)
+        assert view.committed_tokens == 9000
+        assert view.validation_loss is not None
+        assert 2.40 <= view.validation_loss <= 2.42
+        assert view.tokens_per_second <= 3 * 1000 + 4 * 1100
 
 
 @pytest.mark.parametrize("num_honest", [1, 2, 3])
@@ -70,39 +70,39 @@ def test_one_liar_with_as_much_signed_work_as_the_others_moves_nothing(lie: dict
 def test_free_records_count_for_nothing_beside_signed_work(num_honest: int, num_free: int) -> None:
     honest = HONEST[:num_honest]
     free = [liar(f"FREE{number}", EVERY_LIE) for number in range(num_free)]
-    alone = standing_of(honest)
-    standing = standing_of([*free, *honest], {one.peer_id: 7 for one in honest})
-    assert standing == alone
-    assert standing.trainers == honest
-    assert len(standing_of([*free, *honest]).trainers) == num_free + num_honest, "nobody has worked yet"
+    alone = run_view_of(honest)
+    view = run_view_of([*free, *honest], {one.peer_id: 7 for one in honest})
+    assert replace(view, num_members=num_honest, has_signed_work=False) == alone
+    assert view.trainers == honest
+    assert len(run_view_of([*free, *honest]).trainers) == num_free + num_honest, "nobody has worked yet"
 
 
 def test_words_weigh_what_the_work_of_their_members_weighs() -> None:
     liars = [liar(name, {"validation_loss": 0.0001, "versions": (70, 70)}) for name in ("X", "Y", "Z")]
     work = {"A": 1000, "X": 10, "Y": 10, "Z": 10}
-    assert figures(standing_of([HONEST[0], *liars], work)) == figures(standing_of([HONEST[0]]))
+    assert figures(run_view_of([HONEST[0], *liars], work)) == figures(run_view_of([HONEST[0]]))
 
 
 def test_of_two_equal_members_the_one_that_claims_less_counts() -> None:
     boast = liar("X", {"versions": (2**53 - 1, 2**53 - 1), "lineage_tokens": (2**60, 0), "validation_loss": 0.0001})
-    assert figures(standing_of([HONEST[0], boast])) == ((50, 49), 9000, MeasuredLoss(2.41, 97))
+    assert figures(run_view_of([HONEST[0], boast])) == ((50, 49), 9000, 2.41, 97)
 
 
 def test_an_old_measurement_is_of_another_model() -> None:
     old = replace(HONEST[0], validation_loss=5.3, validation_version=20)
-    assert standing_of([old, HONEST[1]]).validation == MeasuredLoss(2.40, 98)
+    assert figures(run_view_of([old, HONEST[1]]))[2:] == (2.40, 98)
 
 
 def test_before_anybody_has_an_anchor_nothing_is_known() -> None:
-    assert figures(standing_of([])) == ((), 0, None)
-    assert figures(standing_of([make_record("A")])) == ((), 0, None)
+    assert figures(run_view_of([])) == ((), 0, None, -1)
+    assert figures(run_view_of([make_record("A")])) == ((), 0, None, -1)
 
 
 def test_a_fast_member_counts_whole_once_its_work_is_signed() -> None:
     slow = [replace(one, tokens_per_second=100.0) for one in HONEST]
     fast = replace(HONEST[0], peer_id=make_record("F").peer_id, tokens_per_second=50_000.0)
     work = {"A": 100, "B": 100, "C": 100, "F": 50_000}
-    assert standing_of([*slow, fast], work).tokens_per_second == 50_300.0
+    assert run_view_of([*slow, fast], work).tokens_per_second == 50_300.0
 
 
 @given(
@@ -127,8 +127,8 @@ def test_a_minority_never_leads_beyond_what_honest_members_say(
     ]
     lie = {"versions": (version,), "digests": (bytes(8),), "lineage_tokens": (version,)}
     liar = make_record("L", **lie, validation_loss=loss, validation_version=measured_at)
-    standing = standing_of([*records, liar])
-    assert standing.versions[0] <= max(at for at, _ in honest)
-    assert standing.tokens <= max(at for at, _ in honest)  # their clocks are their versions here
-    if standing.validation is not None:
-        assert standing.validation.loss >= min(told for _, told in honest)
+    view = run_view_of([*records, liar])
+    assert view.versions[0] <= max(at for at, _ in honest)
+    assert view.committed_tokens <= max(at for at, _ in honest)  # their clocks are their versions here
+    if view.validation_loss is not None:
+        assert view.validation_loss >= min(told for _, told in honest)

@@ -1,0 +1,235 @@
+"""`RunView`: the figures of a run that every renderer shows, folded from members' records and the work they signed.
+
+A record costs nothing and may claim anything, so the members decide whose work is in signed commits, each with the
+weight of that work. Before the first signed commit every member with an anchor counts alike. Each figure is a median
+over them, and of two equal members the one that claims less: a lower version, fewer tokens, a higher loss.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from types import MappingProxyType
+from typing import Any, Final, TypeVar
+
+from dht.ground.host import PeerId
+from dht.records.peer_record import PeerRecord
+from peer.run_clock import committed_tokens
+
+FRESH_SHARE: Final = 0.75
+"""Of the version at which most have measured: an older measurement is of another model."""
+SPEED_TIMES: Final = 4.0
+"""A member's speed counts up to so many times what its work, or the usual speed, suggests."""
+_Figure = TypeVar("_Figure", int, float)
+NO_WORK: Final[Mapping[PeerId, int]] = MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True)
+class RunView:
+    """Where a run is. Nothing in it is rounded; `dht.ground.quantities` writes it.
+
+    Attributes:
+        observed_at: unix seconds of the look at the members.
+        versions: the head of each fragment: the highest version that more than half of the signed work has reached.
+        num_rounds: rounds of the whole run; each version of each fragment is one.
+        committed_tokens: the run's clock (`peer.run_clock`).
+        tokens_per_second: of all electors that train.
+        validation_loss: the newest that was measured, also when the member that measured it has gone; None: none was.
+        validation_version: sum of the anchor versions at which it was measured; -1: none was.
+        validation_at: unix seconds at which it was first seen.
+        train_loss: the median of the electors that train; None: none of them says.
+        num_members: live members, seeds included.
+        num_electors: members that decide these figures; see `electors_of`.
+        num_training: electors that train now: a record beside signed work makes no trainer.
+        num_paused: members with a trainer that serve others and do not train.
+        num_seeds: members that never train.
+        has_signed_work: signed commits decide who the electors are.
+        electors: their records. Not in the JSON.
+    """
+
+    observed_at: float = 0.0
+    versions: tuple[int, ...] = ()
+    num_rounds: int = 0
+    committed_tokens: int = 0
+    tokens_per_second: float = 0.0
+    validation_loss: float | None = None
+    validation_version: int = -1
+    validation_at: float | None = None
+    train_loss: float | None = None
+    num_members: int = 0
+    num_electors: int = 0
+    num_training: int = 0
+    num_paused: int = 0
+    num_seeds: int = 0
+    has_signed_work: bool = False
+    electors: tuple[PeerRecord, ...] = ()
+
+    @property
+    def trainers(self) -> tuple[PeerRecord, ...]:
+        """Records of the electors that train now."""
+        return tuple(record for record in self.electors if record.is_training)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the figures as plain values, under their own names."""
+        return {name: _plain(getattr(self, name)) for name in FIGURES}
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> RunView:
+        """Return what `to_json` gave."""
+        return cls(**{**values, "versions": tuple(values["versions"])})
+
+
+FIGURES: Final = tuple(field.name for field in fields(RunView) if field.name != "electors")
+"""Names of the figures, in JSON as in code."""
+NOWHERE: Final = RunView()
+"""Before anybody has said anything."""
+
+
+def run_view_of(
+    records: Iterable[PeerRecord],
+    work: Mapping[PeerId, int] = NO_WORK,
+    now: float = 0.0,
+    before: RunView = NOWHERE,
+) -> RunView:
+    """Return where the run is.
+
+    Args:
+        records: of live members.
+        work: of each member what others have signed, in any unit; members without any need no entry.
+        now: unix seconds.
+        before: of the look before. What it says of the model stays while no member is here that knows more.
+    """
+    members = tuple(records)
+    electors = electors_of(members, work)
+    have_work = any(work.get(record.peer_id, 0) > 0 for record in electors)
+    weights = {record.peer_id: work.get(record.peer_id, 0) if have_work else 1 for record in electors}
+    anchored = _with_usual_fragments(electors, weights)
+    num_fragments = len(anchored[0].versions) if anchored else 0
+    heads = tuple(
+        _lower_median((record.versions[fragment], weights[record.peer_id]) for record in anchored)
+        for fragment in range(num_fragments)
+    )
+    versions = heads or before.versions
+    clocks = [
+        (clock, weights[record.peer_id]) for record in electors if (clock := committed_tokens(record.lineage_tokens))
+    ]
+    trainers = [record for record in electors if record.is_training]
+    measured = _validation(electors, weights, sum(versions))
+    loss, version, measured_at = _newest_validation(before, measured, versions, now)
+    return RunView(
+        observed_at=now,
+        versions=versions,
+        num_rounds=sum(versions),
+        committed_tokens=_clock(before, clocks, is_of_work=have_work),
+        tokens_per_second=_total_speed(trainers, weights),
+        validation_loss=loss,
+        validation_version=version,
+        validation_at=measured_at,
+        train_loss=_median([record.train_loss for record in trainers if record.train_loss is not None]),
+        num_members=len(members),
+        num_electors=len(electors),
+        num_training=len(trainers),
+        num_paused=sum(record.role == "trainer" and record.state == "serving" for record in members),
+        num_seeds=sum(record.role != "trainer" for record in members),
+        has_signed_work=have_work,
+        electors=electors,
+    )
+
+
+def electors_of(records: Iterable[PeerRecord], work: Mapping[PeerId, int] = NO_WORK) -> tuple[PeerRecord, ...]:
+    """Return the records of those who decide: with signed work and an anchor, or all while there are none."""
+    members = tuple(records)
+    return tuple(record for record in members if work.get(record.peer_id, 0) > 0 and record.versions) or members
+
+
+def _with_usual_fragments(electors: Sequence[PeerRecord], weights: Mapping[PeerId, int]) -> list[PeerRecord]:
+    """Those that cut the model as most of the weight does."""
+    cuts: Counter[int] = Counter()
+    for record in electors:
+        if record.versions:
+            cuts[len(record.versions)] += weights[record.peer_id]
+    usual = max(cuts, key=lambda cut: (cuts[cut], -cut), default=0)
+    return [record for record in electors if record.versions and len(record.versions) == usual]
+
+
+def _clock(before: RunView, clocks: Sequence[tuple[int, int]], *, is_of_work: bool) -> int:
+    """The run's clock. It never falls, unless it was a claim before the first signed work that no worker confirms."""
+    if not clocks:
+        return before.committed_tokens
+    known = before.committed_tokens
+    if before.has_signed_work != is_of_work:
+        known = min(known, max(clock for clock, _ in clocks))
+    return max(known, _lower_median(clocks))
+
+
+def _validation(
+    electors: Sequence[PeerRecord], weights: Mapping[PeerId, int], num_versions: int
+) -> tuple[float, int] | None:
+    """(loss, version): the median of what the electors measured lately. No member can measure beyond the head."""
+    measured = [
+        (record.validation_loss, record.validation_version, weights[record.peer_id])
+        for record in electors
+        if record.validation_loss is not None
+        and math.isfinite(record.validation_loss)
+        and record.validation_version <= num_versions
+    ]
+    if not measured:
+        return None
+    usual = -_lower_median((-version, weight) for _, version, weight in measured)
+    fresh = [(loss, version, weight) for loss, version, weight in measured if version >= FRESH_SHARE * usual]
+    loss = -_lower_median((-loss, weight) for loss, _, weight in fresh)
+    return loss, max(version for measured_loss, version, _ in fresh if measured_loss == loss)
+
+
+def _newest_validation(
+    before: RunView, measured: tuple[float, int] | None, versions: Sequence[int], now: float
+) -> tuple[float | None, int, float | None]:
+    """(loss, version, first seen at): of what is known and what the electors say the newer one.
+
+    A known one goes if its version is beyond the head now: then no member has that model.
+    """
+    known = (before.validation_loss, before.validation_version, before.validation_at)
+    if before.validation_version > sum(versions) > 0:
+        known = (None, -1, None)
+    if measured is None or measured[1] < known[1] or measured == known[:2]:
+        return known
+    return (*measured, now)
+
+
+def _total_speed(trainers: Sequence[PeerRecord], weights: Mapping[PeerId, int]) -> float:
+    """The sum of what the trainers report, each no more than `SPEED_TIMES` what the others make likely.
+
+    Likely is the usual speed (where most signed work comes from), or what its own work suggests, whichever is more.
+    """
+    if len(trainers) < 2:
+        return sum(record.tokens_per_second for record in trainers)
+    usual = _lower_median((record.tokens_per_second, weights[record.peer_id]) for record in trainers)
+    per_weight = _lower_median(
+        (record.tokens_per_second / weights[record.peer_id], weights[record.peer_id]) for record in trainers
+    )
+    return sum(
+        min(record.tokens_per_second, SPEED_TIMES * max(usual, per_weight * weights[record.peer_id]))
+        for record in trainers
+    )
+
+
+def _lower_median(weighted: Iterable[tuple[_Figure, int]]) -> _Figure:
+    """The lowest figure that at least half of the weight does not exceed; of two equal ones the lower one."""
+    ordered = sorted(weighted)
+    total, reached = sum(weight for _, weight in ordered), 0
+    for figure, weight in ordered:
+        reached += weight
+        if 2 * reached >= total:
+            return figure
+    raise ValueError("no figures; expected at least one")
+
+
+def _median(values: Sequence[float]) -> float | None:
+    return statistics.median(values) if values else None
+
+
+def _plain(value: Any) -> Any:
+    return list(value) if isinstance(value, tuple) else value
