@@ -290,15 +290,6 @@ class PeerConfig(BaseModel):
     checkpoints_kept: Annotated[int, Subject.LIMITS] = Field(
         default=2, ge=1, le=1000, description="checkpoints that stay on the disk"
     )
-    metrics_port: Annotated[int | None, Subject.OUTPUT, ChoiceMark.OWN_TERMINAL] = Field(
-        default=None,
-        ge=0,
-        le=MAX_PORT,
-        description="serve /metrics and /healthz for Prometheus at this port; 0 takes a free one",
-    )
-    metrics_host: Annotated[str, Shown("ADDRESS"), Subject.OUTPUT, ChoiceMark.OWN_TERMINAL] = Field(
-        default="127.0.0.1", min_length=1, max_length=255, description="address of this machine to serve them at"
-    )
     track: Annotated[TrackerKind | None, Subject.OUTPUT, ChoiceMark.TRAINING] = Field(
         default=None,
         description="record losses, tokens and rates: trackio, wandb or csv (in the data folder)",

@@ -10,7 +10,6 @@ The files, each built on those above it:
     live_panel.py            live panel, from scene, screens, painter and keys
     plain_and_json_views.py  plain lines with a summary now and then, or JSON lines
     view_choice.py           which view there is: panel, plain lines or JSON lines
-    metrics.py               figures for Prometheus, on a port of their own
     return_command.py        the command that brings a peer back as it was
     ctrl_c.py                the first Ctrl+C asks a peer to leave, the second one ends it; other signals alike
     terminal.py              view, event log and keys while a peer runs

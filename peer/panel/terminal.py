@@ -189,7 +189,7 @@ class Terminal:
         """The first Ctrl+C, SIGTERM or closed terminal leaves politely, the second at once.
 
         With `is_loading` the first one leaves at once until `loaded` is called: there is nobody to say goodbye to.
-        Meanwhile the view runs, and figures for Prometheus are served where the configuration asks for them.
+        Meanwhile the view runs.
         A background job whose Ctrl+C or hang-up is ignored keeps it so; SIGTERM ends it.
         """
         with self._leaving.by_signals(self._view.suspend_soon, is_loading=is_loading):
@@ -198,8 +198,7 @@ class Terminal:
             viewer = threading.Thread(target=self._show_all, name="view", daemon=True)
             viewer.start()
             try:
-                with self._figures():
-                    yield
+                yield
             except KeyboardInterrupt:
                 self._leaving.interrupted()
                 if self._is_member:
@@ -231,20 +230,6 @@ class Terminal:
             self._folder.close()
         else:
             self._give_up()
-
-    @contextmanager
-    def _figures(self) -> Iterator[None]:
-        host, port = self._config.metrics_host, self._config.metrics_port
-        if port is None:
-            yield
-            return
-        from peer.panel.metrics import PeerMetrics, serving_metrics
-
-        metrics = PeerMetrics()
-        with serving_metrics(metrics, host, port) as port:
-            self.tell_also(metrics.note)
-            self.mention(f"figures for Prometheus at http://{host}:{port}/metrics")
-            yield
 
     def _show_all(self) -> None:
         for num_looks in itertools.count(1):

@@ -281,8 +281,8 @@ def test_help_is_in_groups_and_says_first_what_everybody_needs(capsys: pytest.Ca
     assert app.run(["join", "--help-all"]) == 0
     whole = capsys.readouterr().out
     assert all(f"\n{title}:\n" in whole for title in ("Identity", "Devices", "Limits", "Network", "Output"))
-    assert "--metrics-port" in whole
-    assert "--metrics-port" not in short
+    assert "--track" in whole
+    assert "--track" not in short
 
 
 def test_no_help_shows_marks_of_the_library(capsys: pytest.CaptureFixture[str]) -> None:

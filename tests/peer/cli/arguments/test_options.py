@@ -56,8 +56,6 @@ GIVEN: dict[str, object] = {
     "threads": 2,
     "checkpoint_minutes": 1.5,
     "checkpoints_kept": 3,
-    "metrics_port": 0,
-    "metrics_host": "::1",
     "track": "csv",
     "upload_limit_mbit": 3.5,
     "download_limit_mbit": 20.0,
@@ -154,10 +152,10 @@ def test_the_command_that_brings_a_peer_back_has_every_choice(
 
 
 def test_what_is_not_given_leaves_the_file_and_the_defaults_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    Path("peer.toml").write_text(f'run_id = "{RUN_ID}"\npeers = ["{ADDRESS}"]\nshard = true\nmetrics_port = 7\n')
+    Path("peer.toml").write_text(f'run_id = "{RUN_ID}"\npeers = ["{ADDRESS}"]\nshard = true\nthreads = 7\n')
     config = started(monkeypatch, ["join", "--config", "peer.toml", "--no-shard"])
-    assert config == PeerConfig(run_id=RUN_ID, peers=(ADDRESS,), metrics_port=7)
-    assert config.model_fields_set == {"run_id", "peers", "shard", "metrics_port"}
+    assert config == PeerConfig(run_id=RUN_ID, peers=(ADDRESS,), threads=7)
+    assert config.model_fields_set == {"run_id", "peers", "shard", "threads"}
 
 
 def test_help_names_the_value_and_the_default(capsys: pytest.CaptureFixture[str]) -> None:
