@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import fields
 from itertools import groupby
 from operator import attrgetter
-from typing import Annotated, Any, Final, TypeVar
+from typing import Annotated, Any, Final, TypeVar, get_type_hints
 
 from pydantic import (
     AliasGenerator,
@@ -21,6 +21,7 @@ from pydantic import (
     Field,
     GetPydanticSchema,
     WithJsonSchema,
+    create_model,
 )
 
 from dashboard.history.thinned_curves import columns_of, rounded, thinned
@@ -34,6 +35,7 @@ from dashboard.server.api_queries import ContributorsQuery, EventsQuery, PointsQ
 from dashboard.server.contributor_search import found_contributors
 from dashboard.server.handler_context import Site
 from dht.records.peer_record import PeerRecord
+from peer.view.run_view import FIGURES, RunView
 
 SCHEMA: Final = 1
 MAX_LOSSES: Final = 360
@@ -48,6 +50,10 @@ Number = Annotated[float, _AS_IT_IS, WithJsonSchema({"type": "number"})]
 """Whole or not: facts hold nothing else, and thousands of rows need no second look at each figure."""
 TextOrNull = Annotated[str | None, BeforeValidator(lambda text: text or None)]
 """Empty texts become null."""
+_RUN_FIELDS: Final[dict[str, Any]] = {name: (get_type_hints(RunView)[name], ...) for name in FIGURES}
+_RUN_SCHEMA: Final = create_model("RunView", **_RUN_FIELDS).model_json_schema()
+RunFigures = Annotated[dict[str, Any], WithJsonSchema(_RUN_SCHEMA)]
+"""`RunView.to_json`: its fields are the schema."""
 _RECORD_FIELDS: Final = frozenset(field.name for field in fields(PeerRecord))
 
 
@@ -110,6 +116,7 @@ class Note(Model):
 
 
 class Run(Answer):
+    figures: RunFigures
     phase: str
     name: str | None
     description: str | None
@@ -128,18 +135,11 @@ class Run(Answer):
     command: TextOrNull
     watching_since: Number
     history_since: Number
-    num_peers: int
-    num_trainers: int
-    num_rounds: int
     num_witnessed_rounds: int
-    committed_tokens: int
     witnessed_tokens: Number
     witnessed_milli_tokens: int
     num_contributors: int
     num_unverified: int
-    tokens_per_second: Number
-    validation_loss: Number | None
-    train_loss: Number | None
     bandwidth: Bandwidth
     countries: list[Country]
     num_country_undeclared: int
@@ -389,13 +389,12 @@ async def run(site: Site, query: Query) -> Run:
         REPORTED,
         **_said(owner, "name", "description", "what", "organiser", "homepage", "page", "licence", "revision"),
         **_said(owner, "model_kind", "code", "command"),
+        figures=state.view.to_json(),
         notes=owner.notes if owner else (),
         progress=progress_of(state, history, result_of(state, history).tokens),
         manifest_hash=owner.manifest_hash.hex() if owner else None,
         watching_since=state.started_at,
         history_since=history.started_at,
-        num_peers=len(state.here),
-        num_trainers=len(state.trainers),
         num_witnessed_rounds=history.num_rounds,
         **_witnessed(history),
         countries=[{"country": name, "num_contributors": count} for name, count in history.countries],
@@ -518,8 +517,7 @@ def answer_of(model: type[AnyAnswer], site: Site, basis: str, **content: Any) ->
     state, history = site.live.state, site.live.history
     content |= {"basis": basis, "observed_at": state.now}
     wanted = [name for name, field in model.model_fields.items() if field.is_required() and name not in content]
-    sources = (state, state.view, history)
-    found = {name: getattr(next(one for one in sources if hasattr(one, name)), name) for name in wanted}
+    found = {name: getattr(state if hasattr(state, name) else history, name) for name in wanted}
     return model.model_validate(found | content)
 
 

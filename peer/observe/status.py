@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -130,13 +131,12 @@ def status_facts(
         view: where the run is; None: as `records` alone tell it.
     """
     view = run_view_of(records) if view is None else view
-    newest = list(view.versions) or [0] * manifest.num_fragments
+    view = replace(view, versions=view.versions or (0,) * manifest.num_fragments)
     differing = SwarmView(run_id).merge(records, now).differing(now)
     schedule = manifest.training.schedule
     clock = view.committed_tokens
     return {
         "schema": 1,
-        "at": now,
         "run_id": run_id,
         "manifest_hash": manifest.hash.hex(),
         "mode": manifest.averaging.mode,
@@ -144,18 +144,12 @@ def status_facts(
         "code": manifest.code,
         "command": manifest.command,
         "files": [{"name": file.name, "bytes": file.bytes, "digest": file.digest} for file in manifest.files],
-        "num_trainers": len(view.trainers),
-        "num_members": len(records),
-        "num_electors": len(view.electors),
-        "versions": newest,
-        "run_tokens": clock,
+        **view.to_json(),
         "budget_tokens": schedule.tokens,
         "progress": progress_of(schedule, clock),
-        "learning_rate_factor": rate_factor(schedule, clock, cooldown_at(manifest, min(newest, default=0))),
+        "learning_rate_factor": rate_factor(schedule, clock, cooldown_at(manifest, min(view.versions, default=0))),
         "step_sequences": manifest.training.batch_size * manifest.training.passes_at(clock),
         "tokens_reported": sum(record.tokens for record in view.electors),
-        "tokens_per_second_reported": view.tokens_per_second,
-        "validation_loss": view.validation_loss,
         "peers": [
             {
                 **{name: getattr(record, name) for name in ("peer_id", "name", "state", "role", "device")},
@@ -175,14 +169,14 @@ def _print_table(run_id: str, manifest: RunManifest, records: list[PeerRecord], 
     facts = status_facts(run_id, manifest, records, time.time(), view)
     console = console_of_output()
     loss = facts["validation_loss"]
-    done = f"{count_text(facts['run_tokens'])} {manifest.counted_in}"
+    done = f"{count_text(facts['committed_tokens'])} {manifest.counted_in}"
     if facts["progress"] is not None:
         done += f", {share_text(facts['progress'])} of {count_text(facts['budget_tokens'])}"
     training = manifest.training
     whole = training.batch_size * training.accumulation_steps
     batch = f"batch {facts['step_sequences']} of {whole} sequences  " if training.schedule.batch_warmup_tokens else ""
     console.print(
-        f"{run_id}  trainers {facts['num_trainers']}  "
+        f"{run_id}  trainers {facts['num_training']}  "
         f"versions {'/'.join(str(version) for version in facts['versions'])}  {done}  "
         f"learning rate {share_text(facts['learning_rate_factor'])} of the peak  {batch}"
         f"validation loss {'not measured by anybody here' if loss is None else loss_text(loss, manifest.loss_unit)}"

@@ -259,7 +259,7 @@ def test_page_status_and_panel_show_one_clock() -> None:
     records = [record_of(PEERS[0]), record_of(PEERS[1], lineage_tokens=(11_000, 10_000))]
     manifest = RunManifest.from_fields({"name": "tiny", "averaging": {"num_fragments": 2}})
     for known in (records[:1], records):
-        told = status_facts(RUN_ID, manifest, known, NOW)["run_tokens"]
+        told = status_facts(RUN_ID, manifest, known, NOW)["committed_tokens"]
         assert state_with(*known).view.committed_tokens == told == committed_tokens(records[0].lineage_tokens) == 9000
 
 

@@ -76,7 +76,7 @@ def test_the_api_answers_in_json_and_refuses_in_json() -> None:
     async def check() -> None:
         async with site(state_with(record_of(PEERS[0], name=HOSTILE_NAME))) as (_, client):
             run = await (await client.get("/api/v1/run")).json()
-            assert (run["run_id"], run["basis"], run["num_trainers"]) == (RUN_ID, "reported", 1)
+            assert (run["run_id"], run["basis"], run["figures"]["num_training"]) == (RUN_ID, "reported", 1)
             assert run["observed_at"] == NOW
             peers = await (await client.get("/api/v1/peers")).json()
             assert peers["peers"][0]["name"] == HOSTILE_NAME

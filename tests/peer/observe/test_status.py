@@ -103,9 +103,9 @@ def test_one_record_does_not_decide_what_the_status_says(capsys: pytest.CaptureF
     by_work = run_view_of([*honest, *free], {one.peer_id: 5 for one in honest})
     for records, view in (([*honest, liar], None), ([*honest, *free], by_work)):
         facts = status_facts(RUN_ID, MANIFEST, records, NOW, view)
-        assert (facts["versions"], facts["run_tokens"], facts["validation_loss"]) == ([0, 9], 100, 2.4)
-        assert facts["tokens_per_second_reported"] < 1000
-    assert facts["num_trainers"] == 2
+        assert (facts["versions"], facts["committed_tokens"], facts["validation_loss"]) == ([0, 9], 100, 2.4)
+        assert facts["tokens_per_second"] < 1000
+    assert facts["num_training"] == 2
     _print_table(RUN_ID, MANIFEST, [*honest, *free], by_work)
     shown = capsys.readouterr().out
     assert " trainers 2  versions 0/9 " in shown
@@ -135,7 +135,7 @@ def test_the_runs_clock_its_budget_and_the_rate_are_told(capsys: pytest.CaptureF
     )
     manifest = MANIFEST.model_copy(update={"training": training})
     facts = status_facts(RUN_ID, manifest, records_of(A=b"b", B=b"b"), NOW)
-    assert (facts["run_tokens"], facts["budget_tokens"], facts["progress"]) == (100, 200, 0.5)
+    assert (facts["committed_tokens"], facts["budget_tokens"], facts["progress"]) == (100, 200, 0.5)
     assert facts["learning_rate_factor"] == pytest.approx(0.55)
     _print_table(RUN_ID, manifest, records_of(A=b"b", B=b"b"))
     shown = " ".join(capsys.readouterr().out.split())

@@ -55,7 +55,10 @@ def test_a_page_says_what_is_so_while_people_come_are_killed_and_leave() -> None
             ada.wait_joined()
             jo = swarm.start("jo", "--name", "Jo", peers=[seed.address])
             jo.wait_joined()
-            until(lambda facts: facts["num_trainers"] == 2 and facts["validation_loss"] is not None, "two that train")
+            until(
+                lambda facts: facts["figures"]["num_training"] == 2 and facts["figures"]["validation_loss"] is not None,
+                "two that train",
+            )
             # The call to join is one that works, and whoever gave Jo the state says so.
             shown = text()
             assert shell_line(join_link(swarm.run_id, [seed.address]).command) in shown
@@ -77,7 +80,7 @@ def test_a_page_says_what_is_so_while_people_come_are_killed_and_leave() -> None
 
             wait_until(lambda: today() == {"Ada", "Jo"}, "both in the list of today")
             jo.kill_all()
-            facts = until(lambda facts: facts["num_trainers"] == 1, "the killed one to be missed")
+            facts = until(lambda facts: facts["figures"]["num_training"] == 1, "the killed one to be missed")
             (killed,) = [one for one in json.loads(text("api/v1/peers"))["peers"] if one["name"] == "Jo"]
             # Long before its record expires.
             assert killed["condition"] == "late"
@@ -88,9 +91,9 @@ def test_a_page_says_what_is_so_while_people_come_are_killed_and_leave() -> None
             facts = until(lambda facts: facts["phase"] != "live", "nobody to train")
             # The seed is heard, so the page does not say that nobody is.
             assert facts["phase"] == "resting"
-            assert facts["validation_loss"] is not None
-            assert facts["tokens_per_second"] == 0
-            assert facts["committed_tokens"] > 0
+            assert facts["figures"]["validation_loss"] is not None
+            assert facts["figures"]["tokens_per_second"] == 0
+            assert facts["figures"]["committed_tokens"] > 0
             assert "peer join" in text()
             # The owner ends the run at once: the seed stays until a page that looks now and then knows it.
             owner = str(swarm.run.folder)

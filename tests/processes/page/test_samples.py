@@ -47,7 +47,7 @@ def test_the_page_of_a_real_swarm_shows_what_its_model_writes() -> None:
                 return list(json.loads(text("api/v1/samples")).get("samples", []))
 
             ada.wait_joined()
-            wait_until(lambda: json.loads(text("api/v1/run")).get("committed_tokens", 0) > 0, "a first commit")
+            wait_until(lambda: json.loads(text("api/v1/run"))["figures"]["committed_tokens"] > 0, "a first commit")
             # A seed alone has the model too, and leaves the processor to the one that writes.
             ada.process.send_signal(signal.SIGINT)
             wait_until(lambda: bool(shown()), "a text by the model")

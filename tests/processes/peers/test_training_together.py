@@ -104,7 +104,7 @@ def test_status_shows_the_run_and_is_not_counted(swarm: ProcessSwarm, first: Pee
     # A killed peer's record lives on for a few seconds; nobody else may be there.
     assert {first.peer_id, second.peer_id} <= trainers <= {peer.peer_id for peer in swarm.peers}
     # Those with work in signed commits.
-    assert 2 <= facts["num_trainers"] <= len(trainers)
+    assert 2 <= facts["num_training"] <= len(trainers)
     assert min(facts["versions"]) > 0
     assert facts["tokens_reported"] > 0
     # Without a daemon, where py-libp2p could be installed.
