@@ -28,7 +28,6 @@ class DescribedModel:
         mask_token: stands for hidden tokens; None: the task hides none.
         files: that the run gives to its members: the tokenizer's.
         buffer_shapes: (name, shape) of the saved buffers of real numbers, such as running statistics, in order.
-        image_size: height and width of pictures, in pixels; None: of other tasks.
         frozen: names of what is not trained; none: all is, or nothing beside an adapter.
         notes: what its owner may want to change, as sentences.
     """
@@ -44,7 +43,6 @@ class DescribedModel:
     files: tuple[Path, ...] = ()
     buffer_shapes: tuple[tuple[str, tuple[int, ...]], ...] = ()
     frozen: tuple[str, ...] = ()
-    image_size: int | None = None
     notes: tuple[str, ...] = ()
 
     @property
@@ -53,17 +51,6 @@ class DescribedModel:
         num_values = sum(math.prod(shape) for _, shape in self.shapes)
         trained = "parameters" if self.adapter is None else f"trained values ({self.adapter['kind']})"
         return f"{checked_config(self.config)['model_type']} for {self.task}, {count_text(num_values)} {trained}"
-
-    def data_section(self, asked: Mapping[str, Any]) -> dict[str, Any]:
-        """The fields of the manifest's data section: what the run file says (`asked`), and labels for their tasks."""
-        usual: dict[str, Any] = {}
-        if self.task in ("sequence-classification", "image-classification"):
-            is_picture = self.task == "image-classification"
-            usual = {"source": "parquet:" if is_picture else "jsonl:", "label_field": "label"}
-            usual |= {"image_field": "image"} if is_picture else {}
-            if not is_picture and "tokenizer" not in asked:
-                return dict(asked)  # of a loop of the owner's, until its owner names a tokenizer
-        return usual | dict(asked)
 
     def section(self, num_fragments: int, asked: Mapping[str, Any]) -> dict[str, Any]:
         """The fields of the manifest's model section, with those of a run file (`asked`) beside them.
@@ -101,7 +88,7 @@ class DescribedModel:
                     f"model.{name} is {_short(asked[name])}, and the model has {_short(value)}; expected the model's "
                     "own; leave it out of section [model], or change the model's config.json or the flags"
                 )
-        defaults = {"context": self.max_context, "mask_token": self.mask_token, "image_size": self.image_size}
+        defaults = {"context": self.max_context, "mask_token": self.mask_token}
         return {name: value for name, value in defaults.items() if value is not None} | dict(asked) | follows
 
     def _buffers(self, asked: Mapping[str, Any], num_parameters: int) -> dict[str, Any]:

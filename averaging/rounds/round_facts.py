@@ -11,14 +11,10 @@ happens.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Final
 
 from averaging.wire.messages import Commit
 from dht.ground.host import PeerId
 from dht.ground.quantities import bytes_text, count_text, plural, seconds_text, short_peer
-
-COUNTED: Final = "tokens"
-"""What work is counted in unless the run says otherwise: of a model that sorts, each `tokens` is one of "examples"."""
 
 
 class Effect:
@@ -66,13 +62,12 @@ class SentContribution(OfVersion):
     tokens: int
     steps: int
     staleness: int
-    counted: str = COUNTED
 
     def sentence(self) -> str:
         late = f", {plural(self.staleness, 'version')} late" if self.staleness else ""
         return (
             f"Sent {plural(self.steps, 'step')} of work on fragment {self.fragment} for version {self.version + 1} "
-            f"({bytes_text(self.num_bytes)}, {count_text(self.tokens)} {self.counted}{late})."
+            f"({bytes_text(self.num_bytes)}, {count_text(self.tokens)} tokens{late})."
         )
 
 
@@ -107,7 +102,6 @@ class RoundCommitted(OfVersion):
     bytes_down: int
     contribution_values_sent: int
     result_values_received: int
-    counted: str = COUNTED
 
     @property
     def has_own_work(self) -> bool:
@@ -122,7 +116,7 @@ class RoundCommitted(OfVersion):
             else ""
         )
         return (
-            f"Fragment {self.fragment} reached version {self.version + 1}: {count_text(self.tokens)} {self.counted} "
+            f"Fragment {self.fragment} reached version {self.version + 1}: {count_text(self.tokens)} tokens "
             f"from {plural(len(self.contributors), 'peer' if self.has_own_work else 'other peer')}{moved}{void}."
         )
 
@@ -224,10 +218,9 @@ class WorkLost(OfVersion):
     cause: str
     staleness: int = 0
     reason: str = ""
-    counted: str = COUNTED
 
     def sentence(self) -> str:
-        work = f"work of {count_text(self.tokens)} {self.counted} on fragment {self.fragment}"
+        work = f"work of {count_text(self.tokens)} tokens on fragment {self.fragment}"
         if self.cause == "late":
             return f"Dropped {work}: it was {plural(self.staleness, 'version')} late, more than the run allows."
         if self.cause == "withheld":

@@ -85,11 +85,6 @@ class DashboardState:
         return with_extra(line, "hf") if self.run is not None and self.run.model_kind == "hf" else line
 
     @property
-    def counted(self) -> str:
-        """What work is counted in: tokens, or examples of a model that sorts."""
-        return self.run.counted if self.run is not None else "tokens"
-
-    @property
     def join_link(self) -> JoinLink:
         """Run and addresses in one string, which `peer join` takes."""
         return join_link(self.run_id, self.join_addresses)

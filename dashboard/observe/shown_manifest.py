@@ -27,12 +27,6 @@ ANNOUNCE_SECONDS: Final = 10.0
 MAX_LINE_LENGTH: Final = 60
 Given = TypeVar("Given")
 Made = TypeVar("Made")
-_TASKS: Final = {
-    "causal-lm": "A language model",
-    "masked-lm": "A language model",
-    "sequence-classification": "A model that sorts texts",
-    "image-classification": "A model that sorts pictures",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,11 +105,6 @@ class ShownManifest:
     """Where that code is, as the owner says: shown, and nothing else."""
     command: str = ""
     """How it is started, as the owner says: shown, and nothing else."""
-
-    @property
-    def counted(self) -> str:
-        """What is counted as work: an example with a label counts as one token."""
-        return "examples" if self.loss_unit == "nats per example" else "tokens"
 
     def rate_at(self, tokens: int) -> float | None:
         """The share of the peak at which all learn at this clock of the run; None: it never changes."""
@@ -242,9 +231,7 @@ def _writes(manifest: dict[str, Any]) -> bool:
 
 
 def _what(manifest: dict[str, Any]) -> str:
-    kind = _field(manifest, "model", "kind")
-    task = _TASKS.get(str(_field(manifest, "model", "task")), "A model")
-    noun = "A language model" if kind in (None, "gpt") else task
+    noun = "A language model" if _field(manifest, "model", "kind") in (None, "gpt", "hf") else "A model"
     number = _number(manifest, "model", "num_parameters") or _gpt_parameters(manifest)
     size = f" of about {words_text(about(number))} parameters" if number else ""
     if _field(manifest, "model", "adapter") is not None:
@@ -264,8 +251,6 @@ def _notes(manifest: dict[str, Any]) -> tuple[RunNote, ...]:
 def _loss_unit(manifest: dict[str, Any]) -> str:
     if _field(manifest, "model", "kind") == "custom":
         return ""
-    if "classification" in str(_field(manifest, "model", "task")):
-        return "nats per example"
     source = _field(manifest, "data", "source")
     has_bytes = _field(manifest, "data", "tokenizer") is None and isinstance(source, str) and reads_bytes(source)
     return "nats per byte" if has_bytes else "nats per token"

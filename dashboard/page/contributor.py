@@ -75,5 +75,5 @@ def _person(state: DashboardState, view: ContributorView) -> dict[str, Any]:
         "key": contributor_path(row.contributor_id).removeprefix("/c/"),
         "num_ranked": num_ranked,
         "percentile": percentile_words(row.rank, num_ranked),
-        "share_words": share_words(row.share, state.counted),
+        "share_words": share_words(row.share),
     }

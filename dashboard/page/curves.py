@@ -41,7 +41,7 @@ NO_CURVE: Final = Curve("", (), ())
 """Of a part of the page that is not open."""
 
 
-def curves(history: HistoryView, counted: str = "tokens") -> dict[str, Curve]:
+def curves(history: HistoryView) -> dict[str, Curve]:
     """`losses`, `swarm` and `lines`, as of this history."""
     points = history.points
     has_losses = any(_is_plausible(loss) for point in points for loss in (point.validation_loss, point.train_loss))
@@ -50,7 +50,7 @@ def curves(history: HistoryView, counted: str = "tokens") -> dict[str, Curve]:
     has_lines = any(point.upload_bits_per_second > 0 for point in points)
     return {
         "losses": Curve(
-            f"{counted} committed",
+            "tokens committed",
             tuple(_LOSSES),
             _rows(points, lambda point: count_text(float(point.tokens)), _LOSSES) if has_losses and has_tokens else (),
         ),

@@ -135,7 +135,7 @@ def render_page(
     values: dict[str, Any] = {
         "state": state,
         "result": result_of(state, history),
-        "curves": curves(history, state.counted),
+        "curves": curves(history),
     }
     values |= {"tab": tab, "found": Markup(found) if found is not None else None}
     if tab and not is_wall:

@@ -10,25 +10,20 @@ MIN_PERCENTILE_PEOPLE: Final = 20
 _ORDINALS: Final = ("", "", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth", "ninth", "tenth")
 
 
-def share_words(share: float, counted: str = "tokens") -> str:
-    """How much of the run's confirmed work a `share` (0 to 1) is: ``every third token``; empty: none.
-
-    Args:
-        counted: what the run counts work in.
-    """
+def share_words(share: float) -> str:
+    """How much of the run's confirmed work a `share` (0 to 1) is: ``every third token``; empty: none."""
     if share <= 0:
         return ""
     if share >= 0.995:
         return "all of the confirmed work"
     if 0.44 < share < 0.495:
-        return f"almost half of the {counted}"
+        return "almost half of the tokens"
     each = round(1 / share)
     if abs(each * share - 1) > (0.01 if each <= 2 else 0.1):
-        return f"{round(100 * share)} of 100 {counted}"
-    one = counted.removesuffix("s")
+        return f"{round(100 * share)} of 100 tokens"
     if each < len(_ORDINALS):
-        return f"every {_ORDINALS[each]} {one}"
-    return f"one {one} in {int(float(f'{1 / share:.2g}')):,}".replace(",", "\u202f")
+        return f"every {_ORDINALS[each]} token"
+    return f"one token in {int(float(f'{1 / share:.2g}')):,}".replace(",", "\u202f")
 
 
 def percentile_words(rank: int, num_ranked: int) -> str:

@@ -118,18 +118,18 @@ def _run_card(site: Site) -> Card:
     losses = [point.validation_loss for point in history.points if point.validation_loss is not None]
     if len(losses) < 2:
         losses = [point.train_loss for point in history.points if point.train_loss is not None]
-    return Card(name, "A run", "Trained together", f"{words_text(result.tokens)} {state.counted}", facts, losses)
+    return Card(name, "A run", "Trained together", f"{words_text(result.tokens)} tokens", facts, losses)
 
 
 def _person_card(site: Site, view: ContributorView) -> Card:
     row = view.row
     place = f"rank {row.rank} of {max(view.num_ranked, row.rank)}" if row.rank else ""
-    parts = (place, share_words(row.share, site.live.state.counted), plural(row.rounds, "round"))
+    parts = (place, share_words(row.share), plural(row.rounds, "round"))
     return Card(
         title=shown_name(row),
         otherwise=speakable_name(row.contributor_id),
         run=site.live.state.run_id.partition(".")[0],
-        figure=f"{words_text(row.tokens_witnessed)} {site.live.state.counted}",
+        figure=f"{words_text(row.tokens_witnessed)} tokens",
         facts=" \u00b7 ".join(part for part in parts if part),
         curve=[float(point.milli_witnessed) for point in view.curve],
     )

@@ -31,7 +31,6 @@ class RunCard:
     num_people: int = 0
     validation_loss: float | None = None
     loss_unit: str = ""
-    counted: str = "tokens"
     share: float | None = None
     """Of the way to its goal; None: it has none."""
     problem: str = ""
@@ -58,7 +57,6 @@ def card_of(state: DashboardState, history: HistoryView) -> RunCard:
         result.num_people,
         result.validation_loss,
         state.run.loss_unit if state.run is not None else "",
-        state.counted,
         None if progress is None else progress.share,
         state.problem,
     )

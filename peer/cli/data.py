@@ -8,7 +8,6 @@ from typing import Annotated
 
 import typer
 
-from dht.ground.errors import UsageFault
 from peer.cli.arguments.options import AsJson
 from peer.cli.usage.exit_codes import exits_with_sentence
 from peer.cli.usage.plain_help import Commands
@@ -82,18 +81,6 @@ def prepare(
         str | None,
         typer.Option("--eos", metavar="TOKEN", help="Ends each document; default: as the tokenizer's files say."),
     ] = None,
-    label: Annotated[
-        str | None,
-        typer.Option("--label", metavar="NAME", help="Field that has the class, for classification; needs --labels."),
-    ] = None,
-    labels: Annotated[
-        str | None,
-        typer.Option("--labels", metavar="N|NAMES", help="Number of classes, or their names: negative,positive."),
-    ] = None,
-    max_tokens: Annotated[
-        int | None,
-        typer.Option("--max-tokens", min=1, max=2**20, metavar="N", help="Of a labelled text; the run's context."),
-    ] = None,
     held_out: Annotated[
         float,
         typer.Option(
@@ -114,13 +101,6 @@ def prepare(
         from dht.ground.quantities import bytes_text, count_text, plural
         from peer.trainer.prepare import prepare_data
 
-    examples = None
-    if label is not None or labels is not None or max_tokens is not None:
-        if label is None or labels is None or max_tokens is None:
-            raise UsageFault("--label, --labels and --max-tokens belong together; expected all three; give them all.")
-        from peer.trainer.examples.label_rules import ExampleRules, labels_from
-
-        examples = ExampleRules(field, label, labels_from(labels), max_tokens)
     meta, digest = prepare_data(
         files,
         tokenizer,
@@ -130,20 +110,17 @@ def prepare(
         held_out_fraction=held_out,
         num_processes=processes,
         part_bytes=shard_megabytes << 20,
-        examples=examples,
     )
-    each = 1 if examples is None else examples.row_values
-    what = "tokens" if examples is None else "examples"
-    training, held = (sum(one.tokens for one in side) // each for side in (meta.training, meta.held_out))
+    training, held = (sum(one.tokens for one in side) for side in (meta.training, meta.held_out))
     if as_json:
         facts = {"out": str(out), "digest": digest, "tokenizer": meta.tokenizer, "dtype": meta.dtype, "eos": meta.eos}
-        counts = {"documents": meta.documents, what: training, f"held_out_{what}": held, "shards": len(meta.shards)}
+        counts = {"documents": meta.documents, "tokens": training, "held_out_tokens": held, "shards": len(meta.shards)}
         print(json.dumps(facts | counts))
         return 0
     size = bytes_text(sum(meta.num_bytes(one) for one in meta.shards))
     print(f"Shards      {plural(len(meta.shards), 'file')} in {out}, {size}, {meta.dtype}")
     documents = plural(meta.documents, "document")
-    print(f"{what.capitalize():<12}{count_text(training)} to train on, {count_text(held)} held out, {documents}")
+    print(f"Tokens      {count_text(training)} to train on, {count_text(held)} held out, {documents}")
     print(f"Digest      {digest}  (data.digest of a run that everybody shall train on these)")
     print(f"Here:       peer join --data tokens:{out} ...")
     print('Elsewhere:  put the folder on a web server, and source = "https://HOST/PATH/meta.json" into [data]')

@@ -186,8 +186,7 @@ def init(
         return
     print(f"Run id      {made.run_id}")
     if described is not None:
-        context = "" if described.image_size is not None else f", context {made.manifest.model.context}"
-        print(f"Model       {described.what}{context}")
+        print(f"Model       {described.what}, context {made.manifest.model.context}")
         for note in (*described.notes, *trial_notes):
             print(f"Note        {note}")
     print(f"Owner key   {made.owner_key_path}  (keep a copy: it alone can change the run)")

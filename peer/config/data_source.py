@@ -8,7 +8,7 @@ the volunteer's own `--data` or configuration, never from a manifest.
 
 from __future__ import annotations
 
-from typing import Any, Final, Literal, Self
+from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -33,8 +33,6 @@ SOURCE_PATTERN = rf"^(stdlib:|{_HERE}[^\p{{C}}]*|{HUB_PATTERN}|{WEB_PATTERN})$"
 """Of a manifest. Runs that older software signed may name a path: they can still be read, and nobody follows it."""
 OWN_PATTERN = rf"^(stdlib:|{_HERE}[^\p{{C}}]+|{HUB_PATTERN}|{WEB_PATTERN})$"
 """Of a volunteer's own choice."""
-
-_FIELD_OF_ROWS: Final[dict[str, Any]] = {"min_length": 1, "max_length": 100, **LINE_OF_TEXT}
 
 
 class DataSection(Section):
@@ -65,18 +63,10 @@ class DataSection(Section):
     )
     text_field: str = later(
         "text",
-        **_FIELD_OF_ROWS,
+        min_length=1,
+        max_length=100,
+        **LINE_OF_TEXT,
         description="field of rows (jsonl, parquet, hf) that has the text",
-    )
-    label_field: str | None = later(
-        None,
-        **_FIELD_OF_ROWS,
-        description="field of rows that has the class, for classification; absent: the data has no labels",
-    )
-    image_field: str | None = later(
-        None,
-        **_FIELD_OF_ROWS,
-        description="field of rows that has a picture (PNG, JPEG, WebP, BMP, GIF), for image-classification",
     )
     digest: str | None = later(
         None,
@@ -94,14 +84,9 @@ class DataSection(Section):
         """Whether the run's tokens are the bytes of text."""
         return self.tokenizer is None and reads_bytes(self.source)
 
-    @property
-    def reader(self) -> str | None:
-        """What turns rows into numbers: the tokenizer, or the field of a picture; None: nothing has to."""
-        return self.tokenizer or self.image_field
-
     @model_validator(mode="after")
     def _check_together(self) -> Self:
-        if self.reader is None and self.source.startswith((JSON_LINES, PARQUET, HUB)):
+        if self.tokenizer is None and self.source.startswith((JSON_LINES, PARQUET, HUB)):
             raise ValueError(
                 f"data.source is {self.source!r} without data.tokenizer; expected the name of a file of the run: "
                 "`peer init --file tokenizer.json`"
@@ -140,7 +125,7 @@ def source_here(named: str, own: str | None, tokenizer: str | None = None, diges
     Args:
         named: `data.source` of the manifest.
         own: what the volunteer gave with `--data` or in a configuration file; None: nothing.
-        tokenizer: `data.reader` of the manifest.
+        tokenizer: `data.tokenizer` of the manifest.
         digest: `data.digest` of the manifest, where what is read is trained on.
 
     Raises:

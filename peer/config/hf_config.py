@@ -15,7 +15,7 @@ from typing import Any
 
 from dht.ground.fields import refuse_constant
 
-TASKS = ("causal-lm", "masked-lm", "sequence-classification", "image-classification")
+TASKS = ("causal-lm", "masked-lm")
 """What a model of the library is trained for; each has its own head."""
 
 MAX_CONFIG_BYTES = 8 * 1024
@@ -31,13 +31,12 @@ LEADS_ELSEWHERE = (
 )
 """Fields that name code, kernels or weights of another place; also how a volunteer's own machine computes."""
 NOT_OF_THE_MODEL = (
-    *("architectures", "transformers_version", "torch_dtype", "label2id"),
+    *("architectures", "transformers_version", "torch_dtype", "id2label", "label2id", "num_labels"),
     *("_name_or_path", "name_or_path", "_commit_hash"),
 )
 """Fields that nothing reads, left out of every section when a run is made: where a config once came from, and what
-follows from other fields; `torch_dtype` is an older name of `dtype`."""
+follows from other fields; labels are a classifier's; `torch_dtype` is an older name of `dtype`."""
 
-_LABELS = ("id2label", "label2id")
 _FLOAT_TAG = "__float__"
 _FLOATS = {"Infinity": math.inf, "-Infinity": -math.inf, "NaN": math.nan}
 """The library writes them as `{"__float__": "Infinity"}`, because they are no numbers of JSON."""
@@ -50,13 +49,9 @@ def canonical_config(fields: Mapping[str, Any]) -> str:
         ValueError: something in it leads elsewhere, or it is too long; the message names it.
     """
     try:
-        kept = _of_the_model(_decoded(dict(fields)))
-        text = _text(kept)
+        text = _text(_of_the_model(_decoded(dict(fields))))
     except RecursionError as error:
         raise ValueError(f"the model's config has more than {MAX_CONFIG_DEPTH} sections in each other") from error
-    if "id2label" in kept and (len(text.encode()) > MAX_CONFIG_BYTES or _are_plain(kept["id2label"])):
-        kept["num_labels"] = len(kept.pop("id2label"))
-        text = _text(kept)
     checked_config(text)
     return text
 
@@ -72,7 +67,7 @@ def checked_config(text: str) -> dict[str, Any]:
     if len(text.encode()) > MAX_CONFIG_BYTES:
         raise ValueError(
             f"the model's config takes {len(text.encode())} bytes; expected at most {MAX_CONFIG_BYTES}; remove what "
-            "says nothing about the architecture, such as names of labels"
+            "says nothing about the architecture"
         )
     try:
         fields = _decoded(json.loads(text, parse_constant=refuse_constant))
@@ -125,11 +120,6 @@ def _decoded(value: Any) -> Any:
     return [_decoded(entry) for entry in value] if isinstance(value, list | tuple) else value
 
 
-def _are_plain(labels: Any) -> bool:
-    """Whether labels are the ones that the library makes up."""
-    return isinstance(labels, dict) and all(label == f"LABEL_{number}" for number, label in labels.items())
-
-
 def _entries(value: Any, depth: int, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
     if depth > MAX_CONFIG_DEPTH:
         raise ValueError(f"the model's config has more than {MAX_CONFIG_DEPTH} sections in each other")
@@ -150,7 +140,7 @@ def _check_entry(path: tuple[str, ...], value: Any) -> None:
             f"the model's config has {'.'.join(path)!r}, which names code, kernels or weights of another place; "
             "expected an architecture and its sizes alone; remove it"
         )
-    if isinstance(value, str) and not set(path) & set(_LABELS) and any(sign in value for sign in "/\\"):
+    if isinstance(value, str) and any(sign in value for sign in "/\\"):
         raise ValueError(
             f"the model's config has {'.'.join(path)!r} = {value[:60]!r}, which looks like a path or an address; "
             "expected an architecture and its sizes alone; remove it"

@@ -419,9 +419,8 @@ class RunManifest(Section):
 
     @property
     def step_tokens(self) -> int:
-        """Tokens of one inner step; an example with a label counts as one."""
-        each = 1 if self.data.label_field is not None else self.model.context
-        return self.training.batch_size * self.training.accumulation_steps * each
+        """Tokens of one inner step."""
+        return self.training.batch_size * self.training.accumulation_steps * self.model.context
 
     @property
     def flags_to_bring(self) -> str:
@@ -431,16 +430,11 @@ class RunManifest(Section):
         return data + (" --base DIR" if weights is not None and weights.source == "folder" else "")
 
     @property
-    def counted_in(self) -> str:
-        """What work is counted in: "tokens", or "examples" where each has a label."""
-        return "tokens" if self.data.label_field is None else "examples"
-
-    @property
     def loss_unit(self) -> str:
         """Unit of the run's losses; empty where its own code decides."""
         if self.model.kind == "custom":
             return ""
-        return f"nats per {'byte' if self.data.has_byte_tokens else self.counted_in.removesuffix('s')}"
+        return f"nats per {'byte' if self.data.has_byte_tokens else 'token'}"
 
     @property
     def num_fragments(self) -> int:

@@ -90,7 +90,7 @@ class ModelSection(Section):
         examples=DIGEST["examples"],
         description="custom and hf only: SHA-256 of names, shapes and cuts (FragmentLayout.digest)",
     )
-    task: Literal["causal-lm", "masked-lm", "sequence-classification", "image-classification"] | None = later(
+    task: Literal["causal-lm", "masked-lm"] | None = later(
         None, description="hf only: what the architecture is trained for, which decides its head and its loss"
     )
     config: str | None = later(
@@ -101,9 +101,6 @@ class ModelSection(Section):
 
     mask_token: int | None = later(
         None, ge=0, lt=2**22, description="masked-lm only: the token that stands for hidden ones"
-    )
-    image_size: int | None = later(
-        None, ge=1, le=4096, description="image-classification only: height and width of pictures, in pixels"
     )
     init: InitSection | None = later(None, description="hf only: given weights to begin with; absent: from the seed")
     adapter: AdapterSection | None = later(
@@ -139,12 +136,6 @@ class ModelSection(Section):
         assert self.task is not None
         return self.config, self.task
 
-    @property
-    def picture_channels(self) -> int:
-        """Of a picture: 3 colours, unless the architecture's config says another number (1: grey)."""
-        channels = checked_config(self.config).get("num_channels") if self.config is not None else None
-        return 1 if channels == 1 else 3
-
     def _written(self, fields: dict[str, Any]) -> dict[str, Any]:
         if self.kind == "hf":
             fields = {name: value for name, value in fields.items() if name not in _OF_THE_GPT}
@@ -177,8 +168,6 @@ class ModelSection(Section):
             )
         if self.mask_token is not None and self.mask_token >= self.vocab_size:
             raise ValueError(f"mask_token is {self.mask_token}; expected one below vocab_size {self.vocab_size}")
-        if self.image_size is not None and self.task != "image-classification":
-            raise ValueError(f"image_size is given with task {self.task!r}; expected it with 'image-classification'")
         if self.adapter is not None and self.init is None:
             raise ValueError("adapter is given without init; expected the given weights that it stands on")
         if self.kind == "hf" and (set_here := [name for name in _OF_THE_GPT if name in self.model_fields_set]):

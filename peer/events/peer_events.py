@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import Final
 
-from averaging.rounds.round_facts import COUNTED, Fact, bare
+from averaging.rounds.round_facts import Fact, bare
 from dht.ground.fields import printable
 from dht.ground.host import PeerId
 from dht.ground.quantities import bytes_text, count_text, loss_text, plural, seconds_text, share_text, short_peer
@@ -139,17 +139,16 @@ class TrainingProgressed(Fact):
     data_wait_seconds: float = 0.0
     data_rereads: int = 0
     """Steps that read data once more meanwhile."""
-    counted: str = COUNTED
 
     def sentence(self) -> str:
         if not self.inner_steps:
-            done = f"{count_text(self.run_tokens)} {self.counted}"
+            done = f"{count_text(self.run_tokens)} tokens"
             return f"No inner step of its own so far; the swarm has committed {done}."
         loss = "loss not a number" if self.tokens_per_second else "no loss since the start so far"
         loss = loss if self.train_loss is None else f"loss {loss_text(self.train_loss)}"
         return (
-            f"Inner step {self.inner_steps}: {loss}, {count_text(self.tokens)} {self.counted}, "
-            f"{count_text(self.tokens_per_second)} {self.counted}/s, "
+            f"Inner step {self.inner_steps}: {loss}, {count_text(self.tokens)} tokens, "
+            f"{count_text(self.tokens_per_second)} tokens/s, "
             f"{share_text(self.wait_fraction)} of the time waiting{self._data_waits_text()}."
         )
 
@@ -311,13 +310,12 @@ class LeftRun(Fact):
     inner_steps: int
     tokens: int
     rounds_contributed: int
-    counted: str = COUNTED
 
     def sentence(self) -> str:
         left = f"Left the run ({bare(self.reason)})"
         if not (self.inner_steps or self.tokens or self.rounds_contributed):
             return f"{left}."  # a seed, most often
-        done = f"{plural(self.inner_steps, 'step')}, {count_text(self.tokens)} {self.counted}"
+        done = f"{plural(self.inner_steps, 'step')}, {count_text(self.tokens)} tokens"
         return f"{left} after {done} and {plural(self.rounds_contributed, 'round')} contributed to."
 
 

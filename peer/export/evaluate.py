@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from dht.ground.errors import LocalFault
-from dht.ground.quantities import count_text, loss_text, share_text
+from dht.ground.quantities import count_text, loss_text
 from peer.config.data_source import WEB, source_here
 from peer.export.formats.model_header import read_header
 from peer.export.formats.stored_weights import run_json
@@ -22,7 +22,7 @@ from peer.optional_libraries import needing
 from peer.trainer.data.corpus import open_run_corpus
 from peer.trainer.data.tokenizing import OpenTokenizer
 from peer.trainer.devices.device_choice import select_device
-from peer.trainer.model.evaluation import held_out_accuracy, validation_loss
+from peer.trainer.model.evaluation import validation_loss
 
 USUAL_TEXT = (
     "Question: what does a flock of birds do at dusk?\nAnswer: 1,000 of them " + "a" * 64 + "!\n\ttürkis 日本 🐦"
@@ -45,30 +45,25 @@ def evaluate_model(
     device = select_device(device_name)
     opened = open_model(source, base)
     manifest = opened.manifest
-    used = source_here(manifest.data.source, data, manifest.data.reader)
-    classifies = manifest.data.label_field is not None
-    what = manifest.counted_in
+    used = source_here(manifest.data.source, data, manifest.data.tokenizer)
     with tempfile.TemporaryDirectory(prefix="murmuration-") as cache:
         # Text is tokenized with the tokenizer beside the model; its shards, or downloaded ones, are needed once.
-        reads = opened.tokenizer is not None or manifest.data.image_field is not None or used.startswith(WEB)
-        room = Path(cache) if reads else None
+        room = Path(cache) if opened.tokenizer is not None or used.startswith(WEB) else None
         corpus = open_run_corpus(manifest, used, room, tokenizer_path=opened.tokenizer, is_own=data is not None)
         with contextlib.closing(corpus):
             model, size = opened.model.to(device), (manifest.data.evaluation_batches, manifest.training.batch_size)
-            context = 0 if classifies else manifest.model.context
+            context = manifest.model.context
             num_held_out = corpus.num_held_out(*size, context)
-            overlaps = num_held_out < size[0] * size[1] * max(1, context)
+            overlaps = num_held_out < size[0] * size[1] * context
             loss = validation_loss(model, corpus, *size)
-            accuracy = held_out_accuracy(model, corpus, *size) if classifies else None
     facts: dict[str, Any] = {
         "schema": 1,
         "run_id": opened.run_id,
         "versions": list(opened.versions),
         "tokens": opened.tokens,
         "data": used,
-        f"num_held_out_{what}": num_held_out,
+        "num_held_out_tokens": num_held_out,
         "validation_loss": loss if math.isfinite(loss) else None,
-        **({} if accuracy is None else {"accuracy": accuracy}),
         "bits_per_byte": _bits_per_byte(loss, None if manifest.model.task == "masked-lm" else corpus.bytes_per_token),
     }
     if as_json:
@@ -76,10 +71,8 @@ def evaluate_model(
         return 0
     print(f"Run         {opened.run_id}, versions {'/'.join(map(str, opened.versions))}")
     more_than_once = ": all that it has, some of them more than once" if overlaps else ""
-    print(f"Data        held-out part of {used}, {count_text(num_held_out)} {what}{more_than_once}")
+    print(f"Data        held-out part of {used}, {count_text(num_held_out)} tokens{more_than_once}")
     print(f"Loss        {loss_text(loss, manifest.loss_unit)}")
-    if accuracy is not None:
-        print(f"Accuracy    {share_text(accuracy)}")
     if facts["bits_per_byte"] is not None:
         print(f"            {facts['bits_per_byte']:.4f} bits per byte")
     return 0

@@ -39,7 +39,7 @@ def export_model(
     """
     anchors = anchors_of(source)
     config = write_folder(anchors, out, time.time(), replace=force, base=base, merge=merge)
-    work = f"{anchors.tokens} {anchors.manifest.counted_in}"
+    work = f"{anchors.tokens} tokens"
     address = None if push is None else push_folder(out, push, f"{anchors.run_id}, {work}")
     if as_json:
         facts = {key: value for key, value in config.items() if key != "manifest"}
@@ -54,7 +54,7 @@ def export_model(
     loss = (
         "" if anchors.validation_loss is None else f"; validation loss {validation_text(anchors)} (reported by members)"
     )
-    print(f"{anchors.manifest.counted_in.title():<12}{count_text(anchors.tokens)} committed{loss}")
+    print(f"Tokens      {count_text(anchors.tokens)} committed{loss}")
     if address is not None:
         print(f"Pushed      {address}")
     return 0

@@ -62,7 +62,5 @@ def anchors_of_checkpoint(source: CheckpointSource) -> Anchors:
     anchors = Anchors(source.run_id, manifest, tuple(facts), values, f"checkpoint {saved.path}", files=files)
     age = seconds_text(max(0.0, time.time() - saved.saved_at))
     newer = "" if saved.is_settled else "; a peer that runs has more: name RUN in place of --checkpoint"
-    notice(
-        f"The checkpoint was saved {age} ago, with {count_text(anchors.tokens)} {manifest.counted_in} committed{newer}."
-    )
+    notice(f"The checkpoint was saved {age} ago, with {count_text(anchors.tokens)} tokens committed{newer}.")
     return anchors

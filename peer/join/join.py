@@ -195,7 +195,7 @@ def _load(
 ) -> _Loaded:
     """All that takes long and of which nobody else knows yet."""
     check_joinable(config.run_id, manifest)
-    source = source_here(manifest.data.source, config.data, manifest.data.reader, manifest.data.digest)
+    source = source_here(manifest.data.source, config.data, manifest.data.tokenizer, manifest.data.digest)
     use: Use = "train on a GPU" if device.type != "cpu" else "train"
     check_memory(manifest, use, free_memory_bytes(), config.base_bits, config.optimizer_bits)
     check_base_bits(manifest, config.base_bits)

@@ -105,7 +105,7 @@ def _print(receipts: Receipts, rows: Sequence[MachineTotal], num_counted: int) -
         )
     console.print(f"All signatures hold: {plural(len(receipts.rounds), 'receipt')} of run {receipts.run_id}")
     # A receipt does not say which.
-    console.print("Work is counted in tokens, or in examples if the run's data has labels.")
+    console.print("Work is counted in tokens.")
     if console.measure(table, options=console.options.update(width=PIPE_COLUMNS)).maximum <= console.width:
         console.print(table)
     else:

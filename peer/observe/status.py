@@ -169,7 +169,7 @@ def _print_table(run_id: str, manifest: RunManifest, records: list[PeerRecord], 
     facts = status_facts(run_id, manifest, records, time.time(), view)
     console = console_of_output()
     loss = facts["validation_loss"]
-    done = f"{count_text(facts['committed_tokens'])} {manifest.counted_in}"
+    done = f"{count_text(facts['committed_tokens'])} tokens"
     if facts["progress"] is not None:
         done += f", {share_text(facts['progress'])} of {count_text(facts['budget_tokens'])}"
     training = manifest.training
@@ -204,8 +204,7 @@ def _print_table(run_id: str, manifest: RunManifest, records: list[PeerRecord], 
         "rounds": [str(record.rounds_contributed) for record in records],
         "loss": [loss_text(record.train_loss) for record in records],
     }
-    heads = {title: title.replace("tokens", manifest.counted_in) for title in columns}
-    widths = {title: max(map(cell_len, (heads[title], *cells))) + 1 for title, cells in columns.items()}
+    widths = {title: max(map(cell_len, (title, *cells))) + 1 for title, cells in columns.items()}
     for title in _NEEDLESS:
         if sum(widths.values()) > console.width:
             del columns[title], widths[title]
@@ -215,7 +214,7 @@ def _print_table(run_id: str, manifest: RunManifest, records: list[PeerRecord], 
         # What is still too wide continues below, where it is read whole.
         fold = title == "versions"
         table.add_column(
-            heads[title],
+            title,
             justify="left" if is_text else "right",
             no_wrap=not fold,
             overflow="fold" if fold else "ellipsis",

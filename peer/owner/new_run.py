@@ -259,9 +259,6 @@ def _asked_manifest(
         if model is not None:
             fields = _with_model(fields, model)
         fields = _with_tokenizer(with_files(fields, files))
-        data: object = fields.get("data", {})
-        if model is not None and isinstance(data, dict):
-            fields |= {"data": model.data_section(data)}
         return RunManifest.from_fields(fields)
     except ValueError as error:
         where = config_path or ("--file (in Python files)" if model is None else "--model")

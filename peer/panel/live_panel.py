@@ -168,7 +168,7 @@ def screen(
 def _page(scene: Scene, controls: Controls, now: float, width: int) -> list[Text]:
     """The whole of a page that a key brought up, of any height."""
     if controls.page == "help":
-        return help_screen(width, can_rest=controls.can_rest, counted=scene.run.counted)
+        return help_screen(width, can_rest=controls.can_rest)
     if controls.page == "addresses":
         return addresses_screen(scene, scene.join_command, now, width)
     return details_screen(scene, now, width)

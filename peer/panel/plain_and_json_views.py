@@ -178,7 +178,7 @@ def summary(scene: Scene, now: float) -> str:
     if scene.is_seed:
         served = f"{plural(state.num_newcomers, 'newcomer')} served"
         return f"Seed: {served}, {scene.num_training} training, {others}."
-    speed = f"{count_text(state.tokens_per_second)} {scene.run.counted}/s"
+    speed = f"{count_text(state.tokens_per_second)} tokens/s"
     parts = [
         "Paused" if scene.is_resting else _capitalised(scene.phase),
         scene.own_work,
@@ -208,9 +208,9 @@ def heartbeat(scene: Scene, now: float) -> str:
     last = "no round yet" if state.last_round_at is None else f"last round {age(state.last_round_at, now)}"
     return (
         f"Still {scene.phase}: inner step {state.inner_steps}, loss {loss}, {count_text(state.tokens_per_second)} "
-        f"{run.counted}/s, {scene.others_here}, "
+        f"tokens/s, {scene.others_here}, "
         f"{plural(state.rounds_contributed, 'round')} contributed to, "
-        f"{run_progress(state, run.counted)}, {last}."
+        f"{run_progress(state)}, {last}."
     )
 
 

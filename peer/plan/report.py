@@ -54,19 +54,18 @@ def run_plan(
     else:
         is_kept = not manifest.data.has_byte_tokens and manifest.data.source != TOKENS
         default: float = PeerConfig.model_fields["data_limit_gib"].default
-        lines = [*lines_for_a_home(plan, default if is_kept else None, manifest.counted_in), counted_for(profile)]
+        lines = [*lines_for_a_home(plan, default if is_kept else None), counted_for(profile)]
         print(fitting("\n".join(lines), sys.stdout))
     if manifest.training.schedule.batch_warmup_tokens and not as_json:
         print(f"Batch       {manifest.training.batch_in_words}")
     return 0
 
 
-def lines_for_a_home(plan: RunPlan, data_limit_gib: float | None = None, counted: str = "tokens") -> list[str]:
+def lines_for_a_home(plan: RunPlan, data_limit_gib: float | None = None) -> list[str]:
     """Traffic, memory, disk and time, for people who want to join. Of several kinds of home the most that one needs.
 
     Args:
         data_limit_gib: disk for downloaded and tokenized data; None: the run's data takes none.
-        counted: what the run's work is counted in (`RunManifest.counted_in`).
     """
     homes = plan.homes
     up, down = (
@@ -76,14 +75,14 @@ def lines_for_a_home(plan: RunPlan, data_limit_gib: float | None = None, counted
         max(getattr(home, f"needed_{way}_bits_per_second") for home in homes) / 1e6 for way in ("upload", "download")
     )
     memory = max(home.trainer_memory.total_bytes + home.network_memory.total_bytes for home in homes)
-    together = f"{plural(plan.num_peers, 'such machine')}: {count_text(plan.tokens_per_second)} {counted}/s together"
+    together = f"{plural(plan.num_peers, 'such machine')}: {count_text(plan.tokens_per_second)} tokens/s together"
     return [
         f"Traffic     about {bytes_text(up)} up and {bytes_text(down)} down a day; {_two_digits(mbit_up)} Mbit/s up "
         f"and {_two_digits(mbit_down)} Mbit/s down are enough",
         f"Memory      about {bytes_text(memory)}, and what the model computes with",
         f"Disk        {bytes_text(plan.disk_bytes)} for checkpoints; joining downloads {bytes_text(plan.join_bytes)}"
         + ("" if data_limit_gib is None else f"; data at most {bytes_text(data_limit_gib * 2**30)} (--data-limit-gib)"),
-        f"Time        {count_text(float(plan.goal_tokens))} {counted} in {seconds_text(plan.goal_seconds)} with "
+        f"Time        {count_text(float(plan.goal_tokens))} tokens in {seconds_text(plan.goal_seconds)} with "
         f"{together}",
     ]
 
@@ -141,8 +140,8 @@ def _print_plan(console: PlainConsole, manifest: RunManifest, profile: PlanProfi
     _print_memory(console, plan)
     console.print(
         f"disk {bytes_text(plan.disk_bytes)} for checkpoints   joining downloads {bytes_text(plan.join_bytes)}   "
-        f"{count_text(plan.tokens_per_second)} {manifest.counted_in}/s together: "
-        f"{count_text(float(plan.goal_tokens))} {manifest.counted_in} in "
+        f"{count_text(plan.tokens_per_second)} tokens/s together: "
+        f"{count_text(float(plan.goal_tokens))} tokens in "
         f"{seconds_text(plan.goal_seconds)}\n",
     )
     for sentence in plan.warnings:

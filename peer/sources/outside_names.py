@@ -100,8 +100,5 @@ OUTSIDE_NAMES: Final = (
         ("model.adapter.targets", "model.adapter.new_modules", "model.frozen"),
         "the name of a part of the model, which is looked up in the model alone",
     ),
-    OutsideName(
-        ("data.text_field", "data.label_field", "data.image_field"),
-        "the name of a field, which is looked up in a row alone",
-    ),
+    OutsideName(("data.text_field",), "the name of a field, which is looked up in a row alone"),
 )

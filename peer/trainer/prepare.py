@@ -9,7 +9,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +18,9 @@ from dht.ground.quantities import bytes_text, count_text, plural, seconds_text, 
 from dht.ground.regular_files import read_regular
 from peer.process_setup import usable_cores
 from peer.trainer.data.document_packing import TokenizeOrder
-from peer.trainer.data.shards import META_NAME, Meta, Rows, Shard, digest_of, write_meta, write_new
+from peer.trainer.data.shards import META_NAME, Meta, Shard, digest_of, write_meta, write_new
 from peer.trainer.data.tokenize_pool import tokenize_all
 from peer.trainer.data.tokenizing import TextTokenizer, load_tokenizer, make_tokenizer
-from peer.trainer.examples.label_rules import ExampleRules
 from peer.trainer.text.documents import Complaints, TextPart, files_of, parts_of
 from peer.trainer.text.held_out import DIVISION, HeldOutRule, more_held_out
 from peer.trainer.text.limited_texts import limited_texts
@@ -37,7 +36,6 @@ _FLAGS = {
     "held_out_fraction": "--held-out",
     "part_bytes": "--shard-megabytes",
     "division": "another version of this command",
-    "examples": "--label, --labels or --max-tokens",
 }
 """Where each setting comes from, for people."""
 SIDES = ("training", "held_out")
@@ -57,7 +55,6 @@ def prepare_data(
     held_out_fraction: float = 0.01,
     num_processes: int | None = None,
     part_bytes: int = PART_BYTES,
-    examples: ExampleRules | None = None,
     say: Callable[[str], None] = lambda text: print(text, file=sys.stderr, flush=True),
 ) -> tuple[Meta, str]:
     """Write shards of tokens and their meta.json; returns it and its digest.
@@ -69,7 +66,6 @@ def prepare_data(
         held_out_fraction: share of the documents that is never trained on, chosen by their content.
         num_processes: None: one per core that this process may use.
         part_bytes: text per shard.
-        examples: of rows with labels; None: they are text to write on.
 
     Raises:
         UsageFault: something is missing or wrong, or `out` holds other data.
@@ -89,8 +85,6 @@ def prepare_data(
             "name others"
         )
     settings = _settings(files, tokenizer, text_field, held_out_fraction, part_bytes)
-    if examples is not None:
-        settings["examples"] = json.loads(json.dumps(asdict(examples)))
     with _alone_in(out):
         done = _begin(out, settings)
         num_processes = num_processes or usable_cores()
@@ -102,7 +96,6 @@ def prepare_data(
                 HeldOutRule.of(held_out_fraction),
                 out / f"part-{number:05d}.{suffix}",
                 out / f"held-{number:05d}.{suffix}",
-                examples,
             )
             for number, part in enumerate(parts)
         ]
@@ -140,8 +133,7 @@ def prepare_data(
         if complaints.text():
             say(f"left out or mended: {complaints.text()}")
         try:
-            rows = None if examples is None else Rows(num_values=examples.num_values, labels=examples.labels)
-            meta = _meta_of(done, tokenizer, held_out_fraction, rows)
+            meta = _meta_of(done, tokenizer, held_out_fraction)
         except UsageFault:
             # A call with other files may take this folder.
             for answer in done.values():
@@ -287,9 +279,7 @@ def _begin(out: Path, settings: dict[str, Any]) -> dict[int, dict[str, Any]]:
     return done
 
 
-def _meta_of(
-    done: dict[int, dict[str, Any]], tokenizer: TextTokenizer, fraction: float, rows: Rows | None = None
-) -> Meta:
+def _meta_of(done: dict[int, dict[str, Any]], tokenizer: TextTokenizer, fraction: float) -> Meta:
     shards = [
         Shard(**done[number][side], held_out=side == "held_out")
         for side in SIDES
@@ -309,7 +299,6 @@ def _meta_of(
         held_out_fraction=fraction,
         documents=sum(row["documents"] for row in done.values()),
         shards=tuple(shards),
-        rows=rows,
     )
 
 

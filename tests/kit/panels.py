@@ -121,7 +121,6 @@ def seen(at: float, rank: int, names: tuple[tuple[PeerId, str], ...], relayed: t
 def states_of_a_trainer() -> dict[str, Scene]:
     """What a volunteer may find the panel at, beside a run that goes well."""
     evening = an_evening()
-    facts = replace(FACTS, run_id="finches.kqy24dqehzup6gznfold", counted="examples", loss_unit="nats per example")
     first = with_event(a_beginning(), Event(NOW, ME, JoinedRun(RUN_ID, "cpu, 2 threads", 860_000, (0, 0, 0, 0))))
     return {
         "paused": with_update(evening, Resting(True), NOW - 3),
@@ -129,7 +128,6 @@ def states_of_a_trainer() -> dict[str, Scene]:
         "goal reached": with_event(evening, progress(NOW, 4_154_000, 1.929, run_tokens=2_000_000_000)),
         "just in": with_update(first, RunFacts(RUN_ID)),
         "compiling": with_update(with_update(first, RunFacts(RUN_ID)), Compiling(True), NOW),
-        "examples": an_evening(facts=facts),
         "relayed": with_event(
             with_event(evening, Event(NOW - 60, ME, ReachabilityFound(KIRAN, False, ()))),
             Event(NOW - 50, ME, RelayChanged((KIRAN,))),

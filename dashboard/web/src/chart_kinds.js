@@ -29,12 +29,8 @@ export function tickTimes(ticks, seconds) {
   return new Set(texts).size < texts.length ? ticks.map((tick) => tickTime(tick, 1)) : texts;
 }
 
-/** What the run counts work in. */
-export const counted = document.body.dataset.counted ?? "tokens";
-const learned = counted === "tokens" ? "text learned so far (tokens)" : `${counted} learned so far`;
-
 export const AXES = {
-  tokens: { label: counted, title: learned, text: (value) => `${countText(value)} ${counted}` },
+  tokens: { label: "tokens", title: "text learned so far (tokens)", text: (value) => `${countText(value)} tokens` },
   rounds: { label: "rounds", title: "exchanges so far", text: (value) => `${countText(value)} exchanges` },
   time: { label: "time", title: "your local time", text: momentText },
 };
@@ -84,8 +80,8 @@ export const CHARTS = {
     ],
     axes: ["time"],
     fromZero: true,
-    title: counted,
-    text: known((value) => `${countText(value)} ${counted}`),
+    title: "tokens",
+    text: known((value) => `${countText(value)} tokens`),
     tick: countText,
   },
 };

@@ -4,7 +4,7 @@ import { html, render } from "htm/preact";
 import { useEffect, useRef, useState } from "preact/hooks";
 import uPlot from "uplot";
 import { onAddress, tellAddress, told } from "./address.js";
-import { AXES, CHARTS, counted } from "./chart_kinds.js";
+import { AXES, CHARTS } from "./chart_kinds.js";
 import { groups, MARK_LEGEND, Marks } from "./chart_marks.js";
 import { drawn, options, span } from "./chart_plot.js";
 import { along, watchPoints } from "./points.js";
@@ -139,7 +139,7 @@ function Chart({ kind, watch }) {
         <button type="button" aria-pressed=${isTable} onClick=${() => setTable(!isTable)}>show as table</button>
       </div>
       ${isZoomed && !isTable && html`<button type="button" onClick=${zoomOut}>show all of it</button>`}
-      ${chart.hasLog && axis === "time" && html`<span class="quiet">logarithmic: along ${counted} or rounds</span>`}
+      ${chart.hasLog && axis === "time" && html`<span class="quiet">logarithmic: along tokens or rounds</span>`}
     </div>
     ${isTable
       ? html`<${Table} chart=${chart} axis=${axis} columns=${columns} />`

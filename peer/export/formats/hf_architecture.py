@@ -25,8 +25,7 @@ from peer.export.formats.anchors import tensors_of
 from peer.export.formats.custom_module import fill_module
 from peer.export.formats.model_header import MAX_CONFIG_BYTES
 from peer.trainer.hf.architecture import build_architecture
-from peer.trainer.hf.run_model import build_run_architecture, check_architecture, for_task, run_shapes
-from peer.trainer.hf.task_losses import CLASSIFIES
+from peer.trainer.hf.run_model import build_run_architecture, check_architecture, run_shapes
 from peer.trainer.model.gpt import tensors_digest
 
 _NOT_WRITTEN = ("use_cache", "_from_model_config")
@@ -104,14 +103,9 @@ def save_architecture(found: ArchitectureModule, folder: Path, max_shard_bytes: 
     with _without_bars():
         module.save_pretrained(folder, max_shard_size=max_shard_bytes)
     ends = {} if end_token is None else {"eos_token_id": end_token, "pad_token_id": end_token}
-    if "Classification" in found.name and getattr(module.config, "pad_token_id", None) is not None:
-        # Some find the end of a text by it: it stays the one of training.
-        ends = {}
     for path in (folder / "config.json", folder / "generation_config.json"):
         if path.exists():
             fields = json.loads(read_regular(path, MAX_CONFIG_BYTES)) | ends
-            if fields.get("label2id", 0) is None and isinstance(fields.get("id2label"), dict):
-                fields["label2id"] = {label: int(number) for number, label in fields["id2label"].items()}
             kept = {name: value for name, value in fields.items() if name not in _NOT_WRITTEN}
             path.write_text(json.dumps(kept, indent=2) + "\n", encoding="utf-8")
 
@@ -143,13 +137,6 @@ def read_architecture(manifest: RunManifest, folder: Path) -> nn.Module:
         )
     found: nn.Module = module
     return found
-
-
-def as_language_model(manifest: RunManifest, architecture: nn.Module) -> nn.Module:
-    """The module with the loss of its task, or itself where only the owner's loop knows what it is trained on."""
-    if manifest.model.task in CLASSIFIES and manifest.data.label_field is None:
-        return architecture
-    return for_task(manifest, architecture)
 
 
 @contextmanager

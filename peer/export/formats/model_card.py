@@ -15,7 +15,6 @@ from dht.ground.quantities import loss_text, plural
 from peer.config.manifest import RunManifest
 from peer.export.formats.adapter_files import base_of
 from peer.export.formats.anchors import Anchors
-from peer.trainer.hf.task_losses import CLASSIFIES
 from peer.version import software
 
 MAX_CONTRIBUTORS_SHOWN = 100
@@ -23,8 +22,6 @@ MAX_CONTRIBUTORS_SHOWN = 100
 _TASKS = {
     "causal-lm": ("AutoModelForCausalLM", "text-generation"),
     "masked-lm": ("AutoModelForMaskedLM", "fill-mask"),
-    "sequence-classification": ("AutoModelForSequenceClassification", "text-classification"),
-    "image-classification": ("AutoModelForImageClassification", "image-classification"),
 }
 """Task of a manifest -> what loads a model of it, and the task under which hubs list it."""
 _BUILT_IN_TASK = "causal-lm"
@@ -74,9 +71,7 @@ def validation_text(anchors: Anchors) -> str:
 
 def _says_data(manifest: RunManifest) -> bool:
     """In a loop of its owner's the data is what its code reads; the manifest only has what every manifest has."""
-    task = manifest.model.task
-    is_ours = task is not None and (task not in CLASSIFIES or manifest.data.label_field is not None)
-    return manifest.model.kind == "gpt" or is_ours
+    return manifest.model.kind != "custom"
 
 
 def _tokens(manifest: RunManifest, has_tokenizer: bool) -> str:

@@ -23,7 +23,6 @@ from peer.export.formats.anchors import Anchors
 from peer.export.formats.custom_module import fill_module
 from peer.export.formats.hf_architecture import (
     architecture_digest,
-    as_language_model,
     read_architecture,
     trained_architecture,
 )
@@ -32,7 +31,7 @@ from peer.export.formats.model_header import ModelHeader, read_header
 from peer.export.formats.stored_weights import open_stored, run_json
 from peer.memory.least_memory import check_memory, free_memory_bytes
 from peer.trainer.hf.base_weights import find_base
-from peer.trainer.hf.run_model import stands_on_base
+from peer.trainer.hf.run_model import for_task, stands_on_base
 from peer.trainer.model.gpt import build_model, parameters_digest
 
 
@@ -68,10 +67,10 @@ def read_model(path: Path, base: Path | None = None) -> ExportedModel:
             check_memory(manifest, "read", free_memory_bytes())
             if (path / ADAPTER_CONFIG).is_file():
                 module = read_adapter(manifest, path, find_base(manifest, base))
-                return ExportedModel(as_language_model(manifest, module), manifest, config, header)
+                return ExportedModel(for_task(manifest, module), manifest, config, header)
             check_no_base(header.run_id, base)
             module = read_architecture(manifest, path)
-            exported = ExportedModel(as_language_model(manifest, module), manifest, config, header)
+            exported = ExportedModel(for_task(manifest, module), manifest, config, header)
             return _checked(path, exported, architecture_digest(manifest, module))
         check_no_base(path, base)
         with open_stored(path) as stored:
@@ -105,10 +104,10 @@ def model_of(anchors: Anchors, base: Path | None = None) -> nn.Module:
     manifest = anchors.manifest
     if stands_on_base(manifest):
         found = find_base(manifest, base)
-        return as_language_model(manifest, trained_architecture(manifest, anchors.values, found).module)
+        return for_task(manifest, trained_architecture(manifest, anchors.values, found).module)
     check_no_base(anchors.run_id, base)
     if manifest.model.kind == "hf":
-        return as_language_model(manifest, trained_architecture(manifest, anchors.values).module)
+        return for_task(manifest, trained_architecture(manifest, anchors.values).module)
     check_built_in(anchors.run_id, manifest)
     model = build_model(manifest.model, manifest.seed)
     fill_module(model, manifest, anchors.values)

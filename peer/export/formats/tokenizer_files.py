@@ -53,8 +53,6 @@ def tokenizer_files(manifest: RunManifest, run_files: Path | None) -> TokenizerF
     Args:
         run_files: where the run's files lie, checked; None: it has none.
     """
-    if manifest.model.task == "image-classification":
-        return TokenizerFiles(image_processor_files(manifest))
     named = manifest.data.tokenizer
     if named is None or run_files is None:
         if manifest.data.has_byte_tokens and manifest.model.vocab_size >= NUM_BYTES:
@@ -70,25 +68,6 @@ def tokenizer_files(manifest: RunManifest, run_files: Path | None) -> TokenizerF
         config = {"tokenizer_class": _ANY_CLASS, "model_max_length": manifest.model.context, **ends}
     files[TOKENIZER_CONFIG_NAME] = json.dumps(config, indent=2).encode() + b"\n"
     return TokenizerFiles(files, None if end is None else end[1])
-
-
-def image_processor_files(manifest: RunManifest) -> dict[str, bytes | Path]:
-    """How a picture becomes numbers, as `AutoImageProcessor` reads it; none where the owner's loop knows."""
-    size, middle = manifest.model.image_size, [0.5] * manifest.model.picture_channels
-    if manifest.data.image_field is None or size is None:
-        return {}
-    steps = ("do_resize", "do_center_crop", "do_rescale", "do_normalize", "do_convert_rgb")
-    fields = {
-        "image_processor_type": "CLIPImageProcessor",
-        **dict.fromkeys(steps, True),
-        "size": {"shortest_edge": size},
-        "crop_size": {"height": size, "width": size},
-        "resample": 3,
-        "rescale_factor": 1 / 255,
-        "image_mean": middle,
-        "image_std": middle,
-    }
-    return {"preprocessor_config.json": json.dumps(fields, indent=2).encode() + b"\n"}
 
 
 def run_file_copies(manifest: RunManifest, run_files: Path | None) -> dict[str, bytes | Path]:

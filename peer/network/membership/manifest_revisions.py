@@ -109,15 +109,15 @@ def is_successor(newer: RunManifest, held: RunManifest) -> bool:
 
 def describe_changes(newer: RunManifest, held: RunManifest) -> str:
     """What is new in a revision, in words."""
-    return "; ".join(_phrase(change, newer.counted_in) for change in newer.changes if change not in held.changes)
+    return "; ".join(_phrase(change) for change in newer.changes if change not in held.changes)
 
 
 def all_changes(manifest: RunManifest) -> list[str]:
     """Each change of the run so far, in words."""
-    return [_phrase(change, manifest.counted_in) for change in manifest.changes]
+    return [_phrase(change) for change in manifest.changes]
 
 
-def _phrase(change: ChangeSection, counted: str) -> str:
+def _phrase(change: ChangeSection) -> str:
     when = f"from version {change.at_version}" if change.at_version else "at once"
     parts = [
         *(f"{key[-8:]} is admitted" for key in change.admit),
@@ -127,7 +127,7 @@ def _phrase(change: ChangeSection, counted: str) -> str:
     if change.outer_lr is not None:
         parts.append(f"outer_lr {change.outer_lr:g}")
     if change.cooldown_tokens is not None:
-        length = f"{count_text(change.cooldown_tokens)} {counted}"
+        length = f"{count_text(change.cooldown_tokens)} tokens"
         first = (
             f"over {length} after the first {count_text(change.cooldown_from)}"
             if change.cooldown_from

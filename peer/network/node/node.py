@@ -87,7 +87,7 @@ class Node:
         self.codec = codec_of(manifest)
         self.rule = rule_of(manifest)
         self.limits = limits_of(mailbox.sizes, codecs_of(manifest, len(mailbox.sizes)))
-        self.reporter = Reporter(self.me, mailbox, ports.wall_clock, ports.clock, ports.emit, manifest.counted_in)
+        self.reporter = Reporter(self.me, mailbox, ports.wall_clock, ports.clock, ports.emit)
         self._background = Background()
         self._leaving = asyncio.Event()
         self._moved = asyncio.Event()

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass
 
-from averaging.rounds.round_facts import COUNTED, CommitTaken, Fact, RoundStarted, SentContribution
+from averaging.rounds.round_facts import CommitTaken, Fact, RoundStarted, SentContribution
 from dht.ground.host import PeerId
 from peer.checkpoint.checkpoint_facts import Totals
 from peer.events import peer_events as events
@@ -28,8 +28,6 @@ class Reporter:
     wall_clock: Callable[[], float]
     clock: Callable[[], float]
     emit: Callable[[Event], None]
-    counted: str = COUNTED
-    """What the run counts work in."""
 
     def __post_init__(self) -> None:
         self.last_send_step: dict[int, int] = {}
@@ -45,9 +43,7 @@ class Reporter:
         self.catch_up = CatchUpMeter(self.clock, self.report)
 
     def report(self, fact: Fact) -> None:
-        """Report a fact, with what the run counts work in."""
-        changes = {field.name: self.counted for field in fields(fact) if field.name == "counted"}
-        fact = replace(fact, **changes) if self.counted != COUNTED else fact
+        """Report a fact as an event of now."""
         self.emit(Event(self.wall_clock(), self.me, fact))
 
     def joined(self, run_id: str, device: str, versions: tuple[int, ...], budget_tokens: int | None) -> None:

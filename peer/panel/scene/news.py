@@ -49,7 +49,7 @@ def news_of(
     Args:
         before, after: the event's `PanelState`.
         best_loss: the best validation loss before it.
-        run: says in what work and loss are counted.
+        run: has the unit of its losses.
     """
     at, fact = event.at, event.fact
     match fact:
@@ -105,7 +105,7 @@ def news_of(
             topic = "checkpoint" if isinstance(fact, events.CheckpointFailed) and not fact.kept_at else ""
             return [NewsLine(at, "trouble", event.sentence(), topic=topic)]
     passed = milestone_between(before.tokens, after.tokens) if before.run_id else None
-    return [] if passed is None else [NewsLine(at, "own", f"You passed {count_text(passed)} {run.counted}")]
+    return [] if passed is None else [NewsLine(at, "own", f"You passed {count_text(passed)} tokens")]
 
 
 def note_of(at: float, sentence: str) -> NewsLine:

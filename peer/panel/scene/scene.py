@@ -174,7 +174,7 @@ class Scene:
         """What this machine has done; a person with several machines has the sum of them in the ranking."""
         row = self.swarm.own_row
         where = " on this machine" if row is not None and row.num_machines > 1 else ""
-        return f"{count_text(self.state.tokens)} {self.run.counted}{where}"
+        return f"{count_text(self.state.tokens)} tokens{where}"
 
     @property
     def session_tokens(self) -> int:

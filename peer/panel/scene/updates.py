@@ -29,7 +29,6 @@ class RunFacts:
         goal_tokens, goal_until, goal_loss: at most one of them; tokens of the swarm, unix seconds, `loss_unit`.
         page: address of the run's page, without a slash at its end; empty: nobody named one.
         flags_to_bring: see `RunManifest.flags_to_bring`.
-        counted: what work is counted in: tokens, or examples of a model that sorts.
         loss_unit: of each loss; empty: the run's own code decides.
         trained: what is trained and sent, in the plural.
         num_sequences: of an inner step, once it has grown.
@@ -43,7 +42,6 @@ class RunFacts:
     page: str = ""
     is_private: bool = False
     """Only members with an invite or on a list get in."""
-    counted: str = "tokens"
     loss_unit: str = "nats per token"
     trained: str = "parameters"
     flags_to_bring: str = ""

@@ -25,7 +25,7 @@ def goodbye(scene: Scene, now: float) -> list[str]:
         return [f"Thank you, {scene.own_name}. Your seed was up for {took} and served {served}.", *last]
     state = scene.state
     rounds = max(0, state.rounds_contributed - state.earlier_rounds)
-    parts = [took, f"{count_text(scene.session_tokens)} {scene.run.counted}", _rounds(rounds, scene.confirmed_rounds)]
+    parts = [took, f"{count_text(scene.session_tokens)} tokens", _rounds(rounds, scene.confirmed_rounds)]
     if scene.first_validation_loss is not None and state.validation_loss is not None:
         before = (
             f"{loss_text(scene.first_validation_loss)} -> "
@@ -35,7 +35,7 @@ def goodbye(scene: Scene, now: float) -> list[str]:
         parts.append(f"validation loss {before}{loss_text(state.validation_loss, scene.run.loss_unit)}")
     if state.earlier_tokens:
         parts[0] = f"This session: {took}"
-        parts.append(f"{count_text(state.tokens)} {scene.run.counted} in all sessions")
+        parts.append(f"{count_text(state.tokens)} tokens in all sessions")
     lines = [f"Thank you, {scene.own_name}. {' · '.join(parts)}"]
     row = scene.swarm.own_row
     if row is not None and row.tokens and scene.swarm.num_ranked > 1:

@@ -33,7 +33,6 @@ WORDS = (
     ),
     ("loss", "how badly the model guesses, in nats (bits are 1.44 times as many): lower is better"),
     ("token", "a piece of text: a letter, or a few of them"),
-    ("example", "a text or a picture with its label; runs of a model that sorts count these"),
     (
         "rank",
         "place among those that this machine has met; the page ranks all, by confirmed work",
@@ -41,12 +40,8 @@ WORDS = (
 )
 
 
-def help_screen(width: int, *, can_rest: bool, counted: str = "tokens") -> list[Text]:
-    """The keys that there are, and the words of the panel.
-
-    Args:
-        counted: what the run's work is counted in; of token and example only that word is explained.
-    """
+def help_screen(width: int, *, can_rest: bool) -> list[Text]:
+    """The keys that there are, and the words of the panel."""
     lines = [part("Keys", "bold")]
     for key, what in HELP:
         if key == "p" and not can_rest:
@@ -54,8 +49,6 @@ def help_screen(width: int, *, can_rest: bool, counted: str = "tokens") -> list[
         lines += labelled(key, [part(what)], width)
     lines += [Text(), part("Words", "bold")]
     for word, what in WORDS:
-        if word in ("token", "example") and word not in counted:
-            continue
         lines += labelled(word, [part(what)], width)
     return lines
 
@@ -110,16 +103,16 @@ def facts(scene: Scene, now: float) -> list[tuple[str, list[str]]]:
         validation = loss_text(state.validation_loss)
         model = f"{state.device or 'not chosen yet'}, {count_text(state.num_parameters)} {run.trained}"
         waiting = f"{share_text(state.wait_fraction)} of the time waiting"
-        speed = f"{count_text(state.tokens_per_second)} {run.counted}/s, {waiting}"
+        speed = f"{count_text(state.tokens_per_second)} tokens/s, {waiting}"
         rows += [
             ("Device", [model, speed]),
-            ("Work", [*work(state, run.counted), f"as {short_peer(state.peer_id or '')}"]),
+            ("Work", [*work(state), f"as {short_peer(state.peer_id or '')}"]),
             ("Loss", [f"train {train}, validation {validation} {run.loss_unit}".rstrip()]),
         ]
     up, down = state.bits_per_second(now)
     rows += [
         ("Swarm", [f"{scene.others_here}; last round {last}", *_refusals(state, now)]),
-        ("Run", [run_progress(state, run.counted), parts_averaged(state)]),
+        ("Run", [run_progress(state), parts_averaged(state)]),
         (
             "Line",
             [
@@ -142,23 +135,21 @@ def parts_averaged(state: PanelState) -> str:
     return f"the model's {len(state.versions)} parts were averaged {times} each"
 
 
-def run_progress(state: PanelState, counted: str) -> str:
+def run_progress(state: PanelState) -> str:
     """What the swarm has committed, of its budget where it has one, and the learning rate."""
     done = count_text(state.run_tokens)
     if state.budget_tokens is None:
-        progress = f"{done} {counted} committed"
+        progress = f"{done} tokens committed"
     else:
-        progress = (
-            f"{share_text(state.run_tokens / state.budget_tokens)} of {count_text(state.budget_tokens)} {counted}"
-        )
+        progress = f"{share_text(state.run_tokens / state.budget_tokens)} of {count_text(state.budget_tokens)} tokens"
     return progress if state.learning_rate is None else f"{progress}, rate {state.learning_rate:.2g}"
 
 
-def work(state: PanelState, counted: str) -> list[str]:
+def work(state: PanelState) -> list[str]:
     """Of this session, and with earlier sessions also altogether."""
 
     def line(tokens: int, inner_steps: int, rounds: int) -> str:
-        return f"{count_text(tokens)} {counted} in {plural(inner_steps, 'step')}, {plural(rounds, 'round')}"
+        return f"{count_text(tokens)} tokens in {plural(inner_steps, 'step')}, {plural(rounds, 'round')}"
 
     in_all = line(state.tokens, state.inner_steps, state.rounds_contributed)
     if not state.earlier_inner_steps and not state.earlier_rounds:

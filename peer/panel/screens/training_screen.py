@@ -145,7 +145,7 @@ def _figures(scene: Scene, now: float, width: int, *, is_brief: bool = False) ->
         speed = [part(f"{'waiting for the next step' if scene.session_tokens else first} on {state.device}")]
     else:
         computing = max(0.0, 1.0 - state.wait_fraction)
-        speed = [part(f"{count_text(state.tokens_per_second)} {scene.run.counted}/s on {state.device}")]
+        speed = [part(f"{count_text(state.tokens_per_second)} tokens/s on {state.device}")]
         speed.append(part(f"{share_text(computing)} computing", GOOD if computing > 0.9 else CARE))
         speed += _growing_batch(scene)
     lines += labelled("Speed", speed[:1] if is_brief else speed, width, part("") if is_brief else line_use(scene, now))
@@ -216,7 +216,7 @@ def goal_parts(scene: Scene, now: float, width: int) -> list[Text]:
         aim = f", goal {loss_text(run.goal_loss)}" if run.goal_loss is not None else ""
         told.append(part(f"validation loss {loss_text(loss)}{aim}"))
     if not goal and state.run_tokens:
-        told.append(part(f"{count_text(state.run_tokens)} {run.counted} learned"))
+        told.append(part(f"{count_text(state.run_tokens)} tokens learned"))
     return told
 
 
@@ -291,8 +291,7 @@ def people_table(scene: Scene, width: int, room: int) -> list[Text]:
     if own is not None and own not in shown:
         shown = [*shown[:-1], own]
     name_width = max(12, min(width, WIDEST_TABLE) - 36)
-    counted = scene.run.counted.capitalize()
-    lines = [part(f"{'Rank':>4} {'Name':<{name_width}}{counted:>10}{f'{counted}/s':>11}  Now", "bold")]
+    lines = [part(f"{'Rank':>4} {'Name':<{name_width}}{'Tokens':>10}{'Tokens/s':>11}  Now", "bold")]
     for row in shown:
         name = part(row.name or scene.name_of(row.peer_id))
         name.truncate(name_width - 1, overflow="ellipsis")

@@ -4,7 +4,6 @@ The files, each built on those above it:
 
     fetching_within_disk_limit.py  groups that are brought here in the background
     context_blocks.py              sequences of tokens, and the blocks of a run's context that are cut from them
-    labelled_stream.py             examples with labels, as rows of one length
     shards.py                      shards of tokens, and the meta.json about them
     loaded_tokenizer.py            a tokenizer.json and its library, in a process with limits
     tokenizing.py                  that process, asked for tokens and text; a new tokenizer from text

@@ -19,18 +19,15 @@ import torch
 
 from dht.ground.errors import UsageFault
 from dht.ground.quantities import bytes_text, plural
-from peer.config.data_source import HUB, JSON_LINES, LIBRARY, PARQUET, TOKENS, WEB, reads_bytes
+from peer.config.data_source import LIBRARY, TOKENS, WEB, reads_bytes
 from peer.config.manifest import RunManifest
 from peer.files.checked_folder import run_file_path
 from peer.trainer.data.context_blocks import TokenStream, TrainingStream, check_ids, identity_of
-from peer.trainer.data.labelled_stream import LabelledStream
 from peer.trainer.data.prepared_folder import ShardFolder, check_fits, tokenizer_digest_of, training_stream
 from peer.trainer.data.shard_download import WebStock
 from peer.trainer.data.shards import META_NAME, read_meta
 from peer.trainer.data.text_fetching import TextRules, TextStock
 from peer.trainer.data.tokenizing import load_tokenizer
-from peer.trainer.examples.label_rules import NUM_SHADES, ExampleRules, check_has_labels, rules_of
-from peer.trainer.examples.pictures import check_pictures
 from peer.trainer.text.held_out import (
     DIVISION,
     LONG_BYTES,
@@ -43,11 +40,6 @@ from peer.trainer.text.held_out import (
 )
 from peer.trainer.text.source_files import FileTokens, chosen_files, library_files
 from peer.user_folders import paths_in
-
-PICTURES = (PARQUET, HUB)
-"""Sources of rows with a picture and a label."""
-LABELLED = (JSON_LINES, *PICTURES, TOKENS, WEB)
-"""Of rows with text and a label, prepared shards too."""
 
 Segments = list[tuple[str, FileTokens]]
 """Files, or parts of them, each with its name."""
@@ -69,16 +61,15 @@ class Corpus:
     """
 
     training: TrainingStream
-    held_out: TokenStream | LabelledStream
+    held_out: TokenStream
     facts: str = ""
     bytes_per_token: float | None = None
     close: Callable[[], None] = lambda: None
     _kept: dict[tuple[int, int, int], list[tuple[torch.Tensor, torch.Tensor]]] = field(default_factory=dict, repr=False)
 
     def num_held_out(self, num_batches: int, batch_size: int, context: int) -> int:
-        """Tokens (of labelled data examples) of `held_out_batches`, each once: of short text blocks overlap."""
-        num_blocks, num_there = num_batches * batch_size, self.held_out.num_tokens
-        return min(num_blocks * context, num_there - 1) if context else min(num_blocks, num_there)
+        """Tokens of `held_out_batches`, each once: of short text blocks overlap."""
+        return min(num_batches * batch_size * context, self.held_out.num_tokens - 1)
 
     def held_out_batches(
         self, num_batches: int, batch_size: int, context: int
@@ -90,7 +81,7 @@ class Corpus:
         chosen = (num_batches, batch_size, context)
         if chosen not in self._kept:
             batches = self._read_held_out(num_batches, batch_size, context)
-            if num_batches * batch_size * max(1, context) > MAX_KEPT_TOKENS:
+            if num_batches * batch_size * context > MAX_KEPT_TOKENS:
                 yield from batches
                 return
             self._kept[chosen] = list(batches)
@@ -100,7 +91,6 @@ class Corpus:
         self, num_batches: int, batch_size: int, context: int
     ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
         last_block = max(1, num_batches * batch_size - 1)
-        # Of examples with labels `context` is 0, and every one of them can be chosen.
         room = self.held_out.num_tokens - context - 1
         for first in range(0, num_batches * batch_size, batch_size):
             positions = [
@@ -142,26 +132,17 @@ def open_run_corpus(
         UsageFault: as `open_corpus`.
         LocalFault: the tokenizer or a library is missing, or data cannot be had.
     """
-    data, rules = manifest.data, rules_of(manifest)
-    if rules is not None:
-        check_has_labels(source, LABELLED if rules.picture is None else PICTURES)
-    if rules is not None and rules.picture is None and data.tokenizer is None:
-        raise UsageFault(
-            f"run {manifest.name} trains {manifest.model.task} and brings no tokenizer; expected data.tokenizer, the "
-            "name of one of its files; tell the run's owner"
-        )
-    if data.reader is not None and not source.startswith((TOKENS, WEB)):
+    data = manifest.data
+    if data.tokenizer is not None and not source.startswith((TOKENS, WEB)):
         if data_dir is None:
             raise UsageFault(
                 f"{source} is text, and this run reads tokens; expected shards of its tokenizer; give --data "
                 "tokens:DIR with what `peer data prepare` made"
             )
-        path = tokenizer_path
-        if path is None and data.tokenizer is not None:
-            path = run_file_path(data_dir, manifest, data.tokenizer)
-        return _tokenized(manifest, source, path, data_dir / CACHE_NAME, note, rules, limit_bytes, is_own)
+        path = tokenizer_path or run_file_path(data_dir, manifest, data.tokenizer)
+        return _tokenized(manifest, source, path, data_dir / CACHE_NAME, note, limit_bytes, is_own)
     if source.startswith(WEB):
-        return _downloaded(manifest, source, data_dir, note, rules, limit_bytes, is_own)
+        return _downloaded(manifest, source, data_dir, note, limit_bytes, is_own)
     return open_corpus(
         source,
         vocab_size=manifest.model.vocab_size,
@@ -169,7 +150,6 @@ def open_run_corpus(
         held_out_fraction=data.held_out_fraction,
         tokenizer_digest=tokenizer_digest_of(manifest),
         digest=data.digest,
-        rules=rules,
         note=note,
     )
 
@@ -179,7 +159,6 @@ def _downloaded(
     source: str,
     data_dir: Path | None,
     note: Callable[[str], None],
-    rules: ExampleRules | None,
     limit_bytes: int | None,
     is_own: bool,
 ) -> Corpus:
@@ -190,8 +169,8 @@ def _downloaded(
             "of this machine; give --data tokens:DIR"
         )
     stock = WebStock(source, data.digest, data_dir / CACHE_NAME, note, limit_bytes, is_own=is_own)
-    check_fits(stock.meta, source, vocab_size, tokenizer_digest_of(manifest), rules)
-    training, folder = stock.corpus_parts(vocab_size, rules)
+    check_fits(stock.meta, source, vocab_size, tokenizer_digest_of(manifest))
+    training, folder = stock.corpus_parts(vocab_size)
     held_out = folder.held_out(manifest.model.context)
     return Corpus(training, held_out, f"{folder.facts()} here", stock.meta.held_out_bytes_per_token)
 
@@ -199,34 +178,30 @@ def _downloaded(
 def _tokenized(
     manifest: RunManifest,
     source: str,
-    tokenizer_path: Path | None,
+    tokenizer_path: Path,
     cache: Path,
     note: Callable[[str], None],
-    examples: ExampleRules | None,
     limit_bytes: int | None,
     is_own: bool,
 ) -> Corpus:
     data, model = manifest.data, manifest.model
-    is_picture = examples is not None and examples.picture is not None
-    tokenizer = None if is_picture or tokenizer_path is None else load_tokenizer(tokenizer_path)
-    if is_picture:
-        check_pictures()
-    if tokenizer is not None and tokenizer.vocab_size > model.vocab_size:
+    tokenizer = load_tokenizer(tokenizer_path)
+    if tokenizer.vocab_size > model.vocab_size:
         raise UsageFault(
             f"the run's {data.tokenizer} has {tokenizer.vocab_size} tokens, and its model {model.vocab_size}; expected "
             "a model.vocab_size of at least as many; tell the run's owner"
         )
-    each = model.context + 1 if examples is None else examples.row_values
-    num_evaluated = data.evaluation_batches * manifest.training.batch_size * each
-    limit = NUM_SHADES if is_picture else model.vocab_size
-    rules = TextRules(tokenizer, data.text_field, data.held_out_fraction, limit, model.context, num_evaluated, examples)
+    num_evaluated = data.evaluation_batches * manifest.training.batch_size * (model.context + 1)
+    rules = TextRules(
+        tokenizer, data.text_field, data.held_out_fraction, model.vocab_size, model.context, num_evaluated
+    )
     stock = TextStock(source, rules, cache, note, limit_bytes, is_own=is_own)
     try:
         held_out, bytes_per_token = stock.held_out()
     except BaseException:
         stock.close()
         raise
-    facts = f"{plural(len(stock.parts), 'part')}, {'decoded' if is_picture else 'tokenized'} as it is read"
+    facts = f"{plural(len(stock.parts), 'part')}, tokenized as it is read"
     return Corpus(stock.training(), held_out, facts, bytes_per_token, stock.close)
 
 
@@ -238,7 +213,6 @@ def open_corpus(
     held_out_fraction: float,
     tokenizer_digest: str | None = None,
     digest: str | None = None,
-    rules: ExampleRules | None = None,
     note: Callable[[str], None] = lambda text: None,
 ) -> Corpus:
     """Open the data of a run.
@@ -249,7 +223,6 @@ def open_corpus(
             library are chosen by their names; prepared shards say it themselves.
         tokenizer_digest: of the run's tokenizer; None: it names none.
         digest: of the meta.json that the run names; None: it names none.
-        rules: of a run whose data has labels.
         note: takes a sentence for the owner if files change while they are read.
 
     Raises:
@@ -258,7 +231,7 @@ def open_corpus(
     """
     kind, _, rest = source.partition(":")
     if kind == "tokens" and rest:
-        prepared = _prepared(rest, vocab_size, context, tokenizer_digest, digest, rules)
+        prepared = _prepared(rest, vocab_size, context, tokenizer_digest, digest)
         if prepared is not None:
             return prepared
     if source == LIBRARY:
@@ -299,23 +272,22 @@ def _prepared(
     context: int,
     tokenizer_digest: str | None,
     digest: str | None,
-    rules: ExampleRules | None,
 ) -> Corpus | None:
     """The corpus of a folder with a meta.json; None: there is none, and nothing asks for one."""
     paths = paths_in(text)
     folder = paths[0]
     meta = read_meta(folder, digest) if len(paths) == 1 and folder.is_dir() else None
     if meta is None:
-        if tokenizer_digest is None and digest is None and rules is None:
+        if tokenizer_digest is None and digest is None:
             return None
         what = "the tokenizer of its tokens" if digest is None else "the data that it trains on"
         raise UsageFault(
             f"{text} has no {META_NAME}; expected one folder with it, because the run names {what}; make it with "
             "`peer data prepare`, or get that of the run's owner"
         )
-    check_fits(meta, str(folder / META_NAME), vocab_size, tokenizer_digest, rules)
-    shards = ShardFolder(folder, meta, vocab_size, rules)
-    training = training_stream(shards, 0 if rules is not None else context)
+    check_fits(meta, str(folder / META_NAME), vocab_size, tokenizer_digest)
+    shards = ShardFolder(folder, meta, vocab_size)
+    training = training_stream(shards, context)
     return Corpus(training, shards.held_out(context), shards.facts(), meta.held_out_bytes_per_token)
 
 

@@ -16,24 +16,18 @@ from typing import Any, BinaryIO, TypeVar
 
 import blake3
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import TypeAdapter
 
 from dht.ground.errors import LocalFault, writing
 from dht.ground.quantities import bytes_text
 from peer.limited_child.parent_link import ParentLink
 from peer.trainer.data.loaded_tokenizer import LoadedTokenizer, loaded
-from peer.trainer.examples.label_rules import ExampleRules
-from peer.trainer.examples.labelled_rows import labelled_rows
-from peer.trainer.examples.pictures import check_pictures, content_of, pixels_of
 from peer.trainer.text.documents import MAX_TEXT_CHARACTERS, Complaints, TextPart, TextSegment, documents
-from peer.trainer.text.held_out import HeldOutRule, ShortDocuments, hash_fraction
-from peer.trainer.text.source_files import TokenArray, TokenType
+from peer.trainer.text.held_out import HeldOutRule, ShortDocuments
+from peer.trainer.text.source_files import TokenArray
 
 BATCH_CHARACTERS = 1 << 20
 """Texts handed to the tokenizer together: enough to keep its threads busy, some 100 MB of its memory."""
-EXAMPLES_AT_ONCE = 256
-"""The same of rows with labels, most of them short."""
 CHECKED_BYTES = 64 << 20
 """The disk is looked at so often: a small file can stand for endless text."""
 DISK_KEPT_BYTES = 1 << 30
@@ -47,7 +41,6 @@ class TokenizeOrder:
     Attributes:
         part: see `TextPart`.
         training, held_out: where the tokens go.
-        examples: the rows have labels, and become rows of one length; None: they are text to write on.
         mode: of the files that are made, but for the umask.
     """
 
@@ -56,7 +49,6 @@ class TokenizeOrder:
     rule: HeldOutRule
     training: Path
     held_out: Path
-    examples: ExampleRules | None = None
     mode: int = 0o666
 
 
@@ -93,11 +85,6 @@ class _ShardFile:
         self.text_bytes += num_text_bytes
         self.largest = max(self.largest, int(tokens.max()))
 
-    def add_row(self, row: TokenArray, values: NDArray[Any], num_content_bytes: int) -> None:
-        largest = self.largest
-        self.add(row, num_content_bytes)
-        self.largest = max(largest, int(values.max(initial=0)))  # class and length are no tokens
-
     def _check_room(self) -> None:
         free = shutil.disk_usage(self._path.parent).free
         if free < DISK_KEPT_BYTES:
@@ -129,7 +116,7 @@ class _ShardFile:
                 self._draft.unlink(missing_ok=True)
 
 
-def tokenize_part(order: TokenizeOrder, tokenizer: LoadedTokenizer | None) -> dict[str, Any]:
+def tokenize_part(order: TokenizeOrder, tokenizer: LoadedTokenizer) -> dict[str, Any]:
     """Write the shards of one part at once; see `steps_of`."""
     steps = steps_of(order, tokenizer)
     while True:
@@ -140,7 +127,7 @@ def tokenize_part(order: TokenizeOrder, tokenizer: LoadedTokenizer | None) -> di
             return facts
 
 
-def steps_of(order: TokenizeOrder, tokenizer: LoadedTokenizer | None) -> Generator[None, None, dict[str, Any]]:
+def steps_of(order: TokenizeOrder, tokenizer: LoadedTokenizer) -> Generator[None, None, dict[str, Any]]:
     """Write the shards of one part, a batch of text with each step; returns what there is to say about them.
 
     Raises:
@@ -152,18 +139,7 @@ def steps_of(order: TokenizeOrder, tokenizer: LoadedTokenizer | None) -> Generat
     num_documents = 0
     try:
         with writing(order.training.parent):
-            for value, number, content in _examples(order, tokenizer, complaints):
-                assert order.examples is not None
-                fraction = hash_fraction(content)
-                short.add(fraction, len(content))
-                row = order.examples.row(number, value, dtype_of(tokenizer))
-                is_held_out = fraction < order.rule.whole_below or fraction == order.rule.cut_at
-                files[is_held_out].add_row(row, value, len(content))
-                num_documents += 1
-                if num_documents % EXAMPLES_AT_ONCE == 0:
-                    yield
-            for batch in _batches(order, complaints, short) if tokenizer is not None and order.examples is None else ():
-                assert tokenizer is not None
+            for batch in _batches(order, complaints, short):
                 # A row of 50 MB at once would take 2 GB.
                 groups = _groups((piece for pieces, _ in batch for piece in pieces), len)
                 encoded = (tokens for group in groups for tokens in tokenizer.encode(group))
@@ -190,42 +166,6 @@ def steps_of(order: TokenizeOrder, tokenizer: LoadedTokenizer | None) -> Generat
     }
 
 
-def dtype_of(tokenizer: LoadedTokenizer | None) -> TokenType:
-    """How numbers are stored: as the tokenizer's tokens, or for pixels."""
-    return np.dtype("<u2") if tokenizer is None else tokenizer.dtype
-
-
-def _examples(
-    order: TokenizeOrder, tokenizer: LoadedTokenizer | None, complaints: Complaints
-) -> Iterator[tuple[NDArray[Any], int, bytes]]:
-    """(tokens or pixels, class, stored content) of the part's rows that have a label and something to read."""
-    rules = order.examples
-    if rules is None:
-        return
-    rows = labelled_rows(order.part, rules, complaints)
-    if rules.picture is not None:
-        check_pictures()
-        for value, number in rows:
-            content = content_of(value)
-            pixels = None if content is None else pixels_of(content, *rules.picture)
-            if content is None or pixels is None:
-                complaints.counts["pictures that cannot be decoded"] += 1
-                continue
-            yield pixels, number, content
-        return
-    assert tokenizer is not None
-    cut = ((str(value)[:MAX_TEXT_CHARACTERS], number) for value, number in rows)
-    for texts in _groups(cut, lambda row: len(row[0]), EXAMPLES_AT_ONCE):
-        plain = [text.encode("utf-8", "replace").decode() for text, _ in texts]
-        for (_, number), text, tokens in zip(
-            texts, plain, tokenizer.encode_whole(plain, rules.num_values), strict=True
-        ):
-            if not text.strip():
-                complaints.counts["empty rows"] += 1
-                continue
-            yield tokens, number, text.encode()
-
-
 _Item = TypeVar("_Item")
 
 
@@ -242,14 +182,14 @@ def _batches(
     return _groups(map(in_pieces, segments), lambda one: len(one[1].text))
 
 
-def _groups(items: Iterable[_Item], size_of: Callable[[_Item], int], most: int | None = None) -> Iterator[list[_Item]]:
-    """Lists of at most `most` items, each of which ends where it reaches `BATCH_CHARACTERS`."""
+def _groups(items: Iterable[_Item], size_of: Callable[[_Item], int]) -> Iterator[list[_Item]]:
+    """Lists of items, each of which ends where it reaches `BATCH_CHARACTERS`."""
     group: list[_Item] = []
     size = 0
     for item in items:
         group.append(item)
         size += size_of(item)
-        if size >= BATCH_CHARACTERS or len(group) == most:
+        if size >= BATCH_CHARACTERS:
             yield group
             group, size = [], 0
     if group:
@@ -267,6 +207,7 @@ def prepare(setup: dict[str, Any], parent: ParentLink) -> Any:
             tokenizer = loaded(body, question["tokenizer"], question["end"])
             return {}
         if "order" in question:
+            assert tokenizer is not None
             steps = steps_of(ORDERS.validate_python(question["order"]), tokenizer)
         assert steps is not None
         try:

@@ -25,8 +25,6 @@ END_OF_TEXT = "<|endoftext|>"
 USUAL_ENDS = (END_OF_TEXT, "<|end_of_text|>", "</s>", "<eos>", "<|im_end|>", "<|endofdocument|>", "[SEP]")
 USUAL_MASKS = ("[MASK]", "<mask>")
 """As BERT's and RoBERTa's tokenizers call the token that hides others."""
-USUAL_PADS = ("[PAD]", "<pad>", "<|pad|>", "<|finetune_right_pad_id|>")
-"""As tokenizers call what fills up shorter texts; without one it is the end of a text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,23 +42,14 @@ class LoadedTokenizer:
 
     @property
     def special(self) -> dict[str, int]:
-        """The numbers of those usual tokens that it has."""
-        known = {text: self._library.token_to_id(text) for text in (*USUAL_MASKS, *USUAL_PADS)}
+        """The numbers of those of `USUAL_MASKS` that it has."""
+        known = {text: self._library.token_to_id(text) for text in USUAL_MASKS}
         return {text: number for text, number in known.items() if number is not None}
 
     def encode(self, texts: Sequence[str]) -> list[TokenArray]:
         """Tokens of each text, without those that a tokenizer would put around it."""
         encodings = self._library.encode_batch_fast(list(texts), add_special_tokens=False)
         return [np.array(encoding.ids, self.dtype) for encoding in encodings]
-
-    def encode_whole(self, texts: Sequence[str], max_tokens: int) -> list[TokenArray]:
-        """Tokens of each text with those that the tokenizer puts around it, cut to `max_tokens`; at least one each."""
-        self._library.enable_truncation(max_tokens)
-        try:
-            encodings = self._library.encode_batch_fast(list(texts), add_special_tokens=True)
-        finally:
-            self._library.no_truncation()
-        return [np.array(encoding.ids or [self.eos], self.dtype) for encoding in encodings]
 
     def decode(self, tokens: Sequence[int]) -> str:
         """Text of tokens, special ones included."""

@@ -13,9 +13,7 @@ from peer.config.data_source import HUB, LIBRARY, TOKENS, WEB, source_here
 from peer.config.manifest import RunManifest
 from peer.trainer.data.context_blocks import GroupedStream, TokenStream, check_ids, identity_of
 from peer.trainer.data.fetching_within_disk_limit import Stock
-from peer.trainer.data.labelled_stream import LabelledStream
-from peer.trainer.data.shards import META_NAME, Meta, Rows, Shard, check_shard, read_meta
-from peer.trainer.examples.label_rules import ExampleRules, rules_of
+from peer.trainer.data.shards import META_NAME, Meta, Shard, check_shard, read_meta
 from peer.trainer.text.source_files import FileTokens, OpenFiles, Tokens, files_at
 from peer.user_folders import paths_in
 
@@ -25,12 +23,10 @@ class ShardFolder:
 
     Args:
         vocab_size: of the run.
-        rules: of a run whose data has labels.
     """
 
-    def __init__(self, folder: Path, meta: Meta, vocab_size: int, rules: ExampleRules | None = None) -> None:
+    def __init__(self, folder: Path, meta: Meta, vocab_size: int) -> None:
         self.folder = folder
-        self.rules = rules
         self.meta = meta
         self._vocab_size = vocab_size
         self._files = OpenFiles()
@@ -47,7 +43,7 @@ class ShardFolder:
         check_shard(path, self.meta, shard)
         return shard.name, FileTokens(self._files, path, self.meta.token_type, 0, shard.tokens)
 
-    def held_out(self, context: int) -> TokenStream | LabelledStream:
+    def held_out(self, context: int) -> TokenStream:
         """What only measures the loss.
 
         Raises:
@@ -62,8 +58,6 @@ class ShardFolder:
                     "which all peers measure on; copy it there"
                 )
             found.append(opened)
-        if self.rules is not None and found:
-            return LabelledStream.of_segments(found, self.rules, self._vocab_size)
         stream = TokenStream(found, self._vocab_size)
         if stream.num_tokens <= context:
             raise UsageFault(
@@ -94,8 +88,6 @@ class ShardFolder:
         def open_group(group: int) -> tuple[str, Tokens] | None:
             return self.open(training[group]) if opens is None else opens(group)
 
-        if self.rules is not None:
-            return LabelledStream(len(training), self.rules, self._vocab_size, open_group, identity, stock)
         return GroupedStream(len(training), self._vocab_size, open_group, identity, stock)
 
     def facts(self) -> str:
@@ -113,38 +105,21 @@ def tokenizer_digest_of(manifest: RunManifest) -> str | None:
     return None if named is None else named_file(manifest.files, named, "data.tokenizer").digest
 
 
-def check_fits(
-    meta: Meta, where: str, vocab_size: int, tokenizer_digest: str | None, rules: ExampleRules | None = None
-) -> None:
+def check_fits(meta: Meta, where: str, vocab_size: int, tokenizer_digest: str | None) -> None:
     """Before prepared data is trained on.
 
     Args:
         tokenizer_digest: of the run's tokenizer; None: the run names none.
-        rules: of a run whose data has labels.
 
     Raises:
-        UsageFault: it was made with another tokenizer, with one of more tokens than the model has, or with other
-            labels or lengths.
+        UsageFault: it was made with another tokenizer, or with one of more tokens than the model has.
     """
-    rows = None if rules is None else Rows(num_values=rules.num_values, labels=rules.labels)
-    if meta.rows != rows:
-        raise UsageFault(
-            f"{where} has {_rows_text(meta.rows)}; expected {_rows_text(rows)}, as the run trains on; prepare it "
-            "again: `peer data prepare` has --label, --labels and --max-tokens"
-        )
     if tokenizer_digest is not None and meta.tokenizer != tokenizer_digest:
         raise UsageFault(
             f"{where} was made with the tokenizer {meta.tokenizer[:16]}...; expected the run's, "
             f"{tokenizer_digest[:16]}...; make it again: `peer data prepare --tokenizer` with the run's tokenizer.json"
         )
     check_ids(where, max(shard.largest for shard in meta.shards), vocab_size)
-
-
-def _rows_text(rows: Rows | None) -> str:
-    if rows is None:
-        return "text without labels"
-    names = ", ".join(rows.labels[:4]) + (", ..." if len(rows.labels) > 4 else "")
-    return f"examples of up to {rows.num_values} tokens with {len(rows.labels)} labels ({names})"
 
 
 def training_stream(shards: ShardFolder, context: int) -> GroupedStream:
@@ -175,9 +150,9 @@ def data_facts(manifest: RunManifest, own: str | None, limit_bytes: int | None =
     Raises:
         UsageFault: the volunteer has to say which data, or it is not what the run needs.
     """
-    source = source_here(manifest.data.source, own, manifest.data.reader, manifest.data.digest)
+    source = source_here(manifest.data.source, own, manifest.data.tokenizer, manifest.data.digest)
     facts = _read_here(manifest, source)
-    is_kept = source.startswith((HUB, WEB)) or (manifest.data.reader and not source.startswith(TOKENS))
+    is_kept = source.startswith((HUB, WEB)) or (manifest.data.tokenizer and not source.startswith(TOKENS))
     if limit_bytes is None or not is_kept:
         return facts
     return f"{facts}; takes {bytes_text(limit_bytes)} of the disk at most (--data-limit-gib)"
@@ -195,7 +170,7 @@ def _read_here(manifest: RunManifest, source: str) -> str:
     paths = paths_in(rest)
     meta = read_meta(paths[0], data.digest) if len(paths) == 1 and f"{kind}:" == TOKENS and paths[0].is_dir() else None
     if meta is not None:
-        check_fits(meta, source, manifest.model.vocab_size, tokenizer_digest_of(manifest), rules_of(manifest))
+        check_fits(meta, source, manifest.model.vocab_size, tokenizer_digest_of(manifest))
         return ShardFolder(paths[0], meta, manifest.model.vocab_size).facts()
     files = [file for path in paths for _, file in files_at(path)[0]]
     return f"{plural(len(files), 'file')}, {bytes_text(sum(file.stat().st_size for file in files))}"

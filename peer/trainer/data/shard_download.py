@@ -22,7 +22,6 @@ from peer.trainer.data import shards
 from peer.trainer.data.context_blocks import GroupedStream
 from peer.trainer.data.fetching_within_disk_limit import Stock, patiently
 from peer.trainer.data.prepared_folder import ShardFolder
-from peer.trainer.examples.label_rules import ExampleRules
 from peer.trainer.text.source_files import Tokens
 
 META_SECONDS = 300.0
@@ -65,7 +64,7 @@ class WebStock:
         self._stock = Stock(self, note, limit_bytes)
         self._shards: ShardFolder | None = None
 
-    def corpus_parts(self, vocab_size: int, rules: ExampleRules | None = None) -> tuple[GroupedStream, ShardFolder]:
+    def corpus_parts(self, vocab_size: int) -> tuple[GroupedStream, ShardFolder]:
         """(what is trained on, the folder), after the held-out shards were fetched.
 
         Raises:
@@ -73,7 +72,7 @@ class WebStock:
         """
         for shard in self.meta.held_out:
             patiently(partial(self.fetch, shard), self._note)
-        folder = ShardFolder(self.folder, self.meta, vocab_size, rules)
+        folder = ShardFolder(self.folder, self.meta, vocab_size)
         self._shards = folder
         return folder.training(self._stock, self._open), folder
 

@@ -50,15 +50,6 @@ class Shard(Section):
     """Whether it only measures the loss."""
 
 
-class Rows(Section):
-    """How examples with labels are stored: rows of one length."""
-
-    num_values: int = Field(ge=1, le=2**24)
-    """Tokens that are kept of a text."""
-    labels: tuple[str, ...] = Field(strict=False, min_length=2, max_length=65_535)
-    """Names of the classes, in the order of their numbers."""
-
-
 class Meta(Section):
     """What meta.json holds.
 
@@ -76,8 +67,6 @@ class Meta(Section):
     held_out_fraction: float = Field(ge=0, le=0.5)
     documents: Count
     shards: tuple[Shard, ...] = Field(strict=False, min_length=1, max_length=MAX_SHARDS)
-    rows: Rows | None = None
-    """None: shards are text without labels."""
 
     @model_validator(mode="after")
     def _check_together(self) -> Self:

@@ -27,12 +27,10 @@ from peer.sources.hub_files import is_offline
 from peer.trainer.data.context_blocks import GroupedStream, TokenStream, identity_of
 from peer.trainer.data.document_packing import TokenizeOrder
 from peer.trainer.data.fetching_within_disk_limit import Stock, patiently
-from peer.trainer.data.labelled_stream import LabelledStream
 from peer.trainer.data.loaded_tokenizer import token_dtype
 from peer.trainer.data.shards import write_new
 from peer.trainer.data.tokenize_pool import TokenizeWorker
 from peer.trainer.data.tokenizing import TextTokenizer
-from peer.trainer.examples.label_rules import ExampleRules
 from peer.trainer.text.documents import Complaints, FileRange, TextPart, files_of, parts_of
 from peer.trainer.text.held_out import DIVISION, MOST_HELD_OUT, HeldOutRule, more_held_out
 from peer.trainer.text.hub import hub_copy, hub_parts
@@ -53,30 +51,20 @@ class TextRules:
     """What a run says about its text.
 
     Attributes:
-        tokenizer: None: the run's data is pictures.
-        min_held_out: held-out tokens that a measurement needs; of labelled data, values of its rows.
-        examples: of data with labels; None: it has none.
+        min_held_out: held-out tokens that a measurement needs.
     """
 
-    tokenizer: TextTokenizer | None
+    tokenizer: TextTokenizer
     text_field: str
     held_out_fraction: float
     vocab_size: int
     context: int
     min_held_out: int
-    examples: ExampleRules | None = None
-
-    @property
-    def fields(self) -> tuple[str, ...]:
-        """Of rows, that are read."""
-        return (self.text_field,) if self.examples is None else (self.examples.field, self.examples.label_field)
 
     @property
     def identity(self) -> tuple[object, ...]:
         """All that decides what becomes of the text."""
-        of_tokenizer = ("", 0) if self.tokenizer is None else (self.tokenizer.digest, self.tokenizer.eos)
-        of_rows = () if self.examples is None else (self.examples,)
-        return (*of_tokenizer, self.text_field, self.held_out_fraction, DIVISION, *of_rows)
+        return (self.tokenizer.digest, self.tokenizer.eos, self.text_field, self.held_out_fraction, DIVISION)
 
 
 class SourceParts(NamedTuple):
@@ -127,7 +115,7 @@ class TextStock:
         self._cache = cache.absolute()  # the process that tokenizes has another working folder
         self._keys = (found.identity, found.state)
         self._divide(HeldOutRule.of(rules.held_out_fraction))
-        self._dtype = token_dtype(0 if rules.tokenizer is None else rules.tokenizer.vocab_size)
+        self._dtype = token_dtype(rules.tokenizer.vocab_size)
         self._suffix = "u16" if self._dtype.itemsize == 2 else "u32"
         self._note = note
         self._files = OpenFiles()
@@ -181,8 +169,7 @@ class TextStock:
             for folder in (self._cache, self.folder):
                 make_secret_folder(folder, "give another --data-dir")
             if self._worker is None:
-                tokenizer = self._rules.tokenizer
-                self._worker = TokenizeWorker(None if tokenizer is None else tokenizer.path, None)
+                self._worker = TokenizeWorker(self._rules.tokenizer.path, None)
             training, held_out = (self.folder / f"{side}-{group:06d}.{self._suffix}" for side in ("part", "held"))
             rules = self._rules
             try:
@@ -193,7 +180,6 @@ class TextStock:
                             rules.text_field,
                             self._rule,
                             *(training, held_out),
-                            rules.examples,
                             mode=0o600,  # a copy of the volunteer's own text
                         )
                     )
@@ -213,12 +199,12 @@ class TextStock:
         ((source, number, num_parts, _),) = part.pieces
         copy = self.folder / f"{COPY_PREFIX}{os.getpid()}-{group:06d}"
         try:
-            with hub_copy(source, number, num_parts, self._rules.fields, copy, is_own=self._is_own) as found:
+            with hub_copy(source, number, num_parts, (self._rules.text_field,), copy, is_own=self._is_own) as found:
                 yield found
         except LocalFault as fault:  # it names the copy
             raise type(fault)(str(fault).replace(f"{copy}{os.sep}", f"{source}: ")) from fault
 
-    def held_out(self) -> tuple[TokenStream | LabelledStream, float | None]:
+    def held_out(self) -> tuple[TokenStream, float | None]:
         """(held-out text of the first parts, its bytes per token); tokenizes as many parts as that needs.
 
         All who have the same text tokenize the same parts, and measure on the same text.
@@ -230,7 +216,7 @@ class TextStock:
         if self._facts(0) is None:
             self._note(f"tokenizing the beginning of {self._source} ({plural(len(self.parts), 'part')} altogether)")
         facts = self._beginning()
-        if self._rules.examples is None and self._is_too_little(facts):
+        if self._is_too_little(facts):
             facts = self._divided_anew(facts)
         for one in facts:
             self._left_out.counts.update(one["complaints"])
@@ -238,13 +224,7 @@ class TextStock:
         found = [self._tokens(one["held_out"]) for one in facts if one["held_out"] is not None]
         if not documents and (lack := _lack_of(facts)):
             raise UsageFault(lack)
-        examples = self._rules.examples
-        if examples is not None and not found:
-            raise UsageFault(
-                f"{self._source} has {plural(documents, 'example')}, and none of them is held out{self._also()}; "
-                "expected some to measure on; give more, or let the run's owner raise data.held_out_fraction"
-            )
-        if examples is None and self._is_too_little(facts):
+        if self._is_too_little(facts):
             raise UsageFault(
                 f"{self._source} has {plural(documents, 'document')} and {plural(_num_tokens(facts), 'token')}"
                 f"{self._also()}; expected at least {2 * (self._rules.context + 1)}: one context and a token to train "
@@ -252,8 +232,6 @@ class TextStock:
             )
         if self._left_out.text():
             self._note(f"left out or mended at the beginning of {self._source}{self._also(': ')}")
-        if examples is not None:
-            return LabelledStream.of_segments(found, examples, self._rules.vocab_size), None
         num_bytes = sum(one["held_out"]["text_bytes"] for one in facts if one["held_out"] is not None)
         stream = TokenStream(found, self._rules.vocab_size)
         return stream, num_bytes / stream.num_tokens if num_bytes else None
@@ -306,10 +284,6 @@ class TextStock:
 
     def training(self) -> GroupedStream:
         """What is trained on."""
-        examples = self._rules.examples
-        if examples is not None:
-            limit = self._rules.vocab_size
-            return LabelledStream(len(self.parts), examples, limit, self.open, self.identity, self._stock)
         return GroupedStream(len(self.parts), self._rules.vocab_size, self.open, self.identity, self._stock)
 
     def close(self) -> None:

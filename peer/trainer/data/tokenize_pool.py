@@ -24,15 +24,13 @@ class TokenizeWorker:
     """A child process that tokenizes, within limits for each batch of text. `close` it.
 
     Args:
-        tokenizer: None: parts of pictures need none.
         end: see `peer.trainer.data.tokenizing.OpenTokenizer`.
     """
 
-    def __init__(self, tokenizer: Path | None, end: str | None) -> None:
+    def __init__(self, tokenizer: Path, end: str | None) -> None:
         self._tokenizer, self._end = tokenizer, end
-        what = "pictures" if tokenizer is None else f"text with {tokenizer}"
-        self._child = LimitedChild(_WORKER, {}, LIMITS, what, ADVICE)
-        self._is_loaded = tokenizer is None
+        self._child = LimitedChild(_WORKER, {}, LIMITS, f"text with {tokenizer}", ADVICE)
+        self._is_loaded = False
 
     def tokenize(self, order: TokenizeOrder) -> dict[str, Any]:
         """What `tokenize_part` returns.
@@ -44,7 +42,7 @@ class TokenizeWorker:
         # The child has another working folder.
         order = replace(order, training=order.training.absolute(), held_out=order.held_out.absolute())
         try:
-            if not self._is_loaded and self._tokenizer is not None:
+            if not self._is_loaded:
                 file, content, end = tokenizer_content(self._tokenizer, self._end)
                 self._child.ask({"tokenizer": str(file), "end": end}, content)
                 self._is_loaded = True
@@ -78,7 +76,7 @@ def _checked(facts: Any, order: TokenizeOrder) -> dict[str, Any]:
 
 
 def tokenize_all(
-    orders: Iterable[tuple[int, TokenizeOrder]], tokenizer: Path | None, end: str | None, num_processes: int
+    orders: Iterable[tuple[int, TokenizeOrder]], tokenizer: Path, end: str | None, num_processes: int
 ) -> Iterator[tuple[int, dict[str, Any]]]:
     """(number, what `tokenize_part` says) of each order, as they are done.
 

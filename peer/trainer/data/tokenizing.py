@@ -47,7 +47,7 @@ class TextTokenizer:
         digest: BLAKE3 of tokenizer.json, 64 hexadecimal digits.
         eos: the token that ends a document.
         vocab_size: one more than the largest token.
-        special: those of `USUAL_MASKS` and `USUAL_PADS` that it has, with their numbers.
+        special: those of `USUAL_MASKS` that it has, with their numbers.
     """
 
     path: Path

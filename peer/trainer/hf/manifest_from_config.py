@@ -16,7 +16,7 @@ from peer.config.hf_config import TASKS, canonical_config
 from peer.config.model_section import AdapterSection
 from peer.config.validation_sentences import explain
 from peer.hf_model_section import DescribedModel
-from peer.trainer.data.loaded_tokenizer import USUAL_MASKS, USUAL_PADS
+from peer.trainer.data.loaded_tokenizer import USUAL_MASKS
 from peer.trainer.data.tokenizing import TextTokenizer, load_tokenizer
 from peer.trainer.hf.adapter import chosen_targets, new_modules_of
 from peer.trainer.hf.architecture import build_architecture, check_weights, config_of, weights_fit
@@ -31,8 +31,6 @@ TOKENIZER_FILES = (
     *("chat_template.jinja", "vocab.json", "merges.txt", "vocab.txt", "generation_config.json"),
 )
 """Of a model's folder, what goes with the run; slow tokenizers of other forms need libraries of their own."""
-USUAL_IMAGE_SIZE = 224
-"""Of convolutional networks, which take any: as ImageNet's have had it since AlexNet."""
 MAX_CONFIG_FILE_BYTES = 1 << 20
 """A config with a thousand names of labels takes 60 kB; a model given by mistake is not read to its end."""
 
@@ -92,12 +90,8 @@ def describe_model(
     except ValueError as error:
         raise UsageFault(f"{path}: {error}.") from error
     chosen, task_notes = _task(task, config, fields.get("architectures"), path)
-    if chosen != "image-classification":
-        check_tokenizer_form(path, None if source == "folder" else str(where))
+    check_tokenizer_form(path, None if source == "folder" else str(where))
     tokenizer = load_tokenizer(path) if path.is_dir() and (path / TOKENIZER_FILES[0]).is_file() else None
-    if chosen == "sequence-classification" and config.get_text_config().pad_token_id is None and tokenizer is not None:
-        # Without it the library takes one text at a time.
-        text = canonical_config(found | {"pad_token_id": _pad_token(tokenizer)})
     init = None
     lacking: Collection[str] = ()
     is_given = has_weights(path)
@@ -127,7 +121,6 @@ def describe_model(
         shapes=tuple(shapes),
         buffer_shapes=tuple(buffer_shapes),
         frozen=frozen,
-        image_size=_image_size(config) if chosen == "image-classification" else None,
         vocab_size=vocab_size,
         max_context=getattr(section, "max_position_embeddings", None),
         init=init,
@@ -137,11 +130,7 @@ def describe_model(
         notes=(
             *task_notes,
             *_new_modules_note(section_of_adapter, lacking),
-            *(
-                ()
-                if chosen == "image-classification"
-                else unused_rows(None if tokenizer is None else tokenizer.vocab_size, vocab_size)
-            ),
+            *unused_rows(None if tokenizer is None else tokenizer.vocab_size, vocab_size),
         ),
     )
 
@@ -153,16 +142,6 @@ def _new_modules_note(adapter: AdapterSection | None, lacking: Collection[str]) 
     else:
         new, how = list(adapter.new_modules), "beside the adapter that is trained whole."
     return (f"The given weights have no {', '.join(new)}: {how}",) if new else ()
-
-
-def _pad_token(tokenizer: TextTokenizer) -> int:
-    return next((tokenizer.special[name] for name in USUAL_PADS if name in tokenizer.special), tokenizer.eos)
-
-
-def _image_size(config: Any) -> int:
-    """That the architecture is made for; of one that takes any, the usual one."""
-    size = getattr(config, "image_size", None)
-    return size if isinstance(size, int) and 0 < size <= 4096 else USUAL_IMAGE_SIZE
 
 
 def _mask_token(tokenizer: TextTokenizer | None, vocab_size: int | None) -> int | None:
@@ -208,12 +187,11 @@ def _adapter(asked: AdapterChoice, text: str, task: str, lacking: Collection[str
         ) from error
 
 
+_OTHER_TASKS = "a model of another task, such as a classifier, trains in a loop of your own with murmuration.join"
 _HEADS = {
     "ForCausalLM": "causal-lm",
     "LMHeadModel": "causal-lm",
     "ForMaskedLM": "masked-lm",
-    "ForSequenceClassification": "sequence-classification",
-    "ForImageClassification": "image-classification",
 }
 
 
@@ -225,18 +203,18 @@ def _task(asked: str | None, config: Any, architectures: object, path: Path) -> 
     """
     model_type, fitting = config.model_type, tasks_of(config.model_type)
     if asked is not None and asked not in TASKS:
-        raise UsageFault(f"--task is {asked!r}; expected one of {', '.join(TASKS)}.")
+        raise UsageFault(f"--task is {asked!r}; expected one of {', '.join(TASKS)}; {_OTHER_TASKS}.")
     if getattr(config, "is_encoder_decoder", False):
         raise UsageFault(
             f"the architecture {model_type!r} reads with an encoder and writes with a decoder, which no task here "
-            f"trains together; expected one for {' or '.join(TASKS[:2])}; choose another model."
+            f"trains together; expected one for {' or '.join(TASKS)}; choose another model."
         )
     if asked is not None:
         return asked, ()
     if not fitting:
         raise UsageFault(
             f"the architecture {model_type!r} has no head for {', '.join(TASKS)}; expected one of these tasks; choose "
-            "another model."
+            f"another model; {_OTHER_TASKS}."
         )
     names = [architectures] if isinstance(architectures, str) else architectures
     named = [name for name in names if isinstance(name, str)] if isinstance(names, list) else []
@@ -251,7 +229,7 @@ def _task(asked: str | None, config: Any, architectures: object, path: Path) -> 
         what = f"names {named[0][:80]}" if named else "has parts for text and pictures, and names no architectures"
         raise UsageFault(
             f"{path} {what}, and that is no head of a task here; expected one of the tasks that fit "
-            f"{model_type!r}: {', '.join(fitting)}; give --task with it, or choose another model."
+            f"{model_type!r}: {', '.join(fitting)}; give --task with it, or choose another model; {_OTHER_TASKS}."
         )
     if "masked-lm" in fitting and not getattr(config, "is_decoder", False):
         chosen, why = "masked-lm", "as the architecture reads in both directions"

@@ -21,7 +21,6 @@ from peer.config.model_shapes import (
     tensor_shapes,
     trained_parameters,
 )
-from peer.trainer.examples.label_rules import rules_of
 from peer.trainer.hf.adapter import check_adapters, with_adapter
 from peer.trainer.hf.architecture import Compressed, build_architecture, load_architecture
 from peer.trainer.hf.initial_values import built_with_values
@@ -41,7 +40,7 @@ def build_run_model(
 
     Raises:
         UsageFault: transformers is not installed.
-        Incompatible: the run trains a module of its owner's own code or a task that has no data here, transformers does
+        Incompatible: the run trains a module of its owner's own code, transformers does
             not know the architecture, or makes another module of it than the one that the run was made with.
     """
     section = manifest.model
@@ -53,11 +52,10 @@ def build_run_model(
 
 
 def for_task(manifest: RunManifest, architecture: nn.Module) -> ForTask:
-    """A run's architecture with the loss of its task: a `LanguageModel`, of a classification with context 0."""
-    section, rules = manifest.model, rules_of(manifest)
+    """A run's architecture with the loss of its task: a `LanguageModel`."""
+    section = manifest.model
     _, task = section.described
-    picture = None if rules is None else rules.picture
-    return ForTask(architecture, task, section.context, section.mask_token, picture, vocab_size=section.vocab_size)
+    return ForTask(architecture, task, section.context, section.mask_token, vocab_size=section.vocab_size)
 
 
 def build_run_architecture(
@@ -127,7 +125,7 @@ def check_joinable(run: str, manifest: RunManifest) -> None:
 
     Raises:
         UsageFault: transformers is not installed.
-        Incompatible: it is a module of its owner's own code, or a classification whose data has no labels.
+        Incompatible: it is a module of its owner's own code.
     """
     section = manifest.model
     if section.kind == "custom":
@@ -137,7 +135,6 @@ def check_joinable(run: str, manifest: RunManifest) -> None:
         )
     if section.task is not None:
         check_library()
-        rules_of(manifest)
         if section.adapter is not None:
             check_adapters()
 

@@ -83,7 +83,7 @@ def _pass_tokens(module: PreTrainedModel, tensors: _Tensors) -> None:
         tensors.count_uses(module.parameters())
         try:
             with torch.no_grad(), torch.device(device), tensors:
-                module(**_inputs(module, length))
+                module(input_ids=torch.zeros(1, length, dtype=torch.int64, device="meta"))
         except (MemoryError, Incompatible):
             raise
         except Exception as error:  # noqa: BLE001  whatever the architecture's code ran into
@@ -92,14 +92,6 @@ def _pass_tokens(module: PreTrainedModel, tensors: _Tensors) -> None:
             print(f"{length} tokens did not pass: {error}", file=sys.stderr)
         else:
             return
-
-
-def _inputs(module: PreTrainedModel, length: int) -> dict[str, Tensor]:
-    if module.main_input_name != "pixel_values":
-        return {"input_ids": torch.zeros(1, length, dtype=torch.int64, device="meta")}
-    channels, size = getattr(module.config, "num_channels", 3), getattr(module.config, "image_size", 224)
-    sides = size if isinstance(size, list | tuple) else (size, size)
-    return {"pixel_values": torch.zeros(1, channels, *sides, dtype=torch.bfloat16, device="meta")}
 
 
 class _Tensors(TorchDispatchMode):  # type: ignore[no-untyped-call]

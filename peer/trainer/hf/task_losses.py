@@ -12,14 +12,8 @@ from torch.nn import functional as F
 
 from dht.ground.errors import Incompatible
 
-CLASSIFIES = ("sequence-classification", "image-classification")
-"""Tasks whose data has labels; an example counts as one token."""
-
 CACHES = ("past_key_values", "cache")
 """What the library calls keys and values of tokens that were seen, by its version."""
-
-MIDDLE_SHADE = 127.5
-"""Pixels from 0 to 255 become numbers from -1 to 1: mean and deviation of 0.5 in the words of image processors."""
 
 BALANCE_WEIGHTS = ("router_aux_loss_coef", "aux_loss_coef")
 """What the library's mixtures of experts call it."""
@@ -51,9 +45,8 @@ class ForTask(nn.Module):
     """An architecture and the loss of its task; its parameters go by the architecture's own names (`bare_name`).
 
     Args:
-        context: tokens per sequence; a classification is asked for examples, and has 0.
+        context: tokens per sequence.
         mask_token: of masked-lm; None: of other tasks.
-        picture: (channels, height and width) of image-classification; None: of other tasks.
         vocab_size: of the model; masked-lm draws other tokens from it.
     """
 
@@ -63,16 +56,14 @@ class ForTask(nn.Module):
         task: str,
         context: int,
         mask_token: int | None = None,
-        picture: tuple[int, int] | None = None,
         *,
         vocab_size: int,
     ) -> None:
         super().__init__()
         self._architecture = architecture
-        self.context = 0 if task in CLASSIFIES else context
+        self.context = context
         self.task = task
         self.mask_token = mask_token
-        self._picture = picture
         self._vocab_size = vocab_size
 
     @property
@@ -87,14 +78,7 @@ class ForTask(nn.Module):
         return max(lists, key=len, default=None)
 
     def forward(self, tokens: Tensor, targets: Tensor | None = None) -> Tensor:
-        """tokens: int64 [batch, length <= context] -> logits [batch, length, vocab_size], or with targets `loss`.
-
-        Of a classification int64 [batch, values] -> logits [batch, classes]: tokens, -1 where a text has ended, or
-        pixels (0 to 255, channel by channel).
-        """
-        if self.task in CLASSIFIES:
-            classes = self._class_logits(tokens)
-            return classes if targets is None else F.cross_entropy(classes.float(), targets)
+        """tokens: int64 [batch, length <= context] -> logits [batch, length, vocab_size], or with targets `loss`."""
         if targets is not None and self.mask_token is not None:
             seeds = None if self.training else tokens.sum(dim=1).tolist()
             tokens, targets = hide_tokens(tokens, self.mask_token, self._vocab_size, seeds)
@@ -128,8 +112,6 @@ class ForTask(nn.Module):
     def loss(self, tokens: Tensor, targets: Tensor) -> Tensor:
         """Mean cross-entropy in nats per token, computed in float32; both int64 [batch, context].
 
-        Of a classification in nats per example; targets: int64 [batch], the numbers of the classes.
-
         Of masked-lm it is that of hidden tokens among `tokens`; `targets` are not looked at.
 
         Experts' balance, where the config asks for it (`output_router_logits`), is added with the config's weight.
@@ -137,25 +119,6 @@ class ForTask(nn.Module):
         # By way of `forward`, which gathers what is divided over processes.
         loss: Tensor = self(tokens, targets)
         return loss
-
-    def _class_logits(self, values: Tensor) -> Tensor:
-        if self._picture is not None:
-            channels, size = self._picture
-            pixels = values.view(-1, channels, size, size).to(self._dtype) / MIDDLE_SHADE - 1
-            found: Any = self._architecture(pixel_values=pixels)
-        else:
-            config: Any = self._architecture.config
-            pad = config.get_text_config().pad_token_id
-            is_there = values >= 0
-            found = self._architecture(
-                input_ids=values.where(is_there, 0 if pad is None else pad), attention_mask=is_there.long()
-            )
-        logits: Tensor = found.logits
-        return logits
-
-    @property
-    def _dtype(self) -> torch.dtype:
-        return next((one.dtype for one in self._architecture.parameters() if one.is_floating_point()), torch.float32)
 
 
 def hide_tokens(tokens: Tensor, mask_token: int, vocab_size: int, seeds: Sequence[int] | None) -> tuple[Tensor, Tensor]:

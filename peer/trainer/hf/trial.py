@@ -17,7 +17,6 @@ CHILD: Final = "peer.trainer.hf.trial_child"
 LEAST_MEMORY_BYTES: Final = 2 << 30
 SECONDS: Final = 240.0
 """Four times what a step of `peer.trainer.hf.trial_child.MAX_FLOPS` takes on two cores of a laptop."""
-LANGUAGE_TASKS: Final = ("causal-lm", "masked-lm")
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +44,6 @@ def try_model(manifest: RunManifest, free_bytes: int | None) -> Trial:
     """
     section = manifest.model
     config, task = section.described
-    if task not in LANGUAGE_TASKS:
-        return Trial(section.context)
     limits = ChildLimits(max(LEAST_MEMORY_BYTES, (free_bytes or 0) // 2), SECONDS)
     question = {
         "config": config,

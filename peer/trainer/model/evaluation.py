@@ -39,18 +39,6 @@ def validation_loss(model: nn.Module, corpus: Corpus, num_batches: int, batch_si
 
 
 @torch.no_grad()
-def held_out_accuracy(model: nn.Module, corpus: Corpus, num_batches: int, batch_size: int) -> float:
-    """Share of the fixed held-out examples whose class a classifier finds: 0 to 1."""
-    device = next(model.parameters()).device
-    with evaluating(model):
-        found = [
-            (model(values.to(device)).argmax(-1).cpu() == labels).float()
-            for values, labels in corpus.held_out_batches(num_batches, batch_size, 0)
-        ]
-    return float(torch.cat(found).mean())
-
-
-@torch.no_grad()
 def fill_tensors(tensors: Mapping[str, Tensor], layout: FragmentLayout, values: Mapping[int, F32]) -> None:
     """Write fragments (each float32 [num_values]) into contiguous tensors by name."""
     for fragment in layout.fragments:

@@ -55,19 +55,7 @@ def test_the_unit_of_a_loss_is_what_the_run_predicts() -> None:
 
     assert unit(data={"source": "text:books"}) == "nats per byte"
     assert unit(data={"source": "text:books", "tokenizer": "tokenizer.json"}) == "nats per token"
-    assert unit(model={"kind": "hf", "task": "image-classification"}) == "nats per example"
     assert unit(model={"kind": "custom"}) == ""
-
-
-def test_a_run_that_sorts_counts_examples() -> None:
-    manifest = json.dumps({**json.loads(MANIFEST), "model": {"kind": "hf", "task": "image-classification"}}).encode()
-    run = run_facts(sign_run_record(RUN_ID, manifest, OWNER))
-    sections = render_sections(replace(state_of(), run=run), history_of_run())
-    words = " ".join(TextOnly(sections["figures"]).text.split())
-    assert "Examples learned so far" in words
-    assert "examples per second" in words
-    assert "tokens" not in words
-    assert "Text learned so far" in TextOnly(render_sections(state_of(), history_of_run())["figures"]).text
 
 
 def test_a_batch_that_grows_is_said_until_it_is_whole() -> None:

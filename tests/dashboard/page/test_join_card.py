@@ -223,5 +223,4 @@ def test_what_the_model_is_trained_on_is_what_the_manifest_names(source: str | i
     assert (facts().trained_on, facts().num_choices) == (words, 300)
     of_custom = facts(kind="custom")
     assert (of_custom.trained_on, of_custom.num_choices) == ("", None)
-    assert facts(kind="hf", task="image-classification").num_choices is None
     assert facts(vocab_size=None).num_choices is None

@@ -310,9 +310,6 @@ def test_a_loss_says_where_it_began_and_what_it_is() -> None:
     known = figures(whole, loss_unit="nats per byte", num_choices=256)
     assert "like a guess among 5.65 characters; 200 when first seen, 256 by chance; measured" in known
     assert "Loss (nats per byte): how badly it guesses text that it never saw; 0 is best" in known
-    assert "like a guess among 5.65 classes; 200 when first seen; measured" in figures(
-        whole, loss_unit="nats per example"
-    )
     assert "5.300 when first seen; measured" in figures(whole, loss_unit="")
     low = tuple(replace(point, validation_loss=0.5) for point in whole.points)
     late = whole.points[len(whole.points) // 2 :]  # of a page that did not see the beginning

@@ -88,7 +88,6 @@ def test_nothing_is_asked_of_a_run_that_cannot_answer_or_has_not_moved() -> None
         ({"kind": "gpt"}, True),
         ({"kind": "hf", "task": "causal-lm"}, True),
         ({"kind": "hf", "task": "masked-lm"}, False),
-        ({"kind": "hf", "task": "image-classification"}, False),
         ({"kind": "custom"}, False),
         ({"kind": ["gpt"]}, False),
     ],

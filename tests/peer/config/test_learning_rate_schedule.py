@@ -179,8 +179,6 @@ def test_a_cool_down_counts_from_its_version_on_and_the_last_one_counts() -> Non
     assert "the learning rate falls to its floor over 50 tokens after the first 100, from version 5" in said
     at_once = plain.model_copy(update={"changes": (ChangeSection(at_version=0, cooldown_from=7, cooldown_tokens=5),)})
     assert describe_changes(at_once, plain).endswith("over 5 tokens after the first 7")  # the token says when
-    sorts = at_once.model_copy(update={"data": at_once.data.model_copy(update={"label_field": "label"})})
-    assert describe_changes(sorts, plain).endswith("over 5 examples after the first 7")
     with pytest.raises(ValueError, match="one is missing; give both"):
         ChangeSection(at_version=5, cooldown_tokens=50)
 

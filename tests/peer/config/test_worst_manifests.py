@@ -81,8 +81,6 @@ TEXTS = {
         "description",
         "data.source",
         "data.text_field",
-        "data.label_field",
-        "data.image_field",
         "network.sites",
         "access.members",
         "changes",

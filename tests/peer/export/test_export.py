@@ -152,9 +152,7 @@ def test_paths_that_are_no_exports(tmp_path: Path) -> None:
             read_model(path)
 
 
-def test_a_checkpoint_can_be_taken_home(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_checkpoint_can_be_taken_home(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run_id, folder, model = data_folder(tmp_path)
     out = tmp_path / "model"
     assert export_model(CheckpointSource(run_id, folder), out, False, True) == 0
@@ -165,14 +163,13 @@ def test_a_checkpoint_can_be_taken_home(
     for path in folder.rglob("checkpoint.json"):
         os.utime(path, (0, time.time() - 420))
         (path.parent / USED_NAME).touch()
-    monkeypatch.setattr(RunManifest, "counted_in", "examples")  # as of a classification
     assert export_model(CheckpointSource(run_id, folder), out, True, False) == 0
     said = capsys.readouterr()
     assert "version 6" in said.out
-    assert "\nExamples    99 committed" in said.out
+    assert "\nTokens      99 committed" in said.out
     assert f"Model       {out}  (" in said.out
     # What is old is said to be, and where the newest is.
-    assert re.search(r"saved 7 min( \d+ s)? ago, with 99 examples committed; .* RUN in place", said.err)
+    assert re.search(r"saved 7 min( \d+ s)? ago, with 99 tokens committed; .* RUN in place", said.err)
 
 
 def test_a_damaged_checkpoint_or_one_of_another_run_is_refused(tmp_path: Path) -> None:

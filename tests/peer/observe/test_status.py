@@ -41,18 +41,6 @@ def test_nothing_is_marked_where_all_agree(capsys: pytest.CaptureFixture[str]) -
     assert "!" not in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(("label_field", "counted"), [(None, "tokens"), ("label", "examples")])
-def test_work_is_counted_in_what_the_run_counts(
-    capsys: pytest.CaptureFixture[str], label_field: str | None, counted: str
-) -> None:
-    data = MANIFEST.data.model_copy(update={"label_field": label_field})
-    _print_table(RUN_ID, MANIFEST.model_copy(update={"data": data}), records_of(A=b"b"))
-    shown = capsys.readouterr().out
-    assert f" {counted} " in shown
-    assert f" {counted}/s " in shown
-    assert ({"tokens", "examples"} - {counted}).pop() not in shown
-
-
 def test_a_command_to_copy_is_not_broken(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "40")
     _print_table(RUN_ID, MANIFEST, [])

@@ -23,7 +23,6 @@ from peer.cli.app import run
 from peer.config.learning_rate_schedule import ScheduleSection
 from peer.config.manifest import RunManifest
 from peer.config.training_section import TrainingSection
-from peer.console.plain_console import console_of_output
 from peer.mailbox.mailbox import mailbox_num_bytes
 from peer.owner.new_run import create_run
 from peer.plan import plan_source, report
@@ -353,20 +352,6 @@ def test_a_home_reads_its_rate_without_powers_of_ten(sync_every, shown):
     assert "1.00 G tokens in" in report.lines_for_a_home(plan)[-1]
     huge = replace(plan.homes[0], needed_upload_bits_per_second=1.4534e8)
     assert " 150 Mbit/s up" in report.lines_for_a_home(replace(plan, homes=(huge,)))[0]
-
-
-@pytest.mark.parametrize("is_full", [False, True])
-def test_a_run_of_examples_is_planned_in_examples(capsys, is_full):
-    manifest = RunManifest(name="tiny", data={"source": "tokens:", "label_field": "label"})
-    plan = plan_of(manifest, PlanProfile())
-    if is_full:
-        report._print_plan(console_of_output(highlight=False), manifest, PlanProfile(), plan)
-    else:
-        print("\n".join(report.lines_for_a_home(plan, None, manifest.counted_in)))
-    told = " ".join(capsys.readouterr().out.split())
-    assert "1.00 G examples in" in told
-    assert "examples/s together" in told
-    assert "tokens" not in told
 
 
 VOLUNTEERS = (Path(__file__).parents[3] / "docs" / "volunteer" / "faq.md").read_text(encoding="utf-8")

@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 import copy
-import json
 import os
 import signal
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from io import BytesIO
 from pathlib import Path
 from typing import Any
 
-import pyarrow
 import pytest
 import torch
-from PIL import Image
-from pyarrow import parquet
 from safetensors.torch import load_file, save_file
 
 from dht.ground.errors import LocalFault
@@ -55,7 +50,6 @@ LLAMA = {
     "max_position_embeddings": 32,
     "tie_word_embeddings": True,
 }
-RESNET = {"model_type": "resnet", "embedding_size": 8, "hidden_sizes": [8, 16], "depths": [1, 1], "num_labels": 2}
 RUN = """
 [data]
 evaluation_batches = 2
@@ -323,33 +317,6 @@ def test_an_adapter_is_trained_beside_a_base_cut_into_rows(
     assert keeper is not None
     assert keeper.restore(1) is not None
     assert all(torch.equal(one, other) for one, other in zip(third.live(), saved, strict=True))
-
-
-def test_running_statistics_are_those_of_the_first_process_sharded_or_not(ends: ExitStack, tmp_path: Path) -> None:
-    colours = [((200, index % 50, 0), 0) if index % 2 else ((0, index % 50, 200), 1) for index in range(60)]
-    pictures = [(BytesIO(), Image.new("RGB", (8, 8), colour)) for colour, _ in colours]
-    for file, picture in pictures:
-        picture.save(file, "png")
-    columns = {"image": [file.getvalue() for file, _ in pictures], "label": [label for _, label in colours]}
-    parquet.write_table(pyarrow.table(columns), tmp_path / "pictures.parquet")
-    (tmp_path / "config.json").write_text(json.dumps(RESNET))
-    described = describe_model(tmp_path / "config.json")
-    run = new_run(tmp_path, described, 'image_size = 8\nbuffers = "mean"', f"parquet:{tmp_path}")
-    found = []
-    for is_sharded in (False, True):
-        folder = tmp_path / f"{is_sharded}"
-        folder.mkdir()
-        with some_ranks(run, folder, is_sharded=is_sharded) as (ranks, _):
-            pair = OnePeer(ends, run, ranks, is_sharded=is_sharded, folder=folder)
-            pair.work(4)
-            loss = pair.evaluate()
-            pair.work(1)
-            found.append((pair.losses, pair.live(), loss))
-    (losses, live, loss), (others, theirs, other) = found
-    torch.testing.assert_close(losses, others, rtol=1e-3, atol=1e-5)
-    for one, its in zip(live, theirs, strict=True):
-        torch.testing.assert_close(one, its, rtol=0.02, atol=5e-4)
-    assert loss == pytest.approx(other, rel=1e-3)
 
 
 def test_a_process_that_dies_ends_the_peer_with_a_sentence(

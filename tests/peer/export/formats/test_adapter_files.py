@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,6 @@ from safetensors.torch import save_file
 
 from dht.ground.errors import LocalFault, UsageFault
 from peer.config.manifest import RunManifest
-from peer.config.model_shapes import trained_parameters
 from peer.export.formats.anchors import Anchors
 from peer.export.formats.model_folder import write_folder
 from peer.export.formats.model_reading import model_of, read_model
@@ -134,35 +132,3 @@ def test_what_needs_the_base_says_so(base: Path, tmp_path: Path) -> None:
     write_folder(anchors, tmp_path / "merged", NOW, replace=False, merge=True, base=base)
     with pytest.raises(UsageFault, match=r"--base is given, and .* needs none"):
         read_model(tmp_path / "merged", base)
-
-
-@pytest.mark.filterwarnings("ignore::FutureWarning")
-def test_a_head_that_the_base_lacks_is_trained_whole_and_comes_home(base: Path, tmp_path: Path) -> None:
-    """peft puts an adapter beside what is there; a head that nobody has would stay at noise, and be another at home."""
-    fields = json.loads((base / "config.json").read_text()) | {"num_labels": 3, "pad_token_id": 0}
-    given = tmp_path / "given"
-    shutil.copytree(base, given)
-    (given / "config.json").write_text(json.dumps(fields))
-    described = describe_model(given, "sequence-classification", AdapterChoice("lora", 4))
-    assert described.notes == ("The given weights have no score: beside the adapter that is trained whole.",)
-    averaging = {"num_fragments": 2, "fragment_by": "balanced"}
-    manifest = RunManifest.from_fields({"name": "tiny", "model": described.section(2, {}), "averaging": averaging})
-    module: Any = build_run_architecture(manifest, given).eval()
-    again: Any = build_run_architecture(manifest, given)
-    heads = [
-        dict(trained_parameters(one))["base_model.model.score.modules_to_save.default.weight"]
-        for one in (module, again)
-    ]
-    assert torch.equal(*heads)
-    anchors = anchors_of_module(changed(module), manifest)
-    write_folder(anchors, tmp_path / "adapter", NOW, replace=False)
-    write_folder(anchors, tmp_path / "whole", NOW, replace=False, merge=True, base=given)
-    heads_class = transformers.AutoModelForSequenceClassification
-    loaded = peft.PeftModel.from_pretrained(heads_class.from_pretrained(given), tmp_path / "adapter").eval()
-    merged = heads_class.from_pretrained(tmp_path / "whole").eval()
-    read: Any = read_model(tmp_path / "adapter", given).model
-    with torch.no_grad():
-        expected = module(input_ids=TOKENS).logits
-        assert torch.equal(loaded(input_ids=TOKENS).logits, expected)
-        for whole in (merged, read):
-            assert torch.allclose(whole(input_ids=TOKENS).logits, expected, rtol=0, atol=1e-5)

@@ -34,7 +34,9 @@ HEADS = {"num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 8}
 LANGUAGE = {"model_type": "qwen3", "vocab_size": 300, **SIZES, **HEADS, "tie_word_embeddings": True}
 EXPERTS = {"model_type": "qwen3_moe", "vocab_size": 256, **SIZES, **HEADS, "num_experts": 2, "num_experts_per_tok": 1}
 EXPERTS |= {"moe_intermediate_size": 8, "tie_word_embeddings": False, "dtype": "bfloat16"}
-IMAGES = {"model_type": "resnet", "embedding_size": 4, "hidden_sizes": [4, 8], "depths": [1, 1], "num_labels": 3}
+ROUTED = {"model_type": "glm4_moe", "vocab_size": 256, **SIZES, **HEADS, "num_hidden_layers": 2}
+ROUTED |= {"n_routed_experts": 3, "num_experts_per_tok": 1, "moe_intermediate_size": 8, "first_k_dense_replace": 1}
+MASKED = {"model_type": "bert", "vocab_size": 256, **SIZES, "num_attention_heads": 2}
 
 
 @pytest.fixture(autouse=True)
@@ -70,46 +72,47 @@ def test_a_language_model_comes_home_bit_for_bit(tmp_path: Path, config: dict[st
     assert tokenizer("hé")["input_ids"] == list("hé".encode())
 
 
-def test_running_statistics_are_said_to_be_missing(tmp_path: Path) -> None:
-    module, anchors = run_of(tmp_path, IMAGES, "image-classification")
+def test_buffers_of_each_peer_s_own_are_said_to_be_missing(tmp_path: Path) -> None:
+    module, anchors = run_of(tmp_path, ROUTED)
     folder = tmp_path / "model"
     write_folder(anchors, folder, NOW, replace=False)
-    loaded = transformers.AutoModelForImageClassification.from_pretrained(folder).eval()
-    pixels = torch.linspace(-1, 1, 3 * 16 * 16).view(1, 3, 16, 16)
+    loaded = transformers.AutoModelForCausalLM.from_pretrained(folder).eval()
+    tokens = torch.arange(20)[None] * 7
     with torch.no_grad():
-        assert torch.equal(loaded(pixel_values=pixels).logits, module(pixel_values=pixels).logits)
-    card = (folder / "README.md").read_text()
-    assert "buffers, such as `resnet.embedder" in card
-    assert "pipeline_tag: image-classification" in card
-    assert "okenizer" not in card
-    assert "stdlib" not in card
-    assert isinstance(read_model(folder).model, type(loaded))
-    with pytest.raises(Incompatible, match="trains a model for image-classification; expected one that writes on"):
-        sample_model(FolderSource(folder), "a", 3, 1.0, 0, "cpu")
+        assert torch.equal(loaded(input_ids=tokens).logits, module(input_ids=tokens).logits)
+    assert "buffers, such as `model.layers.1.mlp.gate" in (folder / "README.md").read_text()
 
 
-def test_averaged_running_statistics_come_home(tmp_path: Path) -> None:
-    (tmp_path / "asked.json").write_text(json.dumps(IMAGES))
-    section = describe_model(tmp_path / "asked.json", "image-classification").section(2, {"buffers": "mean"})
+def test_averaged_buffers_come_home(tmp_path: Path) -> None:
+    (tmp_path / "asked.json").write_text(json.dumps(ROUTED))
+    section = describe_model(tmp_path / "asked.json", "causal-lm").section(2, {"buffers": "mean"})
     averaging = {"num_fragments": 2, "fragment_by": "balanced"}
     manifest = RunManifest.from_fields({"name": "tiny", "model": section, "averaging": averaging})
     module = changed(build_run_architecture(manifest).float())
-    pixels = torch.linspace(-1, 1, 2 * 3 * 16 * 16).view(2, 3, 16, 16)
-    module(pixel_values=pixels)  # in training mode, which moves the running statistics
+    name = next(name for name, _ in module.named_buffers() if name.endswith("e_score_correction_bias"))
+    module.get_buffer(name).copy_(torch.tensor([0.5, -0.25, 0.125]))
     folder = tmp_path / "model"
     write_folder(anchors_of_module(module.eval(), manifest), folder, NOW, replace=False)
-    loaded = transformers.AutoModelForImageClassification.from_pretrained(folder).eval()
+    loaded = transformers.AutoModelForCausalLM.from_pretrained(folder).eval()
+    tokens = torch.arange(20)[None] * 7
     with torch.no_grad():
-        assert torch.equal(loaded(pixel_values=pixels).logits, module(pixel_values=pixels).logits)
+        assert torch.equal(loaded(input_ids=tokens).logits, module(input_ids=tokens).logits)
+    assert torch.equal(loaded.get_buffer(name), module.get_buffer(name))
     assert "buffers, such as" not in (folder / "README.md").read_text()
     read_model(folder)
-    weights = (folder / "model.safetensors").read_bytes()
     stored = load_file(folder / "model.safetensors")
-    name = next(name for name in stored if name.endswith("running_mean"))
     save_file(stored | {name: stored[name] + 1}, folder / "model.safetensors", metadata={"format": "pt"})
-    assert len((folder / "model.safetensors").read_bytes()) == len(weights)
     with pytest.raises(LocalFault, match="do not have the digest"):
         read_model(folder)
+
+
+def test_a_model_that_does_not_write_on_is_refused_where_text_is_asked_for(tmp_path: Path) -> None:
+    _, anchors = run_of(tmp_path, MASKED, "masked-lm")
+    folder = tmp_path / "model"
+    write_folder(anchors, folder, NOW, replace=False)
+    assert "pipeline_tag: fill-mask" in (folder / "README.md").read_text()
+    with pytest.raises(Incompatible, match="trains a model for masked-lm; expected one that writes on"):
+        sample_model(FolderSource(folder), "a", 3, 1.0, 0, "cpu")
 
 
 def test_the_tokenizer_is_the_runs_own_file(tmp_path: Path) -> None:

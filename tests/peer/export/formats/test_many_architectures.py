@@ -20,9 +20,6 @@ transformers = late_library("transformers")
 
 TEXT = {"vocab_size": 300, "hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 2, "num_attention_heads": 2}
 NARROW = {"num_key_value_heads": 1, "head_dim": 8, "max_position_embeddings": 32}
-LABELS = {"id2label": {"0": "calm", "1": "stormy", "2": "loud"}}
-IMAGE = {"image_size": 16, "patch_size": 8, "num_channels": 3, **LABELS}
-CONVOLVED = {"num_channels": 3, "hidden_sizes": [8, 16], "depths": [1, 1], **LABELS}
 CAUSAL: dict[str, dict[str, Any]] = {
     "llama": {**TEXT, **NARROW},
     "llama, tied": {**TEXT, **NARROW, "tie_word_embeddings": True},
@@ -43,17 +40,11 @@ CAUSAL: dict[str, dict[str, Any]] = {
 OTHERS: dict[str, tuple[str, dict[str, Any]]] = {
     "bert": ("masked-lm", TEXT),
     "modernbert": ("masked-lm", {**TEXT, "pad_token_id": 0, "cls_token_id": 1, "sep_token_id": 2}),
-    "roberta": ("sequence-classification", {**TEXT, **LABELS}),
-    "qwen3": ("sequence-classification", {**TEXT, **NARROW, **LABELS, "pad_token_id": 0}),
-    "vit": ("image-classification", {**TEXT, **IMAGE}),
-    "convnext": ("image-classification", {**CONVOLVED, "num_stages": 2}),
-    "mobilenet_v2": ("image-classification", {"num_channels": 3, "image_size": 32, "depth_multiplier": 0.1, **LABELS}),
+    "roberta": ("masked-lm", TEXT),
 }
 CLASSES = {
     "causal-lm": "AutoModelForCausalLM",
     "masked-lm": "AutoModelForMaskedLM",
-    "sequence-classification": "AutoModelForSequenceClassification",
-    "image-classification": "AutoModelForImageClassification",
 }
 CASES = [
     *((name.partition(",")[0], "causal-lm", fields) for name, fields in CAUSAL.items()),
@@ -78,17 +69,12 @@ def test_an_anchor_comes_home_with_equal_logits(
     kept = module.state_dict()
     assert loaded.state_dict().keys() == kept.keys()
     assert all(torch.equal(value, kept[name]) for name, value in loaded.state_dict().items())
-    size = fields.get("image_size", 32)
-    given: dict[str, Any] = {"input_ids": (torch.arange(24) * 7 % 256)[None]}
-    if task == "image-classification":
-        given = {"pixel_values": torch.linspace(-1, 1, 3 * size * size).view(1, 3, size, size)}
+    tokens = (torch.arange(24) * 7 % 256)[None]
     with torch.no_grad():
-        expected = module(**given).logits
+        expected = module(input_ids=tokens).logits
         # Memory that lies otherwise may sum otherwise.
-        assert torch.allclose(loaded(**given).logits, expected, rtol=0, atol=1e-6)
+        assert torch.allclose(loaded(input_ids=tokens).logits, expected, rtol=0, atol=1e-6)
     assert float(expected.std()) > 0
-    if "id2label" in fields:
-        assert list(loaded.config.id2label.values()) == ["calm", "stormy", "loud"]
     if task == "causal-lm":
         assert _is_tied(loaded) == _is_tied(module)
 

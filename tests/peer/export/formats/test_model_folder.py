@@ -234,14 +234,6 @@ def test_the_card_says_what_is_known_and_shows_markup_as_text() -> None:
     assert all(facts.digest in card for facts in anchors.facts)
 
 
-def test_a_card_counts_in_what_the_run_counts_in(monkeypatch: pytest.MonkeyPatch) -> None:
-    anchors = anchors_of(trained_model(MANIFEST), MANIFEST)
-    monkeypatch.setattr(RunManifest, "counted_in", "examples")  # as of a classification
-    card = model_card(anchors, "LlamaForCausalLM", has_tokenizer=True)
-    assert "| examples | 4321 committed |" in card
-    assert "| digest of anchor and momentum | examples |" in card
-
-
 def test_of_a_custom_run_nothing_is_said_that_its_manifest_only_has_by_default(tmp_path: Path) -> None:
     custom = {"kind": "custom", "num_parameters": 10, "layout_digest": "0" * 64}
     manifest = RunManifest.model_validate({"name": "own", "model": custom, "averaging": {"fragment_by": "balanced"}})

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from averaging.rounds.round_facts import RoundCommitted, SentContribution, WorkLost
 from dht.ground.host import PeerId
 from peer.checkpoint.checkpoint_facts import Totals
-from peer.events.peer_events import Event, JoinedRun, MemberChanged, TrainingProgressed
+from peer.events.peer_events import Event, JoinedRun
 from peer.mailbox.mailbox import Mailbox
 from peer.network.node.reporter import Reporter
 
@@ -21,28 +20,6 @@ def test_waits_for_data_are_part_of_the_progress() -> None:
     mailbox.trainer.data_waits, mailbox.trainer.data_wait_seconds, mailbox.trainer.data_rereads = 2, 31.0, 1
     reporter.progress()
     assert events[-1].sentence().endswith("; waited 2 times for data, 31 s, 1 step read data again.")
-
-
-@pytest.mark.parametrize("counted", ["tokens", "examples"])
-def test_work_is_counted_in_what_the_run_counts(counted: str) -> None:
-    """Each fact that says a number of tokens, whoever makes it, says it in the unit of the run."""
-    mailbox, events = Mailbox.in_process([4]), list[Event]()
-    reporter = Reporter(PeerId("me"), mailbox, lambda: 0.0, lambda: 0.0, events.append, counted)
-    reporter.progress()
-    mailbox.trainer.inner_steps, mailbox.trainer.tokens = 3, 700
-    reporter.report(TrainingProgressed(3, 700, 1.0, 5.0, 0.0))
-    reporter.report(SentContribution(0, 1, 10, 700, 1, 0))
-    reporter.report(RoundCommitted(0, 1, (PeerId("me"),), 0.7, 700, 0, 1.0, 0, 0, 0, 0))
-    reporter.report(WorkLost(0, 1, 700, "late", 2))
-    reporter.report(WorkLost(0, 1, 700, "fork"))
-    reporter.report(MemberChanged(PeerId("other")))
-    reporter.left("it was asked to")
-    told = [event.sentence() for event in events]
-    assert len(told) == 8
-    assert [counted in sentence for sentence in told] == [True] * 6 + [False, True]
-    other = {"tokens": "examples", "examples": "tokens"}[counted]
-    assert not [sentence for sentence in told if other in sentence]
-    assert f"700 {counted}, 5 {counted}/s" in told[1]
 
 
 @pytest.mark.parametrize(

@@ -37,7 +37,6 @@ from peer.panel.screen_painter import END_OF_LINE, Painter
 from peer.panel.screens.curve import curve
 from peer.panel.screens.goodbye import goodbye
 from peer.panel.screens.health_sentence import health
-from peer.panel.screens.key_screens import help_screen
 from peer.panel.screens.text_lines_that_fit import num_rows, part, without_signs, wrapped
 from peer.panel.screens.training_screen import doing
 from peer.run_clock import arrival
@@ -95,13 +94,10 @@ def test_each_state_of_a_trainer_stays_as_it_is(width: int, height: int, regener
     agrees(f"states-{width}x{height}", text, regenerate_golden)
 
 
-def test_a_paused_panel_says_nothing_of_computing_and_a_classifier_nothing_of_tokens() -> None:
-    scenes = states_of_a_trainer()
-    paused, examples = (text_of(lines_of(scenes[name], 200, 60)) for name in ("paused", "examples"))
+def test_a_paused_panel_says_nothing_of_computing() -> None:
+    paused = text_of(lines_of(states_of_a_trainer()["paused"], 200, 60))
     assert "computing" not in paused
     assert "paused on RTX 3060" in paused
-    assert "token" not in examples.lower()
-    assert "nats per example" in examples
 
 
 def picture_of(scene: Scene) -> str:
@@ -234,15 +230,6 @@ def test_help_explains_the_keys_that_there_are() -> None:
     keys = [[line.plain[:1] for line in lines_of(an_evening(is_seed=seed), 80, 40, "help")] for seed in (False, True)]
     assert ["p" in one for one in keys] == [True, False]
     assert all({"q", "l", "d", "i", "?"} <= set(one) for one in keys)
-
-
-def test_help_explains_the_word_that_the_run_counts_in() -> None:
-    for counted, other in (("tokens", "example"), ("examples", "token")):
-        words = [
-            line.plain.split()[0] for line in help_screen(80, can_rest=True, counted=counted) if line.plain.split()
-        ]
-        assert counted[:-1] in words
-        assert other not in words
 
 
 def test_a_seed_says_that_others_train_alone() -> None:

@@ -13,15 +13,13 @@ from dht.ground.errors import LocalFault
 from peer.trainer.data import document_packing
 from peer.trainer.data.document_packing import TokenizeOrder, tokenize_part
 from peer.trainer.data.loaded_tokenizer import LoadedTokenizer
-from peer.trainer.examples.label_rules import ExampleRules
 from peer.trainer.text.documents import FileRange, TextPart
 from peer.trainer.text.held_out import HeldOutRule
 from tests.kit.trainer.prepared_data import in_this_process, sentences, small_tokenizer
 
 
-@pytest.mark.parametrize("rules", [None, ExampleRules("text", "label", ("a", "b"), 8)])
 def test_one_huge_row_and_many_long_ones_take_the_memory_of_a_few(
-    rules: ExampleRules | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The tokenizer takes 40 bytes of memory for each character that it is given at once."""
     monkeypatch.setattr(document_packing, "BATCH_CHARACTERS", 200)
@@ -29,25 +27,23 @@ def test_one_huge_row_and_many_long_ones_take_the_memory_of_a_few(
     texts = sentences(20)
     texts[5] = " ".join(texts)
     path = tmp_path / "rows.jsonl"
-    path.write_text("".join(json.dumps({"text": text, "label": 1}) + "\n" for text in texts))
+    path.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
     tokenizer = in_this_process(small_tokenizer(tmp_path / "tokenizer"))
     part = TextPart("jsonl", (FileRange(str(path), 0, path.stat().st_size),))
-    order = TokenizeOrder(part, "text", HeldOutRule.of(0.0), tmp_path / "training", tmp_path / "held", rules)
-    name = "encode" if rules is None else "encode_whole"
-    encode, given = getattr(LoadedTokenizer, name), []
+    order = TokenizeOrder(part, "text", HeldOutRule.of(0.0), tmp_path / "training", tmp_path / "held")
+    encode, given = LoadedTokenizer.encode, []
 
-    def spied(self: LoadedTokenizer, together: list[str], *more: int) -> object:
+    def spied(self: LoadedTokenizer, together: list[str]) -> object:
         given.append(sum(map(len, together)))
-        return encode(self, together, *more)
+        return encode(self, together)
 
-    monkeypatch.setattr(LoadedTokenizer, name, spied)
+    monkeypatch.setattr(LoadedTokenizer, "encode", spied)
     told = tokenize_part(order, tokenizer)
     assert max(given) < 200 + 150
-    assert sum(given) == (sum(map(len, texts)) if rules is None else sum(min(len(text), 150) for text in texts))
-    if rules is None:
-        tokens = np.fromfile(tmp_path / "training", tokenizer.dtype)
-        assert tokenizer.decode(tokens.tolist()).split("<|endoftext|>")[:-1] == texts
-        assert told["documents"] == 20
+    assert sum(given) == sum(map(len, texts))
+    tokens = np.fromfile(tmp_path / "training", tokenizer.dtype)
+    assert tokenizer.decode(tokens.tolist()).split("<|endoftext|>")[:-1] == texts
+    assert told["documents"] == 20
 
 
 def test_a_part_of_endless_text_leaves_room_on_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

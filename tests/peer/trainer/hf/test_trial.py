@@ -15,7 +15,7 @@ from peer.config.manifest import RunManifest
 from peer.owner.new_run import create_run
 from peer.trainer.hf import trial
 from peer.trainer.hf.manifest_from_config import describe_model
-from peer.trainer.hf.trial import Trial, try_model
+from peer.trainer.hf.trial import try_model
 from peer.trainer.hf.trial_child import prepare
 
 SIZES = {"vocab_size": 128, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2}
@@ -173,12 +173,6 @@ def test_what_was_tried_is_told(
     assert len(found.notes) == len(told)
     assert len(children) == num_children
     assert all(part in note for part, note in zip(told, found.notes, strict=True))
-
-
-def test_tasks_with_labels_are_not_tried(tmp_path: Path) -> None:
-    model = described(tmp_path, {"model_type": "llama", **TEXT, "pad_token_id": 0}, "sequence-classification")
-    manifest = create_run("tiny", None, tmp_path / "owner", model=model).manifest
-    assert try_model(manifest, None) == Trial(manifest.model.context)
 
 
 ENCODER_DECODER = "reads with an encoder and writes with a decoder"
