@@ -47,7 +47,7 @@ WHILE_UNPACKING = size() { du -sm $(VENV) | cut -f1; }; old=$$(size); \
 # One pip call for everything: resolved apart, hivemind's and libp2p's protobuf needs contradict each other.
 $(STAMP): EXTRAS = dev$(HAS_GMP)
 $(STAMP): AGAIN = make venv
-$(DEMO_STAMP): EXTRAS = hf
+$(DEMO_STAMP): EXTRAS = hf,page
 $(DEMO_STAMP): AGAIN = make demo
 $(STAMP) $(DEMO_STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "Python %s found; 3.11 or newer is needed: make PYTHON=python3.11 ..." % sys.version.split()[0])'

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 from collections.abc import Iterator
 
 from dht.ground.errors import UsageFault
@@ -29,3 +30,10 @@ def needing(purpose: str, library: str, extra: str) -> Iterator[None]:
             f"{purpose} needs {library}, which cannot be imported here{there}; expected the extra {extra}; run "
             f"{extra_command(extra)}"
         ) from error
+
+
+def check_page_extra(purpose: str) -> None:
+    """Raises UsageFault: the libraries of the extra `page` are not all there. `purpose` as for `needing`."""
+    for name in ("PIL", "prometheus_client"):
+        with needing(purpose, name, "page"):
+            importlib.import_module(name)

@@ -16,6 +16,7 @@ from peer.cli.usage.exit_codes import exits_with_sentence
 from peer.cli.usage.plain_help import Commands
 from peer.observe.named_run import named_run, names_run
 from peer.observe.run_names import near_run
+from peer.optional_libraries import check_page_extra
 
 commands = Commands()
 
@@ -63,6 +64,8 @@ def demo(
         from peer.export.formats.output_place import check_folder
 
         check_folder(taken_to, replace=False)
+    if dashboard:
+        check_page_extra("The demo's page (leave it out with --no-dashboard)")
     from peer.demo.demo import run_demo
 
     return int(run_demo(peers, minutes, as_json, port if dashboard else None, taken_to, _program()))

@@ -18,6 +18,7 @@ from peer.cli.usage.plain_help import Commands
 from peer.console.first_lines import notice
 from peer.observe.named_run import named_or_only_run, named_run
 from peer.observe.run_and_address import Target, checked_target
+from peer.optional_libraries import check_page_extra
 from peer.user_folders import folder_fault
 
 commands = Commands()
@@ -167,6 +168,7 @@ def dashboard(
         raise UsageFault("--join-address and --no-join-address were given together; give one of them")
 
     # Before the server is loaded, which takes a second.
+    check_page_extra("`peer dashboard`")
     _check_host(host)
     its_address, its_install = _address(page_address), _line_of(install)
     its_samples = sample_plan(samples_every, prompt or (), base)

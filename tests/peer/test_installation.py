@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 
+from peer.cli import app
 from peer.installation import command_for, extra_command_for, update_command_for, with_extra
 from peer.version import VERSION
 
@@ -92,3 +95,16 @@ def test_an_update_takes_the_way_the_copy_came(direct_url: str | None, command: 
 def test_a_part_that_is_missing_comes_from_where_this_copy_came(direct_url: str | None, command: str) -> None:
     """PyPI has no such name, and anybody may register it."""
     assert extra_command_for(direct_url, "hf") == command
+
+
+@pytest.mark.parametrize("words", [["dashboard", "tiny.abcdefghij234567abcd"], ["demo"]])
+@pytest.mark.parametrize("library", ["PIL", "prometheus_client"])
+def test_without_the_extra_of_the_page_a_sentence_has_the_command(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], words: list[str], library: str
+) -> None:
+    monkeypatch.setitem(sys.modules, library, None)
+    assert app.run(words) == 2
+    sentence = capsys.readouterr().err
+    assert library in sentence
+    assert "[page]" in sentence
+    assert "pip install" in sentence
