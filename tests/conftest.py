@@ -6,16 +6,14 @@ import gc
 import os
 import signal
 import tempfile
-from collections.abc import Generator, Sequence
+from collections.abc import Generator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import settings
 
 from dht.p2pd.lazy_hivemind import allow_parts_of_hivemind
 from dht.pylibp2p.protobuf_clash import make_room_for_libp2p
-from tests.kit.chaos.scenario import FIRST_HOSTILE_SEED, FIRST_SYBIL_SEED
 from tests.kit.no_compiler import load_no_compiler
 from tests.kit.tiers import EXAMPLES_AT_NIGHT, EXAMPLES_BY_DAY, is_by_day, markers_of, may_be_chosen, sampled, turn_of
 from tests.kit.trainer.shared_sizes import share_sizes_child
@@ -26,20 +24,11 @@ settings.register_profile("day", settings.get_profile("night"), max_examples=EXA
 settings.load_profile("night")
 
 
-CHAOS_SEEDS = (
-    *range(380),
-    *range(FIRST_HOSTILE_SEED, FIRST_HOSTILE_SEED + 80),
-    *range(FIRST_SYBIL_SEED, FIRST_SYBIL_SEED + 24),
-)
-"""Hostile swarms, too; one takes half as long again as another scenario, and one of many keys twice as long."""
-SIMULATION_SEEDS = range(40)
 NUM_KILLS = (3, 30)
 """The first in `make test`; multiples of three."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--chaos-seed", type=int, metavar="SEED", help="of tests/swarms/test_chaos.py, this seed alone")
-    parser.addoption("--chaos-seeds", metavar="FIRST:END", help="in place of some plain and some hostile ones")
     parser.addoption("--kills", type=int, metavar="N", help="of tests/processes/peers/test_kills.py; 3, 6, 9 ...")
     parser.addoption("--regenerate-golden", action="store_true", help="write tests/golden anew instead of comparing")
 
@@ -108,26 +97,9 @@ def pytest_collection_finish() -> None:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    if "chaos_seed" in metafunc.fixturenames:
-        metafunc.parametrize("chaos_seed", _asked_for(metafunc.config, sampled(CHAOS_SEEDS, one_in=12)))
-    if "simulation_seed" in metafunc.fixturenames:
-        metafunc.parametrize("simulation_seed", _asked_for(metafunc.config, sampled(SIMULATION_SEEDS, one_in=4)))
     if "num_kills" in metafunc.fixturenames:
         asked = metafunc.config.getoption("--kills")
         metafunc.parametrize("num_kills", [asked] if asked else sampled(NUM_KILLS, one_in=len(NUM_KILLS)))
-
-
-def _asked_for(config: pytest.Config, seeds: Sequence[Any]) -> Sequence[Any]:
-    """The seeds of the command line, else `seeds`."""
-    one, several = config.getoption("--chaos-seed"), config.getoption("--chaos-seeds")
-    if one is not None:
-        return range(one, one + 1)
-    if several is None:
-        return seeds
-    first, colon, end = several.partition(":")
-    if not (colon and first.isdecimal() and end.isdecimal() and int(first) < int(end)):
-        raise pytest.UsageError(f"--chaos-seeds {several}; expected FIRST:END with FIRST < END, such as 0:20000")
-    return range(int(first), int(end))
 
 
 @pytest.fixture

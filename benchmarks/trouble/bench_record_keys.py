@@ -33,16 +33,16 @@ from averaging.rounds.round_facts import RoundCommitted
 from averaging.signing.round_signatures import Notary, Scope
 from averaging.transfer.client import fetch_digest
 from averaging.wire import frames
-from averaging.wire.messages import Result, RosterEntry
+from averaging.wire.messages import DIGEST_BYTES, Result, RosterEntry
 from dht.ground.errors import PeerFault
 from dht.identity.keys import Identity, verify
 from dht.records.peer_record import PeerRecord, decode_peer_record, encode_peer_record
 from peer.config.averaging_rules import codec_of, limits_of
 from peer.config.model_shapes import seed_sizes
 from peer.events.peer_events import Evaluated
-from tests.kit.chaos.free_records import lone_commit
 from tests.kit.processes.hostile_member import HostileMember, hostile_member
 from tests.kit.processes.process_swarm import TINY_RUN, PeerProcess, ProcessSwarm, process_swarm
+from tests.simulator.adversaries.claims import lone_commit
 
 PUBLISH_SECONDS = 40.0
 WINDOW_SECONDS = 15.0
@@ -98,7 +98,9 @@ async def commit_alone(member: HostileMember, victims: Sequence[PeerProcess]) ->
             payload = b"".join(bytes(part) for part in codec.encode(np.full(size, STEP_BACK, np.float32)).pack())
             fragment: Any = SimpleNamespace(index=index, machine=SimpleNamespace(num_values=size))
             entry = RosterEntry(identity.peer_id, 640, 10, versions[index], int(1000 * time.time()))
-            commit = lone_commit(notary, fragment, versions[index], digest, entry, payload_digest(payload))
+            commit = lone_commit(
+                fragment, versions[index], digest[:DIGEST_BYTES], entry, payload_digest(payload), signer=notary
+            )
             for victim in victims:
                 mean = frames.encode(Result(index, versions[index], 0, 0, size))
                 links.post(victim.peer_id, [mean, payload], "data")

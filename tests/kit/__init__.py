@@ -28,7 +28,6 @@ The files, each built on those above it:
     trainer/              the trainer's side of a peer, and its checkpoints
     rounds/               swarms of round machines and of exchanges
     simulated/            simulated swarms with peers that steal or hinder
-    chaos/                random faults, and the books that are kept beside the code
     processes/            real `peer` processes
     dashboard/            a dashboard with a past
 """

@@ -5,13 +5,16 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
+import multiprocessing
 import sys
 import time
 from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
 
 from dht.ground.errors import EXIT_INTERRUPTED, UsageFault
 from dht.ground.quantities import plural, seconds_text
-from tests.simulator.result import summary_of
+from tests.simulator.result import SimulationResult, summary_of
+from tests.simulator.scenarios.random_swarms import spec_of_seed
 from tests.simulator.scenarios.scenario import SHIPPED, list_scenarios, load_scenario
 from tests.simulator.scenarios.schedule import spec_of
 from tests.simulator.scenarios.spec import SimulationSpec, plan_churn, tiny_manifest
@@ -26,8 +29,10 @@ EQUAL_PEERS = {"peers": 32, "steps": 200, "churn": 0.1}
 def main(arguments: Sequence[str] | None = None) -> int:
     """Simulate and print what happened. Returns 0 when every invariant held, 1 when one did not, 2 after a mistake."""
     parser = argparse.ArgumentParser(prog="python -m tests.simulator", description="Run a swarm in virtual time.")
-    parser.add_argument("scenario", nargs="?", help=f"{', '.join(SHIPPED)}, or the path of a scenario.toml")
+    parser.add_argument("scenario", nargs="?", help=f"{', '.join(SHIPPED)}, random, or the path of a scenario.toml")
     parser.add_argument("--seed", type=int, help="same seed, same trace; default: the scenario's")
+    parser.add_argument("--seeds", metavar="FIRST:END", help="with random: many seeds; prints those that break a rule")
+    parser.add_argument("--jobs", type=int, default=1, help="with --seeds: processes; default 1")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.add_argument("--list", action="store_true", help="print the shipped scenarios")
     parser.add_argument("--peers", type=int, help="without a scenario: equal peers; default 32")
@@ -42,6 +47,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if chosen.scenario is None:
         sizes = {name: EQUAL_PEERS[name] if value is None else value for name, value in sizes.items()}
         return run(equal_peers(sizes["peers"], sizes["steps"], sizes["churn"], chosen.seed or 0), chosen.json)
+    if chosen.scenario == "random":
+        if chosen.seeds is None:
+            return run(spec_of_seed(chosen.seed or 0), chosen.json)
+        first, colon, end = chosen.seeds.partition(":")
+        if not (colon and first.isdecimal() and end.isdecimal() and int(first) < int(end)):
+            parser.error(f"--seeds {chosen.seeds}; expected FIRST:END with FIRST < END, such as 0:1000")
+        return run_seeds(range(int(first), int(end)), chosen.jobs)
     try:
         scenario = load_scenario(chosen.scenario)
     except UsageFault as error:
@@ -67,6 +79,28 @@ def run(spec: SimulationSpec, as_json: bool) -> int:
     line.clear()
     print(json.dumps(dataclasses.asdict(result)) if as_json else summary_of(result))
     return 1 if result.violations else 0
+
+
+def run_seeds(seeds: Sequence[int], num_jobs: int) -> int:
+    """Simulate many random swarms and print which of them broke a rule. Returns the exit code."""
+    began = time.perf_counter()
+    num_broken = num_rounds = 0
+    with ProcessPoolExecutor(num_jobs, multiprocessing.get_context("forkserver")) as pool:
+        for seed, result in zip(seeds, pool.map(_simulated, seeds, chunksize=4), strict=True):
+            num_rounds += result.rounds_committed
+            num_broken += bool(result.violations)
+            for violation in result.violations:
+                print(f"seed {seed}: {violation}", flush=True)
+    seconds = time.perf_counter() - began
+    print(
+        f"{plural(len(seeds), 'swarm')}, {plural(num_rounds, 'round')}, {num_broken} broken, {seconds:.0f} s: "
+        f"{60 * len(seeds) / seconds:.0f} a minute"
+    )
+    return 1 if num_broken else 0
+
+
+def _simulated(seed: int) -> SimulationResult:
+    return simulate(spec_of_seed(seed))
 
 
 class _ProgressLine:

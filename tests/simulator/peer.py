@@ -29,9 +29,12 @@ from peer.network.node.node import Node
 from peer.network.node.node_inputs import NodeIdentity, NodePorts
 from tests.simulator.adversaries.insiders import node_type_of, round_parts_of, turn_hostile
 from tests.simulator.adversaries.liars import LIES_IN_FRAMES, lying_host
+from tests.simulator.books.books import Books
+from tests.simulator.books.ledger import Ledger
 from tests.simulator.network.host import MemoryHost, MemoryNetwork
 from tests.simulator.network.store import MemoryRecords, MemoryStore
 from tests.simulator.scenarios.spec import SimulationSpec
+from tests.simulator.tampering import tampered
 from tests.simulator.virtual_sleep import Process
 from tests.simulator.workload import GptWorkload, QuadraticWorkload, Workload
 
@@ -60,6 +63,8 @@ class World:
     emit: Callable[[int, Event], None]
     over: asyncio.Event
     """Set when the swarm has settled: everybody leaves."""
+    books: Books | None = None
+    """Checks every event of every round, if anything does."""
     entry: Callable[[Identity], tuple[RunHandshakePolicy, bytes]] | None = None
     """A peer's membership and the owner's changes; None: everybody is a member of the manifest as it is."""
 
@@ -104,6 +109,7 @@ class Life:
         sizes = world.workload.layout.sizes
         self.mailbox = Mailbox.in_process(sizes, sent_bytes_of(world.spec.manifest, sizes))
         self.work = world.workload.begin(identity.peer_id, self.mailbox, world.now)
+        self._ledgers: dict[int, Ledger] = {}
         self._world = world
         self._identity = identity
         self.index = index
@@ -184,7 +190,7 @@ class Life:
             handshake_policy,
             lambda: world.wall_clock() + self.profile.clock_skew_seconds,
             world.now,
-            compute_inline,
+            self._compute if spec.compute_seconds else compute_inline,
             self._emit,
             random.Random(session),
             poll_seconds=LOOK_SECONDS,
@@ -193,7 +199,12 @@ class Life:
             owner_public_key=owner_public_key,
             parts=round_parts_of(self.profile.lie, friends, self.randomness),
         )
-        self.node = node_type_of(self.profile.lie)(who, spec.manifest, ports, self.mailbox)
+        node_type = node_type_of(self.profile.lie)
+        if spec.tampering is not None and node_type is Node:
+            node_type = tampered(spec.tampering, self.randomness)
+        self.node = node_type(who, spec.manifest, ports, self.mailbox)
+        if world.books is not None:
+            world.books.follow(self.index, self.node, self._ledgers)
         self.is_restarting = False
         self.running = self._spawn(self._run_node(self.node, host), "network process")
         if self.profile.lie is not None:
@@ -212,6 +223,14 @@ class Life:
         notary = Notary(scope, self._identity.sign, verify, world.records.verified)
         seed = self.randomness.getrandbits(32)
         return lying_host(world.network, me, profile.line, profile.lie, codec, limits, notary, seed)
+
+    async def _compute(self, work: Callable[[], Any]) -> Any:
+        """A thread that is busy before and after: other events come in between."""
+        longest = self._world.spec.compute_seconds
+        await asyncio.sleep(self.randomness.uniform(0.0, longest))
+        result = work()
+        await asyncio.sleep(self.randomness.choice((0.0, self.randomness.uniform(0.0, longest))))
+        return result
 
     async def _rest(self, _poll_seconds: float) -> None:
         """Until the trainer has posted or taken something, instead of looking many times a second."""

@@ -12,16 +12,27 @@ import gc
 import logging
 import random
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from unittest import mock
 
+import averaging.rounds.shard_plan
 from averaging.rounds.round_facts import RoundStarted
 from dht.ground.host import PeerId
 from dht.identity.keys import make_run_id
 from dht.records.signature_cache import VerifiedRecords
+from peer.config.averaging_rules import rule_of
 from peer.events.peer_events import Event
-from tests.simulator.checks import anchors_are_equal, has_settled, honest_lives, violations
+from tests.simulator.books.books import Books
+from tests.simulator.checks import (
+    ENOUGH_SYNCS,
+    ENOUGH_SYNCS_AMONG_FAULTS,
+    anchors_are_equal,
+    has_settled,
+    honest_lives,
+    violations,
+)
 from tests.simulator.network.host import MemoryNetwork
 from tests.simulator.network.store import MemoryRecords
 from tests.simulator.peer import EPOCH_SECONDS, Life, SimulatedPeer, World, anchors_of, simulated_identity, workload_of
@@ -74,7 +85,7 @@ def simulate(
     thresholds = gc.get_threshold()
     gc.set_threshold(*COLLECT_THRESHOLDS)
     try:
-        with one_thread(), _errors_logged() as errors:
+        with one_thread(), _smaller_shards(spec.min_shard_values), _errors_logged() as errors:
             result = run_virtual(_Simulation(spec, on_event, on_progress).run(), seed=spec.seed)
     finally:
         gc.set_threshold(*thresholds)
@@ -104,7 +115,7 @@ class _Simulation:
         loop = asyncio.get_running_loop()
         loop.set_exception_handler(self._unhandled)
         world = self._world()
-        self._network = world.network
+        self._network, self._books = world.network, world.books
         self.peers = [SimulatedPeer(world, index) for index in range(spec.num_peers)]
         for peer in self.peers:
             self._trace.meet(peer.index, peer.identity.peer_id)
@@ -122,11 +133,13 @@ class _Simulation:
         result = self._result(world, virtual_seconds)
         if spec.ends_with_goodbyes:
             await self._say_goodbye(world)
+        if self._books is not None:
+            self._blamed += self._books.violations
         self._blamed += [f"a handler failed: {error!r}" for error in world.network.handler_errors]
         return dataclasses.replace(
             result,
             violations=(*result.violations, *self._blamed),
-            events=dict(sorted(self._trace.kinds.items())),
+            events=dict(sorted((self._trace.kinds if self._books is None else self._books.seen).items())),
             trace_hash=self._trace.hash,
         )
 
@@ -179,8 +192,11 @@ class _Simulation:
         network = MemoryNetwork(
             spec.seed,
             latency_seconds=spec.latency_seconds,
+            partition_break_seconds=spec.partition_break_seconds,
+            window_bytes=spec.window_bytes,
             same_site_latency_seconds=spec.same_site_latency_seconds,
         )
+        workload = workload_of(spec)
         return World(
             spec,
             make_run_id(spec.manifest.name, owner.public_key),
@@ -191,10 +207,17 @@ class _Simulation:
                 spec.record_delay_seconds,
                 VerifiedRecords(16 * spec.num_peers + 256),
             ),
-            workload_of(spec),
+            workload,
             self._emit,
             asyncio.Event(),
+            self._books_of(workload.layout.sizes) if spec.keeps_books else None,
         )
+
+    def _books_of(self, sizes: Sequence[int]) -> Books:
+        spec = self._spec
+        names = {index: simulated_identity(spec.seed, index).peer_id for index in range(spec.num_peers)}
+        hostile = frozenset(names[index] for index, profile in enumerate(self._profiles) if profile.lie is not None)
+        return Books(spec, rule_of(spec.manifest), sizes, names, hostile, World.now)
 
     def _result(self, world: World, virtual_seconds: float) -> SimulationResult:
         spec = self._spec
@@ -208,9 +231,12 @@ class _Simulation:
             versions = node.versions()
             committed_tokens = sum(fragment.state.lineage_tokens for fragment in node.fragments) / len(versions)
         equal = anchors_are_equal(self.peers)
-        found = list(violations(self.peers, self._trace.contributors))
+        enough_syncs = ENOUGH_SYNCS_AMONG_FAULTS if spec.keeps_books else ENOUGH_SYNCS
+        found = list(violations(self.peers, self._trace.contributors, enough_syncs))
         if not equal:
             found.append(f"anchors still differ {spec.settle_seconds:.0f} s after training")
+        elif spec.keeps_books and not has_settled(self.peers):
+            found.append(f"settled: work is still under way {spec.settle_seconds:.0f} s after training")
         tokens = sum(life.mailbox.trainer.tokens for peer in self.peers for life in peer.lives)
         met = [peer.identity.peer_id for peer in self.peers if peer.lives]
         return SimulationResult(
@@ -287,6 +313,8 @@ class _Simulation:
             await asyncio.sleep(max(0.0, fault.at_seconds - World.now()))
             self._trace.note(repr(fault))
             self._do(fault)
+            if self._books is not None:
+                self._books.disrupted()
 
     def _do(self, fault: Fault) -> None:
         network = self._network
@@ -303,6 +331,9 @@ class _Simulation:
                 peer.start()
             elif fault.kind in _OF_A_LIFE and peer.life is not None:
                 _OF_A_LIFE[fault.kind](peer.life)
+            elif fault.kind == "reset_line" and peer.life is not None:
+                network.crash(peer_id)
+                network.restore(peer_id)
             elif fault.kind == "stall" and peer.lives:
                 network.stall(peer_id)
             elif fault.kind == "resume" and peer.lives:
@@ -310,6 +341,8 @@ class _Simulation:
 
     def _emit(self, index: int, event: Event) -> None:
         self._trace.add(index, event)
+        if self._books is not None:
+            self._books.on_event(index, event)
         self._on_event(index, event)
         if isinstance(event.fact, RoundStarted) and event.fact.num_contributors >= 3:
             for ambush in list(self._ambushes):
@@ -331,6 +364,11 @@ class _Simulation:
 
     def _unhandled(self, loop: asyncio.AbstractEventLoop, context: dict[str, object]) -> None:
         self._blamed.append(f"nobody handled: {context.get('message')}: {context.get('exception')!r}")
+
+
+def _smaller_shards(min_shard_values: int) -> AbstractContextManager[object]:
+    """Fragments of a few dozen values have several reducers, too."""
+    return mock.patch.object(averaging.rounds.shard_plan, "MIN_SHARD_VALUES", min_shard_values)
 
 
 @contextmanager

@@ -11,7 +11,7 @@ import pytest
 from averaging.rounds.round_facts import RoundCommitted
 from dht.ground.errors import UsageFault
 from peer.events.peer_events import RefusedPeer
-from tests.kit.chaos.hostile_scenario import NUM_HONEST, scenario_of
+from tests.kit.simulated.hostile_scenario import NUM_HONEST, scenario_of
 from tests.simulator.adversaries.claims import CLAIMS
 from tests.simulator.adversaries.floods import FLOODS
 from tests.simulator.adversaries.liars import LIES_IN_FRAMES
@@ -59,7 +59,7 @@ def test_honest_peers_go_on_beside_every_kind(together):
 
 def test_every_kind_is_done_somewhere_and_described():
     kinds = set(get_args(LieKind))
-    others = {"wrong_mean", "drops_members", "lone_commits", "wrong_state"}
+    others = {"wrong_mean", "drops_members", "lone_commits", "wrong_state", "old_work", "shirks", "free_records"}
     assert kinds == LIES_IN_FRAMES | FLOODS | CLAIMS | others
     text = (Path(__file__).parents[2] / "docs" / "developer" / "simulation.md").read_text()
     rows = [line for line in text.splitlines() if line.startswith("| `")]

@@ -35,9 +35,9 @@ from dht.ground.errors import PeerFault
 from dht.ground.host import PeerId
 from dht.records.lineages import MAX_LINEAGE_TOKENS
 from peer.network.node.node import Node
-from tests.kit.chaos.hostile_scenario import scenario_of
 from tests.kit.clock import Clock
 from tests.kit.rounds.guard_scene import commit_with, follow, objection, offer_of
+from tests.kit.simulated.hostile_scenario import scenario_of
 from tests.kit.tiers import sampled
 from tests.simulator import peer
 from tests.simulator.peer import simulated_identity

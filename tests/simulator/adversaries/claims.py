@@ -21,6 +21,7 @@ import numpy as np
 
 from averaging.fragment.runtime import FragmentRuntime
 from averaging.outer.outer_step import anchor_digest
+from averaging.signing.round_signatures import Notary
 from averaging.transfer.snapshots import Snapshot
 from averaging.wire import frames, messages
 from averaging.wire.frames import commit_digest
@@ -144,14 +145,16 @@ def lone_commit(
     entry: messages.RosterEntry,
     mean: bytes,
     previous: bytes = b"",
+    signer: Notary | None = None,
 ) -> messages.Commit:
     """A commit of one member, by its form one like any other.
 
     Args:
         anchor, mean: their digests, as messages have them.
         previous: digest of the commit before.
+        signer: of the member's key; None: the notary of the fragment's own machine.
     """
-    notary, size, me = fragment.machine.notary, fragment.machine.num_values, entry.peer_id
+    notary, size, me = signer or fragment.machine.notary, fragment.machine.num_values, entry.peer_id
     plan = messages.Plan(fragment.index, version, 0, anchor, (entry,), (messages.ShardPlan(0, size, 0),), 10.0, 20.0)
     result = messages.ShardResult(0, size, 0, mean, (0,))
     result = dataclasses.replace(result, signature=notary.sign_result(plan, me, result))

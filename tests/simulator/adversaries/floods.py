@@ -7,7 +7,8 @@ Each takes part like an honest peer and does this beside it, at every honest mem
 - huge_frames: contributions as long as the manifest allows, for versions and shards of its own choice, and frames that
   announce more;
 - slow_reads: asks for state and reads none of it, lets the others send it shards and reads none of those;
-- garbage: random bytes, before and after a hello, on every protocol.
+- garbage: random bytes, before and after a hello, on every protocol;
+- forges: messages of rounds that have the right form and no truth in them.
 """
 
 from __future__ import annotations
@@ -22,7 +23,22 @@ from averaging.lanes.handshake import OPEN_SECONDS, open_greeted_stream
 from averaging.lanes.links import ROUND_PROTOCOL
 from averaging.transfer.messages import STATE_PROTOCOL
 from averaging.wire import frames
-from averaging.wire.messages import Contribution
+from averaging.wire.messages import (
+    DIGEST_BYTES,
+    Abandon,
+    Commit,
+    Contribution,
+    Message,
+    Offer,
+    Plan,
+    Redirect,
+    Reduced,
+    RosterEntry,
+    ShardPlan,
+    ShardResult,
+    VersionIs,
+    Wait,
+)
 from dht.ground.errors import PeerFault
 from dht.ground.fields import pack
 from dht.ground.host import Host, PeerId, Stream
@@ -31,10 +47,14 @@ from peer.network.membership.membership import RECORD_PROTOCOL
 from peer.network.node.node import Node
 from tests.simulator.scenarios.spec import LieKind
 
-FLOODS: frozenset[LieKind] = frozenset({"flood_records", "flood_streams", "huge_frames", "slow_reads", "garbage"})
+FLOODS: frozenset[LieKind] = frozenset(
+    {"flood_records", "flood_streams", "huge_frames", "slow_reads", "garbage", "forges"}
+)
 """The kinds that this module knows."""
 PAUSE_SECONDS = 0.1
 """Between two attacks of one peer: as fast as several of them on a home line can be."""
+FORGE_SECONDS = 3.0
+"""Between two forged messages."""
 MOST_HELD = 64
 """Streams that one attacker keeps at a time."""
 _PROTOCOLS = (ROUND_PROTOCOL, STATE_PROTOCOL, RECORD_PROTOCOL)
@@ -49,6 +69,7 @@ async def flood(kind: LieKind, node: Node, host: Host, friends: frozenset[PeerId
         "huge_frames": attacker.send_huge,
         "slow_reads": attacker.read_slowly,
         "garbage": attacker.send_garbage,
+        "forges": attacker.forge,
     }[kind]
     while True:
         await asyncio.sleep(PAUSE_SECONDS * randomness.uniform(0.5, 1.5))
@@ -102,6 +123,32 @@ class _Attacker:
         stream = await self.open_and_keep(victim)
         for _ in range(4):
             await stream.send(self.randomness.randbytes(self.randomness.randrange(1, 200)))
+
+    async def forge(self, victim: PeerId) -> None:
+        if self.randomness.random() < PAUSE_SECONDS / FORGE_SECONDS:
+            self.node.links.post(victim, [frames.encode(self._forged(victim))])
+
+    def _forged(self, victim: PeerId) -> Message:
+        node, chance = self.node, self.randomness
+        fragment = chance.choice(node.fragments)
+        machine, index, size = fragment.machine, fragment.index, fragment.machine.num_values
+        version, attempt = max(0, machine.version + chance.choice((-1, 0, 0, 0, 1))), chance.randrange(3)
+        junk = chance.randbytes(DIGEST_BYTES)
+        digest = chance.choice((machine.anchor_digest, junk))
+        roster = tuple(RosterEntry(name, 10**6, 1, version, 1) for name in sorted((node.me, victim)))
+        shards, results = (ShardPlan(0, size, 0),), (ShardResult(0, size, 0, junk, (0, 1)),)
+        return chance.choice(
+            (
+                Commit(index, version, attempt, node.me, digest, roster, results),
+                VersionIs(index, version, junk, 10**12),
+                Offer(index, version, attempt, digest, version, 10**6, 1, 1, 0.0, True),
+                Plan(index, version, attempt, digest, roster, shards, 5.0, 10.0),
+                Reduced(index, version, attempt, 0, junk, (0,)),
+                Abandon(index, version, attempt, "because"),
+                Redirect(index, version, node.me),
+                Wait(index, version, attempt, 1, 1),
+            )
+        )
 
     async def _greeted(self, victim: PeerId, protocol: str) -> Stream:
         return await self._keep(

@@ -2,6 +2,9 @@
 
 - wrong_mean: as a reducer, `scale` times the mean, turned round, signed as if it were the mean;
 - drops_members: as a leader, keeps honest members waiting and plans with its friends alone;
+- old_work: offers its work as ten versions older than it is;
+- shirks: as a reducer, makes no mean;
+- free_records: does nothing but take part, and publish the records of its further keys (`free_records`);
 - lone_commits: closes each round at once, alone, with a step back, under any leader;
 - wrong_state: announces a heavier lineage than anybody's, and serves joiners anchors that nobody has.
 
@@ -31,12 +34,14 @@ from averaging.outer.shard_mean import Reduction, keep_error, reduce_shard
 from averaging.rounds.leader import Leading
 from averaging.transfer.snapshots import Snapshot
 from averaging.wire import frames
-from averaging.wire.messages import Result, RosterEntry
+from averaging.wire.messages import Message, Offer, Result, RosterEntry
 from dht.ground.host import Host, PeerId
 from dht.records.peer_record import PeerRecord
 from peer.network.node.node import Node
 from tests.simulator.adversaries.claims import CLAIMS, Claimant, exaggerating, lone_commit
 from tests.simulator.adversaries.floods import FLOODS, flood
+from tests.simulator.adversaries.free_records import publish_free_records
+from tests.simulator.network.host import MemoryHost
 from tests.simulator.scenarios.spec import Lie
 
 MOST_TOKENS = 2**50
@@ -60,14 +65,25 @@ def round_parts_of(lie: Lie | None, friends: frozenset[PeerId], randomness: rand
         return RoundParts(leading_type=_leading_for(friends))
     if lie is not None and lie.kind == "inflates":
         return RoundParts(says=exaggerating(randomness))
+    if lie is not None and lie.kind == "old_work":
+        return RoundParts(says=_older)
     return HONEST
 
 
 def turn_hostile(
+    node: Node, host: MemoryHost, lie: Lie, friends: frozenset[PeerId], randomness: random.Random
+) -> Coroutine[Any, Any, None] | None:
+    """Make a node do harm in the way of `lie`; returns what is to be run beside it, if anything."""
+    harm = _harm(node, host, lie, friends, randomness)
+    return publish_free_records(node, host, lie, friends, randomness, harm) if lie.num_keys else harm
+
+
+def _harm(
     node: Node, host: Host, lie: Lie, friends: frozenset[PeerId], randomness: random.Random
 ) -> Coroutine[Any, Any, None] | None:
-    """Make a node do harm in the way of `lie`; what is to be run beside it, if anything."""
-    if lie.kind == "lone_commits":
+    if lie.kind == "shirks":
+        node.exchange.averaging.make_mean = _make_no_mean  # type: ignore[assignment, method-assign]
+    if lie.kind == "lone_commits" and not lie.num_keys:
         return _commit_alone(node, lie.scale)
     if isinstance(node, Claimant):
         node.claims(lie.kind, randomness)
@@ -93,6 +109,15 @@ def _wrong_mean(
     values *= -scale
     encoded = codec.encode_with_residual(values)
     return dataclasses.replace(honest, encoded=encoded, error=keep_error(values, codec.block_size))
+
+
+async def _make_no_mean(*_: object) -> None: ...
+
+
+def _older(message: Message) -> Message:
+    if not isinstance(message, Offer):
+        return message
+    return dataclasses.replace(message, base_version=max(0, message.base_version - 10))
 
 
 def _leading_for(friends: frozenset[PeerId]) -> type[Leading]:

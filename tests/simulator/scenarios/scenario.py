@@ -114,6 +114,9 @@ class GroupSection(Section):
         default=None,
         description="what these peers do to the others, see the kinds below; absent: nothing, they are honest",
     )
+    num_keys: int = Field(
+        default=0, ge=0, le=MAX_PEERS, description="records of further keys that each of these hostile peers publishes"
+    )
     lie_scale: float = Field(
         default=10.0,
         gt=0,

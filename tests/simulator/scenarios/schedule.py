@@ -95,7 +95,7 @@ def _profile(name: str, group: GroupSection, tokens_per_step: int, randomness: r
         LineSettings(upload, download, latency_seconds, group.stream_loss, group.site),
         step_seconds,
         randomness.uniform(*group.clock_skew_seconds),
-        None if group.lie is None else Lie(group.lie, group.lie_scale),
+        None if group.lie is None else Lie(group.lie, group.lie_scale, group.num_keys),
     )
 
 

@@ -8,6 +8,7 @@ from typing import Literal
 
 from pydantic import Field
 
+from averaging.rounds.shard_plan import MIN_SHARD_VALUES
 from peer.config.data_source import DataSection
 from peer.config.manifest import AveragingSection, NetworkSection, RunManifest
 from peer.config.model_section import ModelSection
@@ -26,6 +27,7 @@ FaultKind = Literal[
     "resume",
     "sleep",
     "wake",
+    "reset_line",
     "crash_leader",
     "crash_reducer",
 ]
@@ -53,6 +55,10 @@ LieKind = Literal[
     "huge_frames",
     "slow_reads",
     "garbage",
+    "old_work",
+    "shirks",
+    "forges",
+    "free_records",
 ]
 """`tests.simulator.adversaries.liars` says what the first nine send in place of their work,
 `tests.simulator.adversaries.insiders` what the others do."""
@@ -88,6 +94,7 @@ class Fault:
     - crash: kill -9 of trainer and network process; restart_network: of the network process alone, which comes back.
     - partition: `peers` are cut off from all others; heal ends that.
     - stall: nothing passes to or from `peers`, though their streams stay open; resume ends that.
+    - reset_line: all streams of `peers` break, once.
     - sleep: nothing of `peers` runs, trainer, network process and timers, while their clocks go on; wake ends that.
     - crash_leader, crash_reducer: kill the peer that leads (or reduces in) a round. It is the first of three or more
       members that starts after `at_seconds`, right at its start. `peers` is not read.
@@ -104,6 +111,8 @@ class Lie:
 
     kind: LieKind
     scale: float = 10.0
+    num_keys: int = 0
+    """Further keys whose records it publishes: they announce members that do no work."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +153,22 @@ GPT_WORKLOAD = WorkloadSection(kind="gpt")
 
 
 @dataclass(frozen=True, slots=True)
+class Tampering:
+    """What happens to messages of rounds on their way, as when they took different relays.
+
+    Attributes:
+        hold, duplicate: probability that a message comes later, or once more later.
+        longest_hold_seconds: how much later at most.
+        until_seconds: none are held from then on.
+    """
+
+    hold: float
+    duplicate: float
+    longest_hold_seconds: float
+    until_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
 class SimulationSpec:
     """One simulation. Equal specs give equal results, event for event.
 
@@ -159,6 +184,9 @@ class SimulationSpec:
         workload: what is learned: a quadratic, or the manifest's model on a made-up language.
         num_measurements: of the validation loss during training, evenly spread.
         ends_with_goodbyes: whether everybody leaves in order at the end, which is checked, or just stops.
+        keeps_books: whether `tests.simulator.books` checks every event of every round.
+        min_shard_values: a fragment has one reducer for so many values.
+        compute_seconds: how long heavy arithmetic takes at most, while other events happen.
     """
 
     num_peers: int
@@ -178,6 +206,12 @@ class SimulationSpec:
     workload: WorkloadSection = GPT_WORKLOAD
     num_measurements: int = 0
     ends_with_goodbyes: bool = True
+    keeps_books: bool = False
+    min_shard_values: int = MIN_SHARD_VALUES
+    compute_seconds: float = 0.0
+    partition_break_seconds: float = 15.0
+    window_bytes: int = 1024 * 1024
+    tampering: Tampering | None = None
 
     @property
     def training_seconds(self) -> float:

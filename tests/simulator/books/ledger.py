@@ -1,10 +1,10 @@
-"""Books that a chaos run keeps beside the code: every lineage of anchors, and where each peer's work went.
+"""Books kept beside the code: every lineage of anchors, and where each peer's work went.
 
 What is in an anchor is known from the commits that led to it, not from what a peer believes. Two books per peer and
 fragment follow its work, after every change of its state:
 
 - The residual, in numbers: trained values come in, what is sent goes out, what is in no anchor comes back, as
-  docs/contributor/mathematics.md says. Values are whole multiples of `UNIT`, so with the fp32 codec this is exact.
+  docs/contributor/mathematics.md says.
 - The pieces of work, as counts: each handed-over piece is, value by value, in the anchor, under way or waiting: once,
   never twice, and never nowhere, unless it was reported as expired or had to be given up. Given up may be: what a
   killed process had under way; what was under way when another anchor was taken over; what only the left anchor had;
@@ -19,15 +19,12 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from averaging.arrays import F32
 from averaging.codec.blocks import EncodedBlocks
-from averaging.outer.change_buffers import Change
 from averaging.outer.contribution_weights import staleness_of
 from averaging.outer.fragment_anchor_and_residual import FragmentState
 from averaging.outer.outer_settings import OuterRule
-from averaging.outer.own_contributions import Sent
-from averaging.wire.messages import Commit, RosterEntry, parts_within
-from averaging.wire.work_by_range import oldest_base, without
+from averaging.wire.messages import Commit, RosterEntry
+from averaging.wire.work_by_range import oldest_base
 from dht.ground.host import PeerId
 
 Bases = npt.NDArray[np.int64]
@@ -37,9 +34,6 @@ Mask = npt.NDArray[np.bool_]
 Counts = npt.NDArray[np.int8]
 Blame = Callable[[str, str], None]
 """(the invariant that is broken, what happened)."""
-
-UNIT = 2.0**-10
-"""Trained values are multiples of it, so that sums of them are exact in float32."""
 
 
 @dataclass(frozen=True)
@@ -76,6 +70,9 @@ class Lineages:
         self._planted: set[bytes] = set()
 
     def begin(self, digest: bytes) -> None:
+        """A peer begins with the initial parameters."""
+        if digest not in self.nodes and any(node.version == 0 for node in self.nodes.values()):
+            self._blame("fork", "two peers begin with different initial parameters")
         self.nodes.setdefault(digest, Node(0, 0, digest, None, None, 0.0, {}))
 
     def plant(self, version: int, tokens: int, digest: bytes, now: float) -> None:
@@ -149,9 +146,10 @@ class Ledger:
 
     me: PeerId
     lineages: Lineages
-    is_exact: bool
     keeps_accounts: bool
     residual: Values
+    bases: Bases
+    """Per value the version on which the oldest waiting work was done; `NO_WORK` where none waits."""
     waiting: Counts
     may_be_lost: Mask
     largest: float = 1.0
@@ -161,10 +159,10 @@ class Ledger:
     """Since the last send the process was restarted, which knows no more whether what waits was sent before."""
 
     @classmethod
-    def empty(cls, me: PeerId, lineages: Lineages, rule: OuterRule, is_exact: bool) -> Ledger:
+    def empty(cls, me: PeerId, lineages: Lineages, rule: OuterRule) -> Ledger:
         size = lineages.num_values
         none, never = np.zeros((0, size), dtype=np.int8), np.zeros((0, size), dtype=np.bool_)
-        return cls(me, lineages, is_exact, rule.mode != "streaming", np.zeros(size), none, never)
+        return cls(me, lineages, rule.mode != "streaming", np.zeros(size), np.full(size, NO_WORK), none, never)
 
     # --------------------------------------------------------------------------------------------- what happened
 
@@ -206,6 +204,19 @@ class Ledger:
             self.may_be_lost |= self.sent[self.under_way].pieces > 0
         self.under_way, self.is_restarted = None, True
 
+    def go_on(self, under_way: int | None) -> None:
+        """Another network process goes on, with this contribution under way."""
+        if under_way is None or under_way != self.under_way:
+            self.forget_process()
+        self.is_restarted = True
+
+    def begin_torn(self, residual: Values) -> None:
+        """A process died while it wrote the anchor: whatever was there may be lost."""
+        self.residual, self.under_way, self.is_restarted = residual, None, True
+        self.may_be_lost[:] = True
+        self.waiting[:] = 0
+        self.bases[:] = NO_WORK
+
     def give_up_under_way(self) -> None:
         if self.under_way is not None:
             self.may_be_lost |= self.sent[self.under_way].pieces > 0
@@ -245,7 +256,7 @@ class Ledger:
     def verdict(self, state: FragmentState) -> tuple[str, str] | None:
         """(the invariant that is broken, how), when the books and the state do not agree."""
         surplus = state.residual - self.residual
-        tolerance = 0.0 if self.is_exact else 1e-6 * (1 + len(self.sent)) * self.largest
+        tolerance = 1e-6 * (1 + len(self.sent)) * self.largest
         if not np.abs(surplus).max() <= tolerance:
             return self._explained(surplus, state.digest, tolerance)
         counts = self.waiting.copy()
@@ -263,132 +274,3 @@ class Ledger:
         if self.keeps_accounts and lost.any():
             return "mass", f"piece {int(np.argmax(lost.any(axis=1)))} of its work is nowhere any more"
         return None
-
-
-class AuditedState(FragmentState):
-    """A fragment state that tells a ledger what happens to it, and is checked after each change."""
-
-    ledger: Ledger
-    blame: Blame
-    committing: Callable[[], Commit | None]
-    clock: Callable[[], float]
-    on_node: Callable[[Node], None]
-    may_be_misled: Callable[[], bool]
-    """Whether an anchor that nobody's commit led to is no fault of this peer now."""
-    bases: Bases
-    """The same of the waiting work."""
-    left: tuple[bytes, int]
-
-    def audit(self, after: str) -> None:
-        if self.digest not in self.ledger.lineages.nodes:
-            self.blame("fork", f"has an anchor of version {self.version} that no commit led to, after {after}")
-            return
-        verdict = self.ledger.verdict(self)
-        if verdict is not None:
-            self.blame(verdict[0], f"{verdict[1]}, after {after} at version {self.version}")
-
-    def receive_work(self, values: F32, tokens: int, steps: int, base_version: int) -> None:
-        super().receive_work(values, tokens, steps, base_version)
-        self.ledger.train(values.astype(np.float64))
-        np.minimum(self.bases, base_version, out=self.bases)
-        self.audit("work arrived")
-
-    def encode_work(self, sequence: int) -> Sent:
-        sent = super().encode_work(sequence)
-        decoded = np.empty(self.num_values, dtype=np.float32)
-        self.codec.decode(sent.encoded, decoded)
-        bases, self.bases = self.bases, np.full(self.num_values, NO_WORK)
-        values = decoded.astype(np.float64)
-        self.ledger.send(sequence, SentWork(values, sent.encoded, bases, self.ledger.waiting, self.digest))
-        start = 0
-        for num_values, part in parts_within(sent, 0, self.num_values):
-            oldest = int(bases[start : start + num_values].min())
-            if part.tokens and part.base_version > oldest:
-                self.blame("age", f"sent work on version {oldest} as work on version {part.base_version}")
-            start += num_values
-        self.audit("a send")
-        return sent
-
-    def after_send(self, sent: Sent, out: Change | None = None) -> Change | None:
-        before = self.residual.astype(np.float64)
-        change = super().after_send(sent, out)
-        if self.rule.residual_decay != 1.0:
-            self.ledger.residual -= before - self.residual
-        self.audit("a send was shown")
-        return change
-
-    def apply(self, shards, commit_tokens, out=None, on_stepped=lambda end: None):  # type: ignore[no-untyped-def]
-        parent, sent, version = self.digest, self.pending, self.version
-        outcome = super().apply(shards, commit_tokens, out, on_stepped)
-        commit = self.committing()
-        if commit is None or commit.version != version:
-            self.blame("fork", f"applied something to version {version} while no commit of it was being applied")
-            return outcome
-        self.refresh_digest()
-        self.on_node(self.ledger.lineages.grow(parent, commit, self.digest, self.clock()))
-        self.ledger.commit(self.digest)
-        if sent is not None and self.rule.mode != "streaming":
-            for shard in shards:
-                if not shard.own_included:
-                    self._wait_again(sent, shard.start, shard.end)
-        self.audit("a commit")
-        return outcome
-
-    def take_back(self) -> F32 | None:
-        sent = self.pending
-        change = super().take_back()
-        if sent is not None and self.ledger.keeps_accounts:
-            self._wait_again(sent, 0, self.num_values)
-        self.ledger.take_back()
-        self.audit("work was taken back")
-        return change
-
-    def adopt(self, anchor, momentum, version, lineage_tokens, digest):  # type: ignore[no-untyped-def]
-        self.left = (self.digest, self.version)
-        super().adopt(anchor, momentum, version, lineage_tokens, digest)
-
-    def settle_in_new_lineage(
-        self, left_version: int, common_version: int | None, *, is_pending_missed: bool = False
-    ) -> None:
-        if self.left[1] != left_version:
-            self.blame("mass", f"left version {self.left[1]} and settles as if it were {left_version}")
-        had, may_go = bool(self.ledger.waiting.any()), self.ledger.may_be_elsewhere()
-        self.ledger.leave(self.left[0])
-        super().settle_in_new_lineage(left_version, common_version, is_pending_missed=is_pending_missed)
-        if had and not self.ledger.waiting.any() and not may_go:
-            self.blame("mass", "gave up work that was never sent, after a fork")
-        self.moved()
-
-    def moved(self) -> None:
-        """Another anchor was taken over."""
-        self.ledger.give_up_under_way()
-        lineages = self.ledger.lineages
-        if self.digest not in lineages.nodes and self.may_be_misled():
-            lineages.plant(self.version, self.lineage_tokens, self.digest, self.clock())
-        if lineages.is_planted(self.digest):
-            self.ledger.may_be_lost[:] = True  # nobody knows whose work is in it
-        self.bases[self.bases != NO_WORK] = np.minimum(self.bases, self.version)[self.bases != NO_WORK]
-        self.audit("an anchor was adopted")
-
-    def drop_waiting(self) -> F32:
-        change = super().drop_waiting()
-        self.audit("work expired")
-        return change
-
-    def _forget_waiting(self) -> None:
-        super()._forget_waiting()
-        self.ledger.give_up_waiting()
-        self.bases[:] = NO_WORK
-
-    def drop_late(self, oldest: int) -> tuple[F32, int]:
-        _, gone = without(self.waiting, self.num_values, lambda part: part.base_version < oldest)
-        change, tokens = super().drop_late(oldest)
-        for start, end in gone:
-            self.ledger.give_up_waiting(start, end)
-            self.bases[start:end] = NO_WORK
-        self.audit("a part of the work expired")
-        return change, tokens
-
-    def _wait_again(self, sent: Sent, start: int, end: int) -> None:
-        bases = self.ledger.sent[sent.sequence].bases
-        self.bases[start:end] = np.minimum(self.bases[start:end], bases[start:end])
