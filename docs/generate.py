@@ -85,21 +85,21 @@ def commands() -> Iterator[tuple[str, Any]]:
     yield from walk("peer", peer_command())
 
 
-RUN_HELP = """\
-  RUN  Which run: its id, the address of its page, its murmuration:// link, or the name of a run
-       joined here."""
-"""The same in most commands; the page explains it once."""
-
-
 def help_of(name: str, command: Any) -> str:
-    """What `--help` prints, whatever the width of the terminal."""
+    """What `--help-all` prints, whatever the width of the terminal."""
     from peer.cli.usage.plain_help import ALL
 
     context = command.context_class(command, info_name=name, terminal_width=HELP_COLUMNS)
     context.meta[ALL] = True
-    lines = [line.rstrip() for line in command.get_help(context).splitlines()]
-    text = "\n".join(line for line in lines if not line.lstrip().startswith("--help "))
-    return text.replace(RUN_HELP, "  RUN  Which run.").strip()
+    lines = command.get_help(context).splitlines()
+    return "\n".join(line.rstrip() for line in lines).strip()
+
+
+def flags_of(command: Any) -> str:
+    """The flags of a command, as a line of text; empty: it has none."""
+    options = [parameter for parameter in command.params if parameter.param_type_name == "option"]
+    names = [" / ".join([*option.opts, *option.secondary_opts]) for option in options if not option.hidden]
+    return ", ".join(f"`{name}`" for name in names)
 
 
 def cli_page() -> str:
@@ -110,16 +110,20 @@ def cli_page() -> str:
     parts = [
         "# Commands",
         prose(
-            "What each command prints with `--help`, or `peer join` with `--help-all`. Each flag of `peer join` and "
-            "`peer seed` is also a key of the TOML file that `--config FILE` names: `--upload-limit-mbit 10` is "
-            "`upload_limit_mbit = 10`. A flag beats the file. RUN is a run's id, the address of its page, its "
-            "`murmuration://` link, or the name of a run that this machine joined before."
+            "Every command with its flags, which `--help` explains, and all of `peer join` in full. Each flag of "
+            "`peer join` and `peer seed` is also a key of the TOML file that `--config FILE` names: "
+            "`--upload-limit-mbit 10` is `upload_limit_mbit = 10`. A flag beats the file. RUN is a run's id, the "
+            "address of its page, its `murmuration://` link, or the name of a run that this machine joined before."
         ),
         f"Exit codes:\n\n{codes}",
     ]
     for name, command in commands():
-        parts += [f"## {name}", f"```\n{help_of(name, command)}\n```"]
-    return "\n\n".join(parts)
+        parts.append(f"## {name}")
+        if name == "peer join":
+            parts.append(f"```\n{help_of(name, command)}\n```")
+        else:
+            parts += [prose(command.get_short_help_str(limit=200)), prose(flags_of(command))]
+    return "\n\n".join(filter(None, parts))
 
 
 # --- organiser/manifest.md ---
