@@ -210,7 +210,7 @@ def heartbeat(scene: Scene, now: float) -> str:
         f"Still {scene.phase}: inner step {state.inner_steps}, loss {loss}, {count_text(state.tokens_per_second)} "
         f"tokens/s, {scene.others_here}, "
         f"{plural(state.rounds_contributed, 'round')} contributed to, "
-        f"{run_progress(state)}, {last}."
+        f"{run_progress(scene)}, {last}."
     )
 
 

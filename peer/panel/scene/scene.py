@@ -130,6 +130,11 @@ class Scene:
         return self.state.validation_loss if measured is None else measured
 
     @property
+    def committed_tokens(self) -> int:
+        """The run's clock as its members have it; as this peer alone knows it before it has looked at them."""
+        return self.swarm.run.committed_tokens or self.state.run_tokens
+
+    @property
     def is_left_alone(self) -> bool:
         """Whether nobody is here now although others were."""
         return not self.num_others and bool(self.state.met or self.swarm.num_silent)

@@ -19,7 +19,7 @@ def is_at_goal(scene: Scene, now: float) -> bool:
     """Whether the run has done what it was made for."""
     run, goal, loss = scene.run, scene.run.goal_tokens or scene.state.budget_tokens, scene.validation_loss
     return (
-        (goal is not None and scene.state.run_tokens >= goal)
+        (goal is not None and scene.committed_tokens >= goal)
         or (run.goal_until is not None and now >= run.goal_until)
         or (run.goal_loss is not None and loss is not None and loss <= run.goal_loss)
     )
@@ -75,7 +75,7 @@ def _alone_at_first(scene: Scene) -> str:
     """Of a trainer that sees nobody and has not been in a round: it may be new itself, or have come too late."""
     if not scene.swarm.at:
         return "Looking for the others; your machine trains meanwhile"
-    if scene.state.met or scene.state.run_tokens or any(scene.state.versions):
+    if scene.state.met or scene.committed_tokens or any(scene.state.versions):
         return "Nobody else is seen here now; others may join while your machine trains"
     return "Your machine is the first one here; others join while it trains"
 

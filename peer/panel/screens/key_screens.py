@@ -112,7 +112,7 @@ def facts(scene: Scene, now: float) -> list[tuple[str, list[str]]]:
     up, down = state.bits_per_second(now)
     rows += [
         ("Swarm", [f"{scene.others_here}; last round {last}", *_refusals(state, now)]),
-        ("Run", [run_progress(state), parts_averaged(state)]),
+        ("Run", [run_progress(scene), parts_averaged(state)]),
         (
             "Line",
             [
@@ -135,13 +135,14 @@ def parts_averaged(state: PanelState) -> str:
     return f"the model's {len(state.versions)} parts were averaged {times} each"
 
 
-def run_progress(state: PanelState) -> str:
+def run_progress(scene: Scene) -> str:
     """What the swarm has committed, of its budget where it has one, and the learning rate."""
-    done = count_text(state.run_tokens)
+    state, tokens = scene.state, scene.committed_tokens
+    done = count_text(tokens)
     if state.budget_tokens is None:
         progress = f"{done} tokens committed"
     else:
-        progress = f"{share_text(state.run_tokens / state.budget_tokens)} of {count_text(state.budget_tokens)} tokens"
+        progress = f"{share_text(tokens / state.budget_tokens)} of {count_text(state.budget_tokens)} tokens"
     return progress if state.learning_rate is None else f"{progress}, rate {state.learning_rate:.2g}"
 
 

@@ -168,7 +168,7 @@ def _figures(scene: Scene, now: float, width: int, *, is_brief: bool = False) ->
 def _growing_batch(scene: Scene) -> list[Text]:
     """How many sequences a step takes, while that still grows."""
     run = scene.run
-    num_now = run.num_sequences if run.sequences_at is None else run.sequences_at(scene.state.run_tokens)
+    num_now = run.num_sequences if run.sequences_at is None else run.sequences_at(scene.committed_tokens)
     return [part(f"batch {num_now} of {run.num_sequences} sequences")] if num_now < run.num_sequences else []
 
 
@@ -206,7 +206,7 @@ def goal_parts(scene: Scene, now: float, width: int) -> list[Text]:
     loss = scene.validation_loss
     told = []
     if goal:
-        told.append(bar(state.run_tokens / goal, width))
+        told.append(bar(scene.committed_tokens / goal, width))
         when = "" if scene.has_ended else _arrival(scene, goal, now)
         if when:
             told.append(part(when))
@@ -215,8 +215,8 @@ def goal_parts(scene: Scene, now: float, width: int) -> list[Text]:
     if loss is not None:
         aim = f", goal {loss_text(run.goal_loss)}" if run.goal_loss is not None else ""
         told.append(part(f"validation loss {loss_text(loss)}{aim}"))
-    if not goal and state.run_tokens:
-        told.append(part(f"{count_text(state.run_tokens)} tokens learned"))
+    if not goal and scene.committed_tokens:
+        told.append(part(f"{count_text(scene.committed_tokens)} tokens learned"))
     return told
 
 
@@ -229,9 +229,9 @@ def bar(share: float, width: int) -> Text:
 
 
 def _arrival(scene: Scene, goal: int, now: float) -> str:
-    if scene.state.run_tokens >= goal:
+    if scene.committed_tokens >= goal:
         return "goal reached"
-    soonest_at, latest_at = arrival(scene.pace, goal - scene.state.run_tokens, now)
+    soonest_at, latest_at = arrival(scene.pace, goal - scene.committed_tokens, now)
     return "" if soonest_at is None else f"done {arrival_text(soonest_at, latest_at, now)}"
 
 
