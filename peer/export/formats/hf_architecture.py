@@ -103,6 +103,9 @@ def save_architecture(found: ArchitectureModule, folder: Path, max_shard_bytes: 
     with _without_bars():
         module.save_pretrained(folder, max_shard_size=max_shard_bytes)
     ends = {} if end_token is None else {"eos_token_id": end_token, "pad_token_id": end_token}
+    if "MaskedLM" in found.name and getattr(module.config, "pad_token_id", None) is not None:
+        # RoBERTa counts positions from the tokens that are no padding: it keeps the padding token of training.
+        ends = {}
     for path in (folder / "config.json", folder / "generation_config.json"):
         if path.exists():
             fields = json.loads(read_regular(path, MAX_CONFIG_BYTES)) | ends

@@ -225,10 +225,9 @@ def _task(asked: str | None, config: Any, architectures: object, path: Path) -> 
         for head, task in _HEADS.items():
             if name.endswith(head) and task in fitting:
                 return task, ()
-    if named or hasattr(config, "vision_config"):
-        what = f"names {named[0][:80]}" if named else "has parts for text and pictures, and names no architectures"
+    if named:
         raise UsageFault(
-            f"{path} {what}, and that is no head of a task here; expected one of the tasks that fit "
+            f"{path} names {named[0][:80]}, and that is no head of a task here; expected one of the tasks that fit "
             f"{model_type!r}: {', '.join(fitting)}; give --task with it, or choose another model; {_OTHER_TASKS}."
         )
     if "masked-lm" in fitting and not getattr(config, "is_decoder", False):
