@@ -86,11 +86,8 @@ def commands() -> Iterator[tuple[str, Any]]:
 
 
 def help_of(name: str, command: Any) -> str:
-    """What `--help-all` prints, whatever the width of the terminal."""
-    from peer.cli.usage.plain_help import ALL
-
+    """What `--help` prints, whatever the width of the terminal."""
     context = command.context_class(command, info_name=name, terminal_width=HELP_COLUMNS)
-    context.meta[ALL] = True
     lines = command.get_help(context).splitlines()
     return "\n".join(line.rstrip() for line in lines).strip()
 

@@ -46,7 +46,7 @@ def run(arguments: Sequence[str]) -> int:
 def _run_command(words: list[str]) -> int:
     from peer.cli.arguments.options import spread_peers
     from peer.cli.usage.lazy_commands import peer_command
-    from peer.cli.usage.mistakes import UsageError, sentence_of
+    from peer.cli.usage.plain_command import UsageError, sentence_of
 
     try:
         code = peer_command().main(spread_peers(words), prog_name="peer", standalone_mode=False)
@@ -60,7 +60,7 @@ def _run_command(words: list[str]) -> int:
 
 def _show_at_once(words: list[str]) -> None:
     """Show the checklist of a peer before anything is loaded, which takes half a second and more."""
-    quiet = {"-h", "--help", "--help-all", "--json", "--plain", "-v", "--verbose"}
+    quiet = {"-h", "--help", "--json", "--plain", "-v", "--verbose"}
     if words[:1] in (["join"], ["seed"]) and not quiet.intersection(words):
         is_seed = words[0] == "seed"
         show_first_lines("opening as a seed" if is_seed else "joining", OF_A_SEED if is_seed else tuple(LABELS))

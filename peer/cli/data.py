@@ -10,7 +10,7 @@ import typer
 
 from peer.cli.arguments.options import AsJson
 from peer.cli.usage.exit_codes import exits_with_sentence
-from peer.cli.usage.plain_help import Commands
+from peer.cli.usage.plain_command import Commands
 from peer.console.progress import loading, tell_progress
 from peer.user_folders import check_out
 

@@ -13,7 +13,7 @@ import typer
 from dht.ground.errors import UsageFault
 from peer.cli.arguments.options import PAGE_PORT, AsJson, LookTimeout, Port, with_choices
 from peer.cli.usage.exit_codes import exits_with_sentence
-from peer.cli.usage.plain_help import Commands
+from peer.cli.usage.plain_command import Commands
 from peer.observe.named_run import named_run, names_run
 from peer.observe.run_names import near_run
 from peer.optional_libraries import check_page_extra

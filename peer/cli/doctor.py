@@ -15,7 +15,7 @@ from peer.cli.arguments.options import (
     with_choices,
 )
 from peer.cli.usage.exit_codes import exits_with_sentence
-from peer.cli.usage.plain_help import Commands
+from peer.cli.usage.plain_command import Commands
 from peer.console.progress import loading
 from peer.observe.named_run import to_name_again, with_named_run
 from peer.observe.run_and_address import checked_target

@@ -20,7 +20,7 @@ from peer.cli.arguments.options import (
     RunId,
 )
 from peer.cli.usage.exit_codes import exits_with_sentence
-from peer.cli.usage.plain_help import Commands
+from peer.cli.usage.plain_command import Commands
 from peer.console.progress import loading
 from peer.export import model_source
 from peer.observe.named_run import NamedRun, named_run

@@ -15,7 +15,7 @@ import typer
 from dht.ground.errors import Incompatible, UsageFault
 from peer.cli.arguments import options
 from peer.cli.usage.exit_codes import exits_with_sentence
-from peer.cli.usage.plain_help import Commands
+from peer.cli.usage.plain_command import Commands
 from peer.console.first_lines import notice
 from peer.console.progress import loading, tell_progress
 from peer.observe.named_run import with_named_run
@@ -269,7 +269,7 @@ def join(
 
 
 @commands.command(
-    cls=options.with_choices(is_seed=True, first=("listen", "announce")),
+    cls=options.with_choices(is_seed=True),
     epilog="\b\nExample:\n  peer seed --run-id tinybytes.abcdefghij234567abcd \\\n"
     "            --listen /ip4/0.0.0.0/tcp/4001",
 )

@@ -14,7 +14,7 @@ from dht.ground.errors import UsageFault
 from dht.ground.quantities import date_text, plural
 from peer.cli.arguments.options import AsJson, DataDir, IdentityFile, LookTimeout, Peers, RunId
 from peer.cli.usage.exit_codes import exits_with_sentence
-from peer.cli.usage.plain_help import Commands
+from peer.cli.usage.plain_command import Commands
 from peer.observe.named_run import named_or_only_run, named_run
 
 commands = Commands()

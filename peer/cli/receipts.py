@@ -9,7 +9,7 @@ import typer
 
 from peer.cli.arguments.options import AsJson, RunId
 from peer.cli.usage.exit_codes import exits_with_sentence
-from peer.cli.usage.plain_help import Commands
+from peer.cli.usage.plain_command import Commands
 
 commands = Commands()
 receipts = Commands(

@@ -21,8 +21,7 @@ from dht.ground.errors import EXIT_INTERRUPTED, LocalFault, UsageFault, writing
 from dht.ground.quantities import clock_text, day_text
 from peer.cli.arguments.options import PAGE_PORT, AsJson, DataDir, Run, RunId, spread_peers
 from peer.cli.usage.exit_codes import exits_with_sentence
-from peer.cli.usage.mistakes import UsageError, sentence_of
-from peer.cli.usage.plain_help import Commands
+from peer.cli.usage.plain_command import Commands, UsageError, sentence_of
 from peer.console.first_lines import notice
 from peer.console.plain_output import reader_has_left
 from peer.console.word_wrap import fitting

@@ -67,17 +67,6 @@ def _identity_of(validated: dict[str, Any]) -> Path:
     return folder / IDENTITY_NAME
 
 
-class Subject(Enum):
-    """Under which title `peer join --help-all` lists a flag; one without a subject is in the short `--help`."""
-
-    IDENTITY = "Identity"
-    DEVICES = "Devices"
-    DATA = "Data and weights"
-    LIMITS = "Limits"
-    NETWORK = "Network"
-    OUTPUT = "Output"
-
-
 class ChoiceMark(Enum):
     """What else is true of a choice."""
 
@@ -177,9 +166,7 @@ class PeerConfig(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
-    run_id: Annotated[str, Shown("RUN"), AfterValidator(_run_id), Subject.IDENTITY] = Field(
-        description="the run: NAME.FINGERPRINT"
-    )
+    run_id: Annotated[str, Shown("RUN"), AfterValidator(_run_id)] = Field(description="the run: NAME.FINGERPRINT")
     peers: Annotated[tuple[str, ...], Shown("MULTIADDR..."), AfterValidator(_members), ChoiceMark.ONCE] = Field(
         default=(), strict=False, description="addresses of members to dial first; several may follow"
     )
@@ -189,28 +176,28 @@ class PeerConfig(BaseModel):
         examples=["auto", "cpu", "cuda", "cuda:1", "mps"],
         description="where to train: auto (the fastest there is), cpu, cuda, cuda:N or mps",
     )
-    devices: Annotated[int | None, Subject.DEVICES, ChoiceMark.TRAINING] = Field(
+    devices: Annotated[int | None, ChoiceMark.TRAINING] = Field(
         default=None, ge=1, le=64, description="train on N GPUs (on cpu: N processes) as one peer; default: one"
     )
-    shard: Annotated[bool, Subject.DEVICES, ChoiceMark.TRAINING] = Field(
+    shard: Annotated[bool, ChoiceMark.TRAINING] = Field(
         default=False, description="leave each device a part of the model (FSDP2), not all of it"
     )
-    offload: Annotated[bool, Subject.DEVICES, ChoiceMark.TRAINING] = Field(
+    offload: Annotated[bool, ChoiceMark.TRAINING] = Field(
         default=False,
         description="keep reference copies in host memory; with --shard also parameters and optimizer state",
     )
-    data_dir: Annotated[Path, Shown("DIR"), AfterValidator(_at_home), Subject.IDENTITY] = Field(
+    data_dir: Annotated[Path, Shown("DIR"), AfterValidator(_at_home)] = Field(
         default_factory=_data_dir_of, strict=False, description="where key, checkpoints and logs are kept"
     )
-    identity: Annotated[Path, Shown("FILE"), AfterValidator(_at_home), Subject.IDENTITY] = Field(
+    identity: Annotated[Path, Shown("FILE"), AfterValidator(_at_home)] = Field(
         default_factory=_identity_of, strict=False, description="key file of this peer; made when it is missing"
     )
-    listen: Annotated[tuple[str, ...], Shown("MULTIADDR"), AfterValidator(_own), Subject.NETWORK] = Field(
+    listen: Annotated[tuple[str, ...], Shown("MULTIADDR"), AfterValidator(_own)] = Field(
         default=(),
         strict=False,
         description="where to listen; port 0 takes a free one; default: everywhere, any port",
     )
-    announce: Annotated[tuple[str, ...], Shown("MULTIADDR"), AfterValidator(_dialable), Subject.NETWORK] = Field(
+    announce: Annotated[tuple[str, ...], Shown("MULTIADDR"), AfterValidator(_dialable)] = Field(
         default=(),
         strict=False,
         description="addresses to give to others, for a forwarded port; default: found out",
@@ -223,41 +210,41 @@ class PeerConfig(BaseModel):
         description="own data: text:, jsonl:, parquet: or tokens:PATH, stdlib: or hf:ORG/NAME@REVISION; default: the "
         "run's own source",
     )
-    data_limit_gib: Annotated[float, Subject.DATA, ChoiceMark.TRAINING] = Field(
+    data_limit_gib: Annotated[float, ChoiceMark.TRAINING] = Field(
         default=20.0, ge=0.01, le=10**6, description="disk for downloaded and tokenized data, in GiB; the oldest goes"
     )
-    precision: Annotated[Precision, Subject.DEVICES, ChoiceMark.TRAINING] = Field(
+    precision: Annotated[Precision, ChoiceMark.TRAINING] = Field(
         default="auto",
         description="number format of products: bf16, fp16 or fp32; auto: bf16 on CUDA, fp32 elsewhere",
     )
-    compile: Annotated[bool, Subject.DEVICES, ChoiceMark.TRAINING] = Field(
+    compile: Annotated[bool, ChoiceMark.TRAINING] = Field(
         default=False, description="train through torch.compile; needs a C++ compiler"
     )
-    checkpoint_activations: Annotated[bool, Subject.DEVICES, ChoiceMark.TRAINING] = Field(
+    checkpoint_activations: Annotated[bool, ChoiceMark.TRAINING] = Field(
         default=False, description="compute activations again instead of keeping them: less memory, a third slower"
     )
-    attention: Annotated[Attention | None, Subject.DEVICES, ChoiceMark.TRAINING] = Field(
+    attention: Annotated[Attention | None, ChoiceMark.TRAINING] = Field(
         default=None, description="for models of transformers: sdpa, eager or flash; default: the architecture's own"
     )
-    optimizer_bits: Annotated[OptimizerBits, Shown("N"), Subject.DEVICES, ChoiceMark.TRAINING] = Field(
+    optimizer_bits: Annotated[OptimizerBits, Shown("N"), ChoiceMark.TRAINING] = Field(
         default="32", description="bits of the AdamW state: 32, or 8 with bitsandbytes"
     )
-    micro_batch: Annotated[int | None, Subject.DEVICES, ChoiceMark.TRAINING] = Field(
+    micro_batch: Annotated[int | None, ChoiceMark.TRAINING] = Field(
         default=None,
         ge=1,
         le=65_536,
         description="sequences per backward pass on each device; default: the run's batch, halved until it fits",
     )
-    base: Annotated[Path | None, Shown("DIR"), AfterValidator(_at_home), Subject.DATA, ChoiceMark.TRAINING] = Field(
+    base: Annotated[Path | None, Shown("DIR"), AfterValidator(_at_home), ChoiceMark.TRAINING] = Field(
         default=None,
         strict=False,
         description="folder with the given weights that the run stands on; default: of the hub, where the run names it",
     )
-    base_bits: Annotated[BaseBits, Subject.DATA, ChoiceMark.TRAINING] = Field(
+    base_bits: Annotated[BaseBits, ChoiceMark.TRAINING] = Field(
         default="full",
         description="bits of given weights under an adapter: full, as they are, or 8 or 4 (bitsandbytes)",
     )
-    max_steps: Annotated[int | None, Subject.LIMITS, ChoiceMark.TRAINING, ChoiceMark.ONCE] = Field(
+    max_steps: Annotated[int | None, ChoiceMark.TRAINING, ChoiceMark.ONCE] = Field(
         default=None, ge=1, le=10**12, description="leave after this many inner steps"
     )
     name: Annotated[str, Shown("TEXT"), AfterValidator(_seen)] = Field(
@@ -267,67 +254,59 @@ class PeerConfig(BaseModel):
         examples=["one line of printable text"],
         description="a name shown to everybody; default: anonymous",
     )
-    site: Annotated[str, Shown("NAME"), Subject.IDENTITY] = Field(
+    site: Annotated[str, Shown("NAME")] = Field(
         default="",
         pattern="^[a-z0-9-]{0,40}$",
         examples=["1 to 40 of a-z, 0-9 and -"],
         description="where this machine is, shown to everybody; a run may average inside a site first; default: none",
     )
-    contributor_key: Annotated[Path | None, Shown("FILE"), AfterValidator(_at_home), Subject.IDENTITY] = Field(
+    contributor_key: Annotated[Path | None, Shown("FILE"), AfterValidator(_at_home)] = Field(
         default=None,
         strict=False,
         description="key file of the person whose machines share one credit, made by `peer profile set`",
     )
-    join_timeout_seconds: Annotated[float, Shown("SECONDS"), Subject.LIMITS] = Field(
+    join_timeout_seconds: Annotated[float, Shown("SECONDS")] = Field(
         default=300.0, ge=0, le=10**9, description="give up when nobody answers for this long"
     )
-    threads: Annotated[int | None, Subject.DEVICES, ChoiceMark.TRAINING] = Field(
+    threads: Annotated[int | None, ChoiceMark.TRAINING] = Field(
         default=None, ge=1, le=4096, description="CPU threads of the trainer; default: all"
     )
-    checkpoint_minutes: Annotated[float, Subject.LIMITS] = Field(
+    checkpoint_minutes: float = Field(
         default=10.0, gt=0, le=10**6, description="minutes between checkpoints; those of the first minutes come sooner"
     )
-    checkpoints_kept: Annotated[int, Subject.LIMITS] = Field(
-        default=2, ge=1, le=1000, description="checkpoints that stay on the disk"
-    )
-    track: Annotated[TrackerKind | None, Subject.OUTPUT, ChoiceMark.TRAINING] = Field(
+    checkpoints_kept: int = Field(default=2, ge=1, le=1000, description="checkpoints that stay on the disk")
+    track: Annotated[TrackerKind | None, ChoiceMark.TRAINING] = Field(
         default=None,
         description="record losses, tokens and rates: trackio, wandb or csv (in the data folder)",
     )
     upload_limit_mbit: Annotated[float | None, Shown("MBIT")] = Field(
         default=None, ge=0.2, le=10**6, description="most Mbit/s to send; default: what the line carries"
     )
-    download_limit_mbit: Annotated[float | None, Shown("MBIT"), Subject.LIMITS] = Field(
+    download_limit_mbit: Annotated[float | None, Shown("MBIT")] = Field(
         default=None, ge=0.2, le=10**6, description="most Mbit/s to receive; default: what the line carries"
     )
-    serve_limit_mbit: Annotated[float | None, Shown("MBIT"), Subject.LIMITS] = Field(
+    serve_limit_mbit: Annotated[float | None, Shown("MBIT")] = Field(
         default=None, ge=0.2, le=10**6, description="most Mbit/s of state for newcomers; default: what rounds leave"
     )
-    max_transfers: Annotated[int, Subject.LIMITS] = Field(
-        default=4, ge=1, le=64, description="pieces of state served at once"
-    )
-    max_streams_per_peer: Annotated[int, Subject.LIMITS] = Field(
-        default=64, ge=8, le=4096, description="streams that one remote may open"
-    )
-    max_memory_mb_per_peer: Annotated[int | None, Shown("MB"), Subject.LIMITS] = Field(
+    max_transfers: int = Field(default=4, ge=1, le=64, description="pieces of state served at once")
+    max_streams_per_peer: int = Field(default=64, ge=8, le=4096, description="streams that one remote may open")
+    max_memory_mb_per_peer: Annotated[int | None, Shown("MB")] = Field(
         default=None, ge=4, le=1_000_000, description="most kept of what one remote sends; default: as the run needs"
     )
-    ip_version: Annotated[IpVersion, Shown("V"), Subject.NETWORK] = Field(
+    ip_version: Annotated[IpVersion, Shown("V")] = Field(
         default="auto", description="without --listen: auto (each version this machine has), 4 or 6"
     )
-    port_range: Annotated[str | None, Shown("A-B"), AfterValidator(_port_range), Subject.NETWORK] = Field(
+    port_range: Annotated[str | None, Shown("A-B"), AfterValidator(_port_range)] = Field(
         default=None,
         pattern="^[0-9]{1,5}-[0-9]{1,5}$",
         examples=["40000-40100"],
         description="ports that port 0 is taken from, both ends included; default: any",
     )
-    map_ports: Annotated[bool, Subject.NETWORK] = Field(
+    map_ports: bool = Field(
         default=False, description="ask the router to forward the port (UPnP, NAT-PMP: multicast in the local network)"
     )
-    relay: Annotated[bool, Subject.NETWORK] = Field(
-        default=True, description="be reached through members that relay if nobody can dial this peer"
-    )
-    relay_for_others: Annotated[bool | None, Subject.NETWORK] = Field(
+    relay: bool = Field(default=True, description="be reached through members that relay if nobody can dial this peer")
+    relay_for_others: bool | None = Field(
         default=None, description="relay for members that nobody can dial; default: seeds do; in private runs nobody"
     )
     output: Annotated[Literal["auto", "panel", "plain", "verbose", "json"], ChoiceMark.OWN_TERMINAL] = Field(

@@ -18,7 +18,7 @@ def test_help_and_a_mistake_are_measured(tmp_path: Path) -> None:
 
 
 def test_another_end_is_no_figure(tmp_path: Path) -> None:
-    with pytest.raises(SystemExit, match=r"ended with 2, not 0: .*There is no command 'jion'"):
+    with pytest.raises(SystemExit, match=r"ended with 2, not 0: .*No such command 'jion'"):
         measure(Case("wrong", ("jion",), 0), tmp_path)
 
 

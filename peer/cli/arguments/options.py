@@ -11,7 +11,7 @@ from typing import Annotated, Any, Final
 import typer
 
 from dht.ground.errors import UsageFault
-from peer.cli.usage.plain_help import FIRST, PanelledCommand, PlainCommand
+from peer.cli.usage.plain_command import PlainCommand
 
 Run = Annotated[
     str | None,
@@ -92,11 +92,7 @@ def spread_peers(arguments: Sequence[str]) -> list[str]:
     return spread
 
 
-OUTPUT_FLAGS: Final = ("as_json", "plain")
-"""Flags about output that are no field: `--json` and `--plain` choose one."""
-
-
-def with_choices(*, only: Iterable[str] = (), is_seed: bool = False, first: Iterable[str] = ()) -> type[PlainCommand]:
+def with_choices(*, only: Iterable[str] = (), is_seed: bool = False) -> type[PlainCommand]:
     """A kind of command that has flags for fields of `PeerConfig` before its own.
 
     Its function finds what was given in `context.obj`: field name -> value, None where the flag is absent.
@@ -104,17 +100,12 @@ def with_choices(*, only: Iterable[str] = (), is_seed: bool = False, first: Iter
     Args:
         only: names of the fields; empty: all of them.
         is_seed: there is no flag for what is about training.
-        first: names of fields and flags that `--help` shows beside those that have no subject.
     """
-    chosen, shown = frozenset(only), frozenset(first)
-    parent: type[PlainCommand] = PlainCommand if chosen else PanelledCommand
+    chosen = frozenset(only)
 
-    class Command(parent):  # type: ignore[misc, valid-type]
+    class Command(PlainCommand):
         _own_params: list[Any] | None
         _params: list[Any]
-
-        def panel_of(self, name: str) -> str:
-            return FIRST if chosen or name in shown or name == "help" else _subject_of(name)
 
         # Made when somebody asks for them: pydantic would take most of the time of `peer --help`.
         @property
@@ -167,17 +158,6 @@ def use_invite(invite: Any, config: Any) -> None:
         from peer.network.membership.invitation import accept_invite
 
         accept_invite(invite, Identity.load_or_create(config.identity), config.data_dir)
-
-
-def _subject_of(name: str) -> str:
-    from peer.config.peer_config import PeerConfig, Subject
-
-    if name == "config":
-        return Subject.IDENTITY.value
-    if name in OUTPUT_FLAGS:
-        return Subject.OUTPUT.value
-    field = PeerConfig.model_fields.get(name)
-    return next((rule.value for rule in (field.metadata if field else ()) if isinstance(rule, Subject)), FIRST)
 
 
 @cache

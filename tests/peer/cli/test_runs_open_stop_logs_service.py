@@ -316,7 +316,7 @@ def test_a_service_is_printed_and_written_on_request(home: Path, capsys: pytest.
 @pytest.mark.parametrize(
     ("flags", "sentence"),
     [
-        (["--devce", "cpu"], "There is no flag --devce of `peer join`; did you mean --device"),
+        (["--devce", "cpu"], "No such option: --devce"),
         (["--threads", "0"], "--threads is 0; expected a whole number"),
         (["--device", "gpu"], "--device is 'gpu'; expected "),
     ],

@@ -159,7 +159,7 @@ def test_what_is_not_given_leaves_the_file_and_the_defaults_alone(monkeypatch: p
 
 
 def test_help_names_the_value_and_the_default(capsys: pytest.CaptureFixture[str]) -> None:
-    assert app.run(["join", "--help-all"]) == 0
+    assert app.run(["join", "--help"]) == 0
     text = " ".join(capsys.readouterr().out.split())
     assert "--join-timeout SECONDS Give up when nobody answers for this long; default 300." in text
     assert "--map-ports / --no-map-ports Ask the router" in text
