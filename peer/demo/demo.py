@@ -156,7 +156,7 @@ class Demo:
             LocalFault: one ended or took too long.
         """
         end = time.monotonic() + START_SECONDS + 10.0 * len(peers)
-        while waiting := [peer for peer in peers if not peer.events.log.has_joined]:
+        while waiting := [peer for peer in peers if peer.events.log.own.joined_at is None]:
             self.look()
             if time.monotonic() >= end:
                 took = time.monotonic() - waiting[0].started_at
@@ -326,8 +326,8 @@ def _doing(peer: DemoPeer, log: PeerLog) -> str:
         return f"killed {time.monotonic() - peer.killed_at:.0f} s ago"
     if not peer.is_alive:
         return "left"
-    if not log.has_joined:
-        return "catching up" if log.has_caught_up else "starting"
+    if log.own.joined_at is None:
+        return "catching up" if log.own.has_caught_up else "starting"
     return "training, came late" if peer.is_late else "training"
 
 

@@ -10,10 +10,10 @@ from typing import Any
 from averaging.rounds.round_facts import AppliedCommit, AttemptEnded, RoundCommitted
 from dht.ground.host import PeerId
 from dht.ground.quantities import loss_text
-from peer.events.anchor_events import Fetched
 from peer.events.log_tail import newer_events
-from peer.events.peer_events import Evaluated, Event, JoinedRun, LeftRun, TrainingProgressed
+from peer.events.peer_events import Event
 from peer.events.rotating_log import earlier_log
+from peer.view.own_view import OwnView, own_view_after
 
 CLEARLY_BELOW = 0.95
 """Validation loss must fall below this share of the first one: a model that learned nothing wobbles by about 1 %."""
@@ -25,38 +25,20 @@ class PeerLog:
 
     name: str
     peer_id: PeerId
-    inner_steps: int = 0
-    tokens: int = 0
-    wait_fraction: float = 0.0
-    train_loss: float | None = None
-    validation_loss: float | None = None
-    validation_versions: int = -1
-    has_joined: bool = False
-    has_caught_up: bool = False
+    own: OwnView = field(default_factory=OwnView)
     digests: dict[tuple[int, int], str] = field(default_factory=dict)
     rounds: dict[tuple[int, int], RoundCommitted] = field(default_factory=dict)
     abandoned: set[tuple[int, int, int]] = field(default_factory=set)
 
     def take(self, event: Event) -> None:
         """Fold one event."""
-        if isinstance(event.fact, TrainingProgressed):
-            self.inner_steps, self.tokens = event.fact.inner_steps, event.fact.tokens
-            self.wait_fraction = event.fact.wait_fraction
-            self.train_loss = event.fact.train_loss
-        elif isinstance(event.fact, RoundCommitted):
+        self.own = own_view_after(self.own, event)
+        if isinstance(event.fact, RoundCommitted):
             self.rounds[(event.fact.fragment, event.fact.version)] = event.fact
         elif isinstance(event.fact, AppliedCommit):
             self.digests[(event.fact.fragment, event.fact.version)] = event.fact.digest
         elif isinstance(event.fact, AttemptEnded) and event.fact.new_leader is None:
             self.abandoned.add((event.fact.fragment, event.fact.version, event.fact.attempt))
-        elif isinstance(event.fact, Evaluated):
-            self.validation_loss, self.validation_versions = event.fact.validation_loss, event.fact.version_sum
-        elif isinstance(event.fact, JoinedRun):
-            self.has_joined = True
-        elif isinstance(event.fact, Fetched) and event.fact.fragments:
-            self.has_caught_up = True
-        elif isinstance(event.fact, LeftRun):
-            self.inner_steps, self.tokens = event.fact.inner_steps, event.fact.tokens
 
 
 @dataclass
@@ -110,7 +92,7 @@ def num_rounds_of(logs: Sequence[PeerLog]) -> int:
 def newest_validation(logs: Sequence[PeerLog]) -> tuple[int, float] | None:
     """Of the newest model that was measured, its rounds and its loss; None: nobody has measured one."""
     return max(
-        ((log.validation_versions, log.validation_loss) for log in logs if log.validation_loss is not None),
+        ((log.own.validation_version, log.own.validation_loss) for log in logs if log.own.validation_loss is not None),
         default=None,
     )
 
@@ -137,7 +119,7 @@ class DemoRow:
 def row_of(log: PeerLog, doing: str, rounds: Mapping[tuple[int, int], Sequence[PeerId]]) -> DemoRow:
     """The row of a peer; `rounds` are those of `rounds_of`."""
     num_rounds = sum(log.peer_id in members and len(members) > 1 for members in rounds.values())
-    return DemoRow(log.name, log.peer_id, doing, log.inner_steps, log.tokens, num_rounds, log.train_loss)
+    return DemoRow(log.name, log.peer_id, doing, log.own.inner_steps, log.own.tokens, num_rounds, log.own.train_loss)
 
 
 _FIGURES = (
@@ -226,7 +208,7 @@ def summarise(
         if log.peer_id in event.contributors and event.contribution_values_sent and event.result_values_received
     ]
     contributors = rounds_of(logs)
-    caught_up = [log for log in logs if log.peer_id in late and log.has_caught_up]
+    caught_up = [log for log in logs if log.peer_id in late and log.own.has_caught_up]
     equal, differ, num_compared = _compared_anchors(shared)
     late_rounds = [key for key, members in contributors.items() if any(peer_id in members for peer_id in late)]
     return Summary(
@@ -244,7 +226,7 @@ def summarise(
         loss_last=loss_last,
         bits_per_parameter_up=_mean_bits([(event.bytes_up, event.contribution_values_sent) for event in own_rounds]),
         bits_per_parameter_down=_mean_bits([(event.bytes_down, event.result_values_received) for event in own_rounds]),
-        trainer_wait_fraction=max((log.wait_fraction for log in logs), default=0.0),
+        trainer_wait_fraction=max((log.own.wait_fraction for log in logs), default=0.0),
         anchors_equal=equal,
         anchors_differ=differ,
         versions_compared=num_compared,

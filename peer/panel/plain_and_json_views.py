@@ -166,7 +166,7 @@ class JsonView(_Lines):
 
 def summary(scene: Scene, now: float) -> str:
     """One line for people: what this peer does, how far it and the run are."""
-    state, swarm = scene.state, scene.swarm
+    state, swarm = scene.own, scene.swarm
     if state.last_event_at is None or not scene.loading.is_over:
         is_found = not scene.is_seed and not any(line.is_waiting for line in scene.loading.lines)
         return "Still starting." if is_found and state.phase == "waiting for peers" else f"Still {state.phase}."
@@ -190,14 +190,14 @@ def summary(scene: Scene, now: float) -> str:
     row = swarm.own_row
     if row is not None and row.tokens and swarm.num_ranked > 1:
         parts.append(f"rank {row.rank} of {swarm.num_ranked} met")
-    if scene.joined_at is not None:
-        parts.append(seconds_text(round(max(0.0, now - scene.joined_at))))
+    if scene.own.joined_at is not None:
+        parts.append(seconds_text(round(max(0.0, now - scene.own.joined_at))))
     return f"{parts[0]}: {', '.join(parts[1:])}, {others}."
 
 
 def heartbeat(scene: Scene, now: float) -> str:
     """One line that says how this peer is doing; every figure in it is as old as it says."""
-    state, run = scene.state, scene.run
+    state, run = scene.own, scene.run
     if state.last_event_at is None:
         return "Starting."
     from peer.panel.screens.key_screens import age, parts_averaged, run_progress  # with it the library that draws

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from averaging.rounds.round_facts import RoundCommitted
 from peer.events.peer_events import Evaluated, Event, LeftRun, TrainingProgressed
-from peer.panel.scene.panel_state import PanelState, fold
+from peer.view.own_view import OwnView, own_view_after
 
 OWN_COLUMNS = (
     *("loss", "validation_loss", "learning_rate", "tokens", "tokens_per_second", "wait_fraction"),
@@ -43,7 +43,7 @@ class OwnRows:
     """Rows from one peer's events: one with each report of the trainer, with what came since the last one."""
 
     def __init__(self) -> None:
-        self._state = PanelState()
+        self._state = OwnView()
         self._step = -1
         self._report: TrainingProgressed | None = None
         self._validation_loss: float | None = None
@@ -51,7 +51,7 @@ class OwnRows:
 
     def row(self, event: Event) -> Row | None:
         """The row that `event` completes."""
-        self._state = fold(self._state, event)
+        self._state = own_view_after(self._state, event)
         match fact := event.fact:
             case Evaluated():
                 self._validation_loss = fact.validation_loss

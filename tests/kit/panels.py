@@ -8,6 +8,7 @@ import math
 import re
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 from rich.text import Text
 
@@ -96,10 +97,15 @@ def an_evening(*, is_seed: bool = False, facts: RunFacts = FACTS) -> Scene:
     for event in sorted(events, key=lambda event: event.at):
         scene = with_event(scene, event)
     # Two of those served are pages; the others but the last came so long ago that no news of it is left.
-    scene = replace(scene, state=replace(scene.state, met=scene.state.met | frozenset(NEWCOMERS[2:])))
+    scene = replace(scene, own=replace(scene.own, met=scene.own.met | frozenset(NEWCOMERS[2:])))
     names = ((KIRAN, "Kiran"), (JO, "Jo"), (LINDSTROEM, "Lindström"))
     scene = with_update(scene, seen(NOW - 2, 3, names))
     return with_update(scene, seen(NOW - 1, 2, (), (LINDSTROEM, KIRAN) if is_seed else ()))
+
+
+def with_own(scene: Scene, **changes: Any) -> Scene:
+    """The scene with other figures of its own peer."""
+    return replace(scene, own=replace(scene.own, **changes))
 
 
 def seen(at: float, rank: int, names: tuple[tuple[PeerId, str], ...], relayed: tuple[PeerId, ...] = ()) -> SwarmSeen:

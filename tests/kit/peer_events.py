@@ -7,7 +7,7 @@ import io
 from averaging.rounds.round_facts import RoundCommitted
 from dht.ground.host import PeerId
 from peer.events.peer_events import Event, JoinedRun, TrainingProgressed
-from peer.panel.scene.panel_state import PanelState, fold
+from peer.view.own_view import OwnView, own_view_after
 
 ME = PeerId("12D3KooWabcdefgh")
 OTHER = PeerId("12D3KooWzyxwvuts")
@@ -39,10 +39,10 @@ def committed(at: float, contributors: tuple[PeerId, ...] = (ME, OTHER)) -> Even
     return Event(at, ME, fact)
 
 
-def folded(*events: Event) -> PanelState:
-    state = PanelState()
+def folded(*events: Event) -> OwnView:
+    state = OwnView()
     for event in events:
-        state = fold(state, event)
+        state = own_view_after(state, event)
     return state
 
 

@@ -2,7 +2,6 @@
 
 The files, each built on those above it:
 
-    panel_state.py   fold of events: figures of one peer
     updates.py       what a view is told beside events
     news.py          events in people's words
     loading.py       the checklist until a peer is a member

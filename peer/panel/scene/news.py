@@ -10,8 +10,8 @@ from dht.ground.host import PeerId
 from dht.ground.quantities import bytes_text, count_text, loss_text, plural
 from peer.events import peer_events as events
 from peer.events.anchor_events import AnchorRepair
-from peer.panel.scene.panel_state import PanelState
 from peer.panel.scene.updates import RunFacts
+from peer.view.own_view import OwnView
 
 NewsKind = Literal["person", "own", "good", "trouble", "note"]
 
@@ -42,12 +42,12 @@ class NewsLine:
 
 
 def news_of(
-    event: events.Event, before: PanelState, after: PanelState, best_loss: float | None, run: RunFacts
+    event: events.Event, before: OwnView, after: OwnView, best_loss: float | None, run: RunFacts
 ) -> list[NewsLine]:
     """What people want to hear of an event; nothing for most of them.
 
     Args:
-        before, after: the event's `PanelState`.
+        before, after: the event's `OwnView`.
         best_loss: the best validation loss before it.
         run: has the unit of its losses.
     """

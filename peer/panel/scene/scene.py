@@ -7,26 +7,21 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
-from averaging.rounds.round_facts import AppliedCommit, RoundCommitted
 from dht.ground.host import PeerId
 from dht.ground.quantities import count_text, plural, short_peer
 from dht.identity.join_link import join_link
-from dht.identity.multiaddr import parse_multiaddr
 from dht.identity.speakable import speakable_name
 from peer.events import peer_events as events
-from peer.events.lone_rounds import LONE_ROUNDS, is_shared
-from peer.events.path_events import ReachabilityFound, RelayChanged
+from peer.events.lone_rounds import LONE_ROUNDS
 from peer.events.swarm_seen import OwnAddresses, SwarmSeen
 from peer.panel.scene import updates
 from peer.panel.scene.loading import Checklist
 from peer.panel.scene.news import PRESENCE, NewsLine, is_passed, is_passing, news_of, note_of
-from peer.panel.scene.panel_state import PanelState, fold
-from peer.run_clock import SPEED_SECONDS
+from peer.view.own_view import OwnView, own_view_after
 
 MAX_NEWS = 60
 """More than the tallest terminal shows."""
 MAX_NAMES = 5000
-PACE_STEP_SECONDS = 20.0
 SETTLE_SECONDS = 20.0
 """A record that has not expired yet brings back somebody who has gone, and a busy machine is silent for a moment."""
 NOTHING: Mapping[PeerId, str] = MappingProxyType({})
@@ -36,7 +31,7 @@ NOTHING: Mapping[PeerId, str] = MappingProxyType({})
 class Scene:
     """Times are unix seconds."""
 
-    state: PanelState = field(default_factory=PanelState)
+    own: OwnView = field(default_factory=OwnView)
     is_seed: bool = False
     loading: Checklist = field(default_factory=Checklist)
     run: updates.RunFacts = field(default_factory=lambda: updates.RunFacts(""))
@@ -47,8 +42,6 @@ class Scene:
     is_resting: bool = False
     resting_at: float = 0.0
     """When the owner paused training last."""
-    alone_at: float = 0.0
-    """When the others became silent last."""
     has_network: bool = True
     """False: this machine has no address now."""
     is_compiling: bool = False
@@ -66,39 +59,13 @@ class Scene:
     """When this peer saw others train with whom rounds can be shared, after a time without any."""
     began_at: float = 0.0
     """When this process began; a seed is up from then on, also before the first trainer came. 0: not known."""
-    joined_at: float | None = None
-    lone_fragment_tokens: int = 0
-    """Own work of this session in rounds without anybody else, each fragment's for itself."""
-    confirmed_rounds: int = 0
-    """With work of this peer and of another one, whose signature is under it."""
-    losses_at: tuple[float, float] | None = None
-    """When the first and the last loss of `state.losses` were measured."""
-    first_validation_loss: float | None = None
-    best_validation_loss: float | None = None
     first_rank: int | None = None
     best_rank: int | None = None
     """The best one that was told in this session, or the first."""
     unsettled: tuple[NewsLine, ...] = ()
     """People that fell silent or came back a moment ago: news once it has lasted."""
-    has_ended: bool = False
-    """The run, by its owner's word."""
     is_ended_for_good: bool = False
     """For a reason that the next start would meet again."""
-    is_unsaved: bool = False
-    """The last attempt at a checkpoint failed."""
-    pace: tuple[tuple[float, int], ...] = ()
-    """When the swarm had committed how many tokens."""
-    is_reachable: bool | None = None
-    """As the last member that tried says; None: nobody has tried."""
-    is_private_path: bool = False
-    """That member came by a private address, which says nothing about the internet."""
-    reachable_at: float | None = None
-    relays: tuple[PeerId, ...] = ()
-    """Through which others reach this peer."""
-    relaying: str = ""
-    """Whether this peer relays for others: full, limited or none; empty: it has not tried."""
-    last_round_at: float | None = None
-    """When a round last closed that this peer heard of."""
 
     def name_of(self, peer_id: PeerId) -> str:
         """What people call the owner of a key."""
@@ -114,9 +81,9 @@ class Scene:
     @property
     def num_others(self) -> int:
         """Machines of the run beside this one, seeds among them: what every screen and line calls others."""
-        if self.state.phase in ("training alone", "alone"):
+        if self.own.phase in ("training alone", "alone"):
             return 0
-        return self.swarm.num_others if self.swarm.at else len(self.state.others)
+        return self.swarm.num_others if self.swarm.at else len(self.own.others)
 
     @property
     def num_training(self) -> int:
@@ -127,17 +94,17 @@ class Scene:
     def validation_loss(self) -> float | None:
         """Of the run as its members measured it; of this peer alone before any other did."""
         measured = self.swarm.run.validation_loss
-        return self.state.validation_loss if measured is None else measured
+        return self.own.validation_loss if measured is None else measured
 
     @property
     def committed_tokens(self) -> int:
         """The run's clock as its members have it; as this peer alone knows it before it has looked at them."""
-        return self.swarm.run.committed_tokens or self.state.run_tokens
+        return self.swarm.run.committed_tokens or self.own.run_tokens
 
     @property
     def is_left_alone(self) -> bool:
         """Whether nobody is here now although others were."""
-        return not self.num_others and bool(self.state.met or self.swarm.num_silent)
+        return not self.num_others and bool(self.own.met or self.swarm.num_silent)
 
     @property
     def others_here(self) -> str:
@@ -151,13 +118,13 @@ class Scene:
 
         Rounds before anybody else was there do not count, nor do the first moments with others.
         """
-        is_chance = self.state.lone_rounds < LONE_ROUNDS or self.swarm.at - self.met_at < SETTLE_SECONDS
-        return 0 if is_chance else self.state.lone_rounds
+        is_chance = self.own.lone_rounds < LONE_ROUNDS or self.swarm.at - self.met_at < SETTLE_SECONDS
+        return 0 if is_chance else self.own.lone_rounds
 
     @property
     def own_name(self) -> str:
         """What people call this peer's owner."""
-        return self.swarm.own_name or speakable_name(self.state.peer_id or "")
+        return self.swarm.own_name or speakable_name(self.own.peer_id or "")
 
     @property
     def join_command(self) -> str:
@@ -179,11 +146,11 @@ class Scene:
         """What this machine has done; a person with several machines has the sum of them in the ranking."""
         row = self.swarm.own_row
         where = " on this machine" if row is not None and row.num_machines > 1 else ""
-        return f"{count_text(self.state.tokens)} tokens{where}"
+        return f"{count_text(self.own.tokens)} tokens{where}"
 
     @property
     def session_tokens(self) -> int:
-        return max(0, self.state.tokens - self.state.earlier_tokens)
+        return max(0, self.own.tokens - self.own.earlier_tokens)
 
     @property
     def lone_tokens(self) -> int:
@@ -191,19 +158,19 @@ class Scene:
 
         Work that came back from such a round counts again in the next one, so the sum may be more than there is.
         """
-        return min(self.session_tokens, self.lone_fragment_tokens // max(1, len(self.state.versions)))
+        return min(self.session_tokens, self.own.lone_fragment_tokens // max(1, len(self.own.versions)))
 
     @property
     def usual_round_seconds(self) -> float:
         """From one round to the next, in this session; 0: not known."""
-        if self.joined_at is None or self.last_round_at is None or not self.state.rounds_committed:
+        if self.own.joined_at is None or self.own.last_round_at is None or not self.own.rounds_committed:
             return 0.0
-        return max(0.0, self.last_round_at - self.joined_at) / self.state.rounds_committed
+        return max(0.0, self.own.last_round_at - self.own.joined_at) / self.own.rounds_committed
 
     @property
     def phase(self) -> str:
         """What this peer does, in words for its owner."""
-        return "compiling the first step" if self.is_compiling else self.state.phase
+        return "compiling the first step" if self.is_compiling else self.own.phase
 
     @property
     def marked_page(self) -> str:
@@ -223,54 +190,13 @@ def scene_of(run_id: str, limits: updates.LineLimits, *, is_seed: bool) -> Scene
 
 def with_event(scene: Scene, event: events.Event) -> Scene:
     """The scene after an event."""
-    scene = settled(scene, event.at)
-    before, fact = scene, event.fact
-    scene = replace(scene, state=fold(scene.state, event, scene.sentence_of(event)), loading=scene.loading.after(event))
-    match fact:
-        case events.JoinedRun():
-            is_seed = fact.device == "seed"
-            scene = replace(scene, joined_at=scene.joined_at or event.at, is_seed=is_seed)
-        case RoundCommitted() if event.peer_id in fact.contributors:
-            is_confirmed = is_shared(fact)
-            scene = replace(
-                scene,
-                confirmed_rounds=scene.confirmed_rounds + is_confirmed,
-                lone_fragment_tokens=scene.lone_fragment_tokens + (0 if is_confirmed else fact.tokens),
-                last_round_at=event.at,
-            )
-        case RoundCommitted() | AppliedCommit():
-            scene = replace(scene, last_round_at=event.at)
-        case events.TrainingProgressed():
-            if fact.train_loss is not None:
-                begun_at = event.at if scene.losses_at is None else scene.losses_at[0]
-                scene = replace(scene, losses_at=(begun_at, event.at))
-            scene = _with_pace(scene, event.at, fact.run_tokens)
-            scene = replace(scene, is_compiling=scene.is_compiling and not scene.session_tokens)
-        case events.Evaluated() if fact.validation_loss is not None:
-            first, best = scene.first_validation_loss, scene.best_validation_loss
-            scene = replace(
-                scene,
-                first_validation_loss=fact.validation_loss if first is None else first,
-                best_validation_loss=fact.validation_loss if best is None else min(best, fact.validation_loss),
-            )
-        case ReachabilityFound():
-            ips = [parse_multiaddr(address).ip for address in fact.addresses]
-            is_private_path = bool(ips) and all(ip is not None and ip.is_private for ip in ips)
-            scene = replace(scene, is_reachable=fact.reachable, reachable_at=event.at, is_private_path=is_private_path)
-        case RelayChanged() if fact.own_relay:
-            scene = replace(scene, relaying=fact.own_relay)
-        case RelayChanged():
-            scene = replace(scene, relays=fact.relays)
-        case events.RunChanged(has_ended=True):
-            scene = replace(scene, has_ended=True)
-        case events.SwarmContact(state="lost"):
-            scene = replace(scene, alone_at=event.at - fact.seconds)
-        case events.CheckpointFailed(kept_at=""):
-            scene = replace(scene, is_unsaved=True)
-        case events.CheckpointSaved():
-            scene = replace(scene, is_unsaved=False)
-    news = news_of(event, before.state, scene.state, before.best_validation_loss, scene.run)
-    if before.is_unsaved and not scene.is_unsaved:
+    before = settled(scene, event.at)
+    own = own_view_after(before.own, event, before.sentence_of(event))
+    scene = replace(before, own=own, loading=before.loading.after(event), is_seed=before.is_seed or own.is_seed)
+    if isinstance(event.fact, events.TrainingProgressed):
+        scene = replace(scene, is_compiling=scene.is_compiling and not scene.session_tokens)
+    news = news_of(event, before.own, own, before.own.best_validation_loss, scene.run)
+    if before.own.is_unsaved and not own.is_unsaved:
         news.append(NewsLine(event.at, "good", "Checkpoints are saved again", topic="checkpoint"))
     return _with_news(scene, news)
 
@@ -326,10 +252,10 @@ def _with_swarm(scene: Scene, seen: SwarmSeen) -> Scene:
     if seen.names:
         kept = {} if len(names) + len(seen.names) > MAX_NAMES else dict(names)
         names = MappingProxyType(kept | dict(seen.names))
-        scene = replace(scene, state=replace(scene.state, recent=_renamed(scene.state.recent, seen.names)))
+        scene = replace(scene, own=replace(scene.own, recent=_renamed(scene.own.recent, seen.names)))
     sharing = 2 if scene.is_seed else 1
     if scene.swarm.num_other_trainers < sharing <= seen.num_other_trainers:
-        scene = replace(scene, met_at=seen.at, state=replace(scene.state, lone_rounds=0))
+        scene = replace(scene, met_at=seen.at, own=replace(scene.own, lone_rounds=0))
     row, news = seen.own_row, []
     first, best = scene.first_rank, scene.best_rank
     if row is not None and scene.session_tokens > 0:
@@ -375,11 +301,3 @@ def _told(scene: Scene, news: list[NewsLine]) -> Scene:
     for one in news:
         kept = (*(old for old in kept if not is_passed(old, one)), one)
     return replace(scene, news=kept[-MAX_NEWS:])
-
-
-def _with_pace(scene: Scene, at: float, run_tokens: int) -> Scene:
-    pace = scene.pace
-    if run_tokens and (not pace or at - pace[-1][0] >= PACE_STEP_SECONDS):
-        pace = tuple(one for one in pace if one[0] > at - SPEED_SECONDS)
-        return replace(scene, pace=(*pace, (at, run_tokens)))
-    return scene

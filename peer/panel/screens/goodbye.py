@@ -11,25 +11,25 @@ PAGE, COMMAND = "Your page: ", "Come back: "
 
 def goodbye(scene: Scene, now: float) -> list[str]:
     """Sentences, one a line; none for a peer that never became a member."""
-    if scene.joined_at is None:
+    if scene.own.joined_at is None:
         return []
-    began_at = (scene.began_at if scene.is_seed else 0.0) or scene.joined_at
+    began_at = (scene.began_at if scene.is_seed else 0.0) or scene.own.joined_at
     took = seconds_text(round(max(0.0, now - began_at)))
     last = _last_words(scene)
     if scene.is_seed:
-        state = scene.state
+        state = scene.own
         whom = plural(state.num_newcomers, "newcomer")
         if not state.num_newcomers and state.num_readers:
             whom = plural(state.num_readers, "reader")
         served = f"{whom}, {bytes_text(state.served_bytes)}"
         return [f"Thank you, {scene.own_name}. Your seed was up for {took} and served {served}.", *last]
-    state = scene.state
+    state = scene.own
     rounds = max(0, state.rounds_contributed - state.earlier_rounds)
-    parts = [took, f"{count_text(scene.session_tokens)} tokens", _rounds(rounds, scene.confirmed_rounds)]
-    if scene.first_validation_loss is not None and state.validation_loss is not None:
+    parts = [took, f"{count_text(scene.session_tokens)} tokens", _rounds(rounds, scene.own.confirmed_rounds)]
+    if scene.own.first_validation_loss is not None and state.validation_loss is not None:
         before = (
-            f"{loss_text(scene.first_validation_loss)} -> "
-            if scene.first_validation_loss != state.validation_loss
+            f"{loss_text(scene.own.first_validation_loss)} -> "
+            if scene.own.first_validation_loss != state.validation_loss
             else ""
         )
         parts.append(f"validation loss {before}{loss_text(state.validation_loss, scene.run.loss_unit)}")
@@ -51,11 +51,11 @@ def goodbye(scene: Scene, now: float) -> list[str]:
 def _last_words(scene: Scene) -> list[str]:
     """What was not saved, and how to come back. For good: the reason follows, as the last line on the terminal."""
     unsaved = "The newest work of this machine is not saved here: the last checkpoint could not be written."
-    lines = [unsaved] if scene.is_unsaved else []
+    lines = [unsaved] if scene.own.is_unsaved else []
     if scene.is_ended_for_good:
         return lines
     ended = f"The run {scene.run.name} has ended; its owner closed it."
-    return [*lines, ended if scene.has_ended else f"{COMMAND}{comeback(scene)}"]
+    return [*lines, ended if scene.own.has_ended else f"{COMMAND}{comeback(scene)}"]
 
 
 def comeback(scene: Scene) -> str:

@@ -14,9 +14,9 @@ from dht.ground.quantities import (
     share_text,
     short_peer,
 )
-from peer.panel.scene.panel_state import PanelState
 from peer.panel.scene.scene import Scene
 from peer.panel.screens.text_lines_that_fit import ACCENT, CARE, DIM, GOOD, labelled, part, to_copy
+from peer.view.own_view import OwnView
 
 HELP = (
     ("q", "leave: your machine finishes its round, saves, says goodbye; again: leave at once"),
@@ -61,20 +61,20 @@ def addresses_screen(scene: Scene, command: str, now: float, width: int) -> list
     lines += [part("Addresses", "bold"), *(part(one) for one in scene.addresses), Text()] if scene.addresses else []
     lines += labelled("Reached", [reached(scene, now)], width)
     lines.append(to_copy("Run id", part(scene.run.run_id), width))
-    lines.append(to_copy("Peer id", part(scene.state.peer_id or "not known yet"), width))
+    lines.append(to_copy("Peer id", part(scene.own.peer_id or "not known yet"), width))
     return lines
 
 
 def reached(scene: Scene, now: float) -> Text:
     """Whether others can dial this machine, as the last one that tried says, and what to do if not."""
-    checked = "" if scene.reachable_at is None else f", checked {age(scene.reachable_at, now)}"
-    if scene.is_reachable and scene.is_private_path:
+    checked = "" if scene.own.reachable_at is None else f", checked {age(scene.own.reachable_at, now)}"
+    if scene.own.is_reachable and scene.own.is_private_path:
         return part(f"from the same private network{checked}; whether from outside is not known", DIM)
-    if scene.is_reachable:
+    if scene.own.is_reachable:
         return part(f"from outside ✓{checked}", GOOD)
-    if scene.is_reachable is None:
+    if scene.own.is_reachable is None:
         return part("no member has tried yet to reach this machine from outside", DIM)
-    if scene.relays:
+    if scene.own.relays:
         return part(f"only through another member that relays{checked}", CARE)
     return part(f"nobody can reach this machine{checked}; forward its port in the router, or give --announce", CARE)
 
@@ -86,14 +86,14 @@ def details_screen(scene: Scene, now: float, width: int) -> list[Text]:
         for index, line in enumerate(told):
             lines += labelled(label if index == 0 else "", [part(line)], width)
     lines.append(Text())
-    for at, sentence in reversed(scene.state.recent):
+    for at, sentence in reversed(scene.own.recent):
         lines += labelled(age(at, now).removesuffix(" ago"), [part(sentence)], width)
     return lines
 
 
 def facts(scene: Scene, now: float) -> list[tuple[str, list[str]]]:
     """Label and lines of what a peer knows of itself."""
-    state, run = scene.state, scene.run
+    state, run = scene.own, scene.run
     last = "none yet" if state.last_round_at is None else age(state.last_round_at, now)
     rows = []
     if state.is_seed:
@@ -124,7 +124,7 @@ def facts(scene: Scene, now: float) -> list[tuple[str, list[str]]]:
     return rows
 
 
-def parts_averaged(state: PanelState) -> str:
+def parts_averaged(state: OwnView) -> str:
     """How often the parts of the model have been averaged, since the run began."""
     if not state.versions:
         return "no part of the model is here yet"
@@ -137,7 +137,7 @@ def parts_averaged(state: PanelState) -> str:
 
 def run_progress(scene: Scene) -> str:
     """What the swarm has committed, of its budget where it has one, and the learning rate."""
-    state, tokens = scene.state, scene.committed_tokens
+    state, tokens = scene.own, scene.committed_tokens
     done = count_text(tokens)
     if state.budget_tokens is None:
         progress = f"{done} tokens committed"
@@ -146,7 +146,7 @@ def run_progress(scene: Scene) -> str:
     return progress if state.learning_rate is None else f"{progress}, rate {state.learning_rate:.2g}"
 
 
-def work(state: PanelState) -> list[str]:
+def work(state: OwnView) -> list[str]:
     """Of this session, and with earlier sessions also altogether."""
 
     def line(tokens: int, inner_steps: int, rounds: int) -> str:
@@ -168,7 +168,7 @@ def age(at: float, now: float) -> str:
     return age_text(round(now - at))
 
 
-def _refusals(state: PanelState, now: float) -> list[str]:
+def _refusals(state: OwnView, now: float) -> list[str]:
     """One line about a remote that is left out now; none when nobody is. `peer status` has what was refused before."""
     left_out = [one for one in state.refusals if one.is_left_out(now)]
     if not left_out:

@@ -34,8 +34,8 @@ NUM_RELAYED_NAMES = 4
 
 def seed_screen(scene: Scene, now: float, width: int, height: int) -> list[Text]:
     """At most `height` lines. One of them may be longer than `width`: a command to be copied has no break in it."""
-    state = scene.state
-    up_since = scene.began_at or scene.joined_at
+    state = scene.own
+    up_since = scene.began_at or scene.own.joined_at
     since = "" if up_since is None else f", up {seconds_text(round(max(0.0, now - up_since)))}"
     words = "seed" if state.phase in ("serving", "alone") else state.phase
     words += ", leaving" if scene.leaving and state.phase != "left" else ""
@@ -50,15 +50,15 @@ def seed_screen(scene: Scene, now: float, width: int, height: int) -> list[Text]
     if state.num_readers:
         gave.append(part(f"{plural(state.num_readers, 'reader')} (pages, exports)"))
     lines += labelled("Served", gave, width, line_use(scene, now))
-    if scene.relaying == "full" or scene.swarm.relayed:
+    if scene.own.relaying == "full" or scene.swarm.relayed:
         lines += labelled("Relays", [_relayed(scene)], width)
     lines += labelled("Reached", [reached(scene, now)], width)
     parts = [
         part(f"{scene.num_training} training"),
-        part("no round yet" if scene.last_round_at is None else f"last round {age(scene.last_round_at, now)}"),
+        part("no round yet" if scene.own.last_round_at is None else f"last round {age(scene.own.last_round_at, now)}"),
     ]
     if state.versions:
-        held = sum(version > 0 or scene.joined_at is not None for version in state.versions)
+        held = sum(version > 0 or scene.own.joined_at is not None for version in state.versions)
         parts.append(part(f"state complete, {held} of {len(state.versions)} parts", GOOD))
     lines += labelled("Swarm", parts, width)
     lines += labelled("Run", goal_parts(scene, now, width) or [part("nothing learned yet", DIM)], width)

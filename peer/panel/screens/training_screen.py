@@ -88,7 +88,7 @@ def header(scene: Scene, now: float, width: int) -> list[Text]:
     """Run, what this peer does, for how long; who its owner is and which rank they have."""
     words, style = doing(scene)
     words += " after" if words in ("left", "ended") else ""
-    began_at = {"paused": scene.resting_at, "training alone": scene.alone_at}.get(words, scene.joined_at)
+    began_at = {"paused": scene.resting_at, "training alone": scene.own.alone_at}.get(words, scene.own.joined_at)
     since = f" {seconds_text(round(max(0.0, now - began_at)))}" if began_at else ""
     left = joined([part("≋ ", ACCENT), part(scene.run.name, "bold"), part(" · ", DIM), part(words + since, style)])
     row, num_ranked = scene.swarm.own_row, scene.swarm.num_ranked
@@ -105,8 +105,8 @@ def header(scene: Scene, now: float, width: int) -> list[Text]:
 
 def doing(scene: Scene) -> tuple[str, str]:
     """What the peer does, in a word or two, and the style of that."""
-    phase = scene.state.phase
-    if scene.has_ended:
+    phase = scene.own.phase
+    if scene.own.has_ended:
         return "ended", DIM
     if phase == "left":
         return "left", DIM
@@ -122,7 +122,7 @@ def doing(scene: Scene) -> tuple[str, str]:
 
 
 def _figures(scene: Scene, now: float, width: int, *, is_brief: bool = False) -> list[Text]:
-    state, swarm = scene.state, scene.swarm
+    state, swarm = scene.own, scene.swarm
     work = [
         part(scene.own_work, ACCENT),
         *([part(plural(state.rounds_contributed, "round"), ACCENT)] if state.tokens else []),
@@ -131,13 +131,13 @@ def _figures(scene: Scene, now: float, width: int, *, is_brief: bool = False) ->
         session = f"this session's {count_text(scene.session_tokens)}" if state.earlier_tokens else "it"
         alone = f"{count_text(scene.lone_tokens)} of {session} alone"
         work.append(part(f"{alone}; the page counts what others confirmed", DIM))
-    here_seconds = 0.0 if scene.joined_at is None else now - scene.joined_at
+    here_seconds = 0.0 if scene.own.joined_at is None else now - scene.own.joined_at
     if swarm.share_of_hour is not None and here_seconds >= SHARE_STEP_SECONDS and not is_brief:
         whole = "of the last hour's work" if here_seconds >= SHARE_SECONDS else "of the work since you joined"
         work.append(joined([part(share_text(swarm.share_of_hour), ACCENT), part(f" {whole}")]))
     lines = labelled("You", work, width, part("" if is_brief else _milestone(scene), DIM))
     words, style = doing(scene)
-    has_left = state.phase == "left" or scene.has_ended
+    has_left = state.phase == "left" or scene.own.has_ended
     if has_left or scene.is_resting or not state.phase.startswith("training"):
         speed = [part(f"{'stopped; it trained' if has_left else words} on {state.device}", style)]
     elif state.tokens_per_second <= 0:
@@ -180,8 +180,8 @@ def page_line(scene: Scene, width: int) -> list[Text]:
 
 
 def _milestone(scene: Scene) -> str:
-    state = scene.state
-    if not state.tokens or scene.has_ended or state.phase == "left":
+    state = scene.own
+    if not state.tokens or scene.own.has_ended or state.phase == "left":
         return ""
     goal = next_milestone(state.tokens)
     if state.tokens_per_second <= 0 or scene.is_resting:
@@ -191,7 +191,7 @@ def _milestone(scene: Scene) -> str:
 
 def line_use(scene: Scene, now: float) -> Text:
     """What goes up and down the line now, of what the owner allows."""
-    up, down = (bits / 1e6 for bits in scene.state.bits_per_second(now))
+    up, down = (bits / 1e6 for bits in scene.own.bits_per_second(now))
 
     def one(sign: str, mbit: float, most: float | None) -> str:
         return f"{sign} {mbit:.1f}" + ("" if most is None else f" of {mbit_text(most)}")
@@ -201,13 +201,13 @@ def line_use(scene: Scene, now: float) -> Text:
 
 def goal_parts(scene: Scene, now: float, width: int) -> list[Text]:
     """A bar to the run's goal with an estimate, where it has one; what it has done, where it has none; and its loss."""
-    state, run = scene.state, scene.run
+    state, run = scene.own, scene.run
     goal = run.goal_tokens or state.budget_tokens
     loss = scene.validation_loss
     told = []
     if goal:
         told.append(bar(scene.committed_tokens / goal, width))
-        when = "" if scene.has_ended else _arrival(scene, goal, now)
+        when = "" if scene.own.has_ended else _arrival(scene, goal, now)
         if when:
             told.append(part(when))
     elif run.goal_until is not None:
@@ -231,21 +231,21 @@ def bar(share: float, width: int) -> Text:
 def _arrival(scene: Scene, goal: int, now: float) -> str:
     if scene.committed_tokens >= goal:
         return "goal reached"
-    soonest_at, latest_at = arrival(scene.pace, goal - scene.committed_tokens, now)
+    soonest_at, latest_at = arrival(scene.own.pace, goal - scene.committed_tokens, now)
     return "" if soonest_at is None else f"done {arrival_text(soonest_at, latest_at, now)}"
 
 
 def _loss(scene: Scene, width: int, height: int, *, ascii_only: bool) -> list[Text]:
     """What the loss was first, at best and is now, and its curve."""
-    state = scene.state
+    state = scene.own
     now_at = state.train_loss
-    if not state.losses or scene.losses_at is None or now_at is None or not all(map(math.isfinite, state.losses)):
+    if not state.losses or scene.own.losses_at is None or now_at is None or not all(map(math.isfinite, state.losses)):
         return labelled("Loss", [part("the first one comes after a few steps", DIM)], width)
     means = [part(f"first {loss_text(state.losses[0])}"), part(f"best {loss_text(min(state.losses))}", GOOD)]
     means.append(joined([part("now "), part(loss_text(now_at), ACCENT), part(f" {scene.run.loss_unit}".rstrip(), DIM)]))
     lines = labelled("Loss", means, width)
     dots = (
-        curve(state.losses, scene.losses_at, width, height, ascii_only=ascii_only)
+        curve(state.losses, scene.own.losses_at, width, height, ascii_only=ascii_only)
         if len(state.losses) >= FEWEST_LOSSES
         else []
     )
@@ -268,7 +268,7 @@ def _newest_first(scene: Scene) -> list[NewsLine]:
     """News in the order in which they are shown: a warning that came after joining stays on top for a while."""
     news = list(reversed(scene.news))
     pinned = next((one for one in news if one.kind == "note"), None)
-    since = scene.joined_at
+    since = scene.own.joined_at
     if pinned is None or since is None or pinned.at <= since or news[0].at - pinned.at > PINNED_SECONDS:
         return news
     return [pinned, *(one for one in news if one is not pinned)]

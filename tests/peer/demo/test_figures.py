@@ -18,6 +18,7 @@ from peer.demo.swarm import DemoPeer, DemoSwarm
 from peer.events.event_log import to_json
 from peer.events.peer_events import Event, TrainingProgressed
 from peer.events.rotating_log import LineLog
+from peer.view.own_view import OwnView
 from tests.kit.network.memory_networks import named
 
 ME = named(1)
@@ -79,7 +80,7 @@ def test_a_peer_that_trains_alone_has_no_rounds_with_others() -> None:
 
 
 def test_the_loss_is_told_with_the_rounds_after_which_it_was_measured() -> None:
-    old = PeerLog("peer-1", ME, validation_loss=3.0, validation_versions=10)
+    old = PeerLog("peer-1", ME, OwnView(validation_loss=3.0, validation_version=10))
     assert newest_validation([old, PeerLog("peer-2", named(2))]) == (10, 3.0)
     assert newest_validation([PeerLog("peer-2", named(2))]) is None
     line = progress_line(Figures(validation=(10, 3.0), num_rounds=37))

@@ -145,14 +145,14 @@ def test_the_report_has_both_texts_and_lines_to_type(out: Path | None) -> None:
 def test_a_followed_log_is_read_once(tmp_path: Path) -> None:
     path = tmp_path / "events.jsonl"
     follower = LogFollower(PeerLog("peer-1", ONE), path)
-    assert follower.read_on().inner_steps == 0
+    assert follower.read_on().own.inner_steps == 0
     lines = [to_json(Event(float(n), ONE, TrainingProgressed(n, 10 * n, 2.0, 1.0, 0.0))) + "\n" for n in (1, 2, 3)]
     path.write_text(lines[0] + lines[1][:20])
-    assert follower.read_on().inner_steps == 1
+    assert follower.read_on().own.inner_steps == 1
     path.write_text(lines[0] + lines[1] + "nonsense\n")
-    assert follower.read_on().inner_steps == 2
+    assert follower.read_on().own.inner_steps == 2
     path.write_text(lines[2])
-    assert follower.read_on().inner_steps == 3, "a new log in the place of a full one"
+    assert follower.read_on().own.inner_steps == 3, "a new log in the place of a full one"
 
 
 def test_a_signal_waits_until_the_block_is_over() -> None:

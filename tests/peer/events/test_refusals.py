@@ -22,10 +22,10 @@ from peer.mailbox.mailbox import Mailbox
 from peer.network.node.refusal_reports import REFUSAL_SECONDS
 from peer.network.node.reporter import Reporter
 from peer.observe.status import local_facts, local_lines
-from peer.panel.scene.panel_state import PanelState, fold
 from peer.panel.scene.scene import Scene as PanelScene
 from peer.panel.screens.key_screens import details_screen
 from peer.run_folders import keep_name
+from peer.view.own_view import OwnView, own_view_after
 from tests.kit.panels import text_of
 from tests.kit.peer_events import committed
 
@@ -114,13 +114,13 @@ def test_who_is_left_out_stays_so_through_later_refusals() -> None:
 
 
 def test_the_panel_has_a_line_for_it_only_while_somebody_is_left_out() -> None:
-    def swarm_of(state: PanelState, now: float) -> str:
-        return text_of(details_screen(PanelScene(state=replace(state, recent=())), now, 80))
+    def swarm_of(state: OwnView, now: float) -> str:
+        return text_of(details_screen(PanelScene(own=replace(state, recent=())), now, 80))
 
-    state = fold(fold(PanelState(), joined(0.0)), refused(1.0, OTHER))
+    state = own_view_after(own_view_after(OwnView(), joined(0.0)), refused(1.0, OTHER))
     # One refusal in passing concerns nobody: a friend on a busy machine.
     assert "broke the protocol" not in swarm_of(state, 2.0)
-    state = fold(state, refused(2.0, left_out_until=62.0))
+    state = own_view_after(state, refused(2.0, left_out_until=62.0))
     shown = swarm_of(state, 10.0)
     line = next(line for line in shown.splitlines() if "broke the protocol" in line)
     assert "broke the protocol once; left out for another 52 s" in line

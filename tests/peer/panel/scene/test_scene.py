@@ -67,8 +67,8 @@ def test_news_are_about_people_and_not_about_rounds() -> None:
         "Found the others again: 2 of them",
         f"{speakable_name(JO)} is not heard any more",
     ]
-    assert scene.confirmed_rounds == 1
-    assert (scene.first_validation_loss, scene.best_validation_loss) == (2.5, 2.3999)
+    assert scene.own.confirmed_rounds == 1
+    assert (scene.own.first_validation_loss, scene.own.best_validation_loss) == (2.5, 2.3999)
     assert [one.at for one in scene.news if "Best validation loss" in one.text] == [8.0], (
         "the same in three digits is no news"
     )
@@ -77,7 +77,7 @@ def test_news_are_about_people_and_not_about_rounds() -> None:
 def test_a_round_alone_is_not_confirmed() -> None:
     rounds = committed(2.0, (ME,)), committed(3.0, (KIRAN,)), committed(4.0, (KIRAN, ME))
     scene = after(JOINED, progress(1.5, 20_000, 3.0), *rounds)
-    assert (scene.confirmed_rounds, scene.state.rounds_contributed, scene.last_round_at) == (1, 2, 4.0)
+    assert (scene.own.confirmed_rounds, scene.own.rounds_contributed, scene.own.last_round_at) == (1, 2, 4.0)
     assert scene.lone_tokens == 12_000, "half of the model learned from 24,000 of them"
 
 

@@ -57,6 +57,7 @@ from tests.kit.panels import (
     render_svg,
     states_of_a_trainer,
     text_of,
+    with_own,
 )
 
 GOLDEN = Path(__file__).parents[3] / "golden" / "panel"
@@ -142,9 +143,9 @@ def test_only_the_first_machine_of_a_run_is_called_the_first() -> None:
 
 def test_a_share_is_of_the_time_in_which_this_peer_was_here() -> None:
     scene = an_evening()
-    assert scene.joined_at is not None
+    assert scene.own.joined_at is not None
     for seconds, told in ((59.0, ""), (61.0, "27.8% of the work since you joined"), (3600.0, "27.8% of the last hour")):
-        shown = text_of(lines_of(scene, 60, 24, now=scene.joined_at + seconds))
+        shown = text_of(lines_of(scene, 60, 24, now=scene.own.joined_at + seconds))
         assert ("27.8%" in shown) == bool(told)
         assert told in shown
 
@@ -170,8 +171,8 @@ def test_the_date_of_a_goal_has_the_form_that_it_has_on_the_page() -> None:
     begun, now = (1e9, 1.1e9)
     for days, told in ((0.2, "done in about 5 h"), (5, "done about 1 December"), (500, "done about 10 April 2027")):
         goal = round(now + (now - begun) * days * 24)  # that much more came in the last hour
-        scene = replace(evening, pace=((NOW - 3600, int(begun)), (NOW, int(now))))
-        scene = replace(scene, state=replace(scene.state, run_tokens=int(now)), run=replace(FACTS, goal_tokens=goal))
+        scene = with_own(evening, pace=((NOW - 3600, int(begun)), (NOW, int(now))))
+        scene = replace(scene, own=replace(scene.own, run_tokens=int(now)), run=replace(FACTS, goal_tokens=goal))
         assert told in picture_of(scene)
 
 
@@ -183,8 +184,8 @@ def test_two_panels_of_a_run_tell_dates_that_fit_together() -> None:
     left = 100_000_000
     shown, ranges = [], []
     for pace in (clock, clock[-14:]):
-        scene = replace(an_evening(), pace=tuple(pace), run=replace(FACTS, goal_tokens=clock[-1][1] + left))
-        scene = replace(scene, state=replace(scene.state, run_tokens=clock[-1][1]))
+        scene = replace(an_evening(), run=replace(FACTS, goal_tokens=clock[-1][1] + left))
+        scene = with_own(scene, pace=tuple(pace), run_tokens=clock[-1][1])
         shown.append("done between" in picture_of(scene))
         ranges.append(arrival(pace, left, NOW))
     assert shown[1]
@@ -199,11 +200,11 @@ def test_two_panels_of_a_run_tell_dates_that_fit_together() -> None:
 def test_work_in_rounds_of_one_member_is_told_apart_because_the_page_leaves_it_out() -> None:
     evening = an_evening()
     assert "alone" not in picture_of(evening)
-    alone = replace(evening, lone_fragment_tokens=400_000)
+    alone = with_own(evening, lone_fragment_tokens=400_000)
     assert "100 k of it alone; the page counts what others confirmed" in picture_of(alone)
-    assert "alone" not in picture_of(replace(evening, lone_fragment_tokens=4_000)), "a late round now and then"
-    assert "4.15 M of it alone" in picture_of(replace(evening, lone_fragment_tokens=99_000_000)), "never more than all"
-    back = replace(alone, state=replace(evening.state, earlier_tokens=4_000_000))
+    assert "alone" not in picture_of(with_own(evening, lone_fragment_tokens=4_000)), "a late round now and then"
+    assert "4.15 M of it alone" in picture_of(with_own(evening, lone_fragment_tokens=99_000_000)), "never more than all"
+    back = with_own(alone, earlier_tokens=4_000_000)
     assert "100 k of this session's 154 k alone; the page counts what others confirmed" in picture_of(back)
 
 
@@ -441,9 +442,9 @@ def test_a_goodbye_says_what_was_given_and_where_it_is_seen() -> None:
     narrow = farewell(left, NOW, 60)
     assert narrow[:3] == ["Thank you, Ada. 2 h 14 min · 4.15 M tokens", "135 rounds, all confirmed", loss]
     assert narrow[-2:] == told[2:]
-    assert "135 rounds that nobody else shared" in goodbye(replace(left, confirmed_rounds=0), NOW)[0]
-    assert "135 rounds, 40 confirmed by others" in goodbye(replace(left, confirmed_rounds=40), NOW)[0]
-    back = replace(left, state=replace(left.state, earlier_tokens=4_000_000, earlier_rounds=100))
+    assert "135 rounds that nobody else shared" in goodbye(with_own(left, confirmed_rounds=0), NOW)[0]
+    assert "135 rounds, 40 confirmed by others" in goodbye(with_own(left, confirmed_rounds=40), NOW)[0]
+    back = with_own(left, earlier_tokens=4_000_000, earlier_rounds=100)
     assert goodbye(back, NOW)[0].startswith("Thank you, Ada. This session: 2 h 14 min · 154 k tokens · 35 rounds")
     assert goodbye(back, NOW)[0].endswith(" nats per token · 4.15 M tokens in all sessions")
     assert goodbye(a_wait(), NOW) == []
@@ -480,7 +481,7 @@ def test_rounds_that_are_slow_in_this_run_are_no_silence() -> None:
     evening = an_evening()  # a round a minute
     assert "No exchange" not in health(evening, NOW + 270).plain
     assert health(evening, NOW + 310).plain.startswith("No exchange has ended for 5")
-    first = replace(evening, joined_at=NOW - 5, state=replace(evening.state, rounds_committed=1))
+    first = with_own(evening, joined_at=NOW - 5, rounds_committed=1)
     assert "No exchange" not in health(first, NOW + 110).plain
     assert health(first, NOW + 130).plain.startswith("No exchange has ended for 2 min 10 s")
 

@@ -1,4 +1,4 @@
-"""PanelState: a pure fold of one peer's events into what its owner wants to see at a glance."""
+"""`OwnView`: the figures of one peer, folded from its own events. Pure."""
 
 from __future__ import annotations
 
@@ -6,10 +6,13 @@ from dataclasses import dataclass, replace
 
 from averaging.rounds.round_facts import AppliedCommit, RoundCommitted, RoundStarted, SentContribution
 from dht.ground.host import PeerId
+from dht.identity.multiaddr import parse_multiaddr
 from peer.events import peer_events as events
 from peer.events.anchor_events import AnchorRepair, Fetched
-from peer.events.lone_rounds import lone_rounds_after
+from peer.events.lone_rounds import is_shared, lone_rounds_after
+from peer.events.path_events import ReachabilityFound, RelayChanged
 from peer.events.refusals import Refusals, with_refusal
+from peer.run_clock import SPEED_SECONDS
 
 NUM_RECENT = 5
 WAITING = "Waiting for peers"
@@ -20,6 +23,8 @@ NUM_LOSSES = 240
 
 MAX_SERVED = 10_000
 """Newcomers that are told apart; a flood of keys must not fill the memory."""
+PACE_STEP_SECONDS = 20.0
+"""Between two readings of the run's clock that are kept."""
 RATE_WINDOW_SECONDS = 60.0
 """Network rates are averages over this time: several rounds, yet short enough to show a stall."""
 
@@ -34,9 +39,9 @@ class RoundBytes:
 
 
 @dataclass(frozen=True, slots=True)
-class PanelState:
-    """Everything the panel shows; times are unix seconds. Bytes are of this session; work is of all sessions, and
-    `earlier_*` of those before this one."""
+class OwnView:
+    """What a peer knows of itself: its work, rounds, speed and connection. Times are unix seconds. Bytes are of this
+    session; work is of all sessions, and `earlier_*` of those before this one."""
 
     run_id: str = ""
     peer_id: PeerId | None = None
@@ -46,6 +51,7 @@ class PanelState:
     started_at: float | None = None
     last_event_at: float | None = None
     last_round_at: float | None = None
+    """When a round last closed that this peer heard of."""
     inner_steps: int = 0
     tokens: int = 0
     run_tokens: int = 0
@@ -78,6 +84,36 @@ class PanelState:
     traffic: tuple[RoundBytes, ...] = ()
     recent: tuple[tuple[float, str], ...] = ()
     refusals: tuple[Refusals, ...] = ()
+    joined_at: float | None = None
+    alone_at: float = 0.0
+    """When the other members became unresponsive last."""
+    lone_fragment_tokens: int = 0
+    """Own work of this session in rounds without another member, each fragment's for itself."""
+    confirmed_rounds: int = 0
+    """With work of this peer and of another one, whose signature is under it."""
+    losses_at: tuple[float, float] | None = None
+    """When the first and the last of `losses` were measured."""
+    validation_version: int = -1
+    """Sum of the anchor versions at which `validation_loss` was measured."""
+    first_validation_loss: float | None = None
+    best_validation_loss: float | None = None
+    pace: tuple[tuple[float, int], ...] = ()
+    """When the swarm had committed how many tokens."""
+    has_caught_up: bool = False
+    """The run's state was fetched from members."""
+    has_ended: bool = False
+    """The run, by its owner's word."""
+    is_unsaved: bool = False
+    """The last attempt at a checkpoint failed."""
+    is_reachable: bool | None = None
+    """As the last member that tried says; None: no member has tried."""
+    is_private_path: bool = False
+    """That member came by a private address, which says nothing about the internet."""
+    reachable_at: float | None = None
+    relays: tuple[PeerId, ...] = ()
+    """Through which others reach this peer."""
+    relaying: str = ""
+    """Whether this peer relays for others: full, limited or none; empty: it has not tried."""
 
     @property
     def num_newcomers(self) -> int:
@@ -107,7 +143,7 @@ class PanelState:
         return 8 * up / RATE_WINDOW_SECONDS, 8 * down / RATE_WINDOW_SECONDS
 
 
-def fold(state: PanelState, event: events.Event, sentence: str | None = None) -> PanelState:
+def own_view_after(state: OwnView, event: events.Event, sentence: str | None = None) -> OwnView:
     """The state after `event`. Events of one peer, in the order in which they happened.
 
     Args:
@@ -125,7 +161,7 @@ def fold(state: PanelState, event: events.Event, sentence: str | None = None) ->
     return replace(state, peer_id=event.peer_id, last_event_at=event.at, started_at=started_at, recent=recent)
 
 
-def _with_facts(state: PanelState, event: events.Event) -> PanelState:
+def _with_facts(state: OwnView, event: events.Event) -> OwnView:
     match fact := event.fact:
         case events.JoinedRun():
             is_first = not state.run_id
@@ -143,13 +179,15 @@ def _with_facts(state: PanelState, event: events.Event) -> PanelState:
                 num_parameters=fact.num_parameters,
                 versions=fact.versions,
                 budget_tokens=fact.budget_tokens,
+                joined_at=state.joined_at or event.at,
             )
         case events.SwarmContact(state="waiting"):
             return replace(state, phase="waiting for peers")
         case Fetched(is_done=False):
             return replace(state, phase="catching up")
         case Fetched():
-            return replace(state, phase="starting" if state.phase == "catching up" else state.phase)
+            phase = "starting" if state.phase == "catching up" else state.phase
+            return replace(state, phase=phase, has_caught_up=state.has_caught_up or bool(fact.fragments))
         case events.MemberChanged(has_joined=True):
             phase = {"training alone": "training", "alone": "serving"}.get(state.phase, state.phase)
             met = state.met | {fact.remote} if len(state.met) < MAX_SERVED else state.met
@@ -157,7 +195,8 @@ def _with_facts(state: PanelState, event: events.Event) -> PanelState:
         case events.MemberChanged() if fact.reason:
             return replace(state, others=state.others - {fact.remote})
         case events.SwarmContact(state="lost"):
-            return replace(state, phase="alone" if state.is_seed else "training alone", others=frozenset())
+            phase = "alone" if state.is_seed else "training alone"
+            return replace(state, phase=phase, others=frozenset(), alone_at=event.at - fact.seconds)
         case events.SwarmContact(state="found"):
             return replace(state, phase="serving" if state.is_seed else "training")
         case events.StateServed():
@@ -179,30 +218,49 @@ def _with_facts(state: PanelState, event: events.Event) -> PanelState:
                     wait_fraction=fact.wait_fraction,
                     run_tokens=fact.run_tokens,
                     learning_rate=fact.learning_rate,
+                    pace=_with_pace(state.pace, event.at, fact.run_tokens),
                 ),
                 fact.train_loss,
+                event.at,
             )
         case RoundCommitted():
             return _with_round(state, event, fact)
         case AppliedCommit() | AnchorRepair(is_done=True):
-            return replace(state, versions=_with_version(state.versions, fact.fragment, fact.version))
+            last_round_at = event.at if isinstance(fact, AppliedCommit) else state.last_round_at
+            versions = _with_version(state.versions, fact.fragment, fact.version)
+            return replace(state, versions=versions, last_round_at=last_round_at)
         case events.CheckpointSaved():
-            return replace(state, versions=fact.versions)
+            return replace(state, versions=fact.versions, is_unsaved=False)
+        case events.CheckpointFailed(kept_at=""):
+            return replace(state, is_unsaved=True)
         case events.Evaluated():
-            return replace(state, validation_loss=fact.validation_loss)
+            return _with_validation(state, fact)
+        case ReachabilityFound():
+            ips = [parse_multiaddr(address).ip for address in fact.addresses]
+            is_private_path = bool(ips) and all(ip is not None and ip.is_private for ip in ips)
+            return replace(state, is_reachable=fact.reachable, reachable_at=event.at, is_private_path=is_private_path)
+        case RelayChanged() if fact.own_relay:
+            return replace(state, relaying=fact.own_relay)
+        case RelayChanged():
+            return replace(state, relays=fact.relays)
+        case events.RunChanged(has_ended=True):
+            return replace(state, has_ended=True)
         case events.LeftRun():
             return replace(state, phase="left", inner_steps=fact.inner_steps, tokens=fact.tokens)
     return state
 
 
-def _with_round(state: PanelState, event: events.Event, fact: RoundCommitted) -> PanelState:
+def _with_round(state: OwnView, event: events.Event, fact: RoundCommitted) -> OwnView:
     moved = RoundBytes(event.at, fact.bytes_up, fact.bytes_down)
+    is_own, is_confirmed = event.peer_id in fact.contributors, is_shared(fact)
     return replace(
         state,
+        confirmed_rounds=state.confirmed_rounds + (is_own and is_confirmed),
+        lone_fragment_tokens=state.lone_fragment_tokens + (fact.tokens if is_own and not is_confirmed else 0),
         lone_rounds=lone_rounds_after(state.lone_rounds, event, is_seed=state.is_seed),
         last_round_at=event.at,
         rounds_committed=state.rounds_committed + 1,
-        rounds_contributed=state.rounds_contributed + (event.peer_id in fact.contributors),
+        rounds_contributed=state.rounds_contributed + is_own,
         bytes_up=state.bytes_up + fact.bytes_up,
         bytes_down=state.bytes_down + fact.bytes_down,
         traffic=(*_recent(state.traffic, event.at), moved),
@@ -213,7 +271,7 @@ def _recent(traffic: tuple[RoundBytes, ...], now: float) -> tuple[RoundBytes, ..
     return tuple(one for one in traffic if one.at > now - RATE_WINDOW_SECONDS)
 
 
-def _with_loss(state: PanelState, loss: float | None) -> PanelState:
+def _with_loss(state: OwnView, loss: float | None, at: float) -> OwnView:
     if loss is None:
         return replace(state, train_loss=None)
     losses, stride = state.losses, state.loss_stride
@@ -221,7 +279,33 @@ def _with_loss(state: PanelState, loss: float | None) -> PanelState:
         losses = (*losses, loss)
     if len(losses) > NUM_LOSSES:
         losses, stride = losses[::2], stride * 2
-    return replace(state, train_loss=loss, losses=losses, loss_stride=stride, num_losses_seen=state.num_losses_seen + 1)
+    return replace(
+        state,
+        train_loss=loss,
+        losses=losses,
+        losses_at=(at if state.losses_at is None else state.losses_at[0], at),
+        loss_stride=stride,
+        num_losses_seen=state.num_losses_seen + 1,
+    )
+
+
+def _with_validation(state: OwnView, fact: events.Evaluated) -> OwnView:
+    loss, first, best = fact.validation_loss, state.first_validation_loss, state.best_validation_loss
+    if loss is not None:
+        first, best = loss if first is None else first, loss if best is None else min(best, loss)
+    return replace(
+        state,
+        validation_loss=loss,
+        validation_version=fact.version_sum,
+        first_validation_loss=first,
+        best_validation_loss=best,
+    )
+
+
+def _with_pace(pace: tuple[tuple[float, int], ...], at: float, run_tokens: int) -> tuple[tuple[float, int], ...]:
+    if run_tokens and (not pace or at - pace[-1][0] >= PACE_STEP_SECONDS):
+        return (*(reading for reading in pace if reading[0] > at - SPEED_SECONDS), (at, run_tokens))
+    return pace
 
 
 def _with_version(versions: tuple[int, ...], fragment: int, version: int) -> tuple[int, ...]:

@@ -9,7 +9,8 @@ from averaging.rounds.round_facts import AppliedCommit
 from dht.ground.host import PeerId
 from peer.events.anchor_events import Fetched
 from peer.events.peer_events import Evaluated, Event, LeftRun, MemberChanged, StateServed, SwarmContact
-from peer.panel.scene.panel_state import NUM_LOSSES, fold
+from peer.view.own_view import NUM_LOSSES
+from peer.view.own_view import own_view_after as fold
 from tests.kit.peer_events import ME, OTHER, committed, folded, joined, progressed
 
 
