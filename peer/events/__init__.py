@@ -13,5 +13,4 @@ The files, each built on those above it:
     log_tail.py       the end of that log, and what is added
     lone_rounds.py    how many rounds in a row had one member
     refusals.py       what was refused here, per remote and kind
-    swarm_seen.py     ranks, shares and names of the others, as one peer sees them (no event)
 """

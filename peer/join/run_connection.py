@@ -21,7 +21,6 @@ from peer.config.model_shapes import Shapes, layout_digest_of, layout_of, tensor
 from peer.config.peer_config import PeerConfig
 from peer.events.log_tail import work_in_log
 from peer.events.peer_events import Event
-from peer.events.swarm_seen import OwnAddresses, SwarmSeen
 from peer.mailbox.mailbox import Mailbox
 from peer.network.process.child_start import NetworkChild
 from peer.network.process.supervisor import NetworkProcess
@@ -29,6 +28,7 @@ from peer.trainer.devices.device_choice import describe_device
 from peer.trainer.devices.rank_orders import ALONE, Ranks
 from peer.trainer.devices.side_stream import SideStream, side_stream
 from peer.trainer.loop.mailbox_link import TrainerLink
+from peer.view.swarm_seen import OwnAddresses, SwarmSeen
 
 READY_SECONDS = 600.0
 """For the first anchors: a joiner downloads the whole model before it trains."""

@@ -13,7 +13,6 @@ from dht.records.signed_manifest import RunRecord
 from peer.config.manifest import RunManifest
 from peer.config.model_shapes import seed_sizes
 from peer.config.peer_config import PeerConfig
-from peer.events.swarm_seen import OwnAddresses
 from peer.join.checkpoint_disk_space import warn_of_room
 from peer.join.run_introduction import rates_of, run_facts
 from peer.mailbox.mailbox import Mailbox
@@ -22,6 +21,7 @@ from peer.observe.kept_manifest import manifest_here
 from peer.panel.return_command import keep_command
 from peer.panel.scene.loading import WAITING_FIRST
 from peer.panel.terminal import Terminal
+from peer.view.swarm_seen import OwnAddresses
 
 
 def join_command(config: PeerConfig, addresses: Sequence[str]) -> str:

@@ -12,11 +12,11 @@ from peer.console.word_wrap import fitting
 from peer.events import peer_events as events
 from peer.events.anchor_events import Fetched
 from peer.events.event_log import to_json
-from peer.events.swarm_seen import OwnAddresses, SwarmSeen
 from peer.panel.scene.news import NewsLine
 from peer.panel.scene.scene import Scene, with_event, with_update
 from peer.panel.scene.updates import Compiling, Leaving, LoadingStep, Remark, Resting, RunFacts, ViewUpdate
 from peer.panel.screens.goodbye import goodbye
+from peer.view.swarm_seen import OwnAddresses, SwarmSeen
 
 CATCH_UP_SECONDS = 5.0
 """Between two plain lines about a download."""

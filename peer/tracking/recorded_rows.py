@@ -43,46 +43,44 @@ class OwnRows:
     """Rows from one peer's events: one with each report of the trainer, with what came since the last one."""
 
     def __init__(self) -> None:
-        self._state = OwnView()
+        self._view = OwnView()
         self._step = -1
-        self._report: TrainingProgressed | None = None
-        self._validation_loss: float | None = None
+        self._is_measured = self._has_trained = False
         self._round_seconds: list[float] = []
 
     def row(self, event: Event) -> Row | None:
         """The row that `event` completes."""
-        self._state = own_view_after(self._state, event)
+        self._view = own_view_after(self._view, event)
         match fact := event.fact:
             case Evaluated():
-                self._validation_loss = fact.validation_loss
+                self._is_measured = True
             case RoundCommitted() if fact.has_own_work:
                 self._round_seconds.append(fact.seconds)
-            case TrainingProgressed():
-                self._report = fact
-                return self._next(event.at, fact.inner_steps)
-            case LeftRun():
-                return self._next(event.at, fact.inner_steps)
+            case TrainingProgressed() | LeftRun():
+                self._has_trained |= isinstance(fact, TrainingProgressed)
+                return self._next(event.at)
         return None
 
-    def _next(self, at: float, step: int) -> Row | None:
-        seconds, report = self._round_seconds, self._report
-        if step <= self._step and self._validation_loss is None and not seconds:
+    def _next(self, at: float) -> Row | None:
+        view, seconds = self._view, self._round_seconds
+        is_new = view.inner_steps > self._step
+        if not is_new and not self._is_measured and not seconds:
             return None
         values = {
-            "loss": None if report is None else report.train_loss,
-            "validation_loss": self._validation_loss,
-            "learning_rate": None if report is None else report.learning_rate,
-            "tokens": self._state.tokens,
-            "tokens_per_second": None if report is None else report.tokens_per_second,
-            "wait_fraction": None if report is None else report.wait_fraction,
-            "run_tokens": None if report is None else report.run_tokens,
-            "versions": sum(self._state.versions) if self._state.versions else None,  # not a member yet
-            "rounds": self._state.rounds_committed,
+            "validation_loss": view.validation_loss if self._is_measured else None,
             "round_seconds": sum(seconds) / len(seconds) if seconds else None,
         }
-        if step <= self._step:  # its other values are there
-            values = {name: values[name] for name in ("validation_loss", "round_seconds")}
-        self._step, self._validation_loss, self._round_seconds = max(step, self._step), None, []
+        if is_new:
+            values |= {
+                "loss": view.train_loss,
+                "learning_rate": view.learning_rate,
+                "tokens": view.tokens,
+                "versions": sum(view.versions) if view.versions else None,  # not a member yet
+                "rounds": view.rounds_committed,
+            }
+        if is_new and self._has_trained:
+            values |= {name: getattr(view, name) for name in ("tokens_per_second", "wait_fraction", "run_tokens")}
+        self._step, self._is_measured, self._round_seconds = max(view.inner_steps, self._step), False, []
         return row_of(self._step, at, values)
 
 

@@ -28,12 +28,12 @@ from peer.events.peer_events import (
     SwarmContact,
     TrainingProgressed,
 )
-from peer.events.swarm_seen import OwnAddresses, PersonSeen, SwarmSeen
 from peer.panel.live_panel import screen
 from peer.panel.scene.key_bindings import Controls, Page, hints
 from peer.panel.scene.scene import Scene, scene_of, with_event, with_update
 from peer.panel.scene.updates import Compiling, LineLimits, LoadingStep, Resting, RunFacts
 from peer.view.run_view import RunView
+from peer.view.swarm_seen import OwnAddresses, PersonSeen, SwarmSeen
 
 RUN_ID = "starlings.kqy24dqehzup6gznfold"
 ME = PeerId("12D3KooWSK2F7a2amC2i2i64ZnkTKtSLjMcrh8CWmD7GxdnCv7y3")

@@ -41,7 +41,6 @@ from peer.config.model_shapes import layout_digest_of
 from peer.config.peer_config import ADDRESSES_NAME, PeerConfig, write_cached_peers
 from peer.events import peer_events as events
 from peer.events.peer_events import Event, RunChanged
-from peer.events.swarm_seen import SwarmSeen
 from peer.files.serving import ServedFiles
 from peer.mailbox.mailbox import Mailbox
 from peer.network.membership.clock_check import ClockCheck
@@ -67,6 +66,7 @@ from peer.network.reachability.own_reachability_and_relays import Paths
 from peer.network.reachability.probe_client import DialBack, probing
 from peer.network.reachability.probe_server import ProbeServer
 from peer.version import full_version
+from peer.view.swarm_seen import SwarmSeen
 
 T = TypeVar("T")
 

@@ -18,10 +18,10 @@ from dht.p2pd.host import P2pdHost
 from dht.records.peer_record import PeerRecord
 from dht.records.profiles import Profile
 from peer.config.peer_config import PeerConfig
-from peer.events.swarm_seen import MAX_PEOPLE, ProfileLooks, SwarmSeen, SwarmWatch
 from peer.network.membership.profile_file import choice_path, profile_of, read_choice
 from peer.network.membership.profile_publisher import newest_profiles
 from peer.network.node.node import Node
+from peer.view.swarm_seen import MAX_PEOPLE, ProfileLooks, SwarmSeen, SwarmWatch
 
 SEEN_SECONDS = 2.0
 """Between two looks at the members for the person at this peer's panel; in a swarm of many longer."""

@@ -26,10 +26,10 @@ from peer.config.peer_config import PeerConfig
 from peer.events import peer_events as events
 from peer.events.event_log import from_json
 from peer.events.peer_events import Event, RunChanged
-from peer.events.swarm_seen import OwnAddresses, SwarmSeen
 from peer.mailbox.mailbox import Mailbox
 from peer.network.process.child_start import NetworkChild, send_line, start_network_child
 from peer.network.process.restart_pauses import MAX_RESTARTS, Restarts
+from peer.view.swarm_seen import OwnAddresses, SwarmSeen
 
 STOP_SECONDS = 40.0
 """For an orderly leave: settling the last round (5 s), handing over (15 s), goodbyes, and closing the daemon."""

@@ -13,11 +13,11 @@ from dht.identity.join_link import join_link
 from dht.identity.speakable import speakable_name
 from peer.events import peer_events as events
 from peer.events.lone_rounds import LONE_ROUNDS
-from peer.events.swarm_seen import OwnAddresses, SwarmSeen
 from peer.panel.scene import updates
 from peer.panel.scene.loading import Checklist
 from peer.panel.scene.news import PRESENCE, NewsLine, is_passed, is_passing, news_of, note_of
 from peer.view.own_view import OwnView, own_view_after
+from peer.view.swarm_seen import OwnAddresses, SwarmSeen
 
 MAX_NEWS = 60
 """More than the tallest terminal shows."""

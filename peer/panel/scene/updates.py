@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
-from peer.events.swarm_seen import OwnAddresses, SwarmSeen
+from peer.view.swarm_seen import OwnAddresses, SwarmSeen
 
 StepName = Literal["key", "program", "run", "model", "state"]
 

@@ -18,7 +18,6 @@ from dht.ground.quantities import (
     short_time,
     until_text,
 )
-from peer.events.swarm_seen import SHARE_SECONDS, SHARE_STEP_SECONDS, PersonSeen
 from peer.panel.scene.key_bindings import mbit_text
 from peer.panel.scene.news import NewsLine, next_milestone
 from peer.panel.scene.scene import Scene
@@ -39,6 +38,7 @@ from peer.panel.screens.text_lines_that_fit import (
     wrapped,
 )
 from peer.run_clock import arrival
+from peer.view.swarm_seen import SHARE_SECONDS, SHARE_STEP_SECONDS, PersonSeen
 
 TWO_COLUMNS = 120
 """Columns from which curve and news stand beside the figures."""

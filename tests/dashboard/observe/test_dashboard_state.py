@@ -75,7 +75,7 @@ def test_a_killed_peer_is_late_within_three_announcements_and_counts_no_more() -
     late = history[-1]
     assert (len(late.trainers), late.view.tokens_per_second, late.phase) == (1, 1000.0, "live")
     assert [cell.largest_lag for cell in trend.fragments[0].strip] == [0] * 6
-    assert "1 not heard" in TextOnly(render_sections(late, history_of(late))["figures"]).text
+    assert "1 unresponsive" in TextOnly(render_sections(late, history_of(late))["figures"]).text
     # A look that fails says nothing about anybody; a peer that comes back is here again.
     failed = fold(state, Look(now=NOW + 50, num_members=0, problem="no network"))
     assert [row.condition for row in failed.peers] == ["here", "here"]

@@ -68,10 +68,10 @@ def test_only_the_last_day_counts_for_the_speed() -> None:
 @pytest.mark.parametrize(
     ("goal", "share", "words"),
     [
-        ({"tokens": 500_000_000}, 0.67, "67 % of 500 million tokens (words or parts of one)"),
-        ({"tokens": 300_000_000}, 1.0, "100 % of 300 million tokens (words or parts of one): the goal is reached"),
-        ({"until": NOW + 3 * HOUR}, 0.25, "25 % of the time until 17 March 2030, 3 h left"),
-        ({"loss": 1.5}, 0.938, "94 % of the way to a validation loss of 1.500 nats per token, now 1.731"),
+        ({"tokens": 500_000_000}, 0.67, "67.0% of 500 million tokens (words or parts of one)"),
+        ({"tokens": 300_000_000}, 1.0, "100% of 300 million tokens (words or parts of one): the goal is reached"),
+        ({"until": NOW + 3 * HOUR}, 0.25, "25.0% of the time until 17 March 2030, 3 h left"),
+        ({"loss": 1.5}, 0.938, "93.9% of the way to a validation loss of 1.500 nats per token, now 1.731"),
         ({"loss": 1.8}, 1.0, "now 1.731: the goal is reached, and training goes on"),
     ],
 )

@@ -274,7 +274,7 @@ def test_a_page_of_an_ended_run_invites_nobody_and_misses_nobody() -> None:
         sections = render_sections(state, NOBODY)
         html = render_page(state, sections, NOBODY, Frame(NOW, assets(), "b-1"))
         text = TextOnly(html).text
-        for words in ("Anybody can join", "Join with your machine", "not heard", "Training now", "Rounds, live"):
+        for words in ("Anybody can join", "Join with your machine", "unresponsive", "Training now", "Rounds, live"):
             assert (words in text) != has_ended, words
         assert ("Take the model home" in text) == has_ended
         assert ("Took part" in text) == has_ended

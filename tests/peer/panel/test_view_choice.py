@@ -24,12 +24,12 @@ from peer.events.peer_events import (
     SwarmContact,
     TrainingProgressed,
 )
-from peer.events.swarm_seen import OwnAddresses, SwarmSeen
 from peer.panel.live_panel import PanelView
 from peer.panel.plain_and_json_views import HEARTBEAT_SECONDS, NAMES_SECONDS, JsonView, PlainView, heartbeat, summary
 from peer.panel.scene.scene import Scene, scene_of, with_event, with_update
 from peer.panel.scene.updates import Compiling, LineLimits, LoadingStep, Remark, Resting, RunFacts
 from peer.panel.view_choice import make_view
+from peer.view.swarm_seen import OwnAddresses, SwarmSeen
 from tests.kit.panels import ADDRESS, KIRAN, NOW, an_evening
 from tests.kit.peer_events import ME, OTHER, StringTerminal, committed, joined, progressed
 

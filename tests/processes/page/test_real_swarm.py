@@ -85,7 +85,7 @@ def test_a_page_says_what_is_so_while_people_come_are_killed_and_leave() -> None
             # Long before its record expires.
             assert killed["condition"] == "late"
             assert facts["phase"] == "live"
-            assert "1 not heard" in text()
+            assert "1 unresponsive" in text()
             ada.process.send_signal(signal.SIGINT)
             ada.wait_end()
             facts = until(lambda facts: facts["phase"] != "live", "nobody to train")

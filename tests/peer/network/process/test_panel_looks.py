@@ -6,8 +6,8 @@ import pytest
 
 from dht.ground.host import PeerId
 from dht.records.peer_record import PeerRecord
-from peer.events.swarm_seen import SwarmWatch
 from peer.network.process.panel_looks import by_now, work_in
+from peer.view.swarm_seen import SwarmWatch
 from tests.kit.averages.credited_rounds import A, B, commit_of
 from tests.kit.records import LIFE_SECONDS, NOW, make_record
 

@@ -12,7 +12,6 @@ from peer.events.anchor_events import AnchorRepair, Fetched
 from peer.events.lone_rounds import LONE_ROUNDS
 from peer.events.path_events import ReachabilityFound
 from peer.events.peer_events import Evaluated, Event, JoinedRun, MemberChanged, RefusedPeer, StateServed, SwarmContact
-from peer.events.swarm_seen import SwarmSeen
 from peer.panel.scene.key_bindings import PASTED, Controls
 from peer.panel.scene.loading import WAITING_FIRST, Checklist
 from peer.panel.scene.news import ARRIVAL_SECONDS, milestone_between, next_milestone
@@ -20,6 +19,7 @@ from peer.panel.scene.scene import SETTLE_SECONDS, Scene, scene_of, settled, wit
 from peer.panel.scene.updates import Action, LineLimits, LoadingStep, Resting
 from peer.panel.screens.key_screens import reached
 from peer.panel.screens.training_screen import news_lines
+from peer.view.swarm_seen import SwarmSeen
 from tests.kit.panels import JO, KIRAN, ME, NOW, RUN_ID, an_evening, committed, progress, seen
 
 JOINED = Event(1.0, ME, JoinedRun(RUN_ID, "cpu", 860_000, (0, 0)))

@@ -27,7 +27,6 @@ from peer.events.peer_events import (
     RunChanged,
     SwarmContact,
 )
-from peer.events.swarm_seen import OwnAddresses, SwarmSeen
 from peer.panel.live_panel import farewell
 from peer.panel.plain_and_json_views import summary
 from peer.panel.scene.key_bindings import Page
@@ -40,6 +39,7 @@ from peer.panel.screens.health_sentence import health
 from peer.panel.screens.text_lines_that_fit import num_rows, part, without_signs, wrapped
 from peer.panel.screens.training_screen import doing
 from peer.run_clock import arrival
+from peer.view.swarm_seen import OwnAddresses, SwarmSeen
 from tests.kit.panels import (
     FACTS,
     JO,

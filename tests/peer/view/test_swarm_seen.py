@@ -11,7 +11,7 @@ import pytest
 from dht.ground.host import PeerId
 from dht.records.peer_record import PeerRecord
 from dht.records.profiles import Profile
-from peer.events.swarm_seen import NUM_ROWS, SHARE_SECONDS, ProfileLooks, SwarmSeen, SwarmWatch
+from peer.view.swarm_seen import NUM_ROWS, SHARE_SECONDS, ProfileLooks, SwarmSeen, SwarmWatch
 from tests.kit.records import make_record
 
 ME = PeerId("me")
@@ -188,7 +188,7 @@ def test_of_many_the_first_and_the_neighbours_are_listed() -> None:
 
 
 def test_a_flood_of_keys_does_not_fill_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("peer.events.swarm_seen.MAX_PEOPLE", 10)
+    monkeypatch.setattr("peer.view.swarm_seen.MAX_PEOPLE", 10)
     watch = SwarmWatch(ME)
     for batch in range(20):
         seen = watch.look([record("me", 1), *(record(f"{batch}-{n}", 1, name="x") for n in range(5))], float(batch))
