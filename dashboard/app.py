@@ -19,7 +19,6 @@ from aiohttp import web
 
 from dashboard.collect.commit_fetcher import CommitSource, Gatherer, SignedCommits
 from dashboard.collect.profiles import follow_profiles
-from dashboard.collect.run_picture import fetch_picture, picture_of
 from dashboard.fault_barrier import keep_going
 from dashboard.free_port import cannot_serve
 from dashboard.history.history import History, open_history
@@ -42,7 +41,6 @@ from dashboard.several_runs.cards import run_path
 from dashboard.several_runs.index import make_index
 from dashboard.share.page_address import path_of
 from dht.ground.errors import LocalFault, PeerFault, UsageFault
-from dht.ground.host import PeerId
 from dht.identity.keys import split_run_id
 from dht.observer.host_choice import HostBackend
 from dht.observer.network import ObserverEntry, observer_network
@@ -299,8 +297,6 @@ async def _opened(
         join_addresses=choices.join_addresses,
         install=choices.join_rule.install,
     )
-    if state.run is not None and state.run.picture and (picture := picture_of(history.stored_picture)):
-        history.show_picture(picture)
     live = Live(state, secrets.token_hex(4), history.view, base)
     site = Site(
         live,
@@ -437,24 +433,8 @@ async def _watch(
         def seen() -> DashboardState:
             return live.state
 
-        async def donors() -> list[PeerId]:
-            return [row.record.peer_id for row in live.state.here]
-
-        async def picture() -> None:
-            await has_opened.wait()
-            assert opened is not None
-            name = run_facts(opened[0]).picture
-            if not name:
-                return
-            found = await fetch_picture(host, opened[0], name, donors, run.entry)
-            if found is None:
-                _warn(f"the run's picture {name} is not shown: it is no PNG, JPEG or WebP")
-            else:
-                history.show_picture(found)
-
         works: dict[str, Callable[[], Awaitable[None]]] = {
             "Reading profiles": partial(follow_profiles, store, history, run_id, time.time),
-            "Fetching the run's picture": picture,
         }
         if choices.evaluations is not None:
             works["Reading evaluations"] = partial(

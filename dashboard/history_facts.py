@@ -334,16 +334,6 @@ class TaskScore:
 
 
 @dataclass(frozen=True, slots=True)
-class Picture:
-    """The run's picture, as a browser may be given it."""
-
-    content: bytes
-    content_type: str
-    mark: str
-    """Of the content: in its address, so that another picture has another one."""
-
-
-@dataclass(frozen=True, slots=True)
 class HistoryView:
     """Everything about the past that the page shows beside `DashboardState`; all of it bounded."""
 
@@ -379,7 +369,6 @@ class HistoryView:
     """Oldest first."""
     scores: tuple[TaskScore, ...] = ()
     """By tokens."""
-    picture: Picture | None = None
     storage: str = ""
     """Where the history is kept, in words."""
     problem: str = ""

@@ -9,6 +9,5 @@ The files, each built on those above it:
     compiled_kernels.py  the same bits from compiled kernels, and why there may be none
     codec.py             block codecs with error feedback (pure)
 
-Sources: error feedback (arXiv 1901.09847); stochastic rounding (arXiv 1502.02551); shared scales that are powers of
-two (arXiv 2310.10537); the FP4 of Streaming DiLoCo (arXiv 2501.18512).
+Sources: error feedback (arXiv 1901.09847); integers with one scale per block (arXiv 2501.18512).
 """

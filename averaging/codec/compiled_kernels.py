@@ -14,7 +14,7 @@ from pathlib import Path
 
 from averaging.arrays import F32, U8, U32
 from averaging.codec.build_kernels import BUILT_LIBRARY, SOURCE, source_mark
-from averaging.codec.numpy_kernels import CodeLevels
+from averaging.codec.numpy_kernels import IntegerCode
 
 _INT, _FLOAT, _POINTER = ctypes.c_int64, ctypes.c_float, ctypes.c_void_p
 
@@ -45,9 +45,9 @@ class KernelLibrary:
         if found != source:
             raise KernelsMissing(f"compiled kernels are of {found or 'an unnamed source'}; expected {source}")
         self.encode.restype = _INT
-        self.encode.argtypes = [_POINTER, *[_INT] * 4, _FLOAT, _INT, _INT, _POINTER, _POINTER, *[_INT] * 3]
+        self.encode.argtypes = [_POINTER, _INT, _INT, _INT, _POINTER, _POINTER, _INT]
         self.decode.restype = None
-        self.decode.argtypes = [_POINTER, _POINTER, *[_INT] * 4, _FLOAT, _INT, _POINTER]
+        self.decode.argtypes = [_POINTER, _POINTER, _INT, _INT, _INT, _FLOAT, _INT, _POINTER]
         self._step.restype = None
         self._step.argtypes = [_POINTER, _POINTER, _POINTER, _INT, _FLOAT, _FLOAT, _POINTER]
 
@@ -61,8 +61,15 @@ class KernelLibrary:
         change: F32,
     ) -> None:
         """As `averaging.outer.outer_step.outer_step_`, with the change in `change`. All [n]; none overlaps another."""
-        pointers = anchor.ctypes.data, momentum.ctypes.data, gradient.ctypes.data
-        self._step(*pointers, len(anchor), outer_lr, outer_momentum, change.ctypes.data)
+        self._step(
+            anchor.ctypes.data,
+            momentum.ctypes.data,
+            gradient.ctypes.data,
+            len(anchor),
+            outer_lr,
+            outer_momentum,
+            change.ctypes.data,
+        )
 
 
 @cache
@@ -93,17 +100,19 @@ class CompiledKernels:
 
     name = "compiled"
 
-    def __init__(self, block_format: CodeLevels, library: KernelLibrary) -> None:
-        self._format = block_format
+    def __init__(self, code: IntegerCode, library: KernelLibrary) -> None:
+        self._bits = code.bits
         self._library = library
 
-    def encode(
-        self, values: F32, block_size: int, scales: U32, codes: U8, keep_residual: bool, first_value: int, noise: int
-    ) -> int:
-        levels, lines = self._format, (scales.ctypes.data, codes.ctypes.data)
-        form = (levels.bits, levels.exponential, levels.top_code, levels.round_up, levels.dropped_bits)
+    def encode(self, values: F32, block_size: int, scales: U32, codes: U8, keep_residual: bool) -> int:
         done: int = self._library.encode(
-            *(values.ctypes.data, len(scales), block_size, *form, *lines, keep_residual, first_value, noise)
+            values.ctypes.data,
+            len(scales),
+            block_size,
+            self._bits,
+            scales.ctypes.data,
+            codes.ctypes.data,
+            keep_residual,
         )
         return done
 
@@ -114,5 +123,13 @@ class CompiledKernels:
         self._decode(scales, codes, block_size, weight, True, out)
 
     def _decode(self, scales: F32, codes: U8, block_size: int, weight: float, is_added: bool, out: F32) -> None:
-        sizes = (len(scales), block_size, self._format.bits, self._format.exponential)
-        self._library.decode(scales.ctypes.data, codes.ctypes.data, *sizes, weight, is_added, out.ctypes.data)
+        self._library.decode(
+            scales.ctypes.data,
+            codes.ctypes.data,
+            len(scales),
+            block_size,
+            self._bits,
+            weight,
+            is_added,
+            out.ctypes.data,
+        )

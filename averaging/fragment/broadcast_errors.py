@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from averaging.codec.blocks import EncodedBlocks
+from averaging.codec.blocks import SCALE_BYTES, EncodedBlocks
 from averaging.outer.shard_mean import encoded_zeros
 
 MOST_OF_AVERAGED = 2
@@ -51,10 +51,9 @@ class BroadcastErrors:
             return parts[0].error
         found = encoded_zeros(end - start, parts[0].error.block_size)
         scales, codes = bytearray(found.scales), bytearray(found.codes)
-        scale_bytes = len(scales) // -(-found.num_values // found.block_size)
         for part in (part.between(start, end) for part in parts):
             at_code = part.start - start
-            at_scale = at_code // found.block_size * scale_bytes
+            at_scale = at_code // found.block_size * SCALE_BYTES
             scales[at_scale : at_scale + len(part.error.scales)] = part.error.scales
             codes[at_code : at_code + len(part.error.codes)] = part.error.codes
         return replace(found, scales=bytes(scales), codes=bytes(codes))

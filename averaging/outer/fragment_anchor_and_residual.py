@@ -18,7 +18,7 @@ from averaging.codec.blocks import EncodedBlocks
 from averaging.codec.codec import Codec
 from averaging.outer.change_buffers import Change
 from averaging.outer.contribution_weights import staleness_reach
-from averaging.outer.outer_settings import VELOCITY_MODES, OuterRule
+from averaging.outer.outer_settings import OuterRule
 from averaging.outer.outer_step import CHUNK_VALUES, anchor_digest, outer_step_into, overlay_of
 from averaging.outer.own_contributions import Announced, CommittedShard, OwnWork, Sent
 from averaging.wire.messages import MAX_NUM_ROUNDS, Work, WorkPart, parts_within
@@ -180,7 +180,7 @@ class FragmentState:
 
         Own work in a committed shard leaves the overlay. Own work that travelled but is in no result (void shard,
         missed deadline) returns to the residual, so that nothing is lost. In mode streaming it does not return: the
-        blend has kept `merge_alpha` of it in the live parameters, and the next outer gradient contains that.
+        blend has kept half of it in the live parameters, and the next outer gradient contains that.
 
         Args:
             out: the change is written here (the shards then cover all values), float32 [num_values].
@@ -381,7 +381,7 @@ class FragmentState:
             part += overlay
 
     def _velocity_slice(self, start: int, end: int) -> F32 | None:
-        if self.rule.mode not in VELOCITY_MODES:
+        if self.rule.mode != "eager":
             return None
         if self.velocity is None:
             self.velocity = np.zeros_like(self.anchor)

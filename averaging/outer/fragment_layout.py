@@ -12,7 +12,9 @@ import itertools
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
+Cut = Literal["layers", "balanced"]
 BUFFER_BITS_RATIO = 8
 """Bits of a buffer's value, which travels whole, for one of a parameter's at the usual 4."""
 
@@ -57,7 +59,7 @@ class FragmentLayout:
 
 
 def build_layout(
-    parameter_shapes: Sequence[tuple[str, tuple[int, ...]]], num_fragments: int, by: str = "layers"
+    parameter_shapes: Sequence[tuple[str, tuple[int, ...]]], num_fragments: int, by: Cut = "layers"
 ) -> FragmentLayout:
     """Divide named parameters into `num_fragments` fragments.
 

@@ -5,10 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Literal
 
-Mode = Literal["sync", "streaming", "delayed", "eager", "own", "carry"]
-VELOCITY_MODES = ("eager", "own")
-"""Modes whose overlay needs this peer's velocity, one more float32 vector per fragment."""
-Combination = Literal["mean", "trimmed_mean", "centered_clip", "radial_directional"]
+Mode = Literal["sync", "streaming", "eager", "carry"]
+Combination = Literal["mean", "centered_clip"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +18,6 @@ class OuterRule:
         outer_lr: eta0, learning rate of the outer Nesterov SGD.
         outer_momentum: beta; 0.9 suits lock step, 0.5 any delay.
         overlay_gain: carry: share of own uncommitted work that stays in the live parameters.
-        own_weight: own: weight of this peer's contribution in the predicted step.
         staleness_power: a of rho = (1 + s)^-a.
         staleness_limit: s_max; older contributions weigh nothing.
         token_power: p of n^p (n/h)^q, n tokens from h inner steps; 0: a contribution counts once whatever its size.
@@ -33,7 +30,6 @@ class OuterRule:
         combine: how the contributions to a shard become one; see `robust_mean.py` for it and the bounds that follow.
         clip_norm_ratio: longest contribution, in median norms; None: no limit.
         clip_weight_ratio: largest weight, in median weights; None: no limit.
-        trim_fraction: trimmed_mean: share of the members left out at each end.
         clip_radius_ratio: centered_clip: longest pull, in median distances.
         audit_fraction: share of the rounds of which somebody recomputes a mean; see `averaging/exchange/audit.py`.
     """
@@ -42,7 +38,6 @@ class OuterRule:
     outer_lr: float
     outer_momentum: float
     overlay_gain: float = 1.0
-    own_weight: float = 1.0
     staleness_power: float = 1.0
     staleness_limit: int = 4
     token_power: float = 1.0
@@ -55,7 +50,6 @@ class OuterRule:
     combine: Combination = "mean"
     clip_norm_ratio: float | None = None
     clip_weight_ratio: float | None = None
-    trim_fraction: float = 0.25
     clip_radius_ratio: float = 1.0
     audit_fraction: float = 0.0
 
@@ -77,5 +71,5 @@ class OuterRule:
 
     @property
     def is_strict(self) -> bool:
-        """Whether nobody's claims are believed: where the combination is a robust one, strangers take part."""
+        """Whether claims of other members are checked: where the combination is robust, strangers take part."""
         return self.combine != "mean"

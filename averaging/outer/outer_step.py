@@ -27,7 +27,7 @@ import numpy as np
 from averaging.arrays import F32
 from averaging.codec import compiled_kernels
 from averaging.codec.digests import array_digest, digest_of
-from averaging.outer.outer_settings import VELOCITY_MODES, OuterRule
+from averaging.outer.outer_settings import OuterRule
 
 CHUNK_VALUES = 1 << 18
 """Values per pass (1 MiB of float32): the working set of a pass stays in the cache."""
@@ -71,24 +71,23 @@ def overlay_terms(rule: OuterRule, own_share: float) -> tuple[float, float]:
 
     The velocity after its k-th contribution is u_k = beta u_(k-1) + D_k.
 
-    - sync, streaming, delayed: O = 0; sent work disappears until its round is committed.
+    - sync, streaming: O = 0; sent work disappears until its round is committed.
     - eager (arXiv 2502.12996, Algorithm 3 in anchor form): O = eta c (D + beta u), c its share of the weights.
-    - own: the same with `own_weight` in place of c.
     - carry: O = overlay_gain * D; local progress stays in the live parameters while the round travels.
 
     Replicas i and j that trained nothing since differ by `O_j - O_i` and their residuals alone. The difference does not
     grow with the number of rounds, whatever eta, weights and members did from round to round. With |.| any norm, c_i
-    this peer's share (own: `own_weight`) and D_i^k its work of the k-th last round. D_i^0 is that in flight, and D is 0
+    this peer's share and D_i^k its work of the k-th last round. D_i^0 is that in flight, and D is 0
     where it was not committed. For a peer without work in flight all are 0, and so is its O:
 
-    - eager, own: |O_i - O_j| <= eta0 / (1 - beta) * max_k |c_i D_i^k - c_j D_j^k|. For O_i is the sum of the D_i^k,
+    - eager: |O_i - O_j| <= eta0 / (1 - beta) * max_k |c_i D_i^k - c_j D_j^k|. For O_i is the sum of the D_i^k,
       with coefficients of at most `eta0 c_i beta^k` for k > 0, and `eta0 c_i (1 + beta)` for k = 0.
     - carry: |O_i - O_j| <= overlay_gain * |D_i^0 - D_j^0|.
     """
     if rule.mode == "carry":
         return rule.overlay_gain, 0.0
-    if rule.mode in VELOCITY_MODES:
-        on_work = rule.outer_lr * (own_share if rule.mode == "eager" else rule.own_weight)
+    if rule.mode == "eager":
+        on_work = rule.outer_lr * own_share
         return on_work, on_work * rule.outer_momentum
     return 0.0, 0.0
 
@@ -98,7 +97,7 @@ def overlay_of(rule: OuterRule, work: F32, velocity: F32 | None, own_share: floa
 
     Args:
         work: own sent and uncommitted work, [n].
-        velocity: own velocity u after the last committed own work, [n]; needed by eager and own.
+        velocity: own velocity u after the last committed own work, [n]; needed by eager.
     """
     on_work, on_velocity = overlay_terms(rule, own_share)
     if not on_work:

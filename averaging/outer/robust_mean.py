@@ -3,16 +3,12 @@
 `combine` refuses what no training produces, looks at norms, then combines what is left in the way the manifest names:
 
 - `mean`: the weighted mean.
-- `trimmed_mean`: per coordinate, without the k largest and k smallest values (arXiv 1803.01498), weighted.
 - `centered_clip`: from the coordinate-wise median, 20 steps towards the contributions, each pull no longer than a
   radius. (arXiv 2106.11257, Algorithm 1; the start and the relative radius follow its code.)
-- `radial_directional`: the mean of the norms times the direction of the mean direction (arXiv 2604.21428).
 
 Norms, radii and weights are bounded relative to the median member (the lower of two, so that half a group of liars
 cannot raise it). Nothing has to be tuned to a model. Members are compared within classes of equal staleness: honest
-late work is longer than fresh work. A trimmed mean, which compares single values, orders them by what they are per
-usual interval of work. Those of late work that took k times the steps count as k times smaller there, up to 1 +
-staleness times. Otherwise they would lie at the ends, and honest late work would be left out like a liar's.
+late work is longer than fresh work.
 
 Everything is done in roster (PeerId) order, in float32 with sums of squares in float64, or with sums that are exact.
 One chunk of all members comes at a time, without parallel sums. So the result does not depend on arrival order or
@@ -120,14 +116,10 @@ def combine(contributions: Sequence[ShardContribution], rule: OuterRule, codec: 
         group = _Group(members, scales, weights, codec, num_values)
         if rule.combine == "mean" or len(members) < FEWEST_TO_COMPARE:
             values = _mean(group)
-        elif rule.combine == "trimmed_mean":
-            _trimmed_mean(group, rule.trim_fraction, values)
-        elif rule.combine == "centered_clip":
+        else:
             is_as_sent = len(members) == len(as_sent.members) and set(scales) == {1.0}
             spread = spread if spread is not None and is_as_sent else _spread(group)
             values = _centered_clip(group, rule.clip_radius_ratio, spread)
-        else:
-            _radial_directional(group, lengths, values)
     return Combined(values, included, tuple(sorted(refused, key=lambda one: one.member)))
 
 
@@ -175,11 +167,6 @@ def bounded_weights(weights: Sequence[float], ratio: float | None) -> list[float
     bounded = [min(weight, most) for weight in weights]
     total = math.fsum(bounded)
     return [float(np.float32(weight / total)) for weight in bounded] if total > 0 else list(weights)
-
-
-def num_trimmed(num_members: int, trim_fraction: float) -> int:
-    """Members left out at each end: the fraction of them, at least one, and never all."""
-    return min(max(1, math.floor(trim_fraction * num_members)), (num_members - 1) // 2)
 
 
 # ------------------------------------------------------------------------------------------------- members and chunks
@@ -345,33 +332,6 @@ def _mean(group: _Group) -> F32:
     return pairwise_sum(group.codec, parts, group.num_values)
 
 
-def _trimmed_mean(group: _Group, trim_fraction: float, out: F32) -> None:
-    trimmed = num_trimmed(len(group.members), trim_fraction)
-    weights = np.array(group.weights, dtype=np.float32)
-    terms = [member.terms for member in group.members]
-    excuses = [min(1.0 + one.staleness, ratio) for one, ratio in zip(terms, _steps_ratios(terms), strict=True)]
-    sizes = np.array(excuses, dtype=np.float32) if max(excuses) > 1 else None
-    for where, rows in group.chunks():
-        out[where] = _trimmed_rows(rows, weights, trimmed, sizes)
-
-
-def _trimmed_rows(rows: F32, weights: F32, trimmed: int, sizes: F32 | None = None) -> F32:
-    """Weighted mean of each column without its `trimmed` smallest and largest values; exactly between those kept.
-
-    sizes: float32 [num_members], what values are divided by before they are compared; the mean is of the values.
-    """
-    compared = rows if sizes is None else rows / sizes[:, None]
-    order = np.argsort(compared, axis=0, kind="stable")[trimmed : len(rows) - trimmed]
-    kept = np.take_along_axis(rows, order, axis=0)
-    total, weight_sum = np.zeros_like(kept[0]), np.zeros_like(kept[0])
-    for values, weight in zip(kept, weights[order], strict=True):
-        total += values * weight
-        weight_sum += weight
-    total /= weight_sum
-    within: F32 = np.clip(total, kept.min(axis=0), kept.max(axis=0))
-    return within
-
-
 @dataclass(frozen=True, slots=True)
 class _Spread:
     """Where members lie around their coordinate-wise median.
@@ -524,21 +484,3 @@ def _centered_clip_shares(products: F64, radii: F64, weights: F64) -> F64:
         pulls = weights * np.minimum(1.0, radii / np.maximum(distances, SMALLEST_NORM))
         shares = shares * (1.0 - pulls.sum()) + pulls
     return shares
-
-
-def _radial_directional(group: _Group, lengths: Sequence[float], out: F32) -> None:
-    """(sum_i w_i |x_i|) * phi(sum_i w_i phi(x_i)) with phi(x) = x / |x|.
-
-    Where directions agree less than half as much as independent ones would, they cancel. Scaling their rest up to full
-    length would amplify noise, so there it is the mean.
-    """
-    for member, weight in zip(group.members, group.weights, strict=True):
-        if member.norm > 0:
-            group.codec.decode_accumulate(member.encoded, weight / member.norm, out)
-    starts = range(0, out.size, CHUNK_VALUES)
-    length = math.sqrt(math.fsum(_sum_of_squares(out[start : start + CHUNK_VALUES]) for start in starts))
-    if length <= 0.5 * math.sqrt(math.fsum(weight * weight for weight in group.weights)):
-        out[:] = _mean(group)
-        return
-    mean_length = math.fsum(weight * own for weight, own in zip(group.weights, lengths, strict=True))
-    out *= np.float32(mean_length / length)

@@ -32,8 +32,6 @@ mean over the median of the commit's.
 """
 WRONG_RATIO = 0.1
 """Of the mean's length: processors may round the last bit of a sum differently, and then a few codes differ by one."""
-WRONG_RATIO_BY_CHANCE = 0.5
-"""Where codes are rounded by chance, which follows from the last bits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +107,5 @@ def is_wrong(contributions: Sequence[ShardContribution], mean: EncodedBlocks, ru
         codec.decode(codec.encode(combined.values), right)
     except ValueError:
         return True
-    most = WRONG_RATIO_BY_CHANCE if codec.rounding == "stochastic" else WRONG_RATIO
     expected = right.astype(np.float64)
-    return not length(claimed - expected) <= most * length(expected) + 1e-30
+    return not length(claimed - expected) <= WRONG_RATIO * length(expected) + 1e-30

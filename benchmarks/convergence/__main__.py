@@ -145,7 +145,8 @@ def task_of(options: argparse.Namespace, base: Arm) -> Task:
     )
     training = TrainingSection(batch_size=options.batch_size, learning_rate=options.learning_rate)
     corpus = open_corpus(options.source, vocab_size=256, context=options.context, held_out_fraction=0.05)
-    return Task(model, with_length(training, options.rounds * base.sync_every), corpus, options.evaluation_batches)
+    num_steps = options.rounds * base.sync_every
+    return Task(model, with_length(training, num_steps), corpus, options.evaluation_batches, num_steps)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

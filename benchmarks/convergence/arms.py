@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, fields
 from typing import Literal, get_args
 
@@ -37,6 +38,7 @@ class Arm:
             live parameters show beforehand.
         residual_shown: share of the error feedback that the live parameters show until it is sent; a peer shows all
             of it.
+        own_weight: eager: the share that own work is shown with, in place of its share of the last commit.
         error_feedback: False drops what encoding loses, at the sender and at the reducer.
         optimizer: the inner one, adamw or muon (see `peer.trainer.model.inner_optimizer`).
         inner_lr_scale: factor on the inner learning rate of the task.
@@ -61,7 +63,7 @@ class Arm:
     overlay_gain_end: float | None = None
     adaptive_gain: float = 0.0
     momentum_lookahead: float = 0.0
-    own_weight: float = 1.0
+    own_weight: float | None = None
     codec: str = "int4"
     block_size: int = 128
     error_feedback: bool = True
@@ -127,7 +129,6 @@ class Arm:
             outer_lr=self.outer_lr,
             outer_momentum=self.outer_momentum,
             overlay_gain=gain,
-            own_weight=self.own_weight,
             staleness_power=self.staleness_power,
             staleness_limit=self.staleness_limit,
             lag_penalty=self.lag_penalty,
@@ -154,12 +155,14 @@ class Task:
     training: TrainingSection
     corpus: Corpus
     evaluation_batches: int
+    num_steps: int
+    """Inner steps of each replica."""
 
-    @property
-    def num_steps(self) -> int:
-        """Inner steps of each replica."""
-        assert self.training.total_steps is not None, "the number of steps is the length of the run"
-        return self.training.total_steps
+    def rate_share(self, step: int) -> float:
+        """Share of the peak rate at inner step `step`: after the warm-up a cosine down to a tenth."""
+        warmup = self.training.warmup_steps
+        done = min(1.0, max(0.0, (step - warmup) / max(1, self.num_steps - warmup)))
+        return 0.1 + 0.9 * 0.5 * (1 + math.cos(math.pi * done))
 
 
 @dataclass(frozen=True)
@@ -193,8 +196,8 @@ class Outcome:
 
 
 def with_length(training: TrainingSection, num_steps: int) -> TrainingSection:
-    """The same settings with a cosine over `num_steps`."""
-    return replace_model(training, total_steps=num_steps, warmup_steps=min(training.warmup_steps, num_steps // 10))
+    """The same settings with a warm-up of at most a tenth of `num_steps`."""
+    return replace_model(training, warmup_steps=min(training.warmup_steps, num_steps // 10))
 
 
 def replace_model(section: TrainingSection, **changes: object) -> TrainingSection:

@@ -18,7 +18,7 @@ from averaging.arrays import F32
 from benchmarks.convergence.arms import Arm, Task, replace_model
 from peer.trainer.loop.inner_step import learning_rate_at
 from peer.trainer.model.gpt import GPT, build_model
-from peer.trainer.model.inner_optimizer import make_optimizer
+from peer.trainer.model.inner_optimizer import BETAS, make_optimizer
 from peer.trainer.order.random_positions import block_positions
 
 
@@ -43,7 +43,10 @@ class Replica:
             parameter.grad = gradient[inside].view_as(parameter)
         self.ref = live.clone()
         self._optimizer = make_optimizer(
-            model.named_parameters(), replace_model(task.training, optimizer=arm.optimizer, beta2=arm.beta2), fused=True
+            model.named_parameters(),
+            replace_model(task.training, optimizer=arm.optimizer),
+            fused=True,
+            betas=(BETAS[0], arm.beta2),
         )
 
     def update(self, step: int) -> None:
@@ -52,7 +55,7 @@ class Replica:
         norm = float(self._gradient.norm())
         if norm > settings.grad_clip:
             self._gradient.mul_(settings.grad_clip / norm)
-        rate = self._rate_scale * learning_rate_at(step, settings)
+        rate = self._rate_scale * learning_rate_at(step, settings, self._task.rate_share(step))
         for group in self._optimizer.param_groups:
             group["lr"] = rate
         self._optimizer.step()

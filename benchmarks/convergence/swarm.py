@@ -174,7 +174,9 @@ class Swarm:
         states = []
         for replica in self.replicas:
             anchor: F32 = replica.live[inside].numpy().copy()
-            states.append(FragmentState(rule, self._codec, anchor, np.zeros_like(anchor), np.zeros_like(anchor)))
+            state = FragmentState(rule, self._codec, anchor, np.zeros_like(anchor), np.zeros_like(anchor))
+            state.own_share = 1.0 if self.arm.own_weight is None else self.arm.own_weight
+            states.append(state)
         return Lane(inside, states, None, [0] * len(states), [0] * len(states))
 
     def _hand_over(self, lane: Lane, everything: bool = False) -> None:
@@ -246,7 +248,7 @@ class Swarm:
             is_in = index in reduction.included
             shard = CommittedShard(0, num_values, reduction.encoded, outer_lr, is_in, outer_momentum)
             if index in shares:
-                state.own_share = shares[index]
+                state.own_share = shares[index] if self.arm.own_weight is None else self.arm.own_weight
             self._note_projection(lane, index, mean)
             momentum = state.momentum.copy() if self.arm.momentum_lookahead else None
             change, _ = state.apply([shard], commit_tokens)

@@ -149,7 +149,7 @@ def needed_bandwidths(model: LayeredModel, method: Method) -> tuple[float | None
 def kept_pace(bits_per_interval: float, interval_seconds: float, bits_per_second: float) -> float:
     """Share of the work that this project's rounds commit in time on a line of this rate, 0 to 1.
 
-    No inner step waits for them (modes `carry`, `eager`, `own`, `delayed`). The window of a send is the time until the
+    No inner step waits for them (modes `carry` and `eager`). The window of a send is the time until the
     next send of the same fragment. So only the line counts: what it cannot carry in an interval is late. It is the
     utilisation of a run that would wait for all of it.
     """

@@ -4,8 +4,8 @@
 
 One peer trains a model of two layers of width 64 along a cosine. When 95 % of it are over, a second one joins, which
 has the anchors and a new optimizer. The validation loss of the anchors is measured from there on, for 40 % of the
-cosine's steps. Arms: nobody joins; the rate follows the run's clock (`training.schedule`); it follows each peer's own
-steps (`training.total_steps`). The combination is the mean. `--figure` draws the rates of six peers instead.
+cosine's steps. Arms: nobody joins; somebody does. The combination is the mean. `--figure` draws the rates of six peers
+instead.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from tests.simulator.peer import EPOCH_SECONDS
 from tests.simulator.scenarios.spec import Fault, PeerSpec, SimulationSpec, tiny_manifest
 from tests.simulator.simulation import simulate
 
-ARMS = ("nobody joins", "run's clock", "own steps")
+ARMS = ("nobody joins", "run's clock")
 STEP_SECONDS = 0.5
 JOINS_AT = 0.95
 TOKENS_PER_STEP = 8 * 32
@@ -57,8 +57,7 @@ def late_joiner(arm: str, num_steps: int, seed: int, num_measurements: int = 54)
         batch_size=8,
         learning_rate=5e-3,
         warmup_steps=20,
-        total_steps=num_steps if arm == "own steps" else None,
-        schedule=ScheduleSection() if arm == "own steps" else cosine,
+        schedule=cosine,
     )
     manifest = tiny_manifest(seed, combine="mean").model_copy(
         update={
@@ -88,7 +87,7 @@ def late_joiner(arm: str, num_steps: int, seed: int, num_measurements: int = 54)
 def rates_under_churn(minutes: float, seed: int) -> tuple[Rates, RunManifest, int]:
     """Six peers along a cosine: (rates, manifest, violations). See docs/organiser/schedule.md for who does what."""
     tokens = int(minutes * 60 / STEP_SECONDS * 64 * 2.8)
-    schedule = ScheduleSection(kind="cosine", tokens=tokens, warmup_tokens=tokens // 12)
+    schedule = ScheduleSection(kind="cosine", tokens=tokens)
     manifest = tiny_manifest(seed)
     manifest = manifest.model_copy(update={"training": manifest.training.model_copy(update={"schedule": schedule})})
     speeds = (0.5, 0.6, 0.8, 3.0, 0.7, 0.5)

@@ -56,6 +56,7 @@ from peer.trainer.hf.run_model import build_run_model
 from peer.trainer.loop.mailbox_link import TrainerLink
 from peer.trainer.loop.trainer import Trainer
 from peer.trainer.model.gpt import GPT
+from peer.trainer.model.inner_optimizer import BETAS
 
 ARMS = ("alone", "averaging")
 GOALS = {"alone": 0.97, "averaging": 0.95}
@@ -111,7 +112,7 @@ class BareLoop:
                 {"params": [one for one in self._parameters if one.dim() < 2], "weight_decay": 0.0},
             ],
             lr=settings.learning_rate,
-            betas=(settings.beta1, settings.beta2),
+            betas=BETAS,
             fused=True,
         )
         self._settings = settings

@@ -3,6 +3,5 @@
 The files, each built on those above it:
 
     commit_fetcher.py  signed commits, as far back as members have them
-    run_picture.py     the run's picture
     profiles.py        contributors' profiles, taken over if their machines agree
 """

@@ -44,7 +44,6 @@ from dashboard.history_facts import (
     HistoryView,
     MissingRounds,
     ModelSample,
-    Picture,
     ProfileFacts,
     RoundFacts,
     TaskScore,
@@ -94,14 +93,10 @@ class History:
         self._missing: list[MissingRounds] = []
         self.samples = tuple(loaded.samples)
         self._scores: tuple[TaskScore, ...] = ()
-        self._picture: Picture | None = None
         self._started_at = _real(loaded.meta.get("created_at"), now)
         stored = loaded.meta.get("run_record")
         self.stored_run_record: bytes | None = stored if isinstance(stored, bytes) else None
         """The encoded record that an earlier session kept; not checked."""
-        picture = loaded.meta.get("picture")
-        self.stored_picture: bytes = picture if isinstance(picture, bytes) else b""
-        """What an earlier session kept of the run's picture; empty: nothing."""
         self._marks = deque(loaded.marks, maxlen=MAX_MARKS)
         self._feed = Feed()
         self._people_news = deque(loaded.people_news, maxlen=MAX_PEOPLE_NEWS)
@@ -267,11 +262,6 @@ class History:
         """Scores of the model; they are kept in a file of their own, not here."""
         self._scores, self._view = scores, None
 
-    def show_picture(self, picture: Picture) -> None:
-        """The run's picture, also kept for a time in which no member can give it."""
-        self._picture, self._view = picture, None
-        self._batch.meta["picture"] = picture.content
-
     def is_member(self, peer_id: str) -> bool:
         """Whether commits that count list this machine."""
         machine = self.ledger.machines.get(peer_id)
@@ -329,7 +319,6 @@ class History:
             milli_witnessed=self.ledger.milli_witnessed,
             samples=self.samples,
             scores=self._scores,
-            picture=self._picture,
             storage=(
                 "It keeps its history in memory, so the history ends with this process."
                 if self.path is None

@@ -74,8 +74,6 @@ class ShownManifest:
     page: str = ""
     """Where the run is shown, as its owner says: begins with http:// or https://, or empty."""
     licence: str = ""
-    picture: str = ""
-    """The name of the run's file with its picture, or empty."""
     starts_at: float | None = None
     """Unix seconds."""
     goal: RunGoal = RunGoal()
@@ -112,13 +110,6 @@ class ShownManifest:
             return None
         return rate_factor(self.training.schedule, tokens, self.cooldown)
 
-    def batch_at(self, tokens: int) -> tuple[int, int] | None:
-        """(sequences of an inner step, as many as there will be) at this clock of the run; None: it does not grow."""
-        training = self.training
-        if training is None or tokens >= training.schedule.batch_warmup_tokens:
-            return None
-        return training.batch_size * training.passes_at(tokens), training.batch_size * training.accumulation_steps
-
 
 def run_facts(record: RunRecord) -> ShownManifest:
     """What the page shows of a verified run record. Fields that are missing or of another kind are left out."""
@@ -138,7 +129,6 @@ def run_facts(record: RunRecord) -> ShownManifest:
         homepage=_web_address(manifest.get("homepage")),
         page=_page(manifest),
         licence=_line(manifest.get("licence"), MAX_LINE_LENGTH),
-        picture=_line(manifest.get("picture"), 80),
         starts_at=_real(manifest.get("starts_at")),
         goal=_goal(manifest),
         needs=_or_none(home_needs, known) if known is not None else None,

@@ -21,7 +21,6 @@ def make_app(site: Site) -> web.Application:
     app[SITE] = site
     app.router.add_get("/", _page)
     app.router.add_get("/people", _people)
-    app.router.add_get("/picture/{mark}", _picture)
     app.router.add_get("/events", send_events)
     app.router.add_get(STREAM_PATH, send_events)
     app.router.add_get("/healthz", _health)
@@ -99,17 +98,6 @@ async def _web_manifest(request: web.Request) -> web.Response:
     }
     headers = {"Cache-Control": "no-cache"}
     return web.json_response(content, content_type="application/manifest+json", headers=headers)
-
-
-async def _picture(request: web.Request) -> web.Response:
-    """The run's picture, of a type that its content was found to have."""
-    site = request.app[SITE]
-    picture = site.live.history.picture
-    if picture is None or request.match_info["mark"] != picture.mark:
-        raise web.HTTPNotFound
-    place = "public" if site.access is None else "private"
-    headers = {"Cache-Control": f"{place}, max-age=31536000, immutable"}
-    return web.Response(body=picture.content, content_type=picture.content_type, headers=headers)
 
 
 async def send_asset(request: web.Request) -> web.Response:

@@ -435,7 +435,7 @@ def _own_work_in(file: TensorFile[npt.NDArray[Any]], facts: FragmentFacts, state
         prefix = contribution_prefix(file.names)
         scales, codes = (file.get(f"{prefix}.{part}").tobytes() for part in ("scales", "codes"))
         codec = state.codec
-        encoded = EncodedBlocks(codec.name, codec.block_size, facts.num_values, scales, codes, codec.scale)
+        encoded = EncodedBlocks(codec.name, codec.block_size, facts.num_values, scales, codes)
         under_way = Sent(encoded=encoded, **{name: getattr(facts.contribution, name) for name in OF_SENT})
     return OwnWork(
         **{name: getattr(facts, name) for name in OF_OWN_WORK},

@@ -197,8 +197,6 @@ def init(
         combine = made.manifest.averaging.combine
         who = "trusts every member" if combine == "mean" else "resists a quarter of hostile members"
         print(f"Combine     {combine}  ({who}; docs/organiser/open-run.md)")
-    if made.manifest.training.schedule.batch_warmup_tokens:
-        print(f"Batch       {made.manifest.training.batch_in_words}")
     print(f"Rate        {made.manifest.training.rate_in_words}  (docs/organiser/schedule.md)")
     print()
     print(f"Start it:   {seed_line}")

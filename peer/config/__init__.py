@@ -4,7 +4,7 @@ The files, each built on those above it:
 
     retired_fields.py          fields of a run file that went, and what to use instead
     validation_sentences.py    what is wrong with a file or a flag, in sentences
-    section.py                 what all sections of a manifest have in common; fields that came later
+    section.py                 what all sections of a manifest have in common
     learning_rate_schedule.py  the manifest's schedule of the inner learning rate, and the factor that follows
     access_sections.py         the manifest's sections on access and on changes in a live run
     allowed_files.py           the manifest's list of files, which members serve

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, Field, model_validator
 
 from dht.identity.keys import public_key_of
-from peer.config.section import LINE_OF_TEXT, MAX_WHOLE_NUMBER, WEB_EXAMPLE, WEB_PATTERN, Section, later
+from peer.config.section import LINE_OF_TEXT, MAX_WHOLE_NUMBER, WEB_EXAMPLE, WEB_PATTERN, Section
 
 MAX_MEMBERS = 150
 """Keys in one list: of 55 bytes each, so that the manifest stays below its limit. Larger runs use invites."""
@@ -61,32 +61,40 @@ class ChangeSection(Section):
         description="older software is refused",
     )
     ends_run: bool = Field(default=False, description="peers save, say goodbye and stop")
-    note: str = later(
-        "",
+    note: str = Field(
+        default="",
         max_length=MAX_NOTE_LENGTH,
-        **LINE_OF_TEXT,
+        pattern=LINE_OF_TEXT["pattern"],
+        examples=LINE_OF_TEXT["examples"],
         description="the organiser's words beside the curve, for people",
     )
-    noted_at: int | None = later(None, ge=0, le=MAX_WHOLE_NUMBER, description="when the note was written, unix seconds")
-    page: str | None = later(
-        None,
+    noted_at: int | None = Field(
+        default=None, ge=0, le=MAX_WHOLE_NUMBER, description="when the note was written, unix seconds"
+    )
+    page: str | None = Field(
+        default=None,
         pattern=f"({WEB_PATTERN})|^$",
         examples=[WEB_EXAMPLE],
         description="where `peer dashboard` shows the run, at once; empty: nowhere any more",
     )
-    cooldown_from: int | None = later(
-        None,
+    cooldown_from: int | None = Field(
+        default=None,
         ge=0,
         le=MAX_WHOLE_NUMBER,
         description="committed tokens of the run at which the inner learning rate begins to fall",
     )
-    cooldown_tokens: int | None = later(
-        None,
+    cooldown_tokens: int | None = Field(
+        default=None,
         ge=1,
         le=MAX_WHOLE_NUMBER,
         description="tokens of the swarm over which it falls, linearly, to training.schedule.floor; of several "
         "cool-downs the last one counts",
     )
+
+    def _written(self, fields: dict[str, Any]) -> dict[str, Any]:
+        # Most changes set one field, and 64 of them have to fit into a manifest.
+        defaults = {name: field.default for name, field in type(self).model_fields.items()}
+        return {name: value for name, value in fields.items() if getattr(self, name) != defaults[name]}
 
     @model_validator(mode="after")
     def _check_together(self) -> Self:

@@ -13,7 +13,7 @@ from typing import Self
 from pydantic import Field, field_validator, model_validator
 
 from averaging.wire.file_chunks import FILE_CHUNK_BYTES, MAX_FILE_BYTES
-from peer.config.section import DIGEST, Section, later
+from peer.config.section import DIGEST, Section
 
 MAX_FILES = 16
 """A tokenizer comes as four or five files, a model card and a layout beside it; 16 take 4 of the manifest's 12 KiB."""
@@ -40,9 +40,10 @@ class FileSection(Section):
         examples=DIGEST["examples"],
         description="BLAKE3 of all of it, as `b3sum` prints it",
     )
-    chunks: str | None = later(
-        None,
-        **DIGEST,
+    chunks: str | None = Field(
+        default=None,
+        pattern=DIGEST["pattern"],
+        examples=DIGEST["examples"],
         description="BLAKE3 of the BLAKE3s (32 bytes each) of its chunks of 1 MiB; absent when there is one chunk",
     )
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import fields
-from typing import Any
 
 from averaging.codec.codec import Codec, make_codec
 from averaging.outer.outer_settings import OuterRule
@@ -17,20 +15,23 @@ def rule_of(manifest: RunManifest) -> OuterRule:
     """The outer rule that a manifest asks for."""
     section = manifest.averaging
     norm_ratio, weight_ratio = (None, None) if section.combine == "mean" else ROBUST_CLIP_RATIOS
-    filled_in: dict[str, Any] = {
-        "residual_decay": section.error_feedback_decay,
-        "clip_norm_ratio": norm_ratio if section.clip_norm_ratio is None else section.clip_norm_ratio,
-        "clip_weight_ratio": weight_ratio if section.clip_weight_ratio is None else section.clip_weight_ratio,
-        "audit_fraction": section.effective_audit_fraction,
-    }
-    names = {field.name for field in fields(OuterRule)} - filled_in.keys()
-    return OuterRule(**{name: getattr(section, name) for name in names}, **filled_in)
+    return OuterRule(
+        section.mode,
+        section.outer_lr,
+        section.outer_momentum,
+        overlay_gain=section.overlay_gain,
+        staleness_limit=section.staleness_limit,
+        sync_every=section.sync_every,
+        combine=section.combine,
+        clip_norm_ratio=norm_ratio,
+        clip_weight_ratio=weight_ratio,
+        audit_fraction=section.effective_audit_fraction,
+    )
 
 
 def codec_of(manifest: RunManifest) -> Codec:
     """The codec that a manifest asks for."""
-    section = manifest.averaging
-    return make_codec(section.codec, section.block_size, scale=section.scale, rounding=section.rounding)
+    return make_codec(manifest.averaging.codec, manifest.averaging.block_size)
 
 
 def buffer_codec_of(codec: Codec) -> Codec:

@@ -14,7 +14,7 @@ from pydantic import Field, model_validator
 
 from dht.ground.errors import UsageFault
 from peer.config.allowed_files import FILE_NAME_PATTERN
-from peer.config.section import DIGEST, LINE_OF_TEXT, Section, later
+from peer.config.section import DIGEST, LINE_OF_TEXT, Section
 
 LIBRARY = "stdlib:"
 """Data that every machine has: the text of Python's standard library."""
@@ -55,26 +55,28 @@ class DataSection(Section):
     evaluation_batches: int = Field(
         default=16, ge=1, le=4096, description="batches per measurement of the validation loss"
     )
-    tokenizer: str | None = later(
-        None,
+    tokenizer: str | None = Field(
+        default=None,
         pattern=FILE_NAME_PATTERN,
         examples=["tokenizer.json, the name of one of the run's files"],
         description="file of the run that turns text into tokens; absent: the tokens of text are its bytes",
     )
-    text_field: str = later(
-        "text",
+    text_field: str = Field(
+        default="text",
         min_length=1,
         max_length=100,
-        **LINE_OF_TEXT,
+        pattern=LINE_OF_TEXT["pattern"],
+        examples=LINE_OF_TEXT["examples"],
         description="field of rows (jsonl, parquet, hf) that has the text",
     )
-    digest: str | None = later(
-        None,
-        **DIGEST,
+    digest: str | None = Field(
+        default=None,
+        pattern=DIGEST["pattern"],
+        examples=DIGEST["examples"],
         description="BLAKE3 of the meta.json of prepared shards, which everybody then trains on; absent: none is named",
     )
-    order: Literal["random", "permuted"] = later(
-        "random",
+    order: Literal["random", "permuted"] = Field(
+        default="random",
         description="permuted: each block of the data once per epoch over the swarm; random: each peer draws with "
         "replacement; new runs are permuted",
     )

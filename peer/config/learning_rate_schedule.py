@@ -14,11 +14,9 @@ from typing import Literal, Self
 from pydantic import Field, model_validator
 
 from dht.ground.quantities import count_text
-from peer.config.section import MAX_WHOLE_NUMBER, Section, later
+from peer.config.section import MAX_WHOLE_NUMBER, Section
 
-WARMUP_BEGINS_AT = 0.01
-"""Share of the peak: before the first commit the clock stands at zero, and work at no rate at all would be none."""
-DEFAULT_DECAY_SHARE = 0.2
+DECAY_SHARE = 0.2
 """Of the run's tokens, for the decay of wsd: a tenth to a fifth is as good as a whole cosine (arXiv 2405.18392)."""
 LEAST_FLOOR = 0.001
 """Work at no rate is what the codec rounded off. No two peers' sizes of it compare, so that a robust round refuses
@@ -30,7 +28,7 @@ class ScheduleSection(Section):
 
     kind: Literal["constant", "cosine", "wsd"] = Field(
         default="constant",
-        description="after the warm-up: constant; cosine: half a cosine down to the floor (arXiv 1608.03983). With "
+        description="constant; cosine: half a cosine down to the floor (arXiv 1608.03983). With "
         "wsd it is stable at the peak, then goes down to the floor by 1 - sqrt (arXiv 2405.18392)",
     )
     tokens: int | None = Field(
@@ -39,56 +37,30 @@ class ScheduleSection(Section):
         le=MAX_WHOLE_NUMBER,
         description="of the swarm, at which the schedule ends; with constant only the budget that progress is shown of",
     )
-    warmup_tokens: int = Field(
-        default=0, ge=0, le=MAX_WHOLE_NUMBER, description="of the swarm, of linear warm-up to the peak"
-    )
-    decay_tokens: int | None = Field(
-        default=None,
-        ge=1,
-        le=MAX_WHOLE_NUMBER,
-        description=f"wsd: tokens of the decay, the last ones; absent: a share of {DEFAULT_DECAY_SHARE:g} of all",
-    )
     floor: float = Field(
         default=0.1, ge=LEAST_FLOOR, le=1, description="share of the peak at the end of cosine, wsd or a cool-down"
-    )
-
-    batch_warmup_tokens: int = later(
-        0, ge=0, le=MAX_WHOLE_NUMBER, description="of the swarm, in which a step grows from one backward pass to all"
     )
 
     @property
     def changes_rate(self) -> bool:
         """Whether it ever asks for less than the peak; a budget alone does not."""
-        return self.kind != "constant" or self.warmup_tokens > 0
+        return self.kind != "constant"
 
     @property
     def in_words(self) -> str:
         """The schedule, for people."""
-        name = {"constant": "constant after a warm-up", "cosine": "a cosine", "wsd": "warm-up, stable, decay"}[
-            self.kind
-        ]
+        name = {"constant": "constant", "cosine": "a cosine", "wsd": "stable, then a decay"}[self.kind]
         return name if self.tokens is None else f"{name} over {count_text(self.tokens)} tokens of the swarm"
 
     @property
     def decay_length(self) -> int:
         """Tokens of the decay of wsd."""
-        if self.decay_tokens is not None:
-            return self.decay_tokens
-        return max(1, int(DEFAULT_DECAY_SHARE * (self.tokens or 0)))
+        return max(1, int(DECAY_SHARE * (self.tokens or 0)))
 
     @model_validator(mode="after")
     def _check_together(self) -> Self:
         if self.kind != "constant" and self.tokens is None:
             raise ValueError(f"kind is {self.kind!r} without tokens; expected the tokens at which the schedule ends")
-        if self.kind != "wsd" and self.decay_tokens is not None:
-            raise ValueError(f"decay_tokens is for kind 'wsd', and kind is {self.kind!r}; remove one of them")
-        decay = self.decay_length if self.kind == "wsd" else 0
-        if self.tokens is not None and self.warmup_tokens + decay > self.tokens:
-            beside = f" and decay_tokens {decay}" if decay else ""
-            raise ValueError(
-                f"tokens is {self.tokens} with warmup_tokens {self.warmup_tokens}{beside}; "
-                f"expected at least {self.warmup_tokens + decay}"
-            )
         return self
 
 
@@ -120,12 +92,10 @@ def progress_of(schedule: ScheduleSection, tokens: int) -> float | None:
 
 
 def _scheduled(schedule: ScheduleSection, tokens: int) -> float:
-    if tokens < schedule.warmup_tokens:
-        return max(WARMUP_BEGINS_AT, tokens / schedule.warmup_tokens)
     if schedule.kind == "constant" or schedule.tokens is None:
         return 1.0
     if schedule.kind == "cosine":
-        done = _share(tokens - schedule.warmup_tokens, schedule.tokens - schedule.warmup_tokens)
+        done = _share(tokens, schedule.tokens)
         return schedule.floor + (1.0 - schedule.floor) * 0.5 * (1.0 + math.cos(math.pi * done))
     done = _share(tokens - (schedule.tokens - schedule.decay_length), schedule.decay_length)
     return schedule.floor + (1.0 - schedule.floor) * (1.0 - math.sqrt(done))

@@ -15,14 +15,13 @@ from typing import Annotated, Any, Final, Literal, Self
 from pydantic import BeforeValidator, Field, ValidationError, ValidationInfo, field_validator, model_validator
 
 from averaging.rules import RULES, UNNUMBERED
-from averaging.wire.messages import MAX_NUM_ROUNDS
 from dht.ground.errors import UsageFault
 from dht.ground.fields import refuse_constant
 from peer.config.access_sections import MAX_CHANGES, AccessSection, ChangeSection
 from peer.config.allowed_files import MAX_FILES, FileSection, check_files, named_file
 from peer.config.data_source import DataSection, needs_own
 from peer.config.model_section import ModelSection
-from peer.config.section import LINE_OF_TEXT, MAX_WHOLE_NUMBER, WEB_EXAMPLE, WEB_PATTERN, Section, later
+from peer.config.section import LINE_OF_TEXT, MAX_WHOLE_NUMBER, WEB_EXAMPLE, WEB_PATTERN, Section
 from peer.config.training_section import TrainingSection
 from peer.config.unknown_rules import UnknownRules, check_rules
 from peer.config.validation_sentences import explain, read_toml, shown
@@ -33,16 +32,12 @@ MAX_MANIFEST_BYTES = 12 * 1024
 CODE_PATTERN = r"^https://[!-?A-~]{1,240}@([0-9a-f]{40}|[0-9a-f]{64})$"
 """A repository at a commit: ASCII only, and one @, so that no address looks like another one."""
 
-PICTURE_PATTERN = r"^[A-Za-z0-9_-][A-Za-z0-9._-]{0,74}\.(png|jpg|jpeg|webp)$"
-MAX_PICTURE_BYTES = 512 * 1024
-"""Some seconds on a phone; a logo has a twentieth."""
-
 SITE_PATTERN = "^[a-z0-9-]{1,40}$"
 """Of the name of a site."""
 
 ROBUST_CLIP_RATIOS = (2.0, 3.0)
-"""Limits of norm and weight, in medians, where the manifest names none and the combination is a robust one. Honest
-norms of equal work differ by tens of percent, and honest weights by as much as the speeds of the machines."""
+"""Limits of norm and weight, in medians, where the combination is robust. Honest norms of equal work differ by tens of
+percent, and honest weights by as much as the speeds of the machines."""
 
 ROBUST_AUDIT_FRACTION = 0.25
 """Where the manifest names none: with 12 members or more it keeps a round within 4.25 bits a parameter each way."""
@@ -63,34 +58,19 @@ Moment = Annotated[float | None, BeforeValidator(_unix_seconds)]
 class AveragingSection(Section):
     """What is exchanged, how often, and how it is combined."""
 
-    mode: Literal["sync", "streaming", "delayed", "eager", "carry", "own"] = Field(
+    mode: Literal["sync", "streaming", "eager", "carry"] = Field(
         default="carry",
         description="sync: DiLoCo (arXiv 2311.08105); streaming: arXiv 2501.18512; eager: arXiv 2502.12996; "
-        "carry, own: eager with another weight for this peer's uncommitted work; delayed: no overlay at all",
+        "carry: a fixed share of this peer's uncommitted work stays live (0: none of it)",
     )
     sync_every: int = Field(
         default=30, ge=1, le=100_000, description="H: inner steps between two sends of one fragment"
     )
     num_fragments: int = Field(default=4, ge=1, le=32, description="P: fragments sent in turn (arXiv 2501.18512)")
-    fragment_by: Literal["layers", "balanced"] = Field(
-        default="layers", description="whole layers together (arXiv 2501.18512), or equal sizes for any module"
-    )
-    codec: Literal["fp32", "fp16", "int8", "int4", "e3m0", "int2"] = Field(
-        default="int4", description="bits on the wire; e3m0 is the FP4 of arXiv 2501.18512"
+    codec: Literal["int4", "fp32"] = Field(
+        default="int4", description="int4: 4 bits a value on the wire (arXiv 2501.18512); fp32: every bit"
     )
     block_size: int = Field(default=128, ge=16, le=4096, multiple_of=16, description="values that share one scale")
-    scale: Literal["bf16", "fp32", "pow2"] = Field(
-        default="bf16", description="how scales are stored: 2, 4 or 1 bytes; pow2 is that of arXiv 2310.10537"
-    )
-    rounding: Literal["nearest", "stochastic"] = Field(
-        default="nearest", description="of values to codes; stochastic: right on average (arXiv 1502.02551)"
-    )
-    error_feedback_decay: float = Field(
-        default=1.0,
-        ge=0,
-        le=1,
-        description="share of the codec's error kept for the next send (arXiv 1901.09847, 2508.15706)",
-    )
     outer_lr: float = Field(default=0.7, gt=0, le=10, description="eta: outer learning rate (arXiv 2311.08105)")
     outer_momentum: float = Field(
         default=0.5, ge=0, lt=1, description="beta: Nesterov momentum (arXiv 2311.08105); 0.9 only in lock step"
@@ -98,95 +78,26 @@ class AveragingSection(Section):
     overlay_gain: float = Field(
         default=0.7, ge=0, le=2, description="carry: share of this peer's uncommitted work kept live"
     )
-    own_weight: float = Field(
-        default=1.0, ge=0, le=1, description="own: weight of this peer's work, in place of eager's 1/M"
-    )
-    overlap_steps: int = Field(
-        default=0, ge=0, le=100_000, description="tau: inner steps between send and apply (arXiv 2501.18512)"
-    )
-    merge_alpha: float = Field(
-        default=0.5, ge=0, le=1, description="streaming: weight of the local value in the blend (arXiv 2501.18512)"
-    )
-    staleness_power: float = Field(
-        default=1.0, ge=0, le=8, description="a: a contribution s versions late weighs (1+s)^-a (arXiv 1903.03934)"
-    )
     staleness_limit: int = Field(
         default=4, ge=0, le=1000, description="work more versions late than this is dropped: too old to help"
-    )
-    token_power: float = Field(
-        default=1.0, ge=0, le=2, description="p: n tokens weigh n^p (arXiv 2604.21428); 0: all alike (arXiv 2311.08105)"
-    )
-    quality_power: float = Field(
-        default=1.0, ge=0, le=2, description="q: and n/h tokens per inner step weigh (n/h)^q (arXiv 2604.21428)"
-    )
-    newcomer_rounds: int = Field(
-        default=0,
-        ge=0,
-        le=MAX_NUM_ROUNDS,
-        description="a peer's j-th contribution to a fragment weighs j / (newcomer_rounds + 1) of a full one, until "
-        "that is 1. With 0 it has full weight at once",
-    )
-    lag_penalty: float = Field(
-        default=0.0,
-        ge=0,
-        le=10,
-        description="kappa: outer_lr is divided by 1 + kappa * (mean staleness in a commit) (arXiv 2502.12996)",
-    )
-    momentum_lag_penalty: float = Field(
-        default=0.0,
-        ge=0,
-        le=10,
-        description="and outer_momentum by 1 + this * (mean staleness in a commit) (arXiv 2401.09135)",
     )
 
     quorum_fraction: float = Field(
         default=0.5, gt=0, le=1, description="share of live trainers that opens a round (arXiv 2604.21428)"
     )
-    combine: Literal["mean", "trimmed_mean", "centered_clip", "radial_directional"] = Field(
-        default="mean",
-        description="weighted mean; the others resist a minority of liars: arXiv 1803.01498, 2106.11257, 2604.21428",
-    )
-    clip_norm_ratio: float | None = Field(
-        default=None,
-        ge=1,
-        le=1e6,
-        description="longest contribution, in median norms of its group (arXiv 2505.21684); absent: no limit with "
-        f"combine mean, {ROBUST_CLIP_RATIOS[0]:g} with the others",
-    )
-    clip_weight_ratio: float | None = Field(
-        default=None,
-        ge=1,
-        le=1e6,
-        description="largest weight, in median weights of the round; absent: no limit with combine mean, "
-        f"{ROBUST_CLIP_RATIOS[1]:g} with the others",
-    )
-    trim_fraction: float = Field(
-        default=0.25, gt=0, lt=0.5, description="trimmed_mean: share of the members left out at each end"
-    )
-    clip_radius_ratio: float = Field(
-        default=1.0, ge=0.1, le=100, description="centered_clip: longest pull, in median distances from the median"
+    combine: Literal["mean", "centered_clip"] = Field(
+        default="mean", description="weighted mean, or one that a minority of liars cannot move far (arXiv 2106.11257)"
     )
     audit_fraction: float | None = Field(
         default=None,
         ge=0,
         le=16,
         description="rounds of which a member recomputes one reducer's mean, as a share of all. Above 1: several means "
-        f"a round. Absent: none with combine mean, {ROBUST_AUDIT_FRACTION:g} with the others",
+        f"a round. Absent: none with combine mean, {ROBUST_AUDIT_FRACTION:g} with centered_clip",
     )
     round_deadline_seconds: float = Field(
         default=60.0, ge=1, le=3600, description="upper bound of the deadlines that peers learn from past rounds"
     )
-
-    @model_validator(mode="before")
-    @classmethod
-    def _check_no_cells(cls, fields: Any) -> Any:
-        for name in ("cell_size", "cell_by"):
-            if isinstance(fields, dict) and name in fields:
-                raise ValueError(
-                    f"{name} is of rounds in cells, which are no more; expected the one kind of round for swarms of "
-                    f"every size; create the run again without {name}."
-                )
-        return fields
 
     @property
     def effective_audit_fraction(self) -> float:
@@ -194,20 +105,6 @@ class AveragingSection(Section):
         if self.audit_fraction is None:
             return 0.0 if self.combine == "mean" else ROBUST_AUDIT_FRACTION
         return self.audit_fraction
-
-    @model_validator(mode="after")
-    def _check_together(self) -> Self:
-        if self.overlap_steps >= self.sync_every:
-            raise ValueError(
-                f"overlap_steps is {self.overlap_steps} with sync_every {self.sync_every}; "
-                "expected fewer than sync_every"
-            )
-        if self.rounding == "stochastic" and self.codec in ("fp32", "fp16"):
-            raise ValueError(
-                f"rounding is 'stochastic' with codec '{self.codec}'; expected 'nearest', or a codec with scales: "
-                "int8, int4, e3m0 or int2"
-            )
-        return self
 
 
 class NetworkSection(Section):
@@ -235,14 +132,16 @@ class NetworkSection(Section):
 class GoalSection(Section):
     """What the run is to reach, for people: at most one of them. Nothing ends when it is reached."""
 
-    tokens: int | None = later(
-        None,
+    tokens: int | None = Field(
+        default=None,
         ge=1,
         le=MAX_WHOLE_NUMBER,
         description="committed by the swarm; absent: training.schedule.tokens, if that is given",
     )
-    until: Moment = later(None, ge=0, le=MAX_WHOLE_NUMBER, description="unix seconds, or a TOML date with a time zone")
-    loss: float | None = later(None, gt=0, le=1000, description="validation loss, in nats per token")
+    until: Moment = Field(
+        default=None, ge=0, le=MAX_WHOLE_NUMBER, description="unix seconds, or a TOML date with a time zone"
+    )
+    loss: float | None = Field(default=None, gt=0, le=1000, description="validation loss, in nats per token")
 
     @model_validator(mode="after")
     def _check_together(self) -> Self:
@@ -252,6 +151,7 @@ class GoalSection(Section):
         return self
 
 
+FORMAT_VERSION: Final = 5
 READ_ONLY: Final = {"takes_part": False}
 """Context of a validation: the run's rules may be any."""
 
@@ -264,8 +164,9 @@ class RunManifest(Section):
         examples=["my-run (1 to 40 of a-z, 0-9 and -)"],
         description="first half of the run id",
     )
-    format_version: Literal[4] = Field(
-        default=4, description="grows with any change of a field, a default or a meaning; others are refused"
+    format_version: Literal[5] = Field(
+        default=FORMAT_VERSION,
+        description="grows with any change of a field, a default or a meaning; others are refused",
     )
     rules: int = Field(
         default=RULES,
@@ -284,51 +185,44 @@ class RunManifest(Section):
         examples=LINE_OF_TEXT["examples"],
         description="what the run is about, for people",
     )
-    organiser: str = later(
-        "",
+    organiser: str = Field(
+        default="",
         max_length=60,
         pattern=LINE_OF_TEXT["pattern"],
         examples=["one line of printable text, such as a name"],
         description="the person or group that runs it, for people",
     )
-    homepage: str | None = later(
-        None,
+    homepage: str | None = Field(
+        default=None,
         pattern=WEB_PATTERN,
         examples=[WEB_EXAMPLE],
         description="where people read more about it; a link on the page, never fetched",
     )
-    page: str | None = later(
-        None,
+    page: str | None = Field(
+        default=None,
         pattern=WEB_PATTERN,
         examples=[WEB_EXAMPLE],
         description="where `peer dashboard` shows the run to everybody; `peer manifest edit --page` changes it",
     )
-    picture: str | None = later(
-        None,
-        pattern=PICTURE_PATTERN,
-        examples=["logo.png (a file of the run; .png, .jpg, .jpeg or .webp)"],
-        description=f"the file of the run that the page shows beside its name, of at most {MAX_PICTURE_BYTES >> 10} "
-        "KiB; every member keeps it",
-    )
-    licence: str = later(
-        "",
+    licence: str = Field(
+        default="",
         max_length=60,
         pattern=LINE_OF_TEXT["pattern"],
         examples=["one line of printable text, such as MIT"],
         description="under which the model may be used, for people",
     )
-    goal: GoalSection = later(GoalSection())
+    goal: GoalSection = Field(default=GoalSection())
     starts_at: Moment = Field(
         default=None, ge=0, le=MAX_WHOLE_NUMBER, description="unix seconds before which nobody trains; absent: at once"
     )
-    code: str | None = later(
-        None,
+    code: str | None = Field(
+        default=None,
         pattern=CODE_PATTERN,
         examples=["https://example.org/team/repository@COMMIT (40 hexadecimal digits)"],
         description="custom only: where the code is that trains this run; shown to people, never fetched or run",
     )
-    command: str | None = later(
-        None,
+    command: str | None = Field(
+        default=None,
         min_length=1,
         max_length=300,
         pattern=LINE_OF_TEXT["pattern"],
@@ -341,8 +235,8 @@ class RunManifest(Section):
     averaging: AveragingSection = AveragingSection()
     network: NetworkSection = NetworkSection()
     access: AccessSection = AccessSection()
-    files: tuple[FileSection, ...] = later(
-        (),
+    files: tuple[FileSection, ...] = Field(
+        default=(),
         strict=False,
         description=f"at most {MAX_FILES} that every member keeps and gives to newcomers, such as a tokenizer; "
         "`peer init --file` fills it",
@@ -361,15 +255,20 @@ class RunManifest(Section):
         rules = fields.get("rules", RULES) if isinstance(fields, dict) else None
         if type(rules) is int and info.context != READ_ONLY:
             check_rules(rules)
+        version = fields.get("format_version", FORMAT_VERSION) if isinstance(fields, dict) else FORMAT_VERSION
+        if type(version) is int and version != FORMAT_VERSION:
+            remedy = (
+                "update this software"
+                if version > FORMAT_VERSION
+                else "its owner has to make the run again with this software: `peer init`"
+            )
+            raise ValueError(
+                f"format_version is {version}; expected {FORMAT_VERSION}, whose fields are others; {remedy}"
+            )
         return fields
 
     @model_validator(mode="after")
     def _check_together(self) -> Self:
-        if self.model.kind != "gpt" and self.averaging.fragment_by != "balanced":
-            raise ValueError(
-                f"averaging.fragment_by is {self.averaging.fragment_by!r} with model.kind {self.model.kind!r}; "
-                "expected 'balanced', because seeds know such a model's number of parameters and not its layers"
-            )
         if self.model.kind != "custom" and (self.code, self.command) != (None, None):
             named = "code" if self.code is not None else "command"
             raise ValueError(
@@ -379,21 +278,13 @@ class RunManifest(Section):
         check_files(self.files)
         if self.data.tokenizer is not None:
             named_file(self.files, self.data.tokenizer, "data.tokenizer")
-        if self.picture is not None:
-            num_bytes = named_file(self.files, self.picture, "picture").bytes
-            if num_bytes > MAX_PICTURE_BYTES:
-                raise ValueError(
-                    f"picture is {self.picture!r} with {num_bytes} bytes; expected at most {MAX_PICTURE_BYTES}, "
-                    "because every visitor of the page loads it; make it smaller"
-                )
         return self
 
     def _written(self, fields: dict[str, Any]) -> dict[str, Any]:
         if self.rules == UNNUMBERED:
             del fields["rules"]
         if self.model.kind == "custom":
-            # Its loop has a rate, a batch and data of its own; what its owner did not write is not known. Runs that
-            # older software made have all of it, and keep their bytes.
+            # Its loop has a rate, a batch and data of its own; what its owner did not write is not known.
             for part in ("training", "data"):
                 section: Section = getattr(self, part)
                 fields[part] = {name: value for name, value in fields[part].items() if name in section.model_fields_set}
@@ -442,11 +333,7 @@ class RunManifest(Section):
         return self.averaging.num_fragments + (self.buffers_fragment is not None)
 
     def to_bytes(self) -> bytes:
-        """Canonical JSON in UTF-8: sorted keys, no spaces, floats in shortest round-trip form.
-
-        Every field stands in it but those that are `later` and have their default: a run that was signed before they
-        existed keeps its bytes.
-        """
+        """Canonical JSON in UTF-8: every field, sorted keys, no spaces, floats in shortest round-trip form."""
         fields = self.model_dump(mode="json")
         return json.dumps(fields, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode()
 
@@ -499,8 +386,8 @@ class RunManifest(Section):
         manifest = cls._validated(parsed, None if takes_part else READ_ONLY)
         if manifest.to_bytes() != data:
             raise ValueError(
-                "manifest is not in canonical form; expected every field once (later ones only where they differ from "
-                "the default), sorted keys, no spaces; it was probably written by another software version."
+                "manifest is not in canonical form; expected every field once, sorted keys, no spaces; it was probably "
+                "written by another software version."
             )
         return manifest
 

@@ -9,14 +9,12 @@ from pydantic import Field, field_validator, model_validator
 
 from dht.ground.errors import UsageFault
 from peer.config.hf_config import MAX_CONFIG_BYTES, checked_config
-from peer.config.section import DIGEST, Section, later
+from peer.config.section import DIGEST, Section
 
 _OF_THE_GPT = ("num_layers", "d_model", "num_heads", "tied_head")
 """Fields that shape the built-in model alone; a run of kind 'hf' does not write them."""
 _OF_HF = ("task", "config")
 _DESCRIBED = ("num_parameters", "layout_digest")
-_UNKNOWN_OF_CUSTOM = ("vocab_size", "context")
-"""A module from its owner's code may have neither: a run of kind 'custom' writes them if its owner gave them."""
 
 
 class InitSection(Section):
@@ -56,8 +54,8 @@ class AdapterSection(Section):
         examples=['["q_proj", "v_proj"]'],
         description="names of the linear layers that get one",
     )
-    new_modules: tuple[Annotated[str, Field(pattern=r"^[A-Za-z0-9_.]{1,120}$")], ...] = later(
-        (),
+    new_modules: tuple[Annotated[str, Field(pattern=r"^[A-Za-z0-9_.]{1,120}$")], ...] = Field(
+        default=(),
         strict=False,
         max_length=32,
         examples=['["classifier"]'],
@@ -90,42 +88,48 @@ class ModelSection(Section):
         examples=DIGEST["examples"],
         description="custom and hf only: SHA-256 of names, shapes and cuts (FragmentLayout.digest)",
     )
-    task: Literal["causal-lm", "masked-lm"] | None = later(
-        None, description="hf only: what the architecture is trained for, which decides its head and its loss"
+    task: Literal["causal-lm", "masked-lm"] | None = Field(
+        default=None, description="hf only: what the architecture is trained for, which decides its head and its loss"
     )
-    config: str | None = later(
-        None,
+    config: str | None = Field(
+        default=None,
         max_length=MAX_CONFIG_BYTES,
         description="hf only: the architecture's config.json in canonical JSON; it may name no code, file or address",
     )
 
-    mask_token: int | None = later(
-        None, ge=0, lt=2**22, description="masked-lm only: the token that stands for hidden ones"
+    mask_token: int | None = Field(
+        default=None, ge=0, lt=2**22, description="masked-lm only: the token that stands for hidden ones"
     )
-    init: InitSection | None = later(None, description="hf only: given weights to begin with; absent: from the seed")
-    adapter: AdapterSection | None = later(
-        None, description="hf only: train an adapter beside the given weights, and nothing else"
+    init: InitSection | None = Field(
+        default=None, description="hf only: given weights to begin with; absent: from the seed"
     )
-    buffers: Literal["local", "mean"] = later(
-        "local",
+    adapter: AdapterSection | None = Field(
+        default=None, description="hf only: train an adapter beside the given weights, and nothing else"
+    )
+    buffers: Literal["local", "mean"] = Field(
+        default="local",
         description="custom and hf only: persistent buffers of real numbers, such as a batch norm's running "
         "statistics. With local they are each peer's own. With mean they are averaged in their own fragment, for "
         "newcomers too",
     )
-    num_buffer_values: int | None = later(
-        None, ge=1, le=10**10, description="custom and hf only: values in these buffers, where they are averaged"
+    num_buffer_values: int | None = Field(
+        default=None,
+        ge=1,
+        le=10**10,
+        description="custom and hf only: values in these buffers, where they are averaged",
     )
-    frozen: tuple[Annotated[str, Field(pattern=r"^[A-Za-z0-9_.]{1,120}$")], ...] | None = later(
-        None,
+    frozen: tuple[Annotated[str, Field(pattern=r"^[A-Za-z0-9_.]{1,120}$")], ...] | None = Field(
+        default=None,
         strict=False,
         min_length=1,
         max_length=64,
         examples=['["model.embed_tokens", "model.layers.0"]'],
         description="hf only: names of parameters, or of modules with all theirs, that are not trained",
     )
-    frozen_digest: str | None = later(
-        None,
-        **DIGEST,
+    frozen_digest: str | None = Field(
+        default=None,
+        pattern=DIGEST["pattern"],
+        examples=DIGEST["examples"],
         description="custom and hf only: BLAKE3 of the parameters that are not trained; a peer with others is refused",
     )
 
@@ -140,9 +144,8 @@ class ModelSection(Section):
         if self.kind == "hf":
             fields = {name: value for name, value in fields.items() if name not in _OF_THE_GPT}
         if self.kind == "custom":
-            # Runs that older software made have them, and keep their bytes.
-            unsaid = {name for name in (*_OF_THE_GPT, *_UNKNOWN_OF_CUSTOM) if name not in self.model_fields_set}
-            fields = {name: value for name, value in fields.items() if name not in unsaid}
+            # What its owner did not give, such as a context, is not known.
+            fields = {name: value for name, value in fields.items() if name in self.model_fields_set}
         return fields
 
     @field_validator("config")

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Protocol
 
-from averaging.outer.fragment_layout import FragmentLayout, build_layout, with_buffers
+from averaging.outer.fragment_layout import Cut, FragmentLayout, build_layout, with_buffers
 from dht.ground.errors import Incompatible
 from peer.config.manifest import RunManifest
 from peer.config.model_section import ModelSection
@@ -153,12 +153,17 @@ def layout_of(manifest: RunManifest, shapes: Shapes, buffer_shapes: Shapes | Non
         Incompatible: the model does not fit the manifest.
     """
     try:
-        layout = build_layout(shapes, manifest.averaging.num_fragments, manifest.averaging.fragment_by)
+        layout = build_layout(shapes, manifest.averaging.num_fragments, cut_of(manifest))
         return with_buffers(layout, buffer_shapes or [])
     except ValueError as error:
         raise Incompatible(
             f"the model of this run cannot be cut as its manifest says: {error}; tell the run's owner"
         ) from error
+
+
+def cut_of(manifest: RunManifest) -> Cut:
+    """How the model is cut: the built-in one by whole layers; of others seeds know the number of parameters alone."""
+    return "layers" if manifest.model.kind == "gpt" else "balanced"
 
 
 def seed_sizes(manifest: RunManifest) -> tuple[int, ...]:

@@ -270,8 +270,7 @@ def _meet(
     group: RankGroup,
 ) -> Ranks:
     training = manifest.training
-    grows = training.schedule.batch_warmup_tokens > 0
-    check_division(training.batch_size * (1 if grows else training.accumulation_steps), group.place.size)
+    check_division(training.batch_size * training.accumulation_steps, group.place.size)
     if config.shard:
         check_can_shard(training.optimizer, base_bits=config.base_bits)
     setup = RankSetup(

@@ -12,8 +12,7 @@ ADAPTERS = {"lora": "LoRA", "dora": "DoRA"}
 
 def run_facts(run_id: str, manifest: RunManifest) -> RunFacts:
     """What the manifest says to people."""
-    goal, training = manifest.goal, manifest.training
-    grows = training.schedule.batch_warmup_tokens > 0
+    goal = manifest.goal
     return RunFacts(
         run_id,
         goal.tokens,
@@ -24,8 +23,6 @@ def run_facts(run_id: str, manifest: RunManifest) -> RunFacts:
         loss_unit=manifest.loss_unit,
         trained=trained_in(manifest),
         flags_to_bring=manifest.flags_to_bring,
-        num_sequences=training.batch_size * training.accumulation_steps,
-        sequences_at=(lambda tokens: training.batch_size * training.passes_at(tokens)) if grows else None,
     )
 
 

@@ -425,8 +425,8 @@ class Swarm:
 
     @property
     def accumulation_steps(self) -> int:
-        """Backward passes that the run asks of the coming step, by its clock: the batch grows where it says so."""
-        return self.manifest.training.passes_at(self.tokens)
+        """Backward passes of an inner step."""
+        return self.manifest.training.accumulation_steps
 
     def scheduler(self, optimizer: Optimizer) -> RunScheduler:
         """Let an optimizer follow the run's schedule: its rates times `learning_rate_factor`, set after each step.

@@ -38,7 +38,7 @@ class MergeKind(IntEnum):
     ADD = 1
     """x += values; ref += values: unsent work stays as it is."""
     BLEND = 2
-    """x = merge_alpha * x + (1 - merge_alpha) * values; ref = values (arXiv 2501.18512, equation 3)."""
+    """x = (x + values) / 2; ref = values (arXiv 2501.18512, equation 3)."""
     SET = 3
     """x = values; ref = values: unsent work of the fragment is discarded."""
     REBASE = 4
@@ -72,8 +72,6 @@ class MergeMessage:
     kind: MergeKind
     fragment: int
     version: int
-    apply_at_inner_step: int
-    merge_alpha: float
     values: F32
 
 
@@ -161,22 +159,21 @@ class _Slots:
         self.post(draft, kind, **numbers)
         return True
 
-    def _ending(self, draft: Draft, meta: Sequence[int], merge_alpha: float) -> list[Callable[[], object]]:
+    def _ending(self, draft: Draft, meta: Sequence[int]) -> list[Callable[[], object]]:
         cells = self._cells[draft.slot]
         cells.ints[1 : 1 + len(meta)] = meta
-        cells.floats[7] = merge_alpha
         fence()
         sequence = 1 + max(int(other.ints[0]) for other in self._cells)
         return [partial(cells.ints.__setitem__, 0, sequence), partial(self._drafts.discard, draft.slot)]
 
-    def _waiting(self) -> list[tuple[int, list[int], float, F32]]:
+    def _waiting(self) -> list[tuple[int, list[int], F32]]:
         waiting = []
         for slot in range(NUM_SLOTS):
             if self._pending(slot):
                 fence()
                 cells = self._cells[slot]
                 meta = [int(value) for value in cells.ints[:7]]
-                waiting.append((slot, meta, float(cells.floats[7]), self._values[slot][: self._sizes[meta[2]]]))
+                waiting.append((slot, meta, self._values[slot][: self._sizes[meta[2]]]))
         return sorted(waiting, key=lambda item: item[1][0])
 
 
@@ -200,7 +197,7 @@ class Outbox(_Slots):
     ) -> list[Callable[[], object]]:
         """`post`, as changes that are to be made in this order, before anything else is posted."""
         meta = (kind, draft.fragment, num_steps, num_tokens, base_version, inner_step)
-        return self._ending(draft, meta, 0.0)
+        return self._ending(draft, meta)
 
     @property
     def last_sequence(self) -> int:
@@ -211,26 +208,21 @@ class Outbox(_Slots):
         """Network: all messages not yet released, oldest first; the same ones again until they are released."""
         return [
             WorkMessage(slot, meta[0], WorkKind(meta[1]), meta[2], meta[3], meta[4], meta[5], meta[6], values)
-            for slot, meta, _, values in self._waiting()
+            for slot, meta, values in self._waiting()
         ]
 
 
 class Inbox(_Slots):
     """Network -> trainer."""
 
-    def post(
-        self, draft: Draft, kind: MergeKind, *, version: int, merge_alpha: float = 0.0, apply_at_inner_step: int = 0
-    ) -> None:
-        """Network: the draft's values are there; from now on they are a message.
-
-        The trainer applies messages strictly in order, each no earlier than after `apply_at_inner_step` inner steps.
-        """
-        for change in self._ending(draft, (kind, draft.fragment, version, apply_at_inner_step), merge_alpha):
+    def post(self, draft: Draft, kind: MergeKind, *, version: int) -> None:
+        """Network: the draft's values are there; from now on they are a message. The trainer applies them in order."""
+        for change in self._ending(draft, (kind, draft.fragment, version)):
             change()
 
     def take(self) -> list[MergeMessage]:
         """Trainer: all messages not yet released, oldest first."""
         return [
-            MergeMessage(slot, meta[0], MergeKind(meta[1]), meta[2], meta[3], meta[4], merge_alpha, values)
-            for slot, meta, merge_alpha, values in self._waiting()
+            MergeMessage(slot, meta[0], MergeKind(meta[1]), meta[2], meta[3], values)
+            for slot, meta, values in self._waiting()
         ]

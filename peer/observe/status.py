@@ -148,7 +148,6 @@ def status_facts(
         "budget_tokens": schedule.tokens,
         "progress": progress_of(schedule, clock),
         "learning_rate_factor": rate_factor(schedule, clock, cooldown_at(manifest, min(view.versions, default=0))),
-        "step_sequences": manifest.training.batch_size * manifest.training.passes_at(clock),
         "tokens_reported": sum(record.tokens for record in view.electors),
         "peers": [
             {
@@ -172,13 +171,10 @@ def _print_table(run_id: str, manifest: RunManifest, records: list[PeerRecord], 
     done = f"{count_text(facts['committed_tokens'])} tokens"
     if facts["progress"] is not None:
         done += f", {share_text(facts['progress'])} of {count_text(facts['budget_tokens'])}"
-    training = manifest.training
-    whole = training.batch_size * training.accumulation_steps
-    batch = f"batch {facts['step_sequences']} of {whole} sequences  " if training.schedule.batch_warmup_tokens else ""
     console.print(
         f"{run_id}  trainers {facts['num_training']}  "
         f"versions {'/'.join(str(version) for version in facts['versions'])}  {done}  "
-        f"learning rate {share_text(facts['learning_rate_factor'])} of the peak  {batch}"
+        f"learning rate {share_text(facts['learning_rate_factor'])} of the peak  "
         f"validation loss {'not measured by anybody here' if loss is None else loss_text(loss, manifest.loss_unit)}"
     )
     if manifest.own_code_hint:

@@ -27,7 +27,6 @@ from peer.config.data_source import LIBRARY, TEXT, TOKENS, names_path
 from peer.config.manifest import RunManifest, run_file_fields
 from peer.config.model_shapes import OwnModule, shared_buffers, tensor_shapes, trained_parameters
 from peer.config.peer_config import IDENTITY_NAME, RUN_RECORD_NAME
-from peer.config.section import Section, is_later
 from peer.files.adding import check_at_hand, keep_files, with_files
 from peer.files.checked_folder import FILES_NAME
 from peer.files.layout_file import LAYOUT_NAME, layout_content
@@ -174,7 +173,6 @@ def create_custom_run(
                 {part: fields[part] for part in ("name", "access", "averaging") if part in fields}
             )
             is_chosen_here = asked.access.mode == "open" and "combine" not in asked.averaging.model_fields_set
-            fields["averaging"] = {"fragment_by": "balanced", **fields.get("averaging", {})}
             layout = build_layout(shapes, asked.averaging.num_fragments, "balanced")
             fields["model"] = {
                 "kind": "custom",
@@ -184,9 +182,10 @@ def create_custom_run(
             if buffer_shapes:
                 num_values = sum(math.prod(shape) for _, shape in buffer_shapes)
                 fields["model"] |= {"buffers": "mean", "num_buffer_values": num_values}
-            if earlier is None or earlier.model.frozen_digest is not None:
-                fields["model"]["frozen_digest"] = frozen_digest(module)
-            manifest = RunManifest.from_fields(fields if earlier is None else _written_as(earlier, fields))
+            digest = frozen_digest(module)
+            if digest is not None and (earlier is None or earlier.model.frozen_digest is not None):
+                fields["model"]["frozen_digest"] = digest
+            manifest = RunManifest.from_fields(fields)
         except ValueError as error:
             raise UsageFault(f"run {name!r} cannot be made: {error}") from error
         return _write_run(manifest, place, replace, paths, is_combine_chosen_here=is_chosen_here)
@@ -229,24 +228,6 @@ def _earlier_manifest(folder: Path) -> RunManifest | None:
         return RunManifest.from_bytes(earlier.manifest)
     except (OSError, PeerFault, ValueError):
         return None
-
-
-def _written_as(earlier: RunManifest, fields: Mapping[str, Any]) -> dict[str, Any]:
-    """`fields` with the defaults that an earlier manifest of kind custom has in writing, as older software wrote it."""
-    written = dict(fields)
-    for part in ("model", "training", "data"):
-        section: Section = getattr(earlier, part)
-        given = fields.get(part, {})
-        if not isinstance(given, Mapping):
-            continue  # said in full where all fields are checked
-        defaults = {
-            field: about.default
-            for field, about in type(section).model_fields.items()
-            if field in section.model_fields_set and not is_later(about)
-        }
-        if defaults:
-            written[part] = {**defaults, **given}
-    return written
 
 
 def _asked_manifest(
@@ -301,9 +282,8 @@ def _with_model(fields: dict[str, Any], model: DescribedModel) -> dict[str, Any]
     if not isinstance(asked, dict) or not isinstance(averaging, dict):
         # Said in full where all fields are checked.
         return fields
-    averaging = {"fragment_by": "balanced", **averaging}
     num_fragments = RunManifest.from_fields({"name": fields["name"], "averaging": averaging}).averaging.num_fragments
-    return {**fields, "averaging": averaging, "model": model.section(num_fragments, asked)}
+    return {**fields, "model": model.section(num_fragments, asked)}
 
 
 def _write_run(

@@ -10,7 +10,6 @@ from dataclasses import astuple, dataclass
 
 from averaging.codec.codec import Codec
 from averaging.fragment.broadcast_errors import MOST_OF_AVERAGED
-from averaging.outer.outer_settings import VELOCITY_MODES
 from averaging.outer.shard_mean import kept_error_num_bytes
 from averaging.transfer.snapshots import MAX_SNAPSHOTS
 from averaging.wire.messages import HISTORY_COMMITS
@@ -64,7 +63,7 @@ class NetworkMemory:
             process.
         encoded_bytes: the same contributions while they are sent, those of past rounds, and results kept for others.
         copies_bytes: fragments that newcomers fetch, with their momentum; only while some do.
-        velocity_bytes: own velocity, modes `eager` and `own`.
+        velocity_bytes: own velocity, mode `eager`.
         reducing_bytes: what arrives at a reducer in one round, its mean, and what its broadcasts lost.
     """
 
@@ -115,7 +114,7 @@ def network_memory(
         # them, and own contributions where means are audited.
         encoded_bytes=(1 + 2 * HISTORY_COMMITS) * encoded,
         copies_bytes=sum(sorted(2 * FLOAT_BYTES * size for size in sizes)[-MAX_SNAPSHOTS:]),
-        velocity_bytes=FLOAT_BYTES * sum(sizes) if mode in VELOCITY_MODES else 0,
+        velocity_bytes=FLOAT_BYTES * sum(sizes) if mode == "eager" else 0,
         # What broadcasts lost is kept at 8 bits (`averaging.fragment.broadcast_errors`), and as much again as is
         # averaged now while rounds are open.
         reducing_bytes=max((num_members - 1) * codec.encoded_num_bytes(own) + FLOAT_BYTES * own for own in reduced)
@@ -139,7 +138,7 @@ def disk_bytes(
     Each has anchors, momentum, residuals and own work on the network side, and parameters, reference copy and the
     optimizer's state on the trainer's. A seed has no trainer.
     """
-    num_copies = 3 + (mode in VELOCITY_MODES) + (2 if trains else 0)
+    num_copies = 3 + (mode == "eager") + (2 if trains else 0)
     encoded = sum(codec.encoded_num_bytes(size) for size in sizes)
     values_bytes = FLOAT_BYTES * num_copies * sum(sizes)
     if trains:

@@ -10,7 +10,7 @@ from dht.ground.errors import MurmurationError, UsageFault, reading
 from dht.ground.regular_files import read_regular
 from dht.records.signed_manifest import MAX_RUN_RECORD_BYTES, claimed_run_id, decode_run_record
 from peer.config.manifest import RunManifest
-from peer.config.model_shapes import buffer_shapes_of, num_orthogonalised, shapes_of
+from peer.config.model_shapes import buffer_shapes_of, cut_of, num_orthogonalised, shapes_of
 from peer.config.peer_config import RUN_RECORD_NAME
 from peer.config.validation_sentences import read_toml
 from peer.plan.homes import PlanProfile
@@ -48,7 +48,7 @@ def load_planned_run(path: Path) -> RunManifest:
 def sizes_of(manifest: RunManifest) -> tuple[int, ...]:
     """Return the number of values of each fragment of the run's model; averaged buffers are one more, the last."""
     section = manifest.averaging
-    layout = build_layout(shapes_of(manifest), section.num_fragments, section.fragment_by)
+    layout = build_layout(shapes_of(manifest), section.num_fragments, cut_of(manifest))
     return with_buffers(layout, buffer_shapes_of(manifest)).sizes
 
 

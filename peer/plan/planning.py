@@ -125,8 +125,6 @@ def plan_run(
         is_sync = section.mode == "sync"
         utilisation = own_seconds / interval if is_sync else 1.0
         in_time = 1.0 if is_sync else min(1.0, pace / own_seconds, pace / interval)
-        if section.mode == "streaming" and section.overlap_steps:
-            in_time = min(in_time, section.overlap_steps * group.step_seconds / slowest_round)
         traffic = [round_.traffic[member] for round_ in rounds]
         bytes_up = sum(part.bytes_up for part in traffic) / LINE_SHARE
         bytes_down = sum(part.bytes_down for part in traffic) / LINE_SHARE
@@ -247,11 +245,6 @@ def _warnings(
         said.append(
             f"a round takes {slowest_round:.0f} s and round_deadline_seconds is {section.round_deadline_seconds:g}: "
             "rounds would end before all work is there; raise it or use more fragments"
-        )
-    if manifest.training.schedule.batch_warmup_tokens:
-        said.append(
-            "while the batch grows, a step takes less time than these figures say, the first ones a "
-            f"{manifest.training.accumulation_steps}th of it: rounds then come as fast as the lines carry them"
         )
     if profile.num_peers > MAX_ROSTER:
         turns = num_turns(profile.num_peers)

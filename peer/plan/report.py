@@ -56,8 +56,6 @@ def run_plan(
         default: float = PeerConfig.model_fields["data_limit_gib"].default
         lines = [*lines_for_a_home(plan, default if is_kept else None), counted_for(profile)]
         print(fitting("\n".join(lines), sys.stdout))
-    if manifest.training.schedule.batch_warmup_tokens and not as_json:
-        print(f"Batch       {manifest.training.batch_in_words}")
     return 0
 
 
@@ -116,9 +114,7 @@ def plan_facts(manifest: RunManifest, profile: PlanProfile, plan: RunPlan) -> di
         "mode": section.mode,
         "sync_every": section.sync_every,
         "num_fragments": section.num_fragments,
-        "overlap_steps": section.overlap_steps,
         "codec": section.codec,
-        "batch": manifest.training.batch_in_words,
         "goal": profile.goal.model_dump(),
         **facts,
     }

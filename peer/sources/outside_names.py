@@ -75,7 +75,7 @@ OUTSIDE_NAMES: Final = (
         limits="a field that names code, kernels or weights of another place is refused",
     ),
     OutsideName(
-        ("files.name", "data.tokenizer", "picture"),
+        ("files.name", "data.tokenizer"),
         "a plain file name",
         _FROM_MEMBERS,
         "the peer's own key, in a private run",

@@ -138,7 +138,6 @@ def states_of_a_trainer() -> dict[str, Scene]:
             with_event(evening, Event(NOW - 60, ME, ReachabilityFound(KIRAN, False, ()))),
             Event(NOW - 50, ME, RelayChanged((KIRAN,))),
         ),
-        "growing batch": with_update(evening, replace(FACTS, num_sequences=20, sequences_at=lambda tokens: 8)),
         "ended": with_event(evening, Event(NOW, ME, RunChanged(end_version=2000))),
         "left": with_event(evening, Event(NOW, ME, LeftRun("asked to", 8000, 4_154_000, 135))),
     }

@@ -107,7 +107,8 @@ def test_every_protocol_id() -> None:
 
 
 def test_every_codec() -> None:
-    assert set(names_in(section(PROTOCOL.read_text(), "Codecs"))) == set(CODE_FORMATS)
+    """Those that a manifest may name; int8 never leaves the machine."""
+    assert set(names_in(section(PROTOCOL.read_text(), "Codecs"))) == set(CODE_FORMATS) - {"int8"}
 
 
 @pytest.mark.parametrize("page_name", ["first-run.md", "open-run.md"])

@@ -310,9 +310,9 @@ def test_peers_say_goodbye_and_come_back():
 LIES = [
     ("nan", {}, "holds values that are no numbers"),
     ("forged_tokens", {"lie_scale": 1000}, "it can have trained at most"),
-    ("random", {"combine": "trimmed_mean"}, "is far larger than the others'"),
+    ("random", {"combine": "centered_clip"}, "is far larger than the others'"),
     ("scaled", {"combine": "centered_clip"}, "is far larger than the others'"),
-    ("sign_flipped", {"combine": "trimmed_mean"}, "is far larger than the others'"),
+    ("sign_flipped", {"combine": "centered_clip"}, "is far larger than the others'"),
 ]
 
 

@@ -67,10 +67,8 @@ def test_another_seed_gives_another_trace():
     ("mode", "averaging"),
     [
         ("sync", {"outer_momentum": 0.9}),
-        ("streaming", {"overlap_steps": 2}),
-        ("delayed", {"outer_lr": 0.3}),
+        ("streaming", {}),
         ("eager", {}),
-        ("own", {}),
         ("carry", {}),
     ],
 )

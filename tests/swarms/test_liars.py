@@ -89,9 +89,8 @@ def assert_only_the_liar_was_left_out(refusals, seed=7):
     assert any(event.reason.startswith("left out of rounds here for") for event in refusals)
 
 
-@pytest.mark.parametrize("combine", sampled(["trimmed_mean", "centered_clip", "radial_directional"], one_in=3))
-def test_a_swarm_with_a_robust_combination_learns_beside_a_liar(monkeypatch, combine):
-    result, refusals = swarm_with_liar(monkeypatch, lie_in_contributions(reverse), combine=combine)
+def test_a_swarm_with_a_robust_combination_learns_beside_a_liar(monkeypatch):
+    result, refusals = swarm_with_liar(monkeypatch, lie_in_contributions(reverse), combine="centered_clip")
     assert result.loss_last < 0.4 * result.loss_first
     assert result.anchors_equal
     assert_only_the_liar_was_left_out(refusals)
@@ -123,7 +122,7 @@ def test_nobody_honest_is_refused(seed, combine):
 
     An audit whose stream broke may be noted once, as what it is: no answer. Nobody is left out for it.
     """
-    manifest = tiny_manifest(seed, combine=combine, clip_norm_ratio=2.0, sync_every=8 + 8 * seed)
+    manifest = tiny_manifest(seed, combine=combine, sync_every=8 + 8 * seed)
     faults = (
         *plan_churn(8, 45.0, 0.3, seed),
         Fault(15.0, "partition", (1, 3)),

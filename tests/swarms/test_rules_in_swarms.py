@@ -11,19 +11,8 @@ from tests.simulator.scenarios.spec import SimulationSpec, plan_churn, tiny_mani
 from tests.simulator.simulation import simulate
 
 RULES = {
-    "all at once": {
-        "codec": "int8",
-        "scale": "pow2",
-        "rounding": "stochastic",
-        "token_power": 0.5,
-        "quality_power": 0.25,
-        "newcomer_rounds": 3,
-        "lag_penalty": 0.5,
-        "momentum_lag_penalty": 0.5,
-        "staleness_power": 0.5,
-        "error_feedback_decay": 0.9,
-    },
-    "4 bits by chance": {"codec": "e3m0", "scale": "fp32", "rounding": "stochastic", "newcomer_rounds": 2},
+    "every bit": {"codec": "fp32"},
+    "eager": {"mode": "eager", "outer_lr": 0.4, "staleness_limit": 1},
 }
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -33,7 +33,6 @@ class TrainerDesk:
 
     Attributes:
         take: what the trainer's work is handed to.
-        last_send_step: fragment -> inner step of its last send; mode streaming blends `overlap_steps` after it.
         undelivered: fragments that wait for a free slot of the trainer's inbox, in this order.
     """
 
@@ -43,7 +42,6 @@ class TrainerDesk:
     take: TakeWork
     compute: Compute
     poll_seconds: float
-    last_send_step: Mapping[int, int]
     is_open: bool = field(default=False, init=False)
     undelivered: dict[int, None] = field(default_factory=dict, init=False)
     _rebasing: bool = field(default=False, init=False)
@@ -158,7 +156,7 @@ class TrainerDesk:
         self.mailbox.inbox.post(draft, MergeKind.ADD, version=version)
 
     def deliver_anchor(self, index: int) -> None:
-        """Mode streaming: have the new anchor handed over, to be blended `overlap_steps` after the send."""
+        """Mode streaming: have the new anchor handed over, to be blended at once."""
         self.undelivered[index] = None
 
     def put_back(self, index: int) -> None:
@@ -192,14 +190,7 @@ class TrainerDesk:
         del self.undelivered[index]
         self._distrusted.discard(index)
         if self.section.mode == "streaming" and not is_distrusted:
-            await self._post_whole(
-                draft,
-                MergeKind.BLEND,
-                partial(np.copyto, src=state.anchor),
-                version=state.version,
-                merge_alpha=self.section.merge_alpha,
-                apply_at_inner_step=self.last_send_step.get(index, 0) + self.section.overlap_steps,
-            )
+            await self._post_whole(draft, MergeKind.BLEND, partial(np.copyto, src=state.anchor), version=state.version)
             return
         self._rebasing = True
         kind = MergeKind.SET if is_distrusted else MergeKind.REBASE

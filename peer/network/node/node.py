@@ -113,7 +113,6 @@ class Node:
             lambda fragment, fill: self.exchange.sending.work_arrived(fragment, fill),
             ports.compute,
             ports.poll_seconds,
-            self.reporter.last_send_step,
         )
         heard = LinkPorts(
             *(self._on_message, self._on_lost, self._on_refused),

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from averaging.rounds.round_facts import CommitTaken, Fact, RoundStarted, SentContribution
+from averaging.rounds.round_facts import CommitTaken, Fact, RoundStarted
 from dht.ground.host import PeerId
 from peer.checkpoint.checkpoint_facts import Totals
 from peer.events import peer_events as events
@@ -30,7 +30,6 @@ class Reporter:
     emit: Callable[[Event], None]
 
     def __post_init__(self) -> None:
-        self.last_send_step: dict[int, int] = {}
         self.round_clock = RoundClock(self.wall_clock())
         self._joined_at = self.clock()
         self._pulse = TrainingPulse(self._joined_at)
@@ -118,8 +117,6 @@ class Reporter:
         """A fact of a round."""
         if isinstance(fact, RoundStarted):
             self.round_clock.began(fact, self.wall_clock())
-        elif isinstance(fact, SentContribution):
-            self.last_send_step[fact.fragment] = self.mailbox.trainer.inner_steps
         self.report(fact)
 
     def commit_taken(self, taken: CommitTaken) -> None:

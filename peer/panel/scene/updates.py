@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -31,8 +30,6 @@ class RunFacts:
         flags_to_bring: see `RunManifest.flags_to_bring`.
         loss_unit: of each loss; empty: the run's own code decides.
         trained: what is trained and sent, in the plural.
-        num_sequences: of an inner step, once it has grown.
-        sequences_at: of an inner step by the tokens of the swarm; None: always as many.
     """
 
     run_id: str
@@ -45,8 +42,6 @@ class RunFacts:
     loss_unit: str = "nats per token"
     trained: str = "parameters"
     flags_to_bring: str = ""
-    num_sequences: int = 0
-    sequences_at: Callable[[int], int] | None = None
 
     @property
     def name(self) -> str:

@@ -147,7 +147,6 @@ def _figures(scene: Scene, now: float, width: int, *, is_brief: bool = False) ->
         computing = max(0.0, 1.0 - state.wait_fraction)
         speed = [part(f"{count_text(state.tokens_per_second)} tokens/s on {state.device}")]
         speed.append(part(f"{share_text(computing)} computing", GOOD if computing > 0.9 else CARE))
-        speed += _growing_batch(scene)
     lines += labelled("Speed", speed[:1] if is_brief else speed, width, part("") if is_brief else line_use(scene, now))
     progress = goal_parts(scene, now, width)[: 1 if is_brief else None]
     others = scene.num_others
@@ -163,13 +162,6 @@ def _figures(scene: Scene, now: float, width: int, *, is_brief: bool = False) ->
     if state.phase != "left":
         lines += labelled("", [health(scene, now)], width)
     return lines
-
-
-def _growing_batch(scene: Scene) -> list[Text]:
-    """How many sequences a step takes, while that still grows."""
-    run = scene.run
-    num_now = run.num_sequences if run.sequences_at is None else run.sequences_at(scene.committed_tokens)
-    return [part(f"batch {num_now} of {run.num_sequences} sequences")] if num_now < run.num_sequences else []
 
 
 def page_line(scene: Scene, width: int) -> list[Text]:

@@ -26,7 +26,8 @@ from peer.trainer.devices.side_stream import SideStream
 
 CARRIED = (torch.float32, torch.float64, *ROUNDED)
 """A fragment's values travel as float32: what these types hold comes through as far as that goes."""
-
+LOCAL_SHARE = 0.5
+"""Mode streaming: of live values when they are blended with an anchor, as in arXiv 2501.18512."""
 
 Beside = Callable[[Tensor], Sequence[Tensor]]
 """Parameter -> copies of its values that an optimizer keeps, flat."""
@@ -178,7 +179,7 @@ class Portion:
         return places
 
     @torch.no_grad()
-    def merge(self, fragment: Fragment, kind: MergeKind, values: Tensor, merge_alpha: float, message: int = 0) -> None:
+    def merge(self, fragment: Fragment, kind: MergeKind, values: Tensor, message: int = 0) -> None:
         """Take over what the network side sent; `values` float32 [num_values] of the whole fragment, on the CPU.
 
         An exception leaves every piece as it was, or merged. Called with the same `message` again, a number above 0, it
@@ -187,7 +188,7 @@ class Portion:
         merged = self._merged[1] if message and self._merged[0] == message else 0
         for number, piece in enumerate(self.pieces(fragment, self._find_copies()), 1):
             if number > merged:
-                changes = _merging(piece, kind, values[piece.place], merge_alpha)
+                changes = _merging(piece, kind, values[piece.place])
                 at_once([*changes, partial(setattr, self, "_merged", (message, number))])
 
     @torch.no_grad()
@@ -235,7 +236,7 @@ class Portion:
             at_once([*changes, partial(setattr, self, "_aside", {})])
 
 
-def _merging(piece: HeldPiece, kind: MergeKind, values: Tensor, merge_alpha: float) -> list[Change]:
+def _merging(piece: HeldPiece, kind: MergeKind, values: Tensor) -> list[Change]:
     """What to do to a piece for a message of this kind."""
     live, ref, taken = piece.live, piece.ref, values.to(piece.ref.device)
     if kind == MergeKind.ADD:
@@ -247,7 +248,7 @@ def _merging(piece: HeldPiece, kind: MergeKind, values: Tensor, merge_alpha: flo
         work = ref - piece.exact()
         moved = torch.sub(taken.to(ref.dtype), work, out=work)
     elif kind == MergeKind.BLEND:
-        moved = piece.exact() * merge_alpha + taken * (1 - merge_alpha)
+        moved = piece.exact() * LOCAL_SHARE + taken * (1 - LOCAL_SHARE)
     else:
         moved = taken
     copies = _moving(piece.beside, moved - piece.exact()) if piece.beside else []

@@ -31,14 +31,14 @@ from peer.trainer.devices.side_stream import SideStream
 
 PATIENCE = timedelta(days=30)
 """For the next order: rank 0 may wait for the swarm as long as that takes; a dead one is noticed at once."""
-_FIELDS = 4
+_FIELDS = 3
 
 
 class OrderKind(IntEnum):
     """What rank 0 orders."""
 
     STEP = 1  # number of positions, age of the optimizer, factor of the rate; the positions follow
-    MERGE = 2  # fragment, kind, alpha; the fragment's values follow
+    MERGE = 2  # fragment, kind; the fragment's values follow
     SEND_WORK = 3  # fragment; every rank sends what it has of L
     SEND_LIVE = 4  # fragment; the same with the live parameters
     MEASURE_ANEW = 5  # fragment
@@ -108,13 +108,11 @@ class Ranks:
 
     # ------------------------------------------------------------------------------------------------- values
 
-    def merge(
-        self, portion: Portion, fragment: Fragment, kind: MergeKind, values: Tensor, merge_alpha: float, message: int
-    ) -> None:
+    def merge(self, portion: Portion, fragment: Fragment, kind: MergeKind, values: Tensor, message: int) -> None:
         """Let every rank take over what came for a fragment; rank 0 only. `message` as of `Portion.merge`."""
-        self.order(OrderKind.MERGE, fragment.index, kind, merge_alpha)
+        self.order(OrderKind.MERGE, fragment.index, kind)
         self._broadcast(values)
-        portion.merge(fragment, kind, values, merge_alpha, message)
+        portion.merge(fragment, kind, values, message)
 
     def gather_work(self, portion: Portion, fragment: Fragment, out: Tensor, side: SideStream | None = None) -> None:
         """Fill `out`, float32 [num_values], with all ranks' parts of L; rank 0 only.
@@ -186,7 +184,7 @@ class Ranks:
         match order.kind:
             case OrderKind.MERGE:
                 values = self._values(fragment)
-                portion.merge(fragment, MergeKind(int(order.numbers[1])), values, order.numbers[2])
+                portion.merge(fragment, MergeKind(int(order.numbers[1])), values)
             case OrderKind.SHOW:
                 portion.show(fragment, self._values(fragment))
             case OrderKind.MEASURE_ANEW:

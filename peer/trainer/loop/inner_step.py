@@ -30,7 +30,6 @@ from peer.trainer.model.inner_optimizer import has_fused, make_optimizer
 
 IGNORED = -100
 """A target that no loss counts, as torch's cross-entropy has it."""
-_COSINE_FLOOR = 0.1
 
 
 class LanguageModel(Protocol):
@@ -52,13 +51,7 @@ def learning_rate_at(step: int, settings: TrainingSection, factor: float = 1.0) 
         factor: share of the peak by the run's own clock (`peer.config.learning_rate_schedule`), the same on every peer.
     """
     rate = settings.learning_rate * factor
-    if step < settings.warmup_steps:
-        return rate * (step + 1) / settings.warmup_steps
-    if settings.total_steps is None:
-        return rate
-    progress = (step - settings.warmup_steps) / max(1, settings.total_steps - settings.warmup_steps)
-    cosine = 0.5 * (1 + math.cos(math.pi * min(1.0, progress)))
-    return rate * (_COSINE_FLOOR + (1 - _COSINE_FLOOR) * cosine)
+    return rate * (step + 1) / settings.warmup_steps if step < settings.warmup_steps else rate
 
 
 class InnerStep:

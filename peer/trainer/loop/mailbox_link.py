@@ -259,9 +259,7 @@ class TrainerLink:
         self._last_step_at = self.clock()
 
     def poll(self) -> None:
-        """Post work that has arrived in the outbox, and apply the inbox messages that are due, in order.
-
-        A message that is not due yet holds back later ones.
+        """Post work that has arrived in the outbox, and apply the inbox messages in order.
 
         Raises:
             LocalFault: live parameters were no longer finite when the work was measured.
@@ -269,8 +267,6 @@ class TrainerLink:
         self.portion.take_back()  # an anchor whose end an exception interrupted
         self._sender.settle()
         for message in self.mailbox.inbox.take():
-            if message.apply_at_inner_step > self.inner_steps:
-                break
             self._apply(message)
 
     def flush(self, timeout_seconds: float = 0.0) -> bool:
@@ -406,7 +402,7 @@ class TrainerLink:
         fragment, values = self.layout.fragments[message.fragment], torch.from_numpy(message.values)
         for work in posted:
             values = values - work
-        self.ranks.merge(self.portion, fragment, message.kind, values, message.merge_alpha, message.sequence)
+        self.ranks.merge(self.portion, fragment, message.kind, values, message.sequence)
         merged: dict[str, Any] = {"applied_version": message.version}
         if message.kind == MergeKind.SET:
             # What was sent will not come back.

@@ -94,7 +94,7 @@ class Trainer:
         """
         settings = self._settings
         positions = self.training.next_blocks(
-            settings.batch_size * settings.passes_at(self.link.run_tokens),
+            settings.batch_size * settings.accumulation_steps,
             self._inner.language_model.context,
             self._corpus.training,
         )

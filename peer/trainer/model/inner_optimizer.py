@@ -19,6 +19,11 @@ def load_optimizers() -> None:
     torch.optim.SGD([nn.Parameter(torch.zeros(1))])
 
 
+BETAS = (0.9, 0.95)
+"""Decays of AdamW's moments (arXiv 1412.6980). The second as in published runs of language models: 0.99 lowered the
+loss of eight small peers by half a percent, less than two seeds differ."""
+
+
 def has_fused(parameters: Iterable[Tensor]) -> bool:
     """Whether torch has AdamW in one kernel for parameters of this kind, where they are."""
     # torch tells it nowhere else; its own optimizers ask the same.
@@ -34,6 +39,7 @@ def make_optimizer(
     *,
     fused: bool = False,
     bits: OptimizerBits = "32",
+    betas: tuple[float, float] = BETAS,
 ) -> torch.optim.Optimizer:
     """AdamW (arXiv 1711.05101), or Muon (see `muon.py`) for the matrices between hidden layers with AdamW for the rest.
 
@@ -42,6 +48,7 @@ def make_optimizer(
     Args:
         parameters: (name, parameter); those that need no gradient are left out.
         fused: use AdamW's fused kernels; Muon has none.
+        betas: of AdamW's moments.
         bits: of the moments; 8 (arXiv 2110.02861) takes bitsandbytes.
 
     Raises:
@@ -52,7 +59,6 @@ def make_optimizer(
     trained = [(name, parameter) for name, parameter in parameters if parameter.requires_grad]
     decayed = [(name, parameter) for name, parameter in trained if parameter.dim() >= 2]
     vectors = [parameter for _, parameter in trained if parameter.dim() < 2]
-    betas = (settings.beta1, settings.beta2)
     if settings.optimizer == "muon":
         hidden = [is_hidden_matrix(name, tuple(parameter.shape)) for name, parameter in decayed]
         return Muon(

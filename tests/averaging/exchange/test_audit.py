@@ -60,7 +60,7 @@ def make_every_mean(peer):
         other.exchange.sending.note_reachable(other is peer)
 
 
-@pytest.mark.parametrize("combine", ["mean", "trimmed_mean", "centered_clip", "radial_directional"])
+@pytest.mark.parametrize("combine", ["mean", "centered_clip"])
 def test_nobody_honest_is_accused(combine):
     async def play():
         swarm = swarm_of(5, replace(RULE, combine=combine))
@@ -490,8 +490,8 @@ def encoded(codec, seed, num_values=512, factor=1.0):
     return codec.encode(factor * normal(seed, num_values))
 
 
-@pytest.mark.parametrize("name", ["int4", "int8", "fp16", "e3m0", "int2"])
-@pytest.mark.parametrize("combine", ["mean", "trimmed_mean", "centered_clip", "radial_directional"])
+@pytest.mark.parametrize("name", ["int4", "fp32"])
+@pytest.mark.parametrize("combine", ["mean", "centered_clip"])
 def test_the_right_mean_is_not_wrong_and_others_are(name, combine):
     codec, rule = make_codec(name, 16), replace(RULE, combine=combine)
     contributions = [(member, Terms(100, 10, 0, 0), encoded(codec, member)) for member in range(5)]

@@ -30,7 +30,7 @@ from tests.simulator.network.host import MemoryHost
 
 
 @pytest.mark.parametrize("codec", ["int4", "fp32"])
-@pytest.mark.parametrize("mode", ["carry", "eager", "sync", "delayed"])
+@pytest.mark.parametrize("mode", ["carry", "eager", "sync"])
 def test_four_peers_agree_to_the_last_bit(mode, codec):
     async def play():
         swarm = Swarm(4, rule=OuterRule(mode, 0.5, 0.5, overlay_gain=0.7), codec=codec)

@@ -61,7 +61,7 @@ def reduced_payload(store, members):
     return b"".join(bytes(part) for part in reduction.encoded.pack()), reduction.included
 
 
-@given(st.permutations(range(6)), st.sampled_from(["fp32", "fp16", "int8", "int4", "e3m0", "int2"]))
+@given(st.permutations(range(6)), st.sampled_from(["fp32", "int4"]))
 def test_the_result_has_the_same_bytes_in_any_order_of_arrival(order, codec):
     straight, mixed = store_of(codec), store_of(codec)
     for member in range(6):
@@ -220,7 +220,7 @@ def test_many_failed_attempts_do_not_use_up_an_honest_members_share():
     assert store.arrived(7) == [(PEERS[1], 9_999, PEERS[0], 0)]
 
 
-@pytest.mark.parametrize("codec", ["fp32", "fp16", "int8", "int4", "e3m0", "int2"])
+@pytest.mark.parametrize("codec", ["fp32", "int4"])
 def test_a_mean_that_is_no_numbers_is_refused_and_of_no_commit(codec):
     """Applied half-way it would end the rounds of its fragment; of contributions the combination says whose is bad."""
     store = store_of(codec)

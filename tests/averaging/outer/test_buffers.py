@@ -29,7 +29,7 @@ def test_buffers_are_one_more_fragment_and_change_the_digest() -> None:
     assert with_buffers(parameters, []) is parameters
 
 
-@pytest.mark.parametrize("mode", ["carry", "sync", "eager", "own", "delayed"])
+@pytest.mark.parametrize("mode", ["carry", "sync", "eager"])
 def test_the_anchor_becomes_the_mean_of_all_and_stays_there(mode: str) -> None:
     """Two peers whose statistics follow their own data at once; a channel's scale is a ten-thousandth of another's."""
     targets = np.array([[100.0, 0.01, -3.0], [300.0, 0.03, 5.0]], np.float32)

@@ -20,14 +20,12 @@ from averaging.outer.own_contributions import CommittedShard
 from averaging.outer.shard_mean import add_error, keep_error, reduce_shard
 from tests.kit.averages.codec_data import decoded
 
-CODECS = ("fp32", "fp16", "int8", "int4", "e3m0", "int2")
+CODECS = ("fp32", "int4")
 SIZE, BLOCK = 45, 8
 RULE = OuterRule("carry", 0.7, 0.5)
 RULES = (
     OuterRule("sync", 0.7, 0.9),
-    OuterRule("delayed", 0.3, 0.5),
     OuterRule("eager", 0.5, 0.5),
-    OuterRule("own", 0.7, 0.5, own_weight=0.6),
     OuterRule("carry", 0.7, 0.5, overlay_gain=0.0),
     OuterRule("carry", 0.7, 0.5, overlay_gain=0.7),
     OuterRule("carry", 0.7, 0.5, overlay_gain=1.0),

@@ -24,9 +24,7 @@ CODECS = ("fp32", "int4")
 
 CASES = {
     "sync": {"rule": OuterRule("sync", 0.7, 0.9)},
-    "delayed": {"rule": OuterRule("delayed", 0.3, 0.5)},
     "eager": {"rule": OuterRule("eager", 0.7, 0.5)},
-    "own": {"rule": OuterRule("own", 0.7, 0.5, own_weight=0.5)},
     "carry": {"rule": OuterRule("carry", 0.7, 0.5, overlay_gain=0.7)},
     "carry_gain1": {"rule": OuterRule("carry", 0.7, 0.5, overlay_gain=1.0)},
     "weights": {"rule": OuterRule("carry", 0.7, 0.5, overlay_gain=0.7, token_power=0.5, quality_power=0.25)},

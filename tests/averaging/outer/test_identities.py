@@ -89,7 +89,7 @@ def test_one_peer_is_local_diloco_bit_for_bit(mode, eta, beta):
 
 
 @pytest.mark.parametrize("num_peers", [2, 3, 4, 8])
-@pytest.mark.parametrize("codec_free_mode", ["sync", "streaming", "delayed"])
+@pytest.mark.parametrize("codec_free_mode", ["sync", "streaming"])
 def test_peers_with_the_same_data_are_one_peer(codec_free_mode, num_peers):
     rule = OuterRule(codec_free_mode, 0.7, 0.9)
     alone = run_swarm(rule, [LocalTraining(1)], 6)

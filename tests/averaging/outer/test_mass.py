@@ -20,7 +20,7 @@ from averaging.outer.own_contributions import CommittedShard
 from averaging.outer.shard_mean import reduce_shard
 
 SIZE, BLOCK, CUT = 40, 8, 24
-CODECS = ("fp32", "fp16", "int8", "int4", "e3m0", "int2")
+CODECS = ("fp32", "int4")
 RULE = OuterRule("carry", 0.7, 0.5, overlay_gain=0.5, staleness_limit=2, clip_norm_ratio=2.0)
 FATES = ("committed", "refused", "not a number", "beyond the limit", "too late", "void", "half void", "taken back")
 

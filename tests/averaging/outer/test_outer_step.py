@@ -38,7 +38,7 @@ from averaging.outer.outer_step import (
 )
 from tests.kit.rounds.replicas import Replicas
 
-MODES = ("sync", "streaming", "delayed", "eager", "own", "carry")
+MODES = ("sync", "streaming", "eager", "carry")
 
 
 def normal(seed, size, dtype=np.float64):
@@ -362,12 +362,11 @@ def test_each_mode_shows_what_it_says(seed, eta, beta, share):
         found = overlay_of(rule, work, velocity, share)
         return np.zeros(10) if found is None else found
 
-    for mode in ("sync", "streaming", "delayed"):
+    for mode in ("sync", "streaming"):
         assert not overlay(mode).any()
     assert np.array_equal(overlay("carry", overlay_gain=share), work * share)
     eager = eta * share * (work + beta * (beta * velocity + work))
     np.testing.assert_allclose(overlay("eager"), eager, rtol=1e-12, atol=1e-12)
-    np.testing.assert_allclose(overlay("own", own_weight=share), eager, rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.parametrize("num_values", [1, 8, DIGEST_CHUNK_BYTES // 4, DIGEST_CHUNK_BYTES // 4 + 1])

@@ -22,9 +22,8 @@ NUM_PEERS, NUM_ROUNDS = 3, 25
 ETA, BETA = 0.7, 0.6
 RULES = (
     OuterRule("sync", ETA, BETA),
-    OuterRule("delayed", ETA, BETA),
+    OuterRule("carry", ETA, BETA, overlay_gain=0.0),
     OuterRule("eager", ETA, BETA),
-    OuterRule("own", ETA, BETA, own_weight=0.6),
     OuterRule("carry", ETA, BETA, overlay_gain=0.7),
     OuterRule("carry", ETA, BETA, overlay_gain=1.0),
 )
@@ -86,13 +85,12 @@ class DrawnReplicas(Replicas):
         pending = self.decoded(one), self.decoded(other)
         if self.rule.mode == "carry":
             return self.rule.overlay_gain * np.abs(pending[0] - pending[1])
-        if self.rule.mode in ("sync", "delayed"):
+        if self.rule.mode == "sync":
             return zeros()
         works = []
         for peer, work in zip((one, other), pending, strict=True):
             state = self.states[peer]
-            share = state.shown_share if self.rule.mode == "eager" else self.rule.own_weight
-            works.append(share * np.stack([*self.committed[peer], work]) * (state.pending is not None))
+            works.append(state.shown_share * np.stack([*self.committed[peer], work]) * (state.pending is not None))
         largest = np.abs(works[0] - works[1]).max(axis=0)
         return self.rule.outer_lr / (1 - self.rule.outer_momentum) * largest
 

@@ -58,26 +58,6 @@ def test_the_unit_of_a_loss_is_what_the_run_predicts() -> None:
     assert unit(model={"kind": "custom"}) == ""
 
 
-def test_a_batch_that_grows_is_said_until_it_is_whole() -> None:
-    growing = RunManifest.from_fields(
-        {
-            "name": "tinybytes",
-            "training": {
-                "batch_size": 2,
-                "accumulation_steps": 20,
-                "schedule": {"tokens": 10**9, "batch_warmup_tokens": 500_000_000},
-            },
-        }
-    )
-    run = run_facts(sign_run_record(RUN_ID, growing.to_bytes(), OWNER))
-    assert run.batch_at(0) == (2, 40)
-    assert run.batch_at(499_999_999) == (38, 40)
-    assert run.batch_at(500_000_000) is None
-    words = TextOnly(render_sections(replace(state_of(), run=run), history_of_run())["model"]).text
-    assert "26 of 40 sequences now: the batch grows until 500 million tokens are learned." in words
-    assert "sequences now" not in TextOnly(render_sections(state_of(), history_of_run())["model"]).text
-
-
 def test_the_rate_of_a_run_that_cools_down_is_said() -> None:
     def words_of(*changes: dict[str, object]) -> str:
         fields = {"name": "tinybytes", "training": {"schedule": {"floor": 0.2}}, "changes": changes}

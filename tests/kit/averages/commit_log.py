@@ -22,7 +22,7 @@ from averaging.arrays import F32
 from averaging.codec import compiled_kernels
 from averaging.codec.blocks import EncodedBlocks
 from averaging.codec.build_kernels import source_mark
-from averaging.codec.codec import Codec, Rounding, make_codec
+from averaging.codec.codec import Codec, make_codec
 from averaging.fragment.shard_store import ShardStore, terms_of
 from averaging.outer.contribution_weights import shard_rates
 from averaging.outer.fragment_anchor_and_residual import FragmentState
@@ -34,22 +34,18 @@ from dht.ground.host import PeerId
 
 SIZE, BLOCK, CUT, NUM_PEERS, NUM_ROUNDS = 20_007, 64, 12_032, 5, 3
 PEERS = tuple(PeerId(f"peer{index}") for index in range(NUM_PEERS))
-CASES: dict[str, tuple[OuterRule, tuple[str, str, Rounding]]] = {
-    "mean, carry, int4": (OuterRule("carry", 0.7, 0.5, overlay_gain=0.7), ("int4", "bf16", "nearest")),
-    "mean, eager, e3m0": (OuterRule("eager", 0.7, 0.5, lag_penalty=0.3), ("e3m0", "fp32", "nearest")),
-    "weights, int8 by chance": (
-        OuterRule(
-            "own", 0.4, 0.9, own_weight=0.5, staleness_power=0.7, token_power=0.3, quality_power=1.7, newcomer_rounds=5
-        ),
-        ("int8", "pow2", "stochastic"),
+CASES: dict[str, tuple[OuterRule, str]] = {
+    "mean, carry, int4": (OuterRule("carry", 0.7, 0.5, overlay_gain=0.7), "int4"),
+    "mean, eager, fp32": (OuterRule("eager", 0.7, 0.5, lag_penalty=0.3), "fp32"),
+    "weights": (
+        OuterRule("eager", 0.4, 0.9, staleness_power=0.7, token_power=0.3, quality_power=1.7, newcomer_rounds=5),
+        "int4",
     ),
-    "momentum under delay, int2": (OuterRule("carry", 0.7, 0.9, momentum_lag_penalty=0.7), ("int2", "bf16", "nearest")),
+    "momentum under delay": (OuterRule("carry", 0.7, 0.9, momentum_lag_penalty=0.7), "int4"),
     "centered clip": (
-        OuterRule("delayed", 0.5, 0.5, combine="centered_clip", clip_norm_ratio=2.0, clip_weight_ratio=3.0),
-        ("int4", "bf16", "nearest"),
+        OuterRule("sync", 0.5, 0.5, combine="centered_clip", clip_norm_ratio=2.0, clip_weight_ratio=3.0),
+        "int4",
     ),
-    "trimmed mean": (OuterRule("sync", 0.7, 0.9, combine="trimmed_mean"), ("fp16", "bf16", "nearest")),
-    "radial": (OuterRule("carry", 0.7, 0.5, combine="radial_directional"), ("int4", "pow2", "nearest")),
 }
 
 
@@ -172,8 +168,8 @@ def main() -> None:
         mock.patch("averaging.codec.compiled_kernels.kernels", return_value=library).start()
     found = {}
     with ThreadPoolExecutor(options.threads) as executor:
-        for name, (rule, (codec, scale, rounding)) in CASES.items():
-            made = make_codec(codec, BLOCK, options.kernels, scale, rounding)
+        for name, (rule, codec) in CASES.items():
+            made = make_codec(codec, BLOCK, options.kernels)
             found[name] = list(digests(rule, made, options.order, executor))
     print(json.dumps(found))
 

@@ -34,4 +34,4 @@ def combined(rule, values, terms=None, codec_name="fp32"):
     return result
 
 
-FREE = {name: replace(MEAN, combine=name) for name in ("trimmed_mean", "centered_clip", "radial_directional")}
+FREE_CLIP = replace(MEAN, combine="centered_clip")

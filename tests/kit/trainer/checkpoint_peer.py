@@ -112,7 +112,7 @@ class Peer:
         self.fragments: list[FragmentRuntime] = build_fragments(
             ME, self.owner.run_id, section, rule, make_codec("int4", 16), self.mailbox, notary_of(ME)
         )
-        self.desk = TrainerDesk(self.mailbox, self.fragments, section, self.take, compute_inline, 0.001, {})
+        self.desk = TrainerDesk(self.mailbox, self.fragments, section, self.take, compute_inline, 0.001)
         self.seen: list[Event] = []
         self.folder = CheckpointFolder(folder, self.owner, 60.0, open_file=options.get("network_open", open_new))
         self.keeper = CheckpointKeeper(

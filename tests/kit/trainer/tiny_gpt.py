@@ -19,17 +19,8 @@ class Settings:
     accumulation_steps: int = 1
     learning_rate: float = 3e-3
     warmup_steps: int = 5
-    total_steps: int | None = None
     weight_decay: float = 0.1
-    beta1: float = 0.9
-    beta2: float = 0.95
     grad_clip: float = 1.0
-    tokens_per_pass: int = 0
-    """Of the run's clock, until a step has one pass more; 0: it has all of them."""
-
-    def passes_at(self, tokens: int) -> int:
-        every = self.tokens_per_pass
-        return min(self.accumulation_steps, 1 + tokens // every) if every else self.accumulation_steps
 
 
 def model_of(seed: int = 0) -> GPT:

@@ -80,7 +80,7 @@ def test_a_folder_that_another_process_took_meanwhile_is_left_alone(tmp_path: Pa
     [
         ({"data": {"source": "text:"}}, 2, "This run reads text that each volunteer brings"),
         (
-            {"model": ON_GIVEN_WEIGHTS, "averaging": {"fragment_by": "balanced"}},
+            {"model": ON_GIVEN_WEIGHTS},
             2,
             "--base is missing; expected --base DIR with the weights that this run stands on (digest abababababababab)",
         ),

@@ -17,7 +17,7 @@ OF_HF = {"kind": "hf", "task": "causal-lm", "num_parameters": 100, "layout_diges
 
 def hf_manifest(**model: Any) -> RunManifest:
     fields = {**OF_HF, "config": canonical_config(LLAMA), **model}
-    return RunManifest.from_fields({"name": "tiny", "model": fields, "averaging": {"fragment_by": "balanced"}})
+    return RunManifest.from_fields({"name": "tiny", "model": fields})
 
 
 def test_a_config_file_becomes_one_canonical_text() -> None:
@@ -76,16 +76,6 @@ def test_fields_belong_to_their_kind() -> None:
         hf_manifest(config=None)
     with pytest.raises(ValueError, match="config are for kind 'hf'"):
         RunManifest.from_fields({"name": "tiny", "model": {"config": canonical_config(LLAMA)}})
-    with pytest.raises(ValueError, match="fragment_by"):
-        RunManifest.from_fields({"name": "tiny", "model": {**OF_HF, "config": canonical_config(LLAMA)}})
-
-
-def test_older_manifests_keep_their_bytes() -> None:
-    fields = json.loads(RunManifest(name="tiny").to_bytes())["model"]
-    assert set(fields) == {
-        *("kind", "num_layers", "d_model", "num_heads", "vocab_size", "context", "tied_head"),
-        *("num_parameters", "layout_digest"),
-    }
 
 
 FROM_ELSEWHERE = {"_name_or_path": "org/name", "_commit_hash": "ab" * 20, "architectures": ["X"]}

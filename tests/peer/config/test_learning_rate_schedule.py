@@ -24,8 +24,8 @@ from peer.run_clock import committed_tokens
 from peer.view.run_view import run_view_of
 from tests.kit.records import make_record
 
-COSINE = ScheduleSection(kind="cosine", tokens=1000, warmup_tokens=200, floor=0.1)
-WSD = ScheduleSection(kind="wsd", tokens=1000, warmup_tokens=100, decay_tokens=400, floor=0.2)
+COSINE = ScheduleSection(kind="cosine", tokens=1000, floor=0.1)
+WSD = ScheduleSection(kind="wsd", tokens=1000, floor=0.2)
 
 
 def test_the_default_leaves_the_rate_alone() -> None:
@@ -33,19 +33,15 @@ def test_the_default_leaves_the_rate_alone() -> None:
     assert progress_of(ScheduleSection(), 10) is None
 
 
-def test_the_warm_up_begins_above_zero_and_is_linear() -> None:
-    assert [rate_factor(COSINE, tokens) for tokens in (0, 1, 2, 50, 100, 199)] == [0.01, 0.01, 0.01, 0.25, 0.5, 0.995]
-
-
 def test_a_cosine_goes_from_the_peak_over_the_middle_to_the_floor_and_stays_there() -> None:
-    assert [rate_factor(COSINE, tokens) for tokens in (200, 1000, 1001, 2**60)] == [1.0, 0.1, 0.1, 0.1]
-    assert rate_factor(COSINE, 600) == pytest.approx(0.55)
-    assert rate_factor(COSINE, 400) == pytest.approx(0.1 + 0.9 * (1 + math.sqrt(0.5)) / 2)
+    assert [rate_factor(COSINE, tokens) for tokens in (0, 1000, 1001, 2**60)] == [1.0, 0.1, 0.1, 0.1]
+    assert rate_factor(COSINE, 500) == pytest.approx(0.55)
+    assert rate_factor(COSINE, 250) == pytest.approx(0.1 + 0.9 * (1 + math.sqrt(0.5)) / 2)
 
 
 def test_wsd_is_stable_until_the_decay_and_falls_by_one_minus_the_square_root() -> None:
-    assert [rate_factor(WSD, tokens) for tokens in (50, 100, 599, 600, 1000, 5000)] == [0.5, 1.0, 1.0, 1.0, 0.2, 0.2]
-    assert rate_factor(WSD, 700) == pytest.approx(0.2 + 0.8 * 0.5)
+    assert [rate_factor(WSD, tokens) for tokens in (0, 799, 800, 1000, 5000)] == [1.0, 1.0, 1.0, 0.2, 0.2]
+    assert rate_factor(WSD, 850) == pytest.approx(0.2 + 0.8 * 0.5)
     assert ScheduleSection(kind="wsd", tokens=1000).decay_length == 200
 
 
@@ -71,10 +67,8 @@ cooldowns = st.none() | st.builds(Cooldown, st.integers(0, 2000), st.integers(1,
 
 
 @given(schedules, cooldowns, st.lists(st.integers(0, 4000), min_size=2))
-def test_after_the_warm_up_the_share_never_rises(
-    schedule: ScheduleSection, cooldown: Cooldown | None, tokens: list[int]
-) -> None:
-    shares = [rate_factor(schedule, schedule.warmup_tokens + more, cooldown) for more in sorted(tokens)]
+def test_the_share_never_rises(schedule: ScheduleSection, cooldown: Cooldown | None, tokens: list[int]) -> None:
+    shares = [rate_factor(schedule, now, cooldown) for now in sorted(tokens)]
     assert all(0.0 <= later <= earlier <= 1.0 for earlier, later in itertools.pairwise(shares))
 
 
@@ -83,22 +77,8 @@ def test_the_rate_is_told_in_words() -> None:
         return RunManifest.from_fields({"name": "told", "training": training}).training.rate_in_words
 
     assert said() == "0.003 and never less; training.schedule lets it fall"
-    assert said(total_steps=400) == "0.003 at its peak, a cosine over 400 steps of each peer's own"
     wsd = {"kind": "wsd", "tokens": 2 * 10**9}
-    assert said(schedule=wsd) == "0.003 at its peak, warm-up, stable, decay over 2.00 G tokens of the swarm"
-    assert said(schedule={"warmup_tokens": 9}) == "0.003 at its peak, constant after a warm-up"
-
-
-def test_the_batch_grows_by_the_clock_from_one_pass_to_all() -> None:
-    fields = {"batch_size": 4, "accumulation_steps": 8, "schedule": {"batch_warmup_tokens": 700}}
-    growing = RunManifest.from_fields({"name": "grows", "training": fields}).training
-    assert [growing.passes_at(tokens) for tokens in (0, 99, 100, 699, 700, 10**15)] == [1, 1, 2, 7, 8, 8]
-    assert growing.batch_in_words == "4 sequences per inner step, 32 from 700 tokens of the swarm on"
-    whole = growing.model_copy(update={"schedule": ScheduleSection()})
-    assert [whole.passes_at(tokens) for tokens in (0, 10**15)] == [8, 8]
-    assert whole.batch_in_words == "32 sequences per inner step"
-    # Runs that were made before keep their bytes.
-    assert b"batch_warmup" not in RunManifest(name="old", training=whole).to_bytes()
+    assert said(schedule=wsd) == "0.003 at its peak, stable, then a decay over 2.00 G tokens of the swarm"
 
 
 def test_the_clock_is_that_of_the_fragment_with_most() -> None:
@@ -125,16 +105,7 @@ def test_a_cool_down_begins_where_the_middle_member_will_be() -> None:
             {"schedule": {"kind": "wds", "tokens": 9}},
             "training.schedule.kind is 'wds'; expected one of constant, cosin",
         ),
-        ({"schedule": {"tokens": 9, "decay_tokens": 3}}, "decay_tokens is for kind 'wsd', and kind is 'constant'"),
-        (
-            {"schedule": {"kind": "wsd", "tokens": 9, "warmup_tokens": 5, "decay_tokens": 5}},
-            "tokens is 9 with warmup_tokens 5 and decay_tokens 5; expected at least 10",
-        ),
-        (
-            {"schedule": {"batch_warmup_tokens": 5}},
-            "batch_warmup_tokens is 5 with accumulation_steps 1; expected more than 1",
-        ),
-        ({"schedule": {"kind": "cosine", "tokens": 9, "warmup_tokens": 10}}, "expected at least 10"),
+        ({"schedule": {"batch_warmup_tokens": 5}}, "training.schedule.batch_warmup_tokens was removed"),
         (
             {"schedule": {"kind": "cosine", "tokens": 0}},
             "training.schedule.tokens is 0; expected a whole number from 1",
@@ -145,10 +116,7 @@ def test_a_cool_down_begins_where_the_middle_member_will_be() -> None:
         ),
         ({"schedule": {"kind": "cosine", "token": 9}}, "did you mean tokens?"),
         ({"schedule": 7}, "training.schedule is 7; expected a section with the fields kind, tokens"),
-        (
-            {"total_steps": 400, "schedule": {"kind": "cosine", "tokens": 9}},
-            "total_steps is 400 beside a schedule; expected one of them",
-        ),
+        ({"total_steps": 400}, "training.total_steps was removed; write the tokens"),
     ],
 )
 def test_a_wrong_schedule_is_refused_with_a_sentence(training: dict[str, Any], sentence: str) -> None:
@@ -158,9 +126,8 @@ def test_a_wrong_schedule_is_refused_with_a_sentence(training: dict[str, Any], s
     assert "\n" not in str(found.value)
 
 
-def test_a_run_without_a_schedule_keeps_its_bytes_and_one_with_it_reads_back() -> None:
+def test_a_run_with_a_schedule_reads_back() -> None:
     plain = RunManifest(name="plain")
-    assert b"schedule" not in plain.to_bytes()
     assert b"cooldown" not in plain.to_bytes()
     annealed = RunManifest.from_fields({"name": "plain", "training": {"schedule": {"kind": "wsd", "tokens": 900}}})
     assert RunManifest.from_bytes(annealed.to_bytes()) == annealed

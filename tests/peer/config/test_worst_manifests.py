@@ -85,7 +85,7 @@ TEXTS = {
         "access.members",
         "changes",
     ),
-    *("licence", "organiser", "page", "picture"),
+    *("licence", "organiser", "page"),
     *(
         "code",
         "command",

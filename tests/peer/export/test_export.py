@@ -58,9 +58,8 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("tied_head", [True, False])
-@pytest.mark.parametrize("fragment_by", ["layers", "balanced"])
-def test_every_bit_of_every_parameter_comes_back(tmp_path: Path, tied_head: bool, fragment_by: str) -> None:
-    fields = {"name": "tiny", "model": MODEL | {"tied_head": tied_head}, "averaging": {"fragment_by": fragment_by}}
+def test_every_bit_of_every_parameter_comes_back(tmp_path: Path, tied_head: bool) -> None:
+    fields = {"name": "tiny", "model": MODEL | {"tied_head": tied_head}}
     manifest = RunManifest.model_validate(fields)
     model = trained_model(manifest)
     facts = write_folder(anchors_of(model, manifest), tmp_path / "model", NOW, replace=False)
@@ -82,7 +81,7 @@ def test_run_json_has_the_facts_of_the_run(written: Path) -> None:
 
 def test_a_model_from_own_code_is_written_as_fragments(tmp_path: Path) -> None:
     custom = {"kind": "custom", "num_parameters": 10, "layout_digest": "0" * 64}
-    manifest = RunManifest.model_validate({"name": "own", "model": custom, "averaging": {"fragment_by": "balanced"}})
+    manifest = RunManifest.model_validate({"name": "own", "model": custom})
     values = {0: np.arange(6, dtype=np.float32), 1: np.ones(4, dtype=np.float32)}
     facts = tuple(facts_of(index, 1, 5, value, value, 1) for index, value in values.items())
     path = tmp_path / "own"

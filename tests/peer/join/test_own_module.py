@@ -15,8 +15,6 @@ import torch
 from torch import nn
 
 from dht.ground.errors import Incompatible, LocalFault, UsageFault
-from dht.identity.keys import Identity
-from dht.records.signed_manifest import encode_run_record, sign_run_record
 from peer.config.manifest import RunManifest
 from peer.config.model_shapes import (
     averaged_parts,
@@ -59,7 +57,6 @@ def test_a_custom_run_says_what_is_trained_and_any_seed_can_cut_it(tmp_path: Pat
     run = create_custom_run("own", module, {"averaging": {"num_fragments": 3}}, tmp_path)
     trained = sum(tensor.numel() for tensor in module.parameters() if tensor.requires_grad)
     assert run.manifest.model.num_parameters == trained
-    assert run.manifest.averaging.fragment_by == "balanced"
     assert (run.manifest.model.buffers, run.manifest.model.num_buffer_values) == ("mean", 6)
     layout = fitting_layout(run.manifest, shapes_of(module), [("1.running_mean", (3,)), ("1.running_var", (3,))])
     assert layout.sizes == seed_sizes(run.manifest)
@@ -74,7 +71,6 @@ def test_a_custom_run_says_what_is_trained_and_any_seed_can_cut_it(tmp_path: Pat
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        ({"averaging": {"fragment_by": "layers"}}, "balanced"),
         ({"averaging": {"num_fragments": 64}, "model": {}}, "follows from the module"),
         ({"averagin": {}}, "averaging"),
         ({"averaging": 3}, "averaging"),
@@ -309,40 +305,11 @@ def test_a_custom_manifest_has_no_fact_that_nobody_gave(tmp_path: Path) -> None:
     assert RunManifest.from_bytes(some.to_bytes()) == some
 
 
-def test_custom_manifests_of_older_software_keep_their_bytes(tmp_path: Path) -> None:
-    fields = create_custom_run("own", small_module(), None, tmp_path).manifest.model_dump(mode="json")
-    # Such a manifest has every field of the built-in model, with its default.
-    built_in = json.loads(RunManifest(name="own").to_bytes())
-    fields["model"] = {**built_in["model"], **fields["model"]}
-    del fields["files"]
-    old = json.dumps(
-        {**built_in, **fields, "training": built_in["training"], "data": built_in["data"]},
-        sort_keys=True,
-        separators=(",", ":"),
-    ).encode()
-    assert RunManifest.from_bytes(old).to_bytes() == old
-
-
 def test_names_and_shapes_of_buffers_are_among_the_runs_files(tmp_path: Path) -> None:
     run = create_custom_run("own", normed(), {"averaging": {"num_fragments": 2}}, tmp_path)
     named = named_shapes(run.manifest, checked_folder(tmp_path, run.manifest))
     assert named == (shapes_of(normed()), [("1.running_mean", (8,)), ("1.running_var", (8,))])
     assert layout_of(run.manifest, *named).sizes == seed_sizes(run.manifest)
-
-
-def test_a_run_of_older_software_that_is_signed_again_stays_the_same_run(tmp_path: Path) -> None:
-    run = create_custom_run("own", normed(), None, tmp_path, buffers="local")
-    built_in = json.loads(RunManifest(name="own").to_bytes())
-    old = {**built_in, **run.manifest.model_dump(mode="json")}
-    old["model"] = {**built_in["model"], **old["model"]}
-    del old["files"]
-    manifest = RunManifest.from_fields(old)
-    owner = Identity.load(run.owner_key_path)
-    record = encode_run_record(sign_run_record(run.run_id, manifest.to_bytes(), owner))
-    run.run_record_path.write_bytes(record)
-    again = create_custom_run("own", normed(), None, tmp_path, replace=True)
-    assert (again.run_id, again.manifest.revision) == (run.run_id, 2)
-    assert again.manifest.hash == manifest.hash != run.manifest.hash
 
 
 def test_frozen_parameters_are_those_of_the_run(tmp_path: Path) -> None:

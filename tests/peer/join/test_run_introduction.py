@@ -43,17 +43,6 @@ def test_what_each_brings_is_named_in_the_command(source: str, weights: InitSect
     assert manifest.flags_to_bring == run_facts("finches", manifest).flags_to_bring == expected
 
 
-def test_a_step_is_told_only_while_it_grows() -> None:
-    manifest = RunManifest(name="finches", training={"batch_size": 4, "accumulation_steps": 5})
-    assert run_facts("finches", manifest).sequences_at is None
-    schedule = {"batch_warmup_tokens": 1000}
-    manifest = RunManifest(name="finches", training={"batch_size": 4, "accumulation_steps": 5, "schedule": schedule})
-    facts = run_facts("finches", manifest)
-    assert facts.sequences_at is not None
-    assert [facts.sequences_at(tokens) for tokens in (0, 500, 1000)] == [4, 12, 20]
-    assert facts.num_sequences == 20
-
-
 def test_an_adapter_is_not_told_as_the_whole_model() -> None:
     manifest = RunManifest(name="finches")
     assert trained_in(manifest) == run_facts("finches", manifest).trained == "parameters"

@@ -35,7 +35,7 @@ def manifest_of(config: dict[str, Any], num_parameters: int = 100, **model: Any)
     text = json.dumps(config, sort_keys=True, separators=(",", ":"))
     described = {"kind": "hf", "task": "causal-lm", "config": text, "layout_digest": "ab" * 32}
     described |= {"num_parameters": num_parameters, "vocab_size": 128, "context": 8, **model}
-    return RunManifest.from_fields({"name": "tiny", "model": described, "averaging": {"fragment_by": "balanced"}})
+    return RunManifest.from_fields({"name": "tiny", "model": described})
 
 
 def test_a_config_that_takes_all_memory_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:

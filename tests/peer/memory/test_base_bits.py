@@ -28,7 +28,7 @@ def run_of(adapter: dict[str, Any] | None = LORA, num_bytes: int = 16_060_522_49
         "init": {"source": "folder", "digest": "cd" * 32, "num_bytes": num_bytes},
         **({} if adapter is None else {"adapter": adapter}),
     }
-    return RunManifest.from_fields({"name": "big", "model": section, "averaging": {"fragment_by": "balanced"}})
+    return RunManifest.from_fields({"name": "big", "model": section})
 
 
 def test_all_but_the_embeddings_shrink() -> None:

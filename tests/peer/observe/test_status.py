@@ -103,8 +103,7 @@ def test_one_record_does_not_decide_what_the_status_says(capsys: pytest.CaptureF
 def test_a_custom_run_invites_to_its_code_and_not_to_peer_join(capsys: pytest.CaptureFixture[str]) -> None:
     model = ModelSection(kind="custom", num_parameters=10, layout_digest="ab" * 32)
     code, command = f"https://example.org/team/code@{'0' * 40}", "python train.py"
-    averaging = MANIFEST.averaging.model_copy(update={"fragment_by": "balanced"})
-    manifest = RunManifest(name="own", model=model, averaging=averaging, code=code, command=command)
+    manifest = RunManifest(name="own", model=model, code=code, command=command)
     facts = status_facts(RUN_ID, manifest, [], NOW)
     assert (facts["model_kind"], facts["code"], facts["command"], facts["files"]) == ("custom", code, command, [])
     _print_table(RUN_ID, manifest, [])
@@ -117,10 +116,8 @@ def test_a_custom_run_invites_to_its_code_and_not_to_peer_join(capsys: pytest.Ca
 
 
 def test_the_runs_clock_its_budget_and_the_rate_are_told(capsys: pytest.CaptureFixture[str]) -> None:
-    schedule = ScheduleSection(kind="cosine", tokens=200, floor=0.1, batch_warmup_tokens=300)
-    training = MANIFEST.training.model_copy(
-        update={"schedule": schedule, "batch_size": 2, "accumulation_steps": 10, "total_steps": None}
-    )
+    schedule = ScheduleSection(kind="cosine", tokens=200, floor=0.1)
+    training = MANIFEST.training.model_copy(update={"schedule": schedule})
     manifest = MANIFEST.model_copy(update={"training": training})
     facts = status_facts(RUN_ID, manifest, records_of(A=b"b", B=b"b"), NOW)
     assert (facts["committed_tokens"], facts["budget_tokens"], facts["progress"]) == (100, 200, 0.5)
@@ -128,7 +125,6 @@ def test_the_runs_clock_its_budget_and_the_rate_are_told(capsys: pytest.CaptureF
     _print_table(RUN_ID, manifest, records_of(A=b"b", B=b"b"))
     shown = " ".join(capsys.readouterr().out.split())
     assert "100 tokens, 50.0% of 200" in shown
-    assert "batch 8 of 20 sequences" in shown
 
 
 def test_why_nobody_answers_is_a_plain_word_for_each_address() -> None:

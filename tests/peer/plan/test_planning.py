@@ -125,7 +125,7 @@ def test_seconds_are_those_of_the_slowest_line():
 def test_simulated_peers_send_what_was_counted():
     """Real exchanges: rounds of four peers, to some bytes of headers and the control messages of who leads."""
     num_peers, num_values, rate, latency_seconds = 4, 1 << 18, 8e6, 0.02
-    manifest = tiny_manifest(3, sync_every=8, num_fragments=2, block_size=128, fragment_by="balanced", codec="int4")
+    manifest = tiny_manifest(3, sync_every=8, num_fragments=2, block_size=128, codec="int4")
     lines = [LineSettings(rate, rate, latency_seconds / 2, 0.0, f"s{index}") for index in range(num_peers)]
     peers = tuple(PeerSpec("all", line, 2.0) for line in lines)
     rounds, whole = {}, []
@@ -249,8 +249,6 @@ def test_only_lock_step_waits():
     assert computing["sync"].utilisation < 0.95
     assert computing["sync"].in_time == 1.0
     assert computing["streaming"].utilisation == computing["carry"].utilisation == 1.0
-    hasty = plan_run(manifest_of(mode="streaming", sync_every=30, overlap_steps=1), homes(group), sizes_of()).homes[0]
-    assert hasty.in_time < 1.0
 
 
 def test_slower_machines_send_after_fewer_steps():
@@ -260,19 +258,18 @@ def test_slower_machines_send_after_fewer_steps():
 
 
 def test_more_bits_need_a_faster_line():
-    shares = [
+    int4, fp32 = (
         plan_run(manifest_of(codec=codec), PlanProfile(), sizes_of()).homes[0].upload_share
-        for codec in ("int2", "int4", "int8", "fp16", "fp32")
-    ]
-    assert shares == sorted(shares)
-    assert shares[-1] / shares[1] == pytest.approx(32 / 4.125, rel=0.02)
+        for codec in ("int4", "fp32")
+    )
+    assert fp32 / int4 == pytest.approx(32 / 4.125, rel=0.02)
 
 
 def test_memory_counts_what_the_code_keeps():
     plan = plan_run(manifest_of(num_fragments=4), PlanProfile(), sizes_of())
     memory = plan.homes[0].network_memory
     section = manifest_of(num_fragments=4).averaging
-    sent = [encoded_num_bytes(section.codec, section.block_size, size, section.scale) for size in sizes_of(4)]
+    sent = [encoded_num_bytes(section.codec, section.block_size, size) for size in sizes_of(4)]
     assert memory.mailbox_bytes == mailbox_num_bytes(sizes_of(4), sent)
     assert memory.velocity_bytes == 0
     assert plan_run(manifest_of(mode="eager"), PlanProfile(), sizes_of()).homes[0].network_memory.velocity_bytes == (
@@ -420,8 +417,7 @@ BAD_RUNS = {
     "JSON with another field": (b'{"name": "a", "nam": 1}', "nam is not a field"),
     "large": (b" " * (2 << 20), "expected a run file or a manifest"),
     "more fragments than values": (
-        b'[model]\nkind = "custom"\nnum_parameters = 3\nlayout_digest = "' + b"0" * 64 + b'"\n[averaging]\n'
-        b'fragment_by = "balanced"',
+        b'[model]\nkind = "custom"\nnum_parameters = 3\nlayout_digest = "' + b"0" * 64 + b'"\n',
         "cannot be cut",
     ),
 }

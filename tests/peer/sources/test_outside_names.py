@@ -74,14 +74,12 @@ def with_value(name: str, value: str) -> dict[str, Any]:
     fields: dict[str, Any] = json.loads(json.dumps(BASE))
     if name.startswith("model."):
         fields["model"] = json.loads(json.dumps(HF_MODEL))
-        fields["averaging"] = {"fragment_by": "balanced"}
     if name.startswith("model.adapter"):
         fields["model"]["adapter"] = {"kind": "lora", "rank": 1, "alpha": 1, "targets": ["q"]}
     if name.startswith("changes"):
         fields["changes"] = [dict(CHANGE)]
     if name in ("code", "command"):
         fields["model"] = {"kind": "custom", "num_parameters": 10, "layout_digest": DIGEST}
-        fields["averaging"] = {"fragment_by": "balanced"}
     if name == "data.source" and value.startswith("https:"):
         fields["data"]["digest"] = DIGEST
     *sections, last = name.split(".")
@@ -92,7 +90,7 @@ def with_value(name: str, value: str) -> dict[str, Any]:
     is_list = any(isinstance(one, type(place.get(last))) for one in ([], ())) or last in ("frozen", "sites", "members")
     is_list = is_list or last in ("targets", "new_modules", "admit", "revoke", "revoke_invites")
     place[last] = [value] if is_list else value
-    if name in ("picture", "data.tokenizer"):
+    if name == "data.tokenizer":
         fields["files"].append({"name": value, "bytes": 10, "digest": DIGEST})
     if name == "files.name":
         fields["data"]["tokenizer"] = value

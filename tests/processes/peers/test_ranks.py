@@ -77,7 +77,7 @@ def ends() -> Iterator[ExitStack]:
 def manifest(tmp_path_factory: pytest.TempPathFactory) -> RunManifest:
     path = tmp_path_factory.mktemp("data") / "text.txt"
     path.write_text("".join(f"{n} bottles on the wall, take one down, {n - 1} left. " for n in range(300)))
-    made = tiny_manifest(3, num_fragments=3, fragment_by="balanced", sync_every=2)
+    made = tiny_manifest(3, num_fragments=3, sync_every=2)
     return made.model_copy(
         update={
             "model": ModelSection(num_layers=2, d_model=12, num_heads=2, vocab_size=257, context=16),
@@ -161,7 +161,7 @@ class OnePeer:
                 change = 0.01 * torch.randn(self.layout.sizes[index], generator=generator)
                 kind = kinds[number % len(kinds)]
                 values = change if kind == MergeKind.ADD else self.live()[index] + change
-                assert self.mailbox.inbox.try_post(kind, index, values.numpy(), version=number + 1, merge_alpha=0.5)
+                assert self.mailbox.inbox.try_post(kind, index, values.numpy(), version=number + 1)
 
     def evaluate(self) -> float:
         """On anchors that are all the same number."""

@@ -216,11 +216,5 @@ class _Tongue:
 
 def _infinite(codec: Codec, payload: bytes) -> bytes:
     """The payload with an infinite number in front: a scale, or a value where there are no scales."""
-    pattern = {
-        "bf16": b"\x80\x7f",
-        "fp32": b"\x00\x00\x80\x7f",
-        "pow2": b"\xff",
-    }[codec.scale]
-    if not CODE_FORMATS[codec.name].has_scales:
-        pattern = b"\x00\x7c" if codec.name == "fp16" else b"\x00\x00\x80\x7f"
+    pattern = b"\x80\x7f" if CODE_FORMATS[codec.name].has_scales else b"\x00\x00\x80\x7f"
     return pattern + payload[len(pattern) :]

@@ -60,9 +60,7 @@ def spec_of_seed(seed: int) -> SimulationSpec:
         combine=combine,
         sync_every=sync_every,
         num_fragments=chance.choice((1, 1, 2)),
-        fragment_by="balanced",
         outer_lr=0.3,
-        overlap_steps=min(2, sync_every - 1),
         round_deadline_seconds=chance.choice((15.0, 20.0, 30.0)),
     )
     training_seconds = 0.5 * sync_every * chance.randint(5, 10)

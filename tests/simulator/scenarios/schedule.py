@@ -66,16 +66,13 @@ def spec_of(scenario: Scenario, seed: int) -> SimulationSpec:
 
 def _manifest_of(scenario: Scenario, seed: int) -> RunManifest:
     tiny = tiny_manifest(seed)
-    averaging = scenario.averaging
-    if scenario.workload.kind == "quadratic":
-        averaging = averaging.model_copy(update={"fragment_by": "balanced"})
     return RunManifest(
         name="simulated",
         seed=seed,
         model=scenario.model or tiny.model,
         data=DataSection(evaluation_batches=4),
         training=scenario.training or tiny.training,
-        averaging=averaging,
+        averaging=scenario.averaging,
         network=NetworkSection(announce_seconds=scenario.network.announce_seconds),
     )
 

@@ -29,7 +29,6 @@ NIGHTS = [
     (15.0, 0, "mean", 12),
     (15.0, 1, "centered_clip", 12),
     (15.0, 2, "centered_clip", 12),
-    (15.0, 3, "trimmed_mean", 12),
 ]
 
 

@@ -47,7 +47,7 @@ def saved_base(folder: Path, config: str = CONFIG) -> Path:
 def run_of(base: Path, kind: str = "lora", targets: tuple[str, ...] = ("q_proj", "down_proj")) -> tuple[Any, Anchors]:
     """(the base with an adapter that was trained, the anchors that are the adapter)."""
     described = describe_model(base, None, AdapterChoice(kind, 4, None, targets))
-    averaging = {"num_fragments": 2, "fragment_by": "balanced"}
+    averaging = {"num_fragments": 2}
     manifest = RunManifest.from_fields({"name": "tiny", "model": described.section(2, {}), "averaging": averaging})
     module: Any = changed(build_run_architecture(manifest, base)).eval()
     return module, anchors_of_module(module, manifest)

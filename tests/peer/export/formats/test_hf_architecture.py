@@ -48,7 +48,7 @@ def run_of(folder: Path, config: dict[str, Any], task: str = "causal-lm", **fiel
     """(a module of transformers that was trained, the anchors that are its parameters)."""
     (folder / "asked.json").write_text(json.dumps(config))
     section = describe_model(folder / "asked.json", task).section(2, {"buffers": "local"})
-    common = {"name": "tiny", "model": section, "averaging": {"num_fragments": 2, "fragment_by": "balanced"}}
+    common = {"name": "tiny", "model": section, "averaging": {"num_fragments": 2}}
     manifest = RunManifest.from_fields({**common, "data": {"evaluation_batches": 2}, **fields})
     module = changed(build_run_architecture(manifest).float()).eval()
     return module, anchors_of_module(module, manifest)
@@ -86,7 +86,7 @@ def test_buffers_of_each_peer_s_own_are_said_to_be_missing(tmp_path: Path) -> No
 def test_averaged_buffers_come_home(tmp_path: Path) -> None:
     (tmp_path / "asked.json").write_text(json.dumps(ROUTED))
     section = describe_model(tmp_path / "asked.json", "causal-lm").section(2, {"buffers": "mean"})
-    averaging = {"num_fragments": 2, "fragment_by": "balanced"}
+    averaging = {"num_fragments": 2}
     manifest = RunManifest.from_fields({"name": "tiny", "model": section, "averaging": averaging})
     module = changed(build_run_architecture(manifest).float())
     name = next(name for name, _ in module.named_buffers() if name.endswith("e_score_correction_bias"))

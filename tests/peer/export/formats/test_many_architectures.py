@@ -61,7 +61,7 @@ def test_an_anchor_comes_home_with_equal_logits(
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     (tmp_path / "config.json").write_text(json.dumps({"model_type": model_type, **fields}))
     section = describe_model(tmp_path / "config.json", task).section(2, {})
-    averaging = {"num_fragments": 2, "fragment_by": "balanced"}
+    averaging = {"num_fragments": 2}
     manifest = RunManifest.from_fields({"name": "tiny", "model": section, "averaging": averaging})
     module: Any = changed(build_run_architecture(manifest).float()).eval()
     write_folder(anchors_of_module(module, manifest), tmp_path / "model", NOW, replace=False)

@@ -51,10 +51,9 @@ def loaded(folder: Path) -> Any:
 
 
 @pytest.mark.parametrize("tied_head", [True, False])
-@pytest.mark.parametrize("fragment_by", ["layers", "balanced"])
-def test_transformers_computes_what_the_model_computes(tmp_path: Path, tied_head: bool, fragment_by: str) -> None:
+def test_transformers_computes_what_the_model_computes(tmp_path: Path, tied_head: bool) -> None:
     fields = {"num_layers": 2, "d_model": 32, "num_heads": 2, "context": 16, "tied_head": tied_head}
-    manifest = RunManifest.model_validate({"name": "tiny", "model": fields, "averaging": {"fragment_by": fragment_by}})
+    manifest = RunManifest.model_validate({"name": "tiny", "model": fields})
     model = trained_model(manifest)
     write_folder(anchors_of(model, manifest), tmp_path / "model", NOW, replace=False)
     tokens = torch.arange(2 * 16).view(2, 16) * 7 % 256
@@ -236,7 +235,7 @@ def test_the_card_says_what_is_known_and_shows_markup_as_text() -> None:
 
 def test_of_a_custom_run_nothing_is_said_that_its_manifest_only_has_by_default(tmp_path: Path) -> None:
     custom = {"kind": "custom", "num_parameters": 10, "layout_digest": "0" * 64}
-    manifest = RunManifest.model_validate({"name": "own", "model": custom, "averaging": {"fragment_by": "balanced"}})
+    manifest = RunManifest.model_validate({"name": "own", "model": custom})
     values = {0: np.arange(6, dtype=np.float32), 1: np.ones(4, dtype=np.float32)}
     facts = tuple(facts_of(index, 1, 5, value, value, 1) for index, value in values.items())
     folder = tmp_path / "own"

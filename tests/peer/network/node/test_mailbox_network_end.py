@@ -44,14 +44,14 @@ class Pair:
         self.mailbox = Mailbox.in_process(self.layout.sizes)
         options = {"sync_every": sync_every, "clock": Clock(1000.0), "pause": None}
         self.link = TrainerLink(self.module.named_parameters(), self.layout, self.mailbox, **options)
-        section = AveragingSection(mode=mode, sync_every=sync_every, num_fragments=NUM_FRAGMENTS, overlap_steps=0)
+        section = AveragingSection(mode=mode, sync_every=sync_every, num_fragments=NUM_FRAGMENTS)
         rule = OuterRule(mode, 0.7, 0.5)
         codec = make_codec("int4", 16)
         self.fragments = build_fragments(ME, "run", section, rule, codec, self.mailbox, notary_of(ME))
         for index, fragment in enumerate(self.fragments):
             fragment.state.anchor[:] = self.live(index)
             fragment.state.refresh_digest()
-        self.desk = TrainerDesk(self.mailbox, self.fragments, section, self.take, self.compute, 0.001, {})
+        self.desk = TrainerDesk(self.mailbox, self.fragments, section, self.take, self.compute, 0.001)
         self.desk.open_without_trainer()
         self.changing = []
 

@@ -216,7 +216,7 @@ def test_a_blended_trainer_is_not_pulled_to_an_anchor_that_it_has(tmp_path: Path
     asyncio.run(peer.desk.take_work())
     size = peer.fragments[0].state.num_values
     inbox = peer.mailbox.inbox
-    assert inbox.try_post(MergeKind.BLEND, 0, np.ones(size, dtype=np.float32), version=3, merge_alpha=0.5)
+    assert inbox.try_post(MergeKind.BLEND, 0, np.ones(size, dtype=np.float32), version=3)
     peer.link.poll()
     live, unsent = peer._flat()[0]
     assert inbox.try_post(MergeKind.REBASE, 0, np.ones(size, dtype=np.float32), version=3)

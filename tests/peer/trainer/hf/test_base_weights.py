@@ -288,8 +288,7 @@ def test_rank_16_on_eight_billion_asks_little_of_a_home() -> None:
         "adapter": adapter.model_dump(mode="json"),
         "init": {"source": "hub:org/llama@v1", "digest": "ab" * 32, "num_bytes": 16_060_522_496},
     }
-    averaging = {"fragment_by": "balanced"}
-    manifest = RunManifest.from_fields({"name": "big", "model": section, "averaging": averaging})
+    manifest = RunManifest.from_fields({"name": "big", "model": section})
     plan = plan_run(manifest, PlanProfile(), sizes_of(manifest))
     memory = plan.homes[0].trainer_memory
     assert memory.base_bytes == 16_060_522_496
