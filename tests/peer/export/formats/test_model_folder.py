@@ -228,7 +228,7 @@ def test_the_card_says_what_is_known_and_shows_markup_as_text() -> None:
     assert card.startswith("---\ntags:\n- murmuration\n")
     assert "\npipeline_tag: text-generation\n" in card
     assert r"\# big \<script\>x\</script\> \[a\](javascript:b) \`c\`" in card
-    for known in (RUN_ID, manifest.hash.hex(), "4321 committed", "1.2500 nats per byte", "- `12D3Koo`", "`stdlib:`"):
+    for known in (RUN_ID, manifest.hash.hex(), "4321 committed", "1.250 nats per byte", "- `12D3Koo`", "`stdlib:`"):
         assert known in card
     assert all(facts.digest in card for facts in anchors.facts)
 
