@@ -109,7 +109,6 @@ def _wire() -> list[Target]:
     frames = [wire.encode(message) for message in one_of_each_kind(*sorted((ALICE.peer_id, BOB.peer_id)))]
     run = RunFrame(RUN_ID, bytes(32), (40, 1000, 8))
     receipts = tuple(receipt_of(run, frame) for frame in (frames[0], frames[-1]))
-    blocks = EncodedBlocks("int4", 8, 16, bytes(4), bytes(8))
     return [
         Target("wire", lambda data: wire.decode(data, BOB.peer_id, LIMITS), tuple(frames)),
         Target(
@@ -140,7 +139,7 @@ def _wire() -> list[Target]:
         ),
         Target(
             "encoded_blocks",
-            lambda data: EncodedBlocks.unpack("int4", 8, data[0] if data else 0, data[1:], blocks.scale),
+            lambda data: EncodedBlocks.unpack("int4", 8, data[0] if data else 0, data[1:]),
             (bytes([16]) + bytes(12),),
             (ValueError,),
         ),

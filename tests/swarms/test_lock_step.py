@@ -32,13 +32,13 @@ def test_added_up_increments_would_drift(monkeypatch):
 
 def test_only_whole_starting_points_reach_the_trainer(monkeypatch):
     kinds = set()
-    deliver = Inbox.try_post
+    post = Inbox.post
 
-    def note(inbox, kind, *args, **options):
+    def note(inbox, draft, kind, **options):
         kinds.add(kind)
-        return deliver(inbox, kind, *args, **options)
+        post(inbox, draft, kind, **options)
 
-    monkeypatch.setattr(Inbox, "try_post", note)
+    monkeypatch.setattr(Inbox, "post", note)
     manifest = tiny_manifest(1, mode="sync", sync_every=4)
     result = simulate(SimulationSpec(2, 40, 1, manifest, workload=LIGHT_WORK))
     assert result.violations == ()

@@ -48,7 +48,7 @@ class Swarm:
         records = MemoryRecords(network, lambda: EPOCH_SECONDS + World.now(), 0.5, VerifiedRecords(256))
         self.run_id = make_run_id("simulated", OWNER.public_key)
         self.world = World(
-            spec, self.run_id, network, records, workload_of(spec), self._note, asyncio.Event(), self._entry
+            spec, self.run_id, network, records, workload_of(spec), self._note, asyncio.Event(), entry=self._entry
         )
         self.peers = [SimulatedPeer(self.world, index) for index in range(num_peers)]
         for peer in self.peers:
@@ -166,7 +166,7 @@ def test_the_run_ends_at_one_version_on_every_peer() -> None:
         await swarm.until(lambda: all(swarm.life(index).node.revisions.has_ended for index in range(3)))
         for index in range(3):
             assert [
-                e.fact.version for e in swarm.events[index] if isinstance(e.fact, RunChanged) and e.fact.has_ended
+                e.fact.end_version for e in swarm.events[index] if isinstance(e.fact, RunChanged) and e.fact.has_ended
             ] == [end]
             assert swarm.version(index) >= end
 

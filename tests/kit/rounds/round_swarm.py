@@ -327,7 +327,7 @@ class RoundSwarm:
     def _own_units(self, commit: Commit, name: PeerId, sequence: int) -> frozenset[Unit]:
         in_commit, ranges = own_ranges(commit, name)
         blocks = {block for start, end in ranges for block in range(start // BLOCK, end // BLOCK)}
-        if in_commit != sequence:
+        if in_commit != sequence or sequence < 0:
             return frozenset()
         return frozenset(unit for unit in self.sent_units[(name, sequence)] if unit[2] in blocks)
 

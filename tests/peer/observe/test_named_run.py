@@ -233,12 +233,3 @@ def test_the_only_run_here_needs_no_name_in_status_and_key(
     (home / OTHER_ID).mkdir()
     assert app.run(["status"]) == 2
     assert asked == [RUN_ID, None], "of two it is asked which"
-
-
-def test_help_says_defaults_and_ranges_in_words(capsys: pytest.CaptureFixture[str]) -> None:
-    assert app.run(["stop", "--help"]) == 0
-    assert "until it has left; 0 to 3600, default 120." in " ".join(capsys.readouterr().out.split())
-    assert app.run(["dashboard", "--help"]) == 0
-    shown = " ".join(capsys.readouterr().out.split())
-    assert "default 127.0.0.1." in shown
-    assert "<=" not in shown

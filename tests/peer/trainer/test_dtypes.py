@@ -48,8 +48,9 @@ def test_small_merges_add_up(dtype, kind, start, step, count):
     parameter, portion, fragment = portion_of(dtype, value=start)
     for number in range(1, count + 1):
         values = torch.full((16,), step if kind == MergeKind.ADD else start + number * step)
-        portion.merge(fragment, kind, values, 0.0)
-    end = start + count * step
+        portion.merge(fragment, kind, values)
+    # A blend goes halfway each time: it follows a moving anchor one step behind.
+    end = start + (count - (kind == MergeKind.BLEND)) * step
     # Each sum is rounded in float32, and what is shown once more in its own type.
     allowed = (EPSILON[dtype] + count * EPSILON[torch.float32]) * abs(start)
     assert (parameter.detach().double() - end).abs().max() <= allowed < abs(count * step) / 2
@@ -64,7 +65,7 @@ def test_small_local_steps_between_small_merges_are_sent_as_they_were(dtype):
     for _ in range(50):
         with torch.no_grad():
             parameter.sub_(local)
-        portion.merge(fragment, MergeKind.ADD, torch.full((16,), 1e-5), 0.0)
+        portion.merge(fragment, MergeKind.ADD, torch.full((16,), 1e-5))
     assert work_of(portion, fragment).tolist() == pytest.approx([50 * local] * 16, abs=2e-6)
     x = 0.5 - 50 * local + 50 * 1e-5
     assert parameter.detach().double().tolist() == pytest.approx([x] * 16, abs=EPSILON[dtype] + 2e-6)
@@ -101,14 +102,14 @@ def test_live_is_what_the_network_shows_minus_local_work(dtype, actions):
             shown, local = shown - local, torch.zeros(8, dtype=torch.float64)
             at_once(portion.measuring_anew(fragment))
         elif action == "add":
-            portion.merge(fragment, MergeKind.ADD, change, 0.0)
+            portion.merge(fragment, MergeKind.ADD, change)
             shown = shown + change.double()
         elif action == "rebase":
             shown = (shown + change.double()).float().double()
-            portion.merge(fragment, MergeKind.REBASE, shown.float(), 0.0)
+            portion.merge(fragment, MergeKind.REBASE, shown.float())
         else:
             shown, local = change.double(), torch.zeros(8, dtype=torch.float64)
-            portion.merge(fragment, MergeKind.SET, change, 0.0)
+            portion.merge(fragment, MergeKind.SET, change)
     slack = 1e-6 * (1 + len(actions))
     assert torch.allclose(work_of(portion, fragment), local, rtol=0, atol=slack)
     gap = (parameter.detach().double() - (shown - local)).abs()
@@ -173,7 +174,7 @@ def test_a_checkpoint_keeps_what_rounding_left_out(tmp_path, monkeypatch, dtype,
         await peer.steps(3)
         for fragment in peer.layout.fragments:
             for _ in range(30):
-                peer.link.portion.merge(fragment, MergeKind.ADD, torch.full((fragment.num_values,), 1e-5), 0.0)
+                peer.link.portion.merge(fragment, MergeKind.ADD, torch.full((fragment.num_values,), 1e-5))
         peer.training.__exit__(None, None, None)
         saving = asyncio.create_task(peer.keeper.save(is_last=True))
         while not saving.done():
