@@ -16,6 +16,7 @@ from typing import Any
 from averaging.exchange.exchange import Exchange
 from averaging.exchange.exchange_ports import ExchangePorts
 from averaging.lanes.links import LinkPorts, Links
+from averaging.outer.change_buffers import Change
 from averaging.outer.fragment_schedule import effective_sync_every, fastest_believed
 from averaging.rounds.round_facts import AppliedCommit, CommitTaken, PeerRefused, RepairNeeded, Report, WorkLost
 from averaging.signing.round_signatures import Notary, Scope
@@ -195,7 +196,7 @@ class Node:
         ports = ExchangePorts(
             given.clock,
             given.compute,
-            self.desk.deliver,
+            self._deliver,
             self._on_report,
             self.desk.lend,
             rule_at=self.revisions.rule_at,
@@ -394,6 +395,17 @@ class Node:
         trainers, followers = self.membership.split()
         own = [self.me] if self._state == "training" else []
         self.exchange.set_view([*trainers, *own], followers, self.membership.suspected_trainers())
+
+    def _deliver(self, index: int, change: Change | None, version: int) -> None:
+        self.desk.deliver(index, change, version)
+        if self.rule.mode == "sync":
+            self._background.spawn(self._hand_over(index))
+
+    async def _hand_over(self, index: int) -> None:
+        """In lock step the trainer waits for this: it must not wait for the next poll as well."""
+        async with self.fragments[index].busy:
+            pass
+        await self.desk.retry()
 
     def _on_report(self, report: Report) -> None:
         if isinstance(report, PeerRefused):
