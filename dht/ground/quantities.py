@@ -13,6 +13,8 @@ from typing import Final
 UNKNOWN: Final = "–"
 """In place of a figure that was not measured."""
 DAY_SECONDS: Final = 86_400.0
+_LATEST: Final = 253_402_214_400.0
+"""31 December 9999, with which calendars end; no time zone is a day ahead."""
 _NO_YEAR_SECONDS: Final = 300 * DAY_SECONDS
 """A day of the coming months needs no year."""
 _COUNTS: Final = ("", "k", "M", "G", "T", "P")
@@ -120,23 +122,23 @@ def age_text(seconds: float) -> str:
 
 def clock_text(at: float) -> str:
     """Of unix seconds, the time of day on this machine: ``14:05:09``."""
-    return f"{datetime.fromtimestamp(at):%H:%M:%S}"
+    return f"{_moment(at).astimezone():%H:%M:%S}"
 
 
 def day_text(at: float) -> str:
-    """Of unix seconds: ``3 March 2030``."""
-    moment = datetime.fromtimestamp(at, UTC)
+    """Of unix seconds: ``3 March 2030``. What is later than the year 9999 is its last day."""
+    moment = _moment(at)
     return f"{moment.day} {moment:%B %Y}"
 
 
 def date_text(at: float) -> str:
     """Of unix seconds: ``3 March 2030, 14:05 UTC``."""
-    return f"{day_text(at)}, {datetime.fromtimestamp(at, UTC):%H:%M} UTC"
+    return f"{day_text(at)}, {_moment(at):%H:%M} UTC"
 
 
 def moment_text(at: float, span_seconds: float) -> str:
     """A point of a time axis that is `span_seconds` long: the time of day (UTC), or the date."""
-    moment = datetime.fromtimestamp(at, UTC)
+    moment = _moment(at)
     if span_seconds < 1.5 * DAY_SECONDS:
         return f"{moment:%H:%M:%S}" if span_seconds < 300 else f"{moment:%H:%M}"
     return f"{moment.day} {moment:%b}"
@@ -168,6 +170,11 @@ def until_text(until: float, now: float) -> str:
     """A date that is a goal, of unix seconds: ``until 3 March 2030, 26 h left``."""
     left = until - now
     return f"until {day_text(until)}" if left <= 0 else f"until {day_text(until)}, {short_time(left)} left"
+
+
+def _moment(at: float) -> datetime:
+    """The moment in UTC. What no calendar has, as in a manifest of a stranger, is the first or last moment of one."""
+    return datetime.fromtimestamp(max(0.0, min(_LATEST, at)), UTC)
 
 
 def _pair(large: int, large_unit: str, small: int, small_unit: str) -> str:

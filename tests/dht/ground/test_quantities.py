@@ -7,8 +7,11 @@ import pytest
 from dht.ground.quantities import (
     arrival_text,
     bytes_text,
+    clock_text,
     count_text,
+    date_text,
     loss_text,
+    moment_text,
     seconds_text,
     share_text,
     short_time,
@@ -50,6 +53,14 @@ def test_a_goal_is_as_near_in_words_as_it_is(soonest: float, latest: float | Non
 )
 def test_a_date_is_a_goal_with_the_time_that_is_left(left: float, told: str) -> None:
     assert until_text(NOW + left, NOW) == told
+
+
+@pytest.mark.parametrize("at", [float(2**53 - 1), 1e300])
+def test_a_moment_after_all_calendars_is_the_last_one_of_them(at: float) -> None:
+    assert date_text(at) == "31 December 9999, 00:00 UTC"
+    assert until_text(at, NOW).startswith("until 31 December 9999")
+    assert moment_text(at, DAY) == "00:00"
+    assert clock_text(at).endswith(":00")
 
 
 @pytest.mark.parametrize(

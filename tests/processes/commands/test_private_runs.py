@@ -125,7 +125,7 @@ def test_an_invited_peer_trains_strangers_hear_nothing_and_a_revocation_is_follo
         assert seed.wait_end(SOON_SECONDS) == 0
         for peer in (trainer, seed):
             assert [
-                event.fact.version
+                event.fact.end_version
                 for event in peer.events()
                 if isinstance(event.fact, RunChanged) and event.fact.has_ended
             ] == [end]

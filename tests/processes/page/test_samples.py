@@ -10,13 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from peer.import_path import python_command, python_environment
-from tests.kit.processes.process_swarm import TINY_RUN, WAIT_SECONDS, ProcessSwarm, free_port, process_swarm, wait_until
-
-PNG = b"\x89PNG\r\n\x1a\n" + bytes(40)
-
-
-def with_picture(folder: Path, sockets: Path, run_toml: str) -> ProcessSwarm:
-    return ProcessSwarm(folder, sockets, run_toml, files={"logo.png": PNG})
+from tests.kit.processes.process_swarm import TINY_RUN, WAIT_SECONDS, free_port, process_swarm, wait_until
 
 
 def _writers(of: int) -> list[int]:
@@ -25,7 +19,7 @@ def _writers(of: int) -> list[int]:
 
 
 def test_the_page_of_a_real_swarm_shows_what_its_model_writes() -> None:
-    with process_swarm(f'picture = "logo.png"\n{TINY_RUN}', with_picture) as swarm:
+    with process_swarm(TINY_RUN) as swarm:
         seed = swarm.start("seed", command="seed", has_record=True)
         ada = swarm.start("ada", peers=[seed.address])
         port = free_port()
@@ -57,11 +51,6 @@ def test_the_page_of_a_real_swarm_shows_what_its_model_writes() -> None:
             assert [one["prompt"] for one in sample["texts"]] == ["line 7", None]
             assert all(one["text"] for one in sample["texts"])
             assert "What it writes now" in text()
-            # The run's picture, from a member.
-            wait_until(lambda: "/picture/" in text(), "the picture")
-            place = "picture/" + text().partition('src="/picture/')[2].partition('"')[0]
-            with urllib.request.urlopen(f"http://127.0.0.1:{port}/{place}", timeout=WAIT_SECONDS) as answer:
-                assert (answer.headers["Content-Type"], answer.read()) == ("image/png", PNG)
             assert _writers(page.pid) == []
         finally:
             page.terminate()
