@@ -143,13 +143,27 @@ def default_of(field: Any) -> str:
     return value_text(field.default) if field.default_factory is None else "see there"
 
 
+SHORTER = (
+    ("a list of texts", "a list"),
+    ("from 0 to 9007199254740991", "0 or more"),
+    ("a whole number from ", "integer, "),
+    ("a whole number ", "integer, "),
+    ("a finite number from ", "number, "),
+    ("a finite number ", "number, "),
+    ("true or false", "boolean"),
+)
+"""Words of error sentences that a table does not need."""
+
+
 def expected_of(field: Any) -> str:
     """What a field takes: choices and bounds, or examples where a pattern decides."""
     from peer.config.validation_sentences import expectation
 
     has_pattern = any(getattr(rule, "pattern", None) for rule in field.metadata)
     text = " or ".join(map(str, field.examples)) if has_pattern and field.examples else expectation(field)
-    return text.replace("a list of texts", "a list").replace("from 0 to 9007199254740991", "of at least 0")
+    for longer, shorter in SHORTER:
+        text = text.replace(longer, shorter)
+    return text
 
 
 def manifest_page() -> str:
@@ -235,7 +249,7 @@ def kind_text(kind: Any) -> str:
         return " or ".join("null" if part is type(None) else kind_text(part) for part in arguments)
     if origin is tuple:
         return f"list of {kind_text(arguments[0])}"
-    return {str: "text", int: "whole number", float: "number", bool: "true or false"}.get(kind, kind_name)
+    return {str: "text", int: "integer", float: "number", bool: "boolean"}.get(kind, kind_name)
 
 
 def events_page() -> str:
@@ -262,12 +276,9 @@ def events_page() -> str:
         fields = [field.name for field in dataclasses.fields(kind)]
         sample = kind(**{field: sample_of(hints[field], field) for field in fields})
         parts += [f"## `{name}`", prose(kind.__doc__ or ""), prose(sample.sentence(), "> ")]
-        parts.append(
-            "\n".join(
-                prose(f"- `{field}`: {kind_text(hints[field])}" + f". {under.get(field, '')}".rstrip(". "))
-                for field in fields
-            )
-        )
+        types_of = [f"`{field}` {kind_text(hints[field])}" for field in fields]
+        parts.append(prose(f"Fields: {', '.join(types_of)}."))
+        parts.append("\n".join(prose(f"- `{field}`: {under[field]}") for field in fields if under.get(field)))
     return "\n\n".join(filter(None, parts))
 
 
