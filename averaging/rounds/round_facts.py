@@ -1,11 +1,10 @@
-"""What happened in a round, as past-tense values; each says in one English sentence what it means for the peer's owner.
+"""Facts about rounds; `sentence` tells the peer's owner what each of them means.
 
-A machine puts facts among its effects, and the exchange adds its own. Then `peer.events.event_log` writes those that
-are a `Fact` down: class name and fields are the JSON of the log. A new fact is a class here and the place where it
-happens.
+Round machines return facts among their effects, and the exchange adds others. `peer.events.event_log` writes them:
+class name and fields are the JSON of the log.
 
-`version` is the version that the round leaves (it takes the fragment to
-``version + 1``). In `AppliedCommit` and `WorkLost` it is the one that is now held.
+`version` is the version that the round starts from (it takes the fragment to ``version + 1``). In `AppliedCommit` and
+`WorkLost` it is the version that the peer has now.
 """
 
 from __future__ import annotations
@@ -56,7 +55,7 @@ def _learned(num_arrivals: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class SentContribution(OfVersion):
-    """Own work left for a round."""
+    """This peer sent its work to a round."""
 
     num_bytes: int
     tokens: int
@@ -87,10 +86,11 @@ class RoundStarted(OfVersion):
 
 @dataclass(frozen=True, slots=True)
 class RoundCommitted(OfVersion):
-    """A round closed. Bytes count payload and all framing of this peer; values count what those bytes stood for.
+    """A round closed.
 
-    Bytes up are those of this peer's contribution (offers included), bytes down those of the results that it received.
-    All are 0 when this peer's work was not in the round, and so are the seconds.
+    `bytes_up` and `bytes_down` are the bytes of this peer's contribution (offers included) and of the results that it
+    received, with framing; `contribution_values_sent` and `result_values_received` are the values in them. All of these
+    and `seconds` are 0 when this peer's work was not in the round.
     """
 
     contributors: tuple[PeerId, ...]
@@ -125,7 +125,7 @@ class RoundCommitted(OfVersion):
 class AttemptEnded(OfVersion):
     """An attempt at a round ended without a commit; its work is kept.
 
-    `new_leader` took over with the next attempt; None: the leader `old_leader` gave up, and the next one follows.
+    `new_leader` took over with the next attempt; None: `old_leader` gave the attempt up.
     """
 
     attempt: int
@@ -147,11 +147,11 @@ class AttemptEnded(OfVersion):
 
 @dataclass(frozen=True, slots=True)
 class MembersAwaited(OfVersion):
-    """A round waits for `members`, or waited in vain; the time was learned from `num_arrivals` earlier arrivals.
+    """A round waits for `members`, or waited for them in vain.
 
-    `awaited` is what for: a trainer's "offer", a member's "contribution" or a holder's "result". "first mean" is that
-    of any reducer, "mean" those of all of them: of these the wait of `seconds` is over. "quorum": a round led here has
-    `num_offers` and needs `quorum`; it begins without `members` after `seconds` more at the latest.
+    `awaited` is "offer", "contribution", "result", "first mean" (of any reducer) or "mean" (of all reducers) when a
+    wait of `seconds` has ended. It is "quorum" when a round that this peer leads has `num_offers` of `quorum` offers
+    and waits at most `seconds` more. The time was learned from `num_arrivals` earlier arrivals.
     """
 
     awaited: str
@@ -183,7 +183,7 @@ class MembersAwaited(OfVersion):
 
 @dataclass(frozen=True, slots=True)
 class AppliedCommit(OfVersion):
-    """This peer's anchor moved to `version`, by a commit or to what was fetched; `digest` is hexadecimal."""
+    """This peer's anchor moved to `version`, by a commit or a download; `digest` is hexadecimal."""
 
     digest: str
 
@@ -193,7 +193,7 @@ class AppliedCommit(OfVersion):
 
 @dataclass(frozen=True, slots=True)
 class WorkReturned(OfVersion):
-    """Sent work was not committed and went back into the error feedback; nothing is lost."""
+    """Sent work was not committed and returned to the error feedback; nothing is lost."""
 
     reason: str
     num_values: int
@@ -207,11 +207,11 @@ class WorkReturned(OfVersion):
 
 @dataclass(frozen=True, slots=True)
 class WorkLost(OfVersion):
-    """Own work of `tokens` was given up.
+    """This peer gave up work of `tokens`.
 
-    `cause`: "late", it waited for longer than the run's staleness limit; "fork", the anchor of the other members
-    replaced the one that had it, or that it was sent for; "withheld", no training makes such work, so it was not sent
-    and the fragment was put back on its anchor. `staleness` belongs to "late", `reason` to "withheld".
+    `cause` is "late" when the work is older than the run's staleness limit, "fork" when another anchor replaced the one
+    that had the work, and "withheld" when no training produces such work, so the peer did not send it and reset the
+    fragment to its anchor. `staleness` belongs to "late", `reason` to "withheld".
     """
 
     tokens: int

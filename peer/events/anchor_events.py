@@ -1,4 +1,4 @@
-"""How this peer comes by anchors: fetched on joining, found to differ from those of others, put right; as facts."""
+"""Facts about anchors and files that this peer downloads, and about anchors that it replaces."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from dht.ground.quantities import bit_rate_text, bytes_text, plural, seconds_tex
 
 @dataclass(frozen=True, slots=True)
 class Fetched(Fact):
-    """Anchors (`fragments`) or files of the run (`names`) were downloaded in `seconds`, and their digests checked.
+    """This peer downloaded anchors (`fragments`) or files of the run (`names`), and checked their digests.
 
-    `donors` sent them, those who sent most first. Neither fragments nor names: so much of `total_bytes` of the anchors
-    is here by now; about once a second.
+    `donors` are sorted by the bytes that they sent. Without fragments and names the download goes on: `num_bytes` of
+    `total_bytes` have arrived. Such events come about once a second.
     """
 
     num_bytes: int
@@ -30,7 +30,7 @@ class Fetched(Fact):
 
     @property
     def share(self) -> float:
-        """What has arrived, 0 to 1."""
+        """The share of `total_bytes` that has arrived, 0 to 1."""
         return min(1.0, self.num_bytes / max(1, self.total_bytes))
 
     @property
@@ -39,12 +39,12 @@ class Fetched(Fact):
 
     @property
     def seconds_left(self) -> float:
-        """At the rate so far."""
+        """The rest of the download at the rate so far."""
         return 8 * max(0, self.total_bytes - self.num_bytes) / max(self.bits_per_second, 1e-3)
 
     @property
     def time_left(self) -> str:
-        """`seconds_left` for people; a rate that was just measured says nothing about parts of a second."""
+        """`seconds_left` as text, without parts of a second."""
         return "less than 1 s" if self.seconds_left < 1 else seconds_text(self.seconds_left)
 
     def sentence(self) -> str:
@@ -64,9 +64,9 @@ class Fetched(Fact):
 
 @dataclass(frozen=True, slots=True)
 class AnchorRepair(OfVersion):
-    """This peer's anchor is not the one that counts, or (`is_done`) was replaced by that one; unsent work is kept.
+    """This peer's anchor is not the one that counts, or (`is_done`) this peer has replaced it; unsent work stays.
 
-    `num_others` members have another lineage; `reason` says why the anchor was replaced.
+    `num_others` members have another lineage; `reason` explains the replacement.
     """
 
     is_done: bool

@@ -1,4 +1,4 @@
-"""How others reach this peer and this peer reaches others, as facts."""
+"""Facts about the ways in which others reach this peer."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _OWN_RELAY = {
 
 @dataclass(frozen=True, slots=True)
 class ReachabilityFound(Fact):
-    """A member without a connection to this peer dialled it; `addresses` are those where it did or did not answer."""
+    """A member without a connection to this peer dialled it at `addresses`."""
 
     asked: PeerId
     reachable: bool
@@ -35,9 +35,9 @@ class ReachabilityFound(Fact):
 
 @dataclass(frozen=True, slots=True)
 class RelayChanged(Fact):
-    """Others reach this peer through `relays` from now on; none: no relay has led here for `seconds`.
+    """Others reach this peer through `relays`, or through none for `seconds`.
 
-    `own_relay`: instead, this peer tried its own relay, which is "full", "limited" or "none".
+    With `own_relay` ("full", "limited" or "none") the event is the result of a test of this peer's own relay.
     """
 
     relays: tuple[PeerId, ...] = ()

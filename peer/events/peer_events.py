@@ -1,7 +1,4 @@
-"""What can happen to a peer beside its paths and rounds (`averaging.rounds.round_facts`), and the event around facts.
-
-In facts about anchors `version` is the version that is now held.
-"""
+"""The event that wraps a fact, and facts about the peer itself: members, training, checkpoints, faults, the owner."""
 
 from __future__ import annotations
 
@@ -19,21 +16,21 @@ _PATHS: Final = {
     "relayed": "through a relay",
 }
 _KEY_BEGINS: Final = "12D3KooW"
-"""As the text of each key does."""
+"""The first characters of every PeerId."""
 
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """A fact, when it happened (unix seconds) and who reports it."""
+    """A fact, the time when it happened (unix seconds), and the peer that reports it."""
 
     at: float
     peer_id: PeerId
     fact: Fact
 
     def sentence(self) -> str:
-        """What happened, without the time; reasons may quote a remote, and so it is made printable.
+        """Return what happened, without the time, as printable text, because reasons may quote a remote.
 
-        The reporter is "this peer", never the end of its key: the owner is who reads it.
+        The reporter is "this peer" and not the end of its key, because the owner reads it.
         """
         told = printable(self.fact.sentence())
         if self.peer_id in self.named:
@@ -44,7 +41,7 @@ class Event:
 
     @property
     def named(self) -> set[PeerId]:
-        """Peers whose keys are in the fact."""
+        """The peers whose keys are in the fact."""
         values = (getattr(self.fact, one.name) for one in fields(self.fact))
         said = (one for value in values for one in (value if isinstance(value, tuple) else (value,)))
         return {PeerId(one) for one in said if isinstance(one, str) and one.startswith(_KEY_BEGINS)}
@@ -52,18 +49,18 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class JoinedRun(Fact):
-    """This peer became a member; `versions` of its anchors per fragment."""
+    """This peer became a member; `versions` are those of its anchors, one per fragment."""
 
     run_id: str
     device: str
     num_parameters: int
     versions: tuple[int, ...]
     budget_tokens: int | None = None
-    """Tokens of the swarm at which the run's schedule ends."""
+    """The swarm's tokens at which the run's schedule ends."""
     earlier_inner_steps: int = 0
-    """Of earlier sessions, as this peer's checkpoint says."""
+    """Inner steps of earlier sessions, from this peer's checkpoint."""
     earlier_tokens: int = 0
-    """Of earlier sessions, as its checkpoint or its log says; `earlier_rounds` likewise."""
+    """Tokens of earlier sessions, from the checkpoint or the log; `earlier_rounds` likewise."""
     earlier_rounds: int = 0
 
     def sentence(self) -> str:
@@ -75,7 +72,7 @@ class JoinedRun(Fact):
 
 @dataclass(frozen=True, slots=True)
 class SwarmContact(Fact):
-    """Whether other members answer.
+    """Other members answer again, or do not answer.
 
     `state` is "waiting" before the first answer (`reason`), "lost" when no member has answered for `seconds`, and
     "found" when `num_members` answer again.
@@ -100,7 +97,7 @@ class SwarmContact(Fact):
 
 @dataclass(frozen=True, slots=True)
 class MemberChanged(Fact):
-    """Another member came into view, left (`reason`), or is reached in another way (`path`).
+    """Another member appeared, left (`reason`), or is reached in a new way (`path`).
 
     `path` is "direct", "punched" or "relayed".
     """
@@ -121,7 +118,7 @@ class MemberChanged(Fact):
 
 @dataclass(frozen=True, slots=True)
 class TrainingProgressed(Fact):
-    """Totals of the inner loop, earlier sessions included; `wait_fraction` of this session went to waiting."""
+    """Totals of the inner loop, with earlier sessions; `wait_fraction` is the share of this session spent waiting."""
 
     inner_steps: int
     tokens: int
@@ -129,16 +126,16 @@ class TrainingProgressed(Fact):
     tokens_per_second: float
     wait_fraction: float
     sent_abroad_bytes: int = 0
-    """By the network process since it started, in rounds, to peers of other sites."""
+    """Bytes that the network process sent to other sites, in rounds, since it started."""
     run_tokens: int = 0
     """The run's clock: tokens that the whole swarm has committed."""
     learning_rate: float | None = None
-    """Of the last inner step."""
+    """The rate of the last inner step."""
     data_waits: int = 0
-    """How often in this session the loop had no data to read, and for how many seconds together."""
+    """Times in this session that the loop had no data to read; they took `data_wait_seconds`."""
     data_wait_seconds: float = 0.0
     data_rereads: int = 0
-    """Steps that read data once more meanwhile."""
+    """Steps that read data again meanwhile."""
 
     def sentence(self) -> str:
         if not self.inner_steps:
@@ -172,7 +169,7 @@ class StateServed(Fact):
 
 @dataclass(frozen=True, slots=True)
 class Evaluated(Fact):
-    """Loss of the anchors on held-out text; `version_sum` adds the versions of all fragments."""
+    """The validation loss of the anchors; `version_sum` is the sum of the versions of all fragments."""
 
     validation_loss: float | None
     version_sum: int
@@ -184,11 +181,10 @@ class Evaluated(Fact):
 
 @dataclass(frozen=True, slots=True)
 class RefusedPeer(Fact):
-    """A remote was turned away, or something it sent was.
+    """This peer refused a remote, or something that the remote sent.
 
-    `num_times` says how often each of `kinds` (`averaging.trust.exclusions.Offence`) was counted of it since it was
-    last forgiven. From now on it is left out of rounds until `left_out_until` (unix seconds; None: it is not left out
-    now for this).
+    `num_times` counts each of `kinds` (`averaging.trust.exclusions.Offence`) since the remote was last forgiven. Rounds
+    exclude it until `left_out_until` (unix seconds; None: they do not exclude it for this).
     """
 
     remote: PeerId
@@ -224,7 +220,7 @@ class ClockIsWrong(Fact):
 class PartRestarted(Fact):
     """A process of this peer died and is back with the same identity.
 
-    `part` is "daemon" (libp2p) or "network" (the network process), `seconds` the time without it, as far as known.
+    `part` is "daemon" (libp2p) or "network" (the network process); `seconds` is the time without it, 0 if unknown.
     """
 
     part: str
@@ -241,9 +237,9 @@ class PartRestarted(Fact):
 
 @dataclass(frozen=True, slots=True)
 class MicroBatchHalved(Fact):
-    """The device's memory did not suffice for backward passes of `before` sequences; now they have `now`.
+    """The device ran out of memory with `before` sequences in a backward pass, which now has `now`.
 
-    A step has as many sequences as before, in more passes.
+    A step keeps its number of sequences and takes more passes.
     """
 
     before: int
@@ -269,7 +265,7 @@ class CheckpointSaved(Fact):
 
 @dataclass(frozen=True, slots=True)
 class CheckpointFailed(Fact):
-    """This peer's state could not be written, or (`kept_at`) a checkpoint that cannot be read was put aside."""
+    """This peer could not write its state, or (`kept_at`) it moved a checkpoint aside that it cannot read."""
 
     reason: str
     has_earlier: bool = True
@@ -304,7 +300,7 @@ class CheckpointFailed(Fact):
 
 @dataclass(frozen=True, slots=True)
 class LeftRun(Fact):
-    """This peer ended; totals of its session."""
+    """This peer left the run; the totals are those of its session."""
 
     reason: str
     inner_steps: int
@@ -320,12 +316,12 @@ class LeftRun(Fact):
 
 
 NOTED: Final = "the organiser notes: "
-"""Begins what a revision says that has only a note in it."""
+"""The beginning of `changes` of a revision that only adds a note."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunChanged(Fact):
-    """The owner's word took effect: another revision of the manifest, or the end of the run.
+    """A revision of the manifest, or the end of the run, took effect.
 
     `end_version` is the version at which the run ended; None: it goes on.
     """
