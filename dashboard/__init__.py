@@ -3,10 +3,6 @@
 The files, each built on those above it:
 
     history_facts.py  every value that is shown (pure)
-    fault_barrier.py  a task that goes on after a fault of ours
-    page_access.py    the token of a private page
-    free_port.py      whether a page can have its place
-    log_limits.py     one line of the log per kind and minute for what strangers cause
     app.py            puts the rooms together
 
 The rooms, from the bottom up:

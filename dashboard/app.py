@@ -19,26 +19,25 @@ from aiohttp import web
 
 from dashboard.collect.commit_fetcher import CommitSource, Gatherer, SignedCommits
 from dashboard.collect.profiles import follow_profiles
-from dashboard.fault_barrier import keep_going
-from dashboard.free_port import cannot_serve
 from dashboard.history.history import History, open_history
 from dashboard.history_facts import HistoryPoint
-from dashboard.log_limits import OncePerMinute
 from dashboard.observe.dashboard_state import DashboardState
+from dashboard.observe.fault_barrier import keep_going
 from dashboard.observe.join_addresses import JoinRule, is_of_this_machine, with_later
 from dashboard.observe.shown_manifest import ShownManifest, run_facts
 from dashboard.observe.swarm_observer import SwarmObserver
-from dashboard.page_access import PageAccess, read_token
 from dashboard.samples.model_process import SampleOrder, ask
 from dashboard.samples.sample_loop import follow_samples
 from dashboard.samples.sample_schedule import SamplePlan
 from dashboard.samples.score_file import follow_scores
 from dashboard.server.connection_bound import SEND_SECONDS, ConnectionBound, cut_off_stalled, own_bound
+from dashboard.server.free_port import cannot_serve
 from dashboard.server.handler_context import SITE, Site
 from dashboard.server.live_updates import Live
+from dashboard.server.log_limits import OncePerMinute
+from dashboard.server.page_access import PageAccess, read_token
 from dashboard.server.routes import also_below_its_base, make_app
-from dashboard.several_runs.cards import run_path
-from dashboard.several_runs.index import make_index
+from dashboard.several_runs.index import make_index, run_path
 from dashboard.share.page_address import path_of
 from dht.ground.errors import LocalFault, PeerFault, UsageFault
 from dht.identity.keys import split_run_id

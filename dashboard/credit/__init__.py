@@ -5,10 +5,8 @@ The files, each built on those above it:
     known_versions.py          which rounds are known, as ranges
     credited_members.py        whom one signed commit credits, and the bytes that it moved
     heaviest_commit_chains.py  all signed commits that are known, and which of them count
-    period_ranks.py            ranks by period, and where everybody was yesterday
     work_log.py                the commits that name a machine, and a person's curve of work
     contributor_ledger.py      who is credited with what
-    countries.py               contributors by country, without those that could name a person
 
 The rule itself is `averaging/signing/commit_credit.py`, the same that `peer receipts verify` follows.
 """

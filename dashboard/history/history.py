@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 from dashboard.credit.contributor_ledger import Presence
-from dashboard.credit.countries import countries, with_rare_countries_withheld
 from dashboard.credit.credited_members import CommitCredit
 from dashboard.credit.heaviest_commit_chains import Booking, Outcome
 from dashboard.history.database import MEMORY, Database, check_file, damaged, is_locked, sole_writer
@@ -50,6 +49,7 @@ from dashboard.history_facts import (
 )
 from dashboard.observe.dashboard_state import DashboardState
 from dashboard.people.people_news import Feed
+from dashboard.people.teams_and_countries import countries, with_rare_countries_withheld
 from dht.ground.errors import LocalFault
 from dht.records.profiles import contributor_id_of
 

@@ -9,5 +9,6 @@ The files, each built on those above it:
     run_phase.py        live, stalled, resting, silent, ended, or not found yet (pure)
     dashboard_state.py  DashboardState: the fold (pure)
     join_addresses.py   which addresses may be shown to those who want to join (pure)
+    fault_barrier.py    a task that goes on after a fault of this software
     swarm_observer.py   looks every two seconds; announces nothing
 """

@@ -9,8 +9,8 @@ from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
 from typing import Final
 
-from dashboard.fault_barrier import keep_going
 from dashboard.observe.dashboard_state import DashboardState, fold
+from dashboard.observe.fault_barrier import keep_going
 from dashboard.observe.join_addresses import JoinRule, join_addresses, with_later
 from dashboard.observe.listed_peers import Look
 from dashboard.observe.shown_manifest import ShownManifest, run_facts

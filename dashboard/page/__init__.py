@@ -5,8 +5,6 @@ The files, each built on those above it:
     assets.py          the page's own files: the bundle, or the style sheets alone
     environment.py     the templates' environment, with every format as a filter
     curves.py          the curves of a run as tables of values
-    lone_rounds.py     rounds of one member while several train, in words
-    work_calendar.py   days of work as weeks
     run_result.py      what the run has come to
     goal_progress.py   how far it is on the way to its goal
     task_scores.py     curves of the model's scores in tasks
@@ -14,5 +12,5 @@ The files, each built on those above it:
     rounds.py          timeline, staleness strip, round health
     ranking.py         the list of people, and what was found in it
     page.py            the whole page and its sections
-    contributor.py     a contributor's own page, certificate, people of one name
+    contributor.py     a contributor's own page with its calendar, certificate, people of one name
 """

@@ -21,14 +21,13 @@ from dashboard.page.assets import LICENSES, Assets
 from dashboard.page.curves import NO_CURVE, curves
 from dashboard.page.environment import TEMPLATES, with_ages
 from dashboard.page.goal_progress import progress_of, when_text
-from dashboard.page.lone_rounds import lone_words
 from dashboard.page.ranking import MAX_CONTRIBUTORS_SHOWN, MAX_LISTED, PERIODS, ranking_values
-from dashboard.page.rounds import health, strip, timeline
+from dashboard.page.rounds import health, lone_words, strip, timeline
 from dashboard.page.run_result import result_of
 from dashboard.page.task_scores import metric_words, score_curves
+from dashboard.people.people_news import shown_news
 from dashboard.people.ranking_words import change_words
-from dashboard.people.shown_news import shown_news
-from dashboard.people.teams import teams
+from dashboard.people.teams_and_countries import teams
 
 REFRESH_SECONDS: Final = 5
 """How often browsers without scripts load the page again."""

@@ -6,16 +6,16 @@ import math
 import statistics
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import chain, groupby
+from itertools import chain, groupby, takewhile
 from typing import Any, Final, NamedTuple
 
 from dashboard.history_facts import AgeAt, FragmentAges, HistoryView, RoundFacts
 from dashboard.observe.dashboard_state import DashboardState
 from dashboard.observe.round_timeline import Lanes
-from dashboard.page.lone_rounds import num_lone
 from dht.ground.quantities import plural, seconds_text
 from dht.identity.speakable import speakable_name
 from dht.records.peer_record import RoundTimes
+from peer.events.lone_rounds import LONE_ROUNDS
 
 MAX_LANES: Final = 16
 MAX_TIMELINE_ROUNDS: Final = 40
@@ -37,6 +37,8 @@ _WIDTH: Final = 1000
 
 
 # The timeline
+JOINING_SECONDS: Final = 60.0
+"""From a peer's start until it has the model and is in its first round, generously."""
 
 
 class _Block(NamedTuple):
@@ -186,3 +188,25 @@ def _reasons(rounds: Sequence[RoundFacts]) -> Counter[str]:
     if void:
         reasons["shards that no reducer delivered; their part stayed with its owners for the next round"] += void
     return reasons
+
+
+def num_lone(rounds: Sequence[RoundFacts]) -> int:
+    """How many of the newest rounds in a row had one member; `rounds` begin with the newest."""
+    known = (row for row in rounds if row.contributors)
+    return sum(1 for _ in takewhile(lambda row: len(row.contributors) == 1, known))
+
+
+def lone_words(rounds: Sequence[RoundFacts], started_at: Sequence[float]) -> str:
+    """That several train and share nothing; empty while they share, or while their lone rounds may be chance.
+
+    Args:
+        rounds: the newest first.
+        started_at: of those who train now, unix seconds. Rounds before the second of them had joined say nothing.
+    """
+    if len(started_at) < 2:
+        return ""
+    joined_at = sorted(started_at)[1] + JOINING_SECONDS
+    number = num_lone([row for row in rounds if row.seen_at > joined_at])
+    if number < LONE_ROUNDS:
+        return ""
+    return f"{len(started_at)} machines train, but the newest {number} rounds had one member each: they share nothing"

@@ -2,8 +2,7 @@
 
 The files, each built on those above it:
 
-    ranking_words.py  shares and places in words
-    teams.py          the ranking of teams
-    people_news.py    what happened among people, between two looks
-    shown_news.py     that, with the names that may be shown now
+    ranking_words.py        shares and places in words
+    teams_and_countries.py  contributors by team, and by country where there are enough of them
+    people_news.py          what happened among people, with the names that may be shown now
 """

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, NamedTuple
 
-from dashboard.history_facts import ContributorRow, PeopleNews
+from dashboard.history_facts import ContributorRow, HistoryView, PeopleNews
 
 PASSED: Final = tuple(10**power for power in range(4, 16))
 """Numbers of tokens that are news."""
@@ -87,3 +87,30 @@ class Feed:
                 self._pairs[pair] = now
                 found.append(PeopleNews(now, "overtook", key, other_id=behind[0]))
         return found
+
+
+class ShownNews(NamedTuple):
+    """One line of the list; `person` is None for a country, `other` except for somebody who was overtaken."""
+
+    news: PeopleNews
+    person: ContributorRow | None
+    other: ContributorRow | None
+
+
+def shown_news(history: HistoryView) -> list[ShownNews]:
+    """Newest first; left out is what is about somebody without a row, and a country that is withheld again.
+
+    What was told of a machine before its person's key was known is told of the person.
+    """
+    by_id = {machine.peer_id: row for row in history.contributors for machine in row.machines}
+    by_id |= {row.contributor_id: row for row in history.contributors}
+    countries = {name for name, _ in history.countries}
+    found = []
+    for news in sorted(history.news, key=lambda one: -one.at):
+        person, other = by_id.get(news.contributor_id), by_id.get(news.other_id)
+        if news.kind == "country":
+            if news.country in countries:
+                found.append(ShownNews(news, None, None))
+        elif person is not None and (news.kind != "overtook" or (other is not None and other is not person)):
+            found.append(ShownNews(news, person, other))
+    return found

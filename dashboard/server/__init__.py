@@ -1,7 +1,10 @@
-"""The page over HTTP: routes, the API, live updates, private pages, and limits on who may hold a connection.
+"""The page over HTTP: routes, the API, live updates, and private pages.
 
 The files, each built on those above it:
 
+    free_port.py            whether a page can have its place
+    log_limits.py           one line of the log for each kind of fault of strangers and minute
+    page_access.py          the token of a private page
     connection_bound.py     how many connections and event streams the server holds
     api_queries.py          what the API takes: queries check themselves; and its OpenAPI document
     contributor_search.py   which contributors a query asks for

@@ -16,11 +16,11 @@ from dashboard.history.history import History
 from dashboard.history.reading import HistoryReader
 from dashboard.page.assets import Assets, load_assets
 from dashboard.page.page import Frame, render_missing
-from dashboard.page_access import PageAccess
 from dashboard.server.api_queries import Problem
 from dashboard.server.conditional_answers import Body, encoded
 from dashboard.server.connection_bound import ConnectionBound, own_bound
 from dashboard.server.live_updates import Live
+from dashboard.server.page_access import PageAccess
 from dashboard.share.card_cache import CardCache
 from dht.ground.bounded_dictionary import Newest
 

@@ -10,8 +10,8 @@ from typing import Any, Final
 from aiohttp import web
 
 from dashboard.page.page import rooted
-from dashboard.page_access import OPEN_PATHS
 from dashboard.server.handler_context import SITE, Site, problem
+from dashboard.server.page_access import OPEN_PATHS
 
 SECURITY_HEADERS: Final = {
     "Content-Security-Policy": (

@@ -3,6 +3,5 @@
 The files, each built on those above it:
 
     run_list.py  the file that names them
-    cards.py     a card for each run, also for those that could not be opened, and the index of them
-    index.py     the index over HTTP, and each run's own pages below ``/r/RUN/``
+    index.py     a card for each run, also for those that could not be opened, and their pages below ``/r/RUN/``
 """

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import io
 import math
+import unicodedata
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Final
 
-from PIL import Image, ImageDraw
+from PIL import Image, ImageDraw, ImageFont
 
-from dashboard.share.card_lettering import drawable, font_of
 from dashboard.share.card_text import Card
 
 WIDTH: Final = 1200
@@ -22,6 +23,9 @@ _MARGIN: Final = 72
 _SCALE: Final = 2
 """Drawn so many times larger and made smaller: lines get smooth edges."""
 _CURVE: Final = (_MARGIN, 400, WIDTH - _MARGIN, 560)
+MISSING: Final = "\u00b7"
+"""Stands for a letter that the font lacks."""
+_NO_LETTER: Final = "\U0010ffff"
 
 
 def card_png(card: Card) -> bytes:
@@ -76,3 +80,36 @@ def _flock(draw: ImageDraw.ImageDraw) -> None:
         other = [(x + span, y), (x + span * 1.5, y - span * 0.35), (x + 2 * span, y - span * 0.1)]
         for line in (wing, other):
             draw.line([(_SCALE * a, _SCALE * b) for a, b in line], _ACCENT, 3 * _SCALE, joint="curve")
+
+
+@lru_cache(maxsize=32)
+def font_of(size: int) -> ImageFont.FreeTypeFont:
+    """The font that Pillow ships, `size` pixels high."""
+    font = ImageFont.load_default(size)
+    assert isinstance(font, ImageFont.FreeTypeFont)
+    return font
+
+
+@lru_cache(maxsize=4096)
+def has_letter(letter: str) -> bool:
+    """Whether the font draws this letter as itself."""
+    if letter.isspace():
+        return True
+    return _drawn(letter) not in (_drawn(_NO_LETTER), b"")
+
+
+def drawable(text: str, otherwise: str) -> str:
+    """`text` in letters that the font has, accents dropped where need be; `otherwise` if it lacks more than a third."""
+    shown, num_missing = [], 0
+    for letter in text:
+        plain = letter if has_letter(letter) else unicodedata.normalize("NFKD", letter)[:1]
+        if plain and has_letter(plain):
+            shown.append(plain)
+        else:
+            num_missing += 1
+            shown.append(MISSING)
+    return otherwise if 3 * num_missing > len(text) else "".join(shown).strip() or otherwise
+
+
+def _drawn(letter: str) -> bytes:
+    return bytes(font_of(20).getmask(letter))

@@ -158,8 +158,8 @@ def dashboard(
     if runs is not None and given:
         raise UsageFault(f"{given[0]} was given with --runs; expected it in the file, for each run; take one of them")
     backend = choose_backend(host_backend)
-    from dashboard.free_port import check_free
     from dashboard.samples.sample_schedule import SamplePlan, sample_plan
+    from dashboard.server.free_port import check_free
     from dashboard.several_runs.run_list import read_run_list
     from dht.identity.multiaddr import parse_peer_multiaddr
     from peer.observe.own_runs import note_page, page_here

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from dashboard.credit import contributor_ledger as ledger_module
 from dashboard.credit.contributor_ledger import Ledger, Presence
-from dashboard.credit.countries import countries, with_rare_countries_withheld
 from dashboard.credit.known_versions import KnownVersions
 from dashboard.history_facts import ContributorRow, ProfileFacts
+from dashboard.people.teams_and_countries import countries, with_rare_countries_withheld
 from tests.kit.dashboard.history import check_raw, raw_commit, usual_commit
 from tests.kit.dashboard.records import NOW
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dashboard.credit.contributor_ledger import Ledger
-from dashboard.credit.period_ranks import ranks, recent_work, standings
+from dashboard.credit.contributor_ledger import Ledger, ranks, recent_work, standings
 from dashboard.history_facts import PeriodRank
 from tests.kit.dashboard.history import check_raw, raw_commit
 from tests.kit.dashboard.records import NOW

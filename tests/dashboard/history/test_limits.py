@@ -24,9 +24,9 @@ from dashboard.history import history as history_module
 from dashboard.history.database import check_file
 from dashboard.history.history import History, open_history
 from dashboard.history.rows import Batch
-from dashboard.page_access import read_token
 from dashboard.server.handler_context import Site
 from dashboard.server.live_updates import Live
+from dashboard.server.page_access import read_token
 from dashboard.server.routes import make_app
 from dht.ground.errors import UsageFault
 from dht.ground.host import PeerId

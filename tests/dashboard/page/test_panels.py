@@ -16,10 +16,9 @@ from dashboard.observe.dashboard_state import fold
 from dashboard.observe.listed_peers import Look
 from dashboard.page.assets import Assets, load_assets
 from dashboard.page.contributor import render_contributor
-from dashboard.page.lone_rounds import JOINING_SECONDS, lone_words
 from dashboard.page.page import Frame, PageLink, render_page, render_sections
 from dashboard.page.ranking import MAX_CONTRIBUTORS_SHOWN, render_people
-from dashboard.page.rounds import LAGS, MAX_LANES, heat
+from dashboard.page.rounds import JOINING_SECONDS, LAGS, MAX_LANES, heat, lone_words
 from dashboard.page.run_result import result_of
 from dht.ground.quantities import age_text, choices_text
 from dht.identity.join_link import join_link

@@ -16,7 +16,7 @@ from dashboard.page.contributor import render_certificate, render_contributor, r
 from dashboard.page.environment import TEMPLATES
 from dashboard.page.page import SECTIONS, Frame, PageLink, render_missing, render_page, render_sections
 from dashboard.page.ranking import render_people
-from dashboard.several_runs.cards import card_of, render_index
+from dashboard.several_runs.index import card_of, render_index
 from tests.kit.dashboard.records import NOW, TextOnly
 from tests.kit.dashboard.scene import contributor_view, history_of_run, state_of
 

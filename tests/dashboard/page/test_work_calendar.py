@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dashboard.history_facts import DayOfWork
-from dashboard.page.work_calendar import MAX_WEEKS, MIN_WEEKS, weeks
+from dashboard.page.contributor import MAX_WEEKS, MIN_WEEKS, weeks
 
 DAY = 86_400.0
 SUNDAY = 20_000 // 7 * 7 + 3

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from dashboard.history_facts import ContributorRow, PeopleNews
-from dashboard.people.people_news import CATCHING_UP_ROUNDS, MAX_NEWS_OF_A_LOOK, PAIR_SECONDS, Feed
-from dashboard.people.shown_news import shown_news
+from dashboard.people.people_news import CATCHING_UP_ROUNDS, MAX_NEWS_OF_A_LOOK, PAIR_SECONDS, Feed, shown_news
 from tests.kit.dashboard.scene import contributor_of, history_of_run
 
 IDS = [contributor_of(index).contributor_id for index in range(20)]

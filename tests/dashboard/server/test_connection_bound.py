@@ -16,12 +16,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dashboard.app import Serving, bound_port, start_site
-from dashboard.log_limits import MAX_REASON_LENGTH, OncePerMinute
 from dashboard.observe.dashboard_state import fold
 from dashboard.observe.listed_peers import Look
 from dashboard.server.connection_bound import ConnectionBound, bound_for
 from dashboard.server.handler_context import SITE
 from dashboard.server.live_updates import Live
+from dashboard.server.log_limits import MAX_REASON_LENGTH, OncePerMinute
 from tests.kit.dashboard.records import NOW, PEERS, bare_record, history_of, record_of, state_with
 from tests.kit.dashboard.scene import contributor_of
 from tests.kit.dashboard.serving import in_memory

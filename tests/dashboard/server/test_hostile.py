@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from aiohttp.test_utils import TestClient, TestServer
 
-from dashboard.fault_barrier import keep_going
 from dashboard.history.history import open_history
 from dashboard.observe.dashboard_state import DashboardState
+from dashboard.observe.fault_barrier import keep_going
 from dashboard.observe.swarm_observer import SwarmObserver
 from dashboard.server.handler_context import Site
 from dashboard.server.live_updates import Live

@@ -14,9 +14,9 @@ from dashboard.history.history import History, open_history
 from dashboard.observe.dashboard_state import fold
 from dashboard.observe.listed_peers import Look
 from dashboard.page.page import SECTIONS, TABS
-from dashboard.page_access import PageAccess, read_token
 from dashboard.server.handler_context import Site
 from dashboard.server.live_updates import MAX_KEPT, MAX_POINTS_KEPT, Live
+from dashboard.server.page_access import PageAccess, read_token
 from dashboard.server.routes import make_app
 from dht.ground.errors import UsageFault
 from tests.kit.dashboard.records import HOSTILE_NAME, NOW, PEERS, RUN_ID, empty_state, history_of, record_of

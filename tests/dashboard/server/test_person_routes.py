@@ -6,8 +6,8 @@ from pathlib import Path
 
 from dashboard.history.history import History
 from dashboard.history_facts import ProfileFacts
-from dashboard.page_access import PageAccess
 from dashboard.server.live_updates import Live
+from dashboard.server.page_access import PageAccess
 from dht.identity.speakable import speakable_name
 from tests.kit.dashboard.records import NOW
 from tests.kit.dashboard.serving import IDS, TOKEN, Client, in_site

@@ -15,11 +15,10 @@ from aiohttp.test_utils import TestClient, TestServer
 
 from dashboard.page.assets import load_assets
 from dashboard.page.page import Frame, rooted
-from dashboard.page_access import PageAccess
 from dashboard.server.connection_bound import ConnectionBound
 from dashboard.server.live_updates import Live
-from dashboard.several_runs.cards import RunCard, render_index, run_path
-from dashboard.several_runs.index import make_index
+from dashboard.server.page_access import PageAccess
+from dashboard.several_runs.index import RunCard, make_index, render_index, run_path
 from dashboard.several_runs.run_list import read_run_list
 from dht.ground.errors import UsageFault
 from peer.observe.run_page import ask_page

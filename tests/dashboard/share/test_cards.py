@@ -14,8 +14,7 @@ from PIL import Image
 
 from dashboard.share import card_drawing
 from dashboard.share.card_cache import CARD_SECONDS, MAX_CARDS, MAX_WAITING, CardCache, TooManyCards
-from dashboard.share.card_drawing import HEIGHT, WIDTH, card_png
-from dashboard.share.card_lettering import drawable, has_letter
+from dashboard.share.card_drawing import HEIGHT, WIDTH, card_png, drawable, has_letter
 from dashboard.share.card_text import Card
 
 CARD = Card("Ada", "brave-heron 92", "starlings", "1.45 million tokens", "rank 2 of 14", [1.0, 2.0, 4.0])

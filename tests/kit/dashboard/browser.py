@@ -17,8 +17,7 @@ from playwright.async_api import Browser, BrowserContext, Page, Request, async_p
 from dashboard.history_facts import HistoryView
 from dashboard.observe.dashboard_state import DashboardState
 from dashboard.server.live_updates import Live
-from dashboard.several_runs.cards import run_path
-from dashboard.several_runs.index import make_index
+from dashboard.several_runs.index import make_index, run_path
 from tests.kit.dashboard.records import NOW, RUN_ID
 from tests.kit.dashboard.scene import contributor_of, history_of_run, state_of
 from tests.kit.dashboard.serving import in_memory

@@ -16,9 +16,9 @@ from dashboard.history.history import History, open_history
 from dashboard.history_facts import HistoryView, ProfileFacts
 from dashboard.observe.dashboard_state import DashboardState, fold
 from dashboard.observe.listed_peers import Look
-from dashboard.page_access import PageAccess
 from dashboard.server.handler_context import Site
 from dashboard.server.live_updates import Live
+from dashboard.server.page_access import PageAccess
 from dashboard.server.routes import make_app
 from tests.kit.dashboard.history import check_raw, usual_commit
 from tests.kit.dashboard.records import NOW, PEERS, RUN_ID, empty_state, history_of, record_of

@@ -57,7 +57,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr("peer.join.before_start.wait_for_members", lambda *_, **__: None)
     monkeypatch.setattr("peer.join.before_start.check_choices", lambda *_, **__: None)
     monkeypatch.setattr("peer.observe.run_and_address.Target.look_first", lambda *_: None)
-    monkeypatch.setattr("dashboard.free_port.check_free", lambda *_: None)
+    monkeypatch.setattr("dashboard.server.free_port.check_free", lambda *_: None)
     return tmp_path / "home" / "murmuration"
 
 

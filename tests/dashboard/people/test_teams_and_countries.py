@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from dashboard.people.teams import teams
+from dashboard.people.teams_and_countries import teams
 from tests.kit.dashboard.scene import contributor_of
 
 
