@@ -6,11 +6,13 @@ spends most of its time in the overhead of single operations.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
@@ -19,7 +21,18 @@ from benchmarks.convergence.arms import Arm, Task, replace_model
 from peer.trainer.loop.inner_step import learning_rate_at
 from peer.trainer.model.gpt import GPT, build_model
 from peer.trainer.model.inner_optimizer import BETAS, make_optimizer
-from peer.trainer.order.random_positions import block_positions
+
+
+def block_positions(
+    seed: int, peer_id: str, inner_step: int, batch_size: int, num_tokens: int, context: int
+) -> NDArray[np.int64]:
+    """Where the blocks of an inner step begin: int64 [batch_size], drawn with replacement by seed, peer and step.
+
+    Philox (Salmon et al., SC 2011) gives the same raw stream in every version of numpy.
+    """
+    key = int.from_bytes(hashlib.sha256(f"{seed}|{peer_id}".encode()).digest()[:16], "little")
+    raw = np.random.Philox(key=key, counter=inner_step << 64).random_raw(batch_size)
+    return np.asarray(raw % np.uint64(num_tokens - context), np.int64)
 
 
 class Replica:

@@ -193,7 +193,7 @@ class CheckpointDraft:
         """Write the metadata, give the folder its name, delete checkpoints that are too many. Returns its path.
 
         Args:
-            totals: of the network side; with a trainer's files, what those say of steps, tokens and reads counts.
+            totals: of the network side; with a trainer's files, what those say of steps and tokens counts.
             is_last: nothing will be sent in this session after it.
 
         Raises:
@@ -204,7 +204,7 @@ class CheckpointDraft:
         trainer = None
         if has_trainer:
             part = _read_trainer(self.path, self.number)
-            totals = totals.model_copy(update=part.model_dump(include={"inner_steps", "tokens", "reads"}))
+            totals = totals.model_copy(update=part.model_dump(include={"inner_steps", "tokens"}))
             trainer = checked_files.measure_file(self.path / TRAINER_FACTS_NAME)
         content = Metadata(
             format_version=FORMAT_VERSION,

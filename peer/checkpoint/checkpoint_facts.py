@@ -46,12 +46,11 @@ class FragmentFacts(_Section):
 
 
 class Totals(_Section):
-    """What this peer has done in the run, earlier sessions included; `reads` of the data is where it goes on."""
+    """What this peer has done in the run, earlier sessions included."""
 
     inner_steps: int = Field(default=0, ge=0, le=2**63 - 1)
     tokens: int = Field(default=0, ge=0, le=2**63 - 1)
     rounds_contributed: int = Field(default=0, ge=0, le=2**63 - 1)
-    reads: int = Field(default=0, ge=0, le=2**63 - 1)
     run_tokens: int = Field(default=0, ge=0, le=2**63 - 1)
     """The run's clock, as far as this peer has seen it."""
 
@@ -77,7 +76,6 @@ class TrainerFile(BaseModel):
     number: int = _COUNT
     inner_steps: int = _COUNT
     tokens: int = _COUNT
-    reads: int = _COUNT
     file: WrittenFile
 
 

@@ -8,7 +8,7 @@ the volunteer's own `--data` or configuration, never from a manifest.
 
 from __future__ import annotations
 
-from typing import Literal, Self
+from typing import Self
 
 from pydantic import Field, model_validator
 
@@ -74,11 +74,6 @@ class DataSection(Section):
         pattern=DIGEST["pattern"],
         examples=DIGEST["examples"],
         description="BLAKE3 of the meta.json of prepared shards, which everybody then trains on; absent: none is named",
-    )
-    order: Literal["random", "permuted"] = Field(
-        default="random",
-        description="permuted: each block of the data once per epoch over the swarm; random: each peer draws with "
-        "replacement; new runs are permuted",
     )
 
     @property

@@ -26,6 +26,7 @@ RETIRED_FIELDS: Mapping[str, str] = {
     "averaging.staleness_power": "remove it; work s versions late weighs 1 / (1 + s)",
     "averaging.token_power": "remove it; work weighs by its tokens",
     "averaging.trim_fraction": "remove it; combine centered_clip needs no share to be left out",
+    "data.order": "remove it: each block of the data is read once per epoch over the swarm",
     "data.image_field": _CLASSIFIER,
     "data.label_field": _CLASSIFIER,
     "model.image_size": _CLASSIFIER,

@@ -10,11 +10,12 @@ as many of its next units as that one read between its last two records. Two who
 each other's records, and the one of lower rank lets go. When no unit is free, a peer goes on to the next epoch.
 
 Records are believed for this choice alone. A liar that says that all is done makes others go on to the next epoch,
-again and again. Then they read in a new permutation each time, which is what `data.order = "random"` does.
+again and again. Then they read in a new permutation each time, no worse than if each drew at random.
 
 The files, each built on those above it:
 
     permutation.py     a permutation of any size by a key
     others_reading.py  what others read, and how that ranks the units
     unit_choice.py     which unit of which epoch one peer reads next
+    block_order.py     the positions of its blocks in the peer's own data
 """

@@ -254,8 +254,6 @@ def _build_trainer(
         evaluation_batches=manifest.data.evaluation_batches,
         ready_timeout_seconds=READY_SECONDS,
         checkpoints=config.checkpoints_path,
-        first_read=connection.totals.reads,
-        order=manifest.data.order,
         choices=ComputeChoices.of(config),
         tell=Tell(terminal.note, tell_smaller, lambda is_compiling: terminal.tell(Compiling(is_compiling))),
     )

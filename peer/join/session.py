@@ -290,9 +290,7 @@ class Swarm:
             stop=self._stop_or_fault,
             ready_timeout_seconds=READY_SECONDS,
             checkpoints=self._config.checkpoints_path,
-            first_read=connection.totals.reads,
             state=self._state,
-            order=manifest.data.order,
         )
         self._training = training
         self._schedulers = RunSchedulers(training.optimizers, lambda: self.learning_rate_factor)

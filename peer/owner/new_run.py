@@ -296,8 +296,6 @@ def _write_run(
 ) -> NewRun:
     _check_signable(manifest.data.source)
     chosen = {("averaging", "combine"): ROBUST_COMBINE} if is_combine_chosen_here else {}
-    if "order" not in manifest.data.model_fields_set:
-        chosen["data", "order"] = "permuted"
     for (section, field), value in chosen.items():
         manifest = _with_field(manifest, section, field, value)
     check_at_hand(folder, manifest, files)

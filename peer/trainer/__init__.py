@@ -5,7 +5,6 @@ The rooms, from the bottom up:
     devices/  parameters and processes of one peer's devices
     text/     text on the disk and on the hub: files, documents, what is held out; no torch
     data/     tokens of text: what is trained on, and what is held out
-    order/    which blocks of it come next
     prepare.py  `peer data`: text in, shards or a tokenizer out
     model/    the built-in model, optimizers, evaluation
     hf/       architectures of Hugging Face's transformers, with initial values that are the same everywhere

@@ -225,8 +225,6 @@ class GroupedStream:
         return self._groups[group]
 
 
-Groups = OneGroup | GroupedStream
-"""What there is to read, as those see it who choose positions."""
 TrainingStream = TokenStream | GroupedStream
 """What is trained on."""
 

@@ -28,7 +28,8 @@ from numpy.typing import NDArray
 from torch import nn
 
 from dht.ground.errors import LocalFault, UsageFault
-from peer.trainer.data.context_blocks import Groups, OneGroup
+from peer.data_division.block_order import BlockOrder, Groups
+from peer.trainer.data.context_blocks import OneGroup
 from peer.trainer.loop.absolute_state import AbsoluteState
 from peer.trainer.loop.checkpoint_portion import Stateful, check_state, warn_of_schedule
 from peer.trainer.loop.mailbox_link import TrainerLink
@@ -36,7 +37,6 @@ from peer.trainer.loop.missing_steps import MissingSteps
 from peer.trainer.loop.several_optimizers import Optimizer, Optimizers
 from peer.trainer.loop.trainer_checkpoint import TrainerKeeper
 from peer.trainer.model.evaluation import evaluating
-from peer.trainer.order.block_order import BlockOrder, OrderKind, PermutedOrder, RandomOrder
 
 MAX_DATA_WAIT_SECONDS = 30.0
 """For data that is not here yet; then data that is here is read again. Reading twice costs less than an idle device."""
@@ -70,9 +70,7 @@ class LocalTraining:
         ready_timeout_seconds: on entering, post the initial parameters and wait this long for the anchors to start
             from. None when the caller does that itself (simulation).
         checkpoints: folder in which this side of checkpoints is kept; None keeps none.
-        first_read: how often earlier sessions have read data.
         state: what else checkpoints keep, by name; see `peer.trainer.loop.checkpoint_portion.Stateful`.
-        order: of the data: each block once per epoch over the swarm, or drawn by seed, PeerId and the number of reads.
 
     Attributes:
         stepped_by: the thread that took the last inner step; None before the first one.
@@ -93,9 +91,7 @@ class LocalTraining:
         stop: Callable[[], bool] = lambda: False,
         ready_timeout_seconds: float | None = None,
         checkpoints: Path | None = None,
-        first_read: int = 0,
         state: Mapping[str, Stateful] | None = None,
-        order: OrderKind = "random",
     ) -> None:
         self._optimizers = Optimizers(optimizer, module)
         self._absolute = AbsoluteState(self._optimizers.layers, self._optimizers.all)
@@ -104,12 +100,9 @@ class LocalTraining:
         self._stop = stop
         self._ready_timeout_seconds = ready_timeout_seconds
         self._shows_anchor = False
-        self._num_reads = max(first_read, link.inner_steps)
         self._new_since = link.inner_steps
-        self._order: BlockOrder = RandomOrder(seed, peer_id, self._num_reads)
-        if order == "permuted":
-            mailbox = link.mailbox
-            self._order = PermutedOrder(seed, peer_id, mailbox.others_reading.read, mailbox.own_reading.write)
+        mailbox = link.mailbox
+        self._order = BlockOrder(seed, peer_id, mailbox.others_reading.read, mailbox.own_reading.write)
         self._num_rereads = 0
         self._num_tokens = 0
         self._reported_tokens = 0
@@ -124,7 +117,7 @@ class LocalTraining:
         check_state(self._state)
         if checkpoints is not None:
             self._keeper = TrainerKeeper(
-                *(checkpoints, link, module, self._optimizers.all, self._counts, self._order),
+                *(checkpoints, link, module, self._optimizers.all, lambda: self.optimizer_age, self._order),
                 state=state,
                 absolute=self._absolute,
             )
@@ -192,9 +185,6 @@ class LocalTraining:
         """Inner steps that the optimizers' moments have seen: those of earlier sessions as far as they came back."""
         return self.link.inner_steps - self._new_since
 
-    def _counts(self) -> tuple[int, int]:
-        return self._num_reads, self.optimizer_age
-
     @property
     def should_stop(self) -> bool:
         """The owner or the network side wants training to end."""
@@ -203,7 +193,7 @@ class LocalTraining:
     def next_positions(self, num_blocks: int, context: int, num_tokens_available: int) -> NDArray[np.int64]:
         """Positions of the next `num_blocks` blocks of `context` + 1 tokens: int64 [num_blocks], never the same again.
 
-        Which ones the order of the data says: see `peer.trainer.order.block_order`. With `context` 0 they are single
+        Which ones `BlockOrder` decides: see `peer.data_division.block_order`. With `context` 0 they are single
         samples, each counted as one token.
         """
         return self.next_blocks(num_blocks, context, OneGroup(num_tokens_available))
@@ -220,7 +210,6 @@ class LocalTraining:
         positions = self._order.next(num_blocks, context, groups)
         if positions is None:
             positions = self._wait_for_data(num_blocks, context, groups)
-        self._num_reads += 1
         self._num_tokens += num_blocks * max(1, context)
         return positions
 

@@ -22,7 +22,6 @@ from peer.trainer.data.corpus import Corpus
 from peer.trainer.loop.inner_step import InnerStep
 from peer.trainer.loop.local_training import LocalTraining, StoppedWaiting
 from peer.trainer.loop.mailbox_link import TrainerLink
-from peer.trainer.order.block_order import OrderKind
 
 MAX_SKIPPED_IN_A_ROW = 50
 """Steps with a non-finite loss or gradient before the trainer gives up. It is beyond a bad batch or a passing spike,
@@ -39,7 +38,7 @@ class Trainer:
         seed, peer_id: choose this peer's data.
         evaluate_every_steps: inner steps between two measurements of the validation loss; 0 never measures.
         evaluation_batches: batches of each measurement, the same ones every time.
-        checkpoints, first_read, order: see `LocalTraining`.
+        checkpoints: see `LocalTraining`.
         choices, tell: see `InnerStep`.
     """
 
@@ -57,10 +56,8 @@ class Trainer:
         evaluation_batches: int = 16,
         ready_timeout_seconds: float | None = None,
         checkpoints: Path | None = None,
-        first_read: int = 0,
         choices: ComputeChoices | None = None,
         tell: Tell | None = None,
-        order: OrderKind = "random",
     ) -> None:
         self.device = device or torch.device("cpu")
         self.link = link
@@ -79,8 +76,6 @@ class Trainer:
             stop=lambda: self._stop(),
             ready_timeout_seconds=ready_timeout_seconds,
             checkpoints=checkpoints,
-            first_read=first_read,
-            order=order,
         )
         self._skipped_in_a_row = 0
 

@@ -26,6 +26,7 @@ from dht.ground.regular_files import sync
 from peer.checkpoint.checked_files import OpenFile, open_new, write_json
 from peer.checkpoint.checkpoint import TRAINER_FACTS_NAME, TRAINER_TENSORS_NAME, draft_path
 from peer.checkpoint.tensor_files import TensorSpec
+from peer.data_division.block_order import BlockOrder
 from peer.memory.least_memory import all_memory_bytes
 from peer.trainer.devices.portion import Part
 from peer.trainer.devices.rank_orders import OrderKind
@@ -34,7 +35,6 @@ from peer.trainer.loop.checkpoint_portion import PortionKeeper, Stateful, random
 from peer.trainer.loop.checkpoint_tensors import write_tensors
 from peer.trainer.loop.checkpoint_values import Held, split
 from peer.trainer.loop.mailbox_link import TrainerLink
-from peer.trainer.order.block_order import BlockOrder
 
 FALLBACK_COPY_BYTES = 1 << 30
 """Where the machine's memory is not known: the whole state of a model of 60 million parameters."""
@@ -47,7 +47,7 @@ class TrainerKeeper:
 
     Args:
         folder: of the checkpoints; the network side makes the drafts in it.
-        counts: how often data was read, earlier sessions included, and the optimizers' age in inner steps.
+        optimizer_age: the optimizers' age in inner steps.
         order: of the data, which goes on where it was.
         open_file: makes files.
         state: see `PortionKeeper`.
@@ -60,7 +60,7 @@ class TrainerKeeper:
         link: TrainerLink,
         module: nn.Module,
         optimizers: Sequence[torch.optim.Optimizer],
-        counts: Callable[[], tuple[int, int]],
+        optimizer_age: Callable[[], int],
         order: BlockOrder,
         open_file: OpenFile = open_new,
         state: Mapping[str, Stateful] | None = None,
@@ -70,7 +70,7 @@ class TrainerKeeper:
         self._absolute = absolute or AbsoluteState((), ())
         self._link = link
         self._kept = PortionKeeper(folder, link.portion, module, optimizers, link.ranks, state)
-        self._counts = counts
+        self._optimizer_age = optimizer_age
         self._order = order
         all_bytes = all_memory_bytes()
         self._copy_bytes = FALLBACK_COPY_BYTES if all_bytes is None else all_bytes // 4
@@ -126,15 +126,14 @@ class TrainerKeeper:
         self._link.note_pause()
 
     def _passing(self) -> _Passing:
-        num_reads, _ = self._counts()
         tensors, readers = self._kept.passing()
         random = split(random_states(self._link.portion.device), "random", tensors)
-        return _Passing(tensors, {"reads": num_reads, "order": self._order.state(), "random": random}, readers)
+        return _Passing(tensors, {"order": self._order.state(), "random": random}, readers)
 
     def _content(self, number: int, passing: _Passing) -> tuple[dict[str, Any], dict[str, Held]]:
         tensors, kept = self._kept.content()
         counters = self._link.mailbox.trainer
-        _, optimizer_age = self._counts()
+        optimizer_age = self._optimizer_age()
         facts = {
             "number": number,
             "inner_steps": counters.inner_steps,

@@ -22,7 +22,7 @@ from tests.kit.no_compiler import load_no_compiler
 
 def slow_down(step_seconds: float) -> None:
     """Let each read of a batch take `step_seconds` longer."""
-    from peer.trainer.order.block_order import PermutedOrder, RandomOrder
+    from peer.data_division.block_order import BlockOrder
 
     def slower(read: Callable[..., Any]) -> Callable[..., Any]:
         def after_a_while(*arguments: Any) -> Any:
@@ -31,8 +31,7 @@ def slow_down(step_seconds: float) -> None:
 
         return after_a_while
 
-    for order in (RandomOrder, PermutedOrder):
-        order.next = slower(order.next)  # type: ignore[method-assign]
+    BlockOrder.next = slower(BlockOrder.next)  # type: ignore[method-assign]
 
 
 def slow_demo(step_seconds: float) -> None:

@@ -102,7 +102,6 @@ class Peer:
             seed=1,
             peer_id=ME,
             checkpoints=folder,
-            first_read=totals.reads,
             state=options.get("state"),
         )
         assert self.training._keeper is not None
@@ -198,7 +197,7 @@ def picture_of(peer: Peer) -> Picture:
         b"".join(tensors[name].numpy().tobytes() for name in sorted(tensors)),
         b"".join(value.numpy().tobytes() for value in peer.module.buffers()),
         (random.getstate(), np.random.get_state()[1].tobytes(), torch.get_rng_state().numpy().tobytes()),
-        (counters.inner_steps, counters.tokens, peer.training._num_reads, str(peer.link.accounts())),
+        (counters.inner_steps, counters.tokens, str(peer.link.accounts())),
     )
 
 

@@ -24,7 +24,7 @@ SIZES = (5, 3)
 RULE = OuterRule("carry", 0.7, 0.5)
 ME = PeerId("12D3KooWMe")
 OWNER = CheckpointOwner("own.aaaaaaaaaaaaaaaaaaaa", ME, b"m" * 32, b"l" * 32, SIZES)
-TOTALS = Totals(inner_steps=40, tokens=900, rounds_contributed=3, reads=41)
+TOTALS = Totals(inner_steps=40, tokens=900, rounds_contributed=3)
 
 
 def facts_to(seen: list[Event]) -> Callable[[Fact], None]:

@@ -33,7 +33,6 @@ from dht.identity.keys import Identity, fingerprint, make_run_id, split_run_id
 from dht.records.signed_manifest import decode_run_record
 from peer.cli import app
 from peer.cli.usage.exit_codes import exits_with_sentence
-from peer.config.data_source import DataSection
 from peer.config.manifest import AveragingSection, RunManifest
 from peer.config.peer_config import PeerConfig, write_cached_peers
 from peer.export.model_source import CheckpointSource, FolderSource, RunSource
@@ -132,7 +131,7 @@ def test_init_makes_a_key_and_a_signed_manifest(home: Path, capsys: pytest.Captu
     assert split_run_id(run_id) == ("tinybytes", fingerprint(owner.public_key))
     record = decode_run_record((folder / "run.record").read_bytes(), run_id=run_id)
     assert RunManifest.from_bytes(record.manifest) == RunManifest(
-        name="tinybytes", data=DataSection(order="permuted"), averaging=AveragingSection(combine="centered_clip")
+        name="tinybytes", averaging=AveragingSection(combine="centered_clip")
     )
     assert sorted(entry.name for entry in folder.iterdir()) == ["owner.key", "run.record"]
 

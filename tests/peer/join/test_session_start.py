@@ -71,7 +71,6 @@ class Connection:
 
     closed: ClassVar[list[str]] = []
     identity = SimpleNamespace(peer_id="me")
-    totals = SimpleNamespace(reads=0)
     network = SimpleNamespace(run_has_ended=False, check=lambda: None)
     has_mailbox = True
 

@@ -13,6 +13,7 @@ import torch
 
 from averaging.outer.fragment_layout import build_layout
 from dht.ground.errors import DeviceFault, LocalFault, UsageFault
+from peer.data_division.block_order import BlockOrder
 from peer.mailbox.mailbox import Mailbox
 from peer.mailbox.slots import MergeKind
 from peer.trainer.data.context_blocks import GroupedStream
@@ -22,7 +23,6 @@ from peer.trainer.loop.inner_step import learning_rate_at
 from peer.trainer.loop.local_training import LocalTraining
 from peer.trainer.loop.mailbox_link import TrainerLink
 from peer.trainer.loop.trainer import MAX_SKIPPED_IN_A_ROW, Trainer
-from peer.trainer.order.random_positions import block_positions
 from tests.kit.trainer.tiny_gpt import CONTEXT, Settings, model_of
 
 
@@ -59,8 +59,9 @@ def test_one_peer_without_network_is_a_plain_loop_bit_for_bit(corpus):
         betas=(0.9, 0.95),
         fused=True,
     )
+    order = BlockOrder(1, "peer-a")
     for step in range(12):
-        positions = block_positions(1, "peer-a", step, 4, corpus.training.num_tokens, CONTEXT)
+        positions = order.next(4, CONTEXT, corpus.training)
         optimizer.zero_grad()
         plain.loss(*corpus.training.batch(positions, CONTEXT)).backward()
         torch.nn.utils.clip_grad_norm_(plain.parameters(), 1.0)
@@ -144,19 +145,18 @@ def test_accumulation_equals_one_large_batch(corpus):
     assert bits(small) != bits(model_of())
 
 
-def test_two_peers_read_different_text_and_a_resumed_one_goes_on(corpus):
+def test_two_peers_read_different_text(corpus):
     model = model_of()
 
-    def reads(peer_id, start, num_steps):
-        link = link_of(model, start_inner_step=start)
+    def reads(peer_id, num_steps):
         optimizer = torch.optim.SGD(model.parameters(), 0.0)
-        training = LocalTraining(model, optimizer, link, seed=1, peer_id=peer_id)
+        training = LocalTraining(model, optimizer, link_of(model), seed=1, peer_id=peer_id)
         return [training.next_positions(4, CONTEXT, corpus.training.num_tokens).tolist() for _ in range(num_steps)]
 
-    whole = reads("peer-a", 0, 6)
-    assert whole[:3] + reads("peer-a", 3, 3) == whole
+    whole = reads("peer-a", 6)
+    assert reads("peer-a", 6) == whole
     assert len({tuple(positions) for positions in whole}) == 6
-    assert reads("peer-b", 0, 6) != whole
+    assert reads("peer-b", 6) != whole
 
 
 def test_rate_warms_up_then_stays():

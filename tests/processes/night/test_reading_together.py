@@ -5,15 +5,15 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+from peer.data_division.block_order import BlockOrder
 from peer.trainer.data.corpus import open_corpus
-from peer.trainer.order.block_order import PermutedOrder
 from tests.kit.processes.process_swarm import TINY_RUN, PeerProcess, ProcessSwarm, process_swarm, wait_until
 
 RECORDER = """
 import runpy, sys
-from peer.trainer.order.block_order import PermutedOrder
+from peer.data_division.block_order import BlockOrder
 
-record, plain = open(sys.argv.pop(1), "a", 1), PermutedOrder.next
+record, plain = open(sys.argv.pop(1), "a", 1), BlockOrder.next
 
 def recorded(self, *given):
     positions = plain(self, *given)
@@ -21,7 +21,7 @@ def recorded(self, *given):
         print(self.state()["epoch"], *positions.tolist(), file=record)
     return positions
 
-PermutedOrder.next = recorded
+BlockOrder.next = recorded
 program = sys.argv[3]
 sys.argv[1:4] = []  # the interpreter, `-m` and the program
 runpy.run_module(program, run_name="__main__", alter_sys=True)
@@ -54,7 +54,7 @@ def test_two_peers_read_each_block_of_an_epoch_once() -> None:
         wait_until(lambda: all(batches(swarm, name)[-1:] >= [[1]] for name in names), "both begin the next epoch")
 
         training = open_corpus(f"text:{text}", vocab_size=256, context=32, held_out_fraction=0.05).training
-        alone, everything = PermutedOrder(swarm.run.manifest.seed, "anybody"), set()
+        alone, everything = BlockOrder(swarm.run.manifest.seed, "anybody"), set()
         while (positions := alone.next(1, 32, training)) is not None and alone.state()["epoch"] == 0:
             everything |= set(positions.tolist())
         read = [[block for epoch, *blocks in batches(swarm, name) if epoch == 0 for block in blocks] for name in names]

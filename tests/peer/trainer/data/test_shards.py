@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from dht.ground.errors import LocalFault, UsageFault
+from peer.data_division.block_order import BlockOrder
 from peer.trainer.data.corpus import open_corpus
 from peer.trainer.data.shards import META_NAME, parse_meta
-from peer.trainer.order.random_positions import random_positions
 from peer.trainer.prepare import prepare_data
 from peer.trainer.text.held_out import hash_fraction
 from tests.kit.trainer.prepared_data import WorkerHere, in_this_process, json_lines, prepared, sentences
@@ -94,7 +94,8 @@ def test_somebody_with_a_part_of_the_shards_measures_on_the_same(made, copy):
     assert some.training.num_tokens == sum(shard.tokens for shard in made[1].training[:2])
     batches = zip(some.held_out_batches(2, 4, 16), whole.held_out_batches(2, 4, 16), strict=True)
     assert all(bool((a == b).all()) for mine, theirs in batches for a, b in zip(mine, theirs, strict=True))
-    positions = np.concatenate([random_positions(0, "me", step, 8, some.training, 16) for step in range(50)])
+    positions = BlockOrder(0, "me").next(400, 16, some.training)
+    assert positions is not None
     inputs, targets = some.training.batch(positions, 16)
     assert bool((inputs[:, 1:] == targets[:, :-1]).all())
     for shard in made[1].training:

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from dht.ground.errors import LocalFault, UsageFault
+from peer.data_division.block_order import BlockOrder
 from peer.trainer.data import fetching_within_disk_limit as stock_module
 from peer.trainer.data import text_fetching as module
 from peer.trainer.data.context_blocks import GROUP_POSITIONS
@@ -20,7 +21,6 @@ from peer.trainer.data.document_packing import tokenize_part
 from peer.trainer.data.fetching_within_disk_limit import Stock
 from peer.trainer.data.text_fetching import TextRules, TextStock
 from peer.trainer.data.tokenize_pool import TokenizeWorker
-from peer.trainer.order.block_order import PermutedOrder
 from peer.trainer.text.documents import FileRange, TextPart
 from peer.trainer.text.held_out import hash_fraction
 from tests.kit.trainer.prepared_data import WorkerHere, book, in_this_process, json_lines, sentences, small_tokenizer
@@ -54,7 +54,7 @@ def test_text_is_tokenized_part_by_part_and_kept(tmp_path, rules, monkeypatch):
         tokens = np.concatenate([stock.open(group)[1][:] for group in range(len(stock.parts))])
         found = in_this_process(rules.tokenizer).decode(tokens.tolist()).split("<|endoftext|>")[:-1]
         assert found == [text for text in texts if hash_fraction(text.encode()) >= 0.1]
-        positions = PermutedOrder(0, "me").next(16, CONTEXT, training)
+        positions = BlockOrder(0, "me").next(16, CONTEXT, training)
         inputs, targets = training.batch(positions, CONTEXT)
         assert bool((inputs[:, 1:] == targets[:, :-1]).all())
         assert len(notes) == 1
@@ -79,7 +79,7 @@ def test_a_small_limit_reads_every_block_of_an_epoch_and_never_loses_what_is_rea
     monkeypatch.setattr(stock, "bring", lambda group: (brought.append(group), bring(group)))
     try:
         stock.held_out()
-        training, order = stock.training(), PermutedOrder(0, "me")
+        training, order = stock.training(), BlockOrder(0, "me")
         most, seen, gone, pause = 0, set(), False, threading.Event()
         deadline = time.monotonic() + WAIT_SECONDS
         while order.state()["epoch"] < 1 and time.monotonic() < deadline:

@@ -1,9 +1,9 @@
-"""In which order this peer reads blocks: drawn by itself, or each once per epoch over the swarm."""
+"""The order in which this peer reads blocks: each block once per epoch over the swarm."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any, Literal
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,55 +12,29 @@ from dht.records.data_reading import NUM_UNITS, Reading
 from peer.data_division.others_reading import NOBODY, ReadingView, key_of
 from peer.data_division.permutation import mixed_key, permuted
 from peer.data_division.unit_choice import Span, UnitWalk
-from peer.trainer.data.context_blocks import Groups
-from peer.trainer.order.random_positions import random_positions
 
 NUM_UPCOMING = 3
 """Units whose data is got ahead: the present one, the next, and one more while that one comes."""
 
 
-OrderKind = Literal["random", "permuted"]
-"""As the manifest's `data.order`."""
+class Groups(Protocol):
+    """Data in groups, which may come while others of them are read; see `peer.trainer.data.context_blocks`."""
+
+    @property
+    def num_groups(self) -> int: ...
+    @property
+    def identity(self) -> int: ...
+    @property
+    def is_full(self) -> bool: ...
+    @property
+    def failing(self) -> Collection[int]: ...
+    def group_range(self, group: int) -> tuple[int, int] | None: ...
+    def want(self, groups: Sequence[int]) -> None: ...
+    def let_go(self) -> None: ...
 
 
-class RandomOrder:
-    """Draws with replacement, from all that is here: a pure function of seed, PeerId and the number of reads."""
-
-    def __init__(self, seed: int, peer_id: str, first_read: int) -> None:
-        self._seed = seed
-        self._peer_id = peer_id
-        self.num_reads = first_read
-
-    def next(self, num_blocks: int, context: int, groups: Groups) -> NDArray[np.int64] | None:
-        """Positions of the next blocks of `context` + 1 tokens: int64 [num_blocks]; None: nothing new is here yet.
-
-        With `context` 0 they are single samples.
-
-        Raises:
-            ValueError: there is less than one block.
-        """
-        groups.let_go()
-        groups.want(range(groups.num_groups))
-        if all(groups.group_range(group) is None for group in range(groups.num_groups)):
-            return None
-        positions = random_positions(self._seed, self._peer_id, self.num_reads, num_blocks, groups, context)
-        self.num_reads += 1
-        return positions
-
-    def again(self, num_blocks: int, context: int, groups: Groups) -> NDArray[np.int64] | None:
-        """Blocks that are here, read before or not; None: none is."""
-        return self.next(num_blocks, context, groups)
-
-    def state(self) -> dict[str, Any]:
-        """For a checkpoint: nothing, the number of reads is kept elsewhere."""
-        return {}
-
-    def restore(self, state: Mapping[str, Any]) -> None:
-        """From a checkpoint: nothing to do."""
-
-
-class PermutedOrder:
-    """Each block once per epoch; see `peer.data_division`.
+class BlockOrder:
+    """Hands out the positions of blocks, each block once per epoch; see `peer.data_division`.
 
     Args:
         seed: the manifest's: the same permutation for everybody.
@@ -83,7 +57,10 @@ class PermutedOrder:
         self._told: tuple[int, int] | None = None
 
     def next(self, num_blocks: int, context: int, groups: Groups) -> NDArray[np.int64] | None:
-        """See `RandomOrder.next`."""
+        """Positions of the next blocks of `context` + 1 tokens: int64 [num_blocks]; None: nothing new is here yet.
+
+        With `context` 0 they are single samples.
+        """
         groups.let_go()
         view = self._look() or NOBODY
         spans = self._walk.next_blocks(num_blocks, lambda epoch, unit: self._size(epoch, unit, context, groups), view)
@@ -98,7 +75,7 @@ class PermutedOrder:
         return None if spans is None else self._positions(spans, context, groups)
 
     def again(self, num_blocks: int, context: int, groups: Groups) -> NDArray[np.int64] | None:
-        """See `RandomOrder.again`."""
+        """Positions of blocks that are here, read before or not; None: there are none."""
         groups.let_go()
         self._num_again += 1
         size_of = self._size
@@ -163,10 +140,6 @@ class PermutedOrder:
                     found.append(position + permuted(places, num_blocks, key) * max(1, context))
                 first, missing = max(0, first - (stop - start)), missing - count
         return np.concatenate(found)
-
-
-BlockOrder = RandomOrder | PermutedOrder
-"""Which blocks come next."""
 
 
 def _groups_of(unit: int, num_groups: int) -> range:

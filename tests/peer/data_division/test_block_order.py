@@ -1,4 +1,4 @@
-"""Orders of blocks: the permuted one reads every block of any groups once, at positions that are blocks."""
+"""The order of blocks reads every block of any groups once, at positions that are blocks."""
 
 from __future__ import annotations
 
@@ -14,11 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dht.records.data_reading import NUM_UNITS
+from peer.data_division.block_order import BlockOrder
 from peer.data_division.others_reading import view_of
 from peer.mailbox.mailbox import Mailbox
 from peer.trainer.data.context_blocks import GROUP_POSITIONS, GroupedStream, OneGroup
-from peer.trainer.order.block_order import PermutedOrder, RandomOrder
-from peer.trainer.order.random_positions import block_positions
 
 CONTEXT = 4
 
@@ -36,7 +35,7 @@ def stream(lengths, missing=()):
 @given(lengths=st.lists(st.integers(0, 60), min_size=1, max_size=40), seed=st.integers(0, 9))
 def test_each_block_of_every_group_once(lengths, seed):
     groups = stream(lengths)
-    order = PermutedOrder(seed, "me")
+    order = BlockOrder(seed, "me")
     if not any(length > CONTEXT for length in lengths):
         with pytest.raises(ValueError, match="one block"):
             order.next(1, CONTEXT, groups)
@@ -57,7 +56,7 @@ def test_each_block_of_every_group_once(lengths, seed):
 
 def test_many_groups_share_units():
     groups = stream([9] * (NUM_UNITS + 500))
-    order = PermutedOrder(0, "me")
+    order = BlockOrder(0, "me")
     found = []
     while order.state()["epoch"] == 0:
         found += order.next(3, 8, groups).tolist()
@@ -66,32 +65,21 @@ def test_many_groups_share_units():
 
 
 def test_samples_are_read_once_each():
-    order = PermutedOrder(3, "me")
+    order = BlockOrder(3, "me")
     found = [order.next(10, 0, OneGroup(1000)).tolist() for _ in range(100)]
     assert sorted(itertools.chain(*found)) == list(range(1000))
 
 
 def test_neighbours_in_a_batch_are_from_all_over_the_data():
-    positions = PermutedOrder(3, "me").next(64, CONTEXT, OneGroup(1_000_000))
+    positions = BlockOrder(3, "me").next(64, CONTEXT, OneGroup(1_000_000))
     assert np.ptp(positions) > 800_000
-
-
-def test_the_random_order_is_what_it_was():
-    order = RandomOrder(1, "peer-a", 5)
-    assert order.next(4, 32, OneGroup(2**40)).tolist() == block_positions(1, "peer-a", 5, 4, 2**40, 32).tolist()
-    assert order.next(4, 32, OneGroup(2**40)).tolist() == block_positions(1, "peer-a", 6, 4, 2**40, 32).tolist()
-    assert RandomOrder(1, "peer-a", 0).next(4, CONTEXT, stream([50, 50], missing=(0, 1))) is None
-    some = RandomOrder(1, "peer-a", 0).next(50, CONTEXT, stream([50, 50, 50], missing=(1,)))
-    assert set((some // GROUP_POSITIONS).tolist()) == {0, 2}
 
 
 def test_two_peers_share_an_epoch_through_their_mailboxes():
     """What one tells, the other is shown, as the network processes do it; nobody waits."""
     data = OneGroup(50_001)
     boxes = {name: Mailbox.in_process([4]) for name in ("a", "b")}
-    orders = {
-        name: PermutedOrder(0, name, box.others_reading.read, box.own_reading.write) for name, box in boxes.items()
-    }
+    orders = {name: BlockOrder(0, name, box.others_reading.read, box.own_reading.write) for name, box in boxes.items()}
     found: Counter[int] = Counter()
     while any(order.state()["epoch"] == 0 for order in orders.values()):
         for mine, theirs in (("a", "b"), ("b", "a")):
@@ -105,10 +93,10 @@ def test_two_peers_share_an_epoch_through_their_mailboxes():
 
 
 def test_it_goes_on_from_a_checkpoint():
-    data, order = OneGroup(5000), PermutedOrder(0, "me")
+    data, order = OneGroup(5000), BlockOrder(0, "me")
     for _ in range(30):
         order.next(7, CONTEXT, data)
-    again = PermutedOrder(0, "me")
+    again = BlockOrder(0, "me")
     again.restore(json.loads(json.dumps(order.state())))
     assert [order.next(7, CONTEXT, data).tolist() for _ in range(100)] == [
         again.next(7, CONTEXT, data).tolist() for _ in range(100)
@@ -121,7 +109,7 @@ def test_what_comes_next_is_wanted_ahead():
         want=lambda chosen: wanted.append(list(chosen)), let_go=lambda: (), is_full=False, failing=set()
     )
     groups = GroupedStream(40, 256, lambda group: (str(group), np.zeros(500, np.uint8)), 1, stock)
-    order = PermutedOrder(0, "me")
+    order = BlockOrder(0, "me")
     read = []
     for _ in range(100):
         read += (order.next(4, CONTEXT, groups) // GROUP_POSITIONS).tolist()
@@ -151,7 +139,7 @@ def test_files_that_are_gone_keep_no_others_away():
     groups = GroupedStream(
         40, 256, lambda one: (str(one), np.zeros(100, np.uint8)) if one in here else None, 1, Stock()
     )
-    order, num_waits = PermutedOrder(0, "me"), 0
+    order, num_waits = BlockOrder(0, "me"), 0
     while num_waits < 40:
         num_waits += order.next(4, CONTEXT, groups) is None
     assert here == set(range(40)) - gone
@@ -159,7 +147,7 @@ def test_files_that_are_gone_keep_no_others_away():
 
 def test_without_new_data_the_order_reads_again_what_is_here():
     groups = stream([100, 100], missing=(1,))
-    order = PermutedOrder(0, "me")
+    order = BlockOrder(0, "me")
     found = []
     while (positions := order.next(4, CONTEXT, groups)) is not None:
         found += positions.tolist()
@@ -168,4 +156,4 @@ def test_without_new_data_the_order_reads_again_what_is_here():
     assert again is not None
     assert len(again) == 40
     assert set((again // GROUP_POSITIONS).tolist()) == {0}
-    assert PermutedOrder(0, "me").again(4, CONTEXT, stream([9], missing=(0,))) is None
+    assert BlockOrder(0, "me").again(4, CONTEXT, stream([9], missing=(0,))) is None
