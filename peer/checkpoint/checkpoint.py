@@ -1,9 +1,8 @@
 """Checkpoints: what a peer needs to go on after its machine was off, on disk; both of its sides at one moment.
 
     checkpoints/checkpoint-00000007/fragment-0000.safetensors    anchor, momentum, residual, velocity: float32
-                                    ...                          [num_values] each; work under way, encoded
-                                    commits-0000.bin             the signed ones that lead there
-                                    ...                          `kept_commits.py`
+                                    ...                          [num_values] each; work under way, encoded; the
+                                                                 signed commits that lead there
                                     trainer.safetensors          live parameters, optimizer: `peer/trainer/loop`
                                     trainer.json
                                     checkpoint.json              whose they are, versions, lengths and hashes; totals
@@ -37,6 +36,8 @@ from averaging.finite_values import all_finite
 from averaging.outer.fragment_anchor_and_residual import FragmentState
 from averaging.outer.outer_step import anchor_digest
 from averaging.outer.own_contributions import OwnWork, Sent
+from averaging.signing.round_signatures import Checker
+from averaging.wire.messages import Commit
 from averaging.wire.work_by_range import Waiting, is_whole
 from dht.ground.host import PeerId
 from dht.ground.regular_files import sync
@@ -51,7 +52,7 @@ from peer.checkpoint.checkpoint_facts import (
     contribution_facts,
 )
 from peer.checkpoint.earlier_format import EARLIER_FORMAT, contribution_prefix, upgraded
-from peer.checkpoint.kept_commits import write_commits
+from peer.checkpoint.kept_commits import packed_commits, unpacked_commits
 from peer.checkpoint.tensor_files import TensorFile, TensorSpec, open_arrays, write_arrays
 from peer.version import software
 
@@ -112,6 +113,7 @@ class SavedCheckpoint:
         self.has_trainer = self.is_own and metadata.trainer is not None
         self.totals = metadata.totals if self.is_own else Totals()
         self._facts = metadata.fragments
+        self._sizes = owner.sizes
 
     @property
     def saved_at(self) -> float:
@@ -135,6 +137,20 @@ class SavedCheckpoint:
             state.give_back(own)
         else:
             state.residual.fill(0)
+
+    def commits(self, index: int, checker: Checker) -> tuple[Commit, ...]:
+        """Return the signed commits that lead to the anchor of one fragment, oldest first; none where none were known.
+
+        Args:
+            checker: of this run's signatures.
+
+        Raises:
+            ValueError: they are damaged, of another run, or not signed; the text says what is wrong.
+        """
+        file = open_arrays(self.path / _fragment_name(index))
+        if "commits" not in file.names:
+            return ()
+        return unpacked_commits(file.get("commits").tobytes(), index, self._facts[index].version, self._sizes, checker)
 
     def note_use(self) -> None:
         """Remember that a peer goes on from here. A disk that takes nothing more cannot be told."""
@@ -171,7 +187,7 @@ class CheckpointDraft:
             arrays["contribution.scales"] = np.frombuffer(own.pending.encoded.scales, np.uint8)
             arrays["contribution.codes"] = np.frombuffer(own.pending.encoded.codes, np.uint8)
         if commit_frames:
-            write_commits(self.path, index, state.version, state.digest, commit_frames, self._folder.open_file)
+            arrays["commits"] = packed_commits(commit_frames)
         written = write_arrays(self.path / _fragment_name(index), arrays, self._folder.open_file)
         self._facts[index] = FragmentFacts(
             num_values=state.num_values,

@@ -20,7 +20,6 @@ from averaging.rounds.round_facts import Fact
 from dht.ground.compute import Compute
 from peer.checkpoint.checkpoint import CheckpointDraft, CheckpointFolder, SavedCheckpoint
 from peer.checkpoint.checkpoint_facts import Totals
-from peer.checkpoint.kept_commits import OtherAnchorError, read_commits
 from peer.events.peer_events import CheckpointFailed, CheckpointSaved
 from peer.mailbox.mailbox import Mailbox
 from peer.network.node.mailbox_network_end import TrainerDesk
@@ -81,27 +80,20 @@ class CheckpointKeeper:
             )
         return saved
 
-    async def bring_back_commits(self, fragment: FragmentRuntime, saved: SavedCheckpoint | None = None) -> None:
-        """Give a fragment the signed commits that led to the anchor it has; without them it still goes on.
-
-        Args:
-            saved: where they are; None: in the newest checkpoint, if that is of this very anchor.
-        """
-        path = self.folder.newest_path() if saved is None else saved.path
-        if path is None:
-            return
-        state, sizes, checker = fragment.state, self.folder.owner.sizes, fragment.machine.notary
-        read = partial(read_commits, path, fragment.index, state.version, state.digest, sizes, checker)
+    async def bring_back_commits(self, fragment: FragmentRuntime, saved: SavedCheckpoint) -> None:
+        """Give a restored fragment the signed commits that led to its anchor; it also goes on without them."""
         try:
-            fragment.log.replace(await self.compute(read))
+            commits = await self.compute(partial(saved.commits, fragment.index, fragment.machine.notary))
         except ValueError as error:
-            if saved is None and isinstance(error, OtherAnchorError):
-                return  # rounds have gone on since that checkpoint: as usual
             log.warning(
                 "nothing is lost, model and work are whole: only the signed commits of fragment %d in %s cannot be "
                 "used (%s); new ones come with the next rounds",
-                *(fragment.index, path, error),
+                fragment.index,
+                saved.path,
+                error,
             )
+        else:
+            fragment.log.replace(commits)
 
     async def keep_lineage(self) -> None:
         """The anchors are about to be replaced on the word of others alone: the newest checkpoint stays for a week."""

@@ -54,10 +54,6 @@ class Start:
         """Anchors for every fragment: an earlier network process's, fetched from the swarm, or the initial ones."""
         has_begun = bool(self.mailbox.network.ready)
         missing = [fragment.index for fragment in self.fragments if not self._resume(fragment)]
-        if self.keeper is not None and (has_begun or self.mailbox.network.restored_moment):
-            for fragment in self.fragments:
-                if fragment.index not in missing:
-                    await self.keeper.bring_back_commits(fragment)
         if has_begun:
             if missing:
                 self._salvage(missing)

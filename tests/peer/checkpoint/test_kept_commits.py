@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +11,6 @@ from typing import Any
 import msgpack
 import pytest
 
-from averaging.codec.codec import make_codec
 from averaging.fragment.runtime import FragmentRuntime
 from averaging.rounds.round_facts import RoundCommitted
 from averaging.signing.commit_log import MAX_LOGGED_COMMITS
@@ -20,23 +18,20 @@ from averaging.signing.round_signatures import Scope
 from averaging.wire.field_checks import Limits
 from averaging.wire.frames import commit_digest, decode, encode
 from averaging.wire.messages import DIGEST_BYTES, Commit, RosterEntry, ShardResult
-from dht.ground.compute import compute_inline
 from dht.ground.host import PeerId
 from dht.identity.keys import peer_id_of
 from peer.checkpoint.checkpoint import CheckpointFolder, CheckpointOwner, list_checkpoints
 from peer.checkpoint.checkpoint_facts import Totals
-from peer.checkpoint.kept_commits import MAX_COMMITS_FILE_BYTES, commits_path
+from peer.checkpoint.kept_commits import unpacked_commits
 from peer.events.anchor_events import AnchorRepair, Fetched
 from peer.events.peer_events import Event
-from peer.network.node.fragment_memory import build_fragments, persist
+from peer.network.node.fragment_memory import persist
 from peer.network.node.node import Node
 from peer.network.node.node_checkpoints import CheckpointKeeper
-from peer.network.node.reporter import Reporter
-from peer.network.node.starting_state import Start
-from tests.kit.notaries import SCOPE, notary_of, signed
+from tests.kit.notaries import CHECKER, SCOPE, signed
 from tests.kit.simulated.light_work import LIGHT_WORK
 from tests.kit.tiers import sampled
-from tests.kit.trainer.checkpoint_peer import ME, RULE, SECTION, Peer, run
+from tests.kit.trainer.checkpoint_peer import ME, Peer, run
 from tests.kit.trainer.returning_peer import LaterState, return_to
 from tests.simulator import peer as simulated_peer
 from tests.simulator.network.lines import LineSettings
@@ -232,68 +227,46 @@ def test_those_of_a_lineage_that_is_left_at_the_start_are_left_too(tmp_path: Pat
     assert frames_of(peer.fragments)[2] == frames_of(before.fragments)[2]
 
 
-def test_a_whole_log_is_one_bounded_file(tmp_path: Path) -> None:
-    before = saved_peer(tmp_path, 600, version=700)
-    path = commits_path(newest_folder(before), 0)
-    assert path.stat().st_size <= MAX_COMMITS_FILE_BYTES
+def test_a_whole_log_comes_back(tmp_path: Path) -> None:
+    saved_peer(tmp_path, 600, version=700)
     peer, _ = return_to(tmp_path, Nobody())  # type: ignore[arg-type]
     assert [len(fragment.log) for fragment in peer.fragments] == [MAX_LOGGED_COMMITS] * 3
 
 
-def repacked(path: Path, change: Callable[[list[Any]], object]) -> None:
-    """The file edited by somebody who knows its form and makes its check sum again."""
-    found = msgpack.unpackb(path.read_bytes()[32:])
-    change(found)
-    body = msgpack.packb(found)
-    path.write_bytes(hashlib.sha256(body).digest() + body)
+SIZES = (100, 200)
 
 
-def heavier(found: list[Any]) -> None:
+def heavier(frames: list[Any]) -> list[Any]:
     """More tokens in the newest commit."""
-    commit, _ = decode(found[3][-1], ME, Limits(Peer(Path()).layout.sizes, 0))
+    commit, _ = decode(frames[-1], ME, Limits(SIZES, 0))
     assert isinstance(commit, Commit)
     roster = tuple(replace(entry, tokens=10**6) for entry in commit.roster)
-    found[3][-1] = encode(replace(commit, roster=roster))
+    return [*frames[:-1], encode(replace(commit, roster=roster))]
 
 
-def put(path: Path, data: bytes) -> None:
-    path.write_bytes(data)
-
-
-def in_a_folder(path: Path) -> None:
-    path.unlink()
-    path.mkdir()
-
-
-WRONG: dict[str, tuple[Callable[[Path], object], str]] = {
-    "empty": (lambda path: put(path, b""), "damaged"),
-    "cut": (lambda path: put(path, path.read_bytes()[:-1]), "damaged"),
-    "a bit": (lambda path: put(path, path.read_bytes()[:-9] + b"\xff" + path.read_bytes()[-8:]), "damaged"),
-    "endless": (lambda path: os.truncate(path, 2**40), "has more than"),
-    "a folder": (in_a_folder, "cannot be read"),
-    "of another fragment": (lambda path: put(path, commits_path(path.parent, 1).read_bytes()), "of fragment 1"),
-    "of an anchor before": (lambda path: repacked(path, lambda it: it.__setitem__(1, VERSION - 1)), "leads to version"),
-    "of another lineage": (lambda path: repacked(path, lambda it: it.__setitem__(2, bytes(32))), "leads to version"),
-    "the newest one taken away": (
-        lambda path: repacked(path, lambda it: it[3].pop()),
-        f"lead to version {VERSION - 1}",
-    ),
-    "heavier": (lambda path: repacked(path, heavier), "is not signed"),
-    "no list": (lambda path: repacked(path, lambda it: it.__setitem__(3, 7)), "another version"),
-    "no commits": (lambda path: repacked(path, lambda it: it.__setitem__(3, [b"x"])), "no commit"),
+WRONG: dict[str, tuple[Callable[[list[Any]], object], str]] = {
+    "of another fragment": (lambda _: [encode(one) for one in chain_to(VERSION, 1, SIZES[1], 3)], "another fragment"),
+    "the newest one taken away": (lambda frames: frames[:-1], f"lead to version {VERSION - 1}"),
+    "heavier": (heavier, "is not signed"),
+    "no list": (lambda _: 7, "another version"),
+    "a map": (lambda _: {"a": 1}, "damaged"),
+    "texts": (lambda _: ["x"], "damaged"),
+    "no commits": (lambda _: [b"x"], "no commit"),
 }
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_a_file_that_is_wrong_costs_its_commits_and_nothing_else(tmp_path: Path, name: str, caplog: Any) -> None:
-    before = saved_peer(tmp_path)
+def test_what_is_wrong_with_commits_is_said(name: str) -> None:
     change, sentence = WRONG[name]
-    change(commits_path(newest_folder(before), 0))
-    peer, _ = return_to(tmp_path, Nobody())  # type: ignore[arg-type]
-    assert [len(fragment.log) for fragment in peer.fragments] == [0, COUNT, COUNT]
-    assert [fragment.state.version for fragment in peer.fragments] == [VERSION] * 3
-    assert sentence in caplog.text
-    assert caplog.text.count("signed commits of fragment") == caplog.text.count("nothing is lost") == 1
+    frames = [encode(commit) for commit in chain_to(VERSION, 0, SIZES[0], COUNT)]
+    with pytest.raises(ValueError, match=sentence):
+        unpacked_commits(msgpack.packb(change(frames)), 0, VERSION, SIZES, CHECKER)
+
+
+def test_commits_before_a_gap_are_left_out() -> None:
+    frames = [encode(commit) for commit in chain_to(VERSION, 0, SIZES[0], COUNT)]
+    del frames[10]
+    assert len(unpacked_commits(msgpack.packb(frames), 0, VERSION, SIZES, CHECKER)) == COUNT - 11
 
 
 def test_commits_of_another_run_are_left_out(tmp_path: Path, caplog: Any) -> None:
@@ -303,48 +276,9 @@ def test_commits_of_another_run_are_left_out(tmp_path: Path, caplog: Any) -> Non
     assert caplog.text.count("is not signed by its leader") == 3
 
 
-def test_commits_before_a_gap_are_left_out(tmp_path: Path) -> None:
-    before = saved_peer(tmp_path)
-    repacked(commits_path(newest_folder(before), 0), lambda found: found[3].pop(10))
-    peer, _ = return_to(tmp_path, Nobody())  # type: ignore[arg-type]
-    assert [len(fragment.log) for fragment in peer.fragments] == [COUNT - 11, COUNT, COUNT]
-
-
-def test_a_checkpoint_of_earlier_software_is_as_good_as_ever(tmp_path: Path, caplog: Any) -> None:
-    before = saved_peer(tmp_path)
-    for path in newest_folder(before).glob("commits-*"):
-        path.unlink()
+def test_a_checkpoint_without_commits_is_as_good_as_ever(tmp_path: Path, caplog: Any) -> None:
+    saved_peer(tmp_path, count=0)
     peer, _ = return_to(tmp_path, Nobody())  # type: ignore[arg-type]
     assert [len(fragment.log) for fragment in peer.fragments] == [0] * 3
+    assert [fragment.state.version for fragment in peer.fragments] == [VERSION] * 3
     assert "signed commits" not in caplog.text
-
-
-@pytest.mark.parametrize("num_later", [0, 1])
-def test_a_network_process_that_is_restarted_alone_has_them_while_nothing_was_committed_since(
-    tmp_path: Path, num_later: int, caplog: Any
-) -> None:
-    peer = saved_peer(tmp_path)
-    peer.mailbox.network.ready = 1
-    for fragment in peer.fragments:
-        fragment.state.version += num_later
-        persist(peer.mailbox, fragment)
-    fragments = build_fragments(
-        ME, peer.owner.run_id, SECTION, RULE, make_codec("int4", 16), peer.mailbox, notary_of(ME)
-    )
-    peer.keeper.fragments = fragments
-    start = Start(
-        peer.mailbox,
-        fragments,
-        peer.desk,
-        None,  # type: ignore[arg-type]
-        Nobody(),  # type: ignore[arg-type]
-        peer.keeper,
-        Reporter(ME, peer.mailbox, lambda: 5.0, lambda: 5.0, peer.seen.append),
-        trains=True,
-        compute=compute_inline,
-        look_seconds=1.0,
-    )
-    run(start.run())
-    assert [fragment.state.version for fragment in fragments] == [VERSION + num_later] * 3
-    assert [len(fragment.log) for fragment in fragments] == [0 if num_later else COUNT] * 3
-    assert not caplog.text, "rounds after a checkpoint are no trouble"
