@@ -272,7 +272,7 @@ class Applying:
 
         num_returned = await self._context.ports.compute(run)
         fragment.store.settle(commit)
-        fragment.note_commit(commit)
+        fragment.log.note_anchor(state.version, state.digest)
         outer_lr = max((shard.outer_lr for shard in shards), default=0.0)
         if sent is not None and self._audits.is_on:
             fragment.store.keep_own(commit.version, sent)

@@ -10,7 +10,7 @@ from typing import Final
 from averaging.rounds.round_machine import RoundMachine
 from averaging.wire import frames
 from averaging.wire.messages import Commit, CommitRequest, Message, Offer, Plan
-from dht.ground.allowances import Allowances
+from dht.ground.bounds import Allowances
 from dht.ground.host import PeerId
 
 QUESTIONS_AT_ONCE = 256
@@ -34,8 +34,8 @@ class CommitQuestions:
     def __init__(
         self, answer_bytes: int = ANSWER_BYTES_AT_ONCE, seconds_per_answer_byte: float = SECONDS_PER_ANSWER_BYTE
     ) -> None:
-        self._questions = Allowances(QUESTIONS_AT_ONCE, QUESTION_SECONDS)
-        self._answer_bytes = Allowances(answer_bytes, seconds_per_answer_byte)
+        self._questions = Allowances[PeerId](QUESTIONS_AT_ONCE, QUESTION_SECONDS)
+        self._answer_bytes = Allowances[PeerId](answer_bytes, seconds_per_answer_byte)
 
     def is_one_too_many(self, machine: RoundMachine, sender: PeerId, message: Message, now: float) -> bool:
         """Whether a message is answered with a commit, and its sender, or all, had as many as anybody needs."""
@@ -48,7 +48,7 @@ class CommitQuestions:
         )
         if not asks:
             return False
-        answer = machine.known_commit(message.version) or machine.history.get(message.version)
+        answer = machine.known_commit(message.version) or machine.log.newest.get(message.version)
         return not self._questions.spend(sender, now) or (
             answer is not None and not self._answer_bytes.spend(EVERYBODY, now, len(frames.encode(answer)))
         )

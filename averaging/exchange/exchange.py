@@ -27,7 +27,7 @@ from averaging.rounds.round_facts import AppliedCommit, Fact
 from averaging.trust.claim_guard import Guard
 from averaging.wire import messages
 from averaging.wire.messages import DIGEST_BYTES, HISTORY_COMMITS, Abandon, Commit, Message, Offer
-from dht.ground.bounded_dictionary import Newest
+from dht.ground.bounds import Newest
 from dht.ground.host import PeerId
 from dht.ground.tasks import Background
 
@@ -207,7 +207,7 @@ class Exchange:
 def _led_here(fragment: FragmentRuntime, adopted: tuple[Commit, ...] | None) -> list[Commit]:
     """The commits that are known of those that led to a fragment's anchor, the newest last."""
     machine, version = fragment.machine, fragment.state.version
-    commits = (*machine.history.values(), machine.applying) if adopted is None else adopted
+    commits = (*machine.log.newest.values(), machine.applying) if adopted is None else adopted
     return sorted(
         (commit for commit in commits if commit is not None and commit.version < version),
         key=lambda commit: commit.version,

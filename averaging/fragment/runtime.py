@@ -12,7 +12,7 @@ from averaging.outer.fragment_anchor_and_residual import FragmentState
 from averaging.rounds.round_machine import RoundMachine
 from averaging.signing.commit_chains import Chain
 from averaging.signing.commit_log import CommitLog
-from averaging.wire.messages import DIGEST_BYTES, HISTORY_COMMITS, Commit, own_entry, own_ranges
+from averaging.wire.messages import DIGEST_BYTES, Commit, own_entry, own_ranges
 from dht.ground.host import PeerId
 
 NO_DIGEST = bytes(32)
@@ -45,7 +45,7 @@ class RoundTraffic:
 
 @dataclass
 class FragmentRuntime:
-    """State, machine and store of one fragment, and what is remembered of its lineage.
+    """State, machine and store of one fragment.
 
     Attributes:
         of_buffers: its values are running statistics, which have a rule and a codec of their own.
@@ -60,9 +60,6 @@ class FragmentRuntime:
     of_buffers: bool = False
     is_torn: bool = field(default=False, init=False)
     persist: Callable[[], None] = lambda: None
-    digests: dict[int, bytes] = field(default_factory=dict)
-    """Of the anchors of recent versions."""
-    log: CommitLog = field(default_factory=CommitLog)
     busy: asyncio.Lock = field(default_factory=asyncio.Lock)
     """Held while the state changes, or is copied."""
     traffic: RoundTraffic = field(default_factory=RoundTraffic)
@@ -71,7 +68,12 @@ class FragmentRuntime:
         """Let the rounds go on from the state's version; `commits` led there (None: those that are known)."""
         state = self.state
         self.machine.restart(state.version, state.digest[:DIGEST_BYTES], state.lineage_tokens, commits)
-        self.digests[state.version] = state.digest
+        self.log.note_anchor(state.version, state.digest)
+
+    @property
+    def log(self) -> CommitLog:
+        """What is remembered of the lineage of this fragment."""
+        return self.machine.log
 
     @contextmanager
     def change(self) -> Iterator[None]:
@@ -84,13 +86,6 @@ class FragmentRuntime:
             self.state.note_digest(NO_DIGEST)
             raise
         self.is_torn = False
-
-    def note_commit(self, commit: Commit) -> None:
-        """The state is at the version that a commit leads to."""
-        self.log.add(commit)
-        self.digests[self.state.version] = self.state.digest
-        for version in [version for version in self.digests if version < self.state.version - HISTORY_COMMITS]:
-            del self.digests[version]
 
     def enter_lineage(self, set_state: Callable[[FragmentState], None], commits: Sequence[Commit], me: PeerId) -> int:
         """Replace the anchor by one of the swarm's; own work that it may have is given up.
@@ -115,31 +110,25 @@ class FragmentRuntime:
             common_version = Chain(tuple(commits), state.version, state.digest).fork_from(known)
             state.settle_in_new_lineage(left_version, common_version, is_pending_missed=is_missed)
         since = left_version if common_version is None else common_version
-        left = _own_tokens((commit for commit in self.machine.history.values() if commit.version >= since), me)
+        left = _own_tokens((commit for commit in self.log.newest.values() if commit.version >= since), me)
         self.store.forget_errors()
-        self.digests = {state.version: state.digest}
+        self.log.digests.clear()
+        self.log.note_anchor(state.version, state.digest)
         self.log.replace(commit for commit in commits if commit.version < state.version)
         there = _own_tokens(commits, me)
         lost = sum(tokens for sequence, tokens in left.items() if sequence not in there)
         there_now = sum(tokens for sequence, tokens in under_way.items() if sequence in there)
         return waiting - state.unsent_tokens - there_now + lost
 
-    def known_anchors(self) -> dict[int, bytes]:
-        """Per version that is remembered here, the digest of its anchor, as messages have it."""
-        known = {version: commit.anchor_digest for version, commit in self.machine.history.items()}
-        known |= {version: digest[:DIGEST_BYTES] for version, digest in self.digests.items()}
-        return {**known, self.state.version: self.state.digest[:DIGEST_BYTES]}
-
     def had(self, version: int, digest: bytes) -> bool:
         """Whether the anchor here is, or was at that version, one whose digest begins so; as far as is remembered."""
         if version == self.state.version:
             return self.state.digest.startswith(digest)
-        known = self.digests.get(version)
-        return known.startswith(digest) if known is not None else self.log.has_left(version, digest)
+        return self.log.had(version, digest)
 
     def anchors(self) -> dict[int, bytes]:
         """Version -> digest, as messages have it, of all anchors of this lineage that are remembered."""
-        return {**self.log.anchors(), **self.known_anchors()}
+        return {**self.log.anchors(), self.state.version: self.state.digest[:DIGEST_BYTES]}
 
 
 def _own_tokens(commits: Iterable[Commit], me: PeerId) -> dict[int, int]:

@@ -30,11 +30,11 @@ from averaging.rounds.passing_on import DIRECT, household, next_from, passer_of,
 from averaging.rounds.reducer import Reducing
 from averaging.rounds.round_facts import AttemptEnded, Effect, RoundStarted
 from averaging.rounds.shard_plan import plan_shards
+from averaging.signing.commit_log import CommitLog
 from averaging.signing.round_signatures import Notary
 from averaging.wire.frames import commit_digest, once_per_commit
 from averaging.wire.messages import (
     HISTORY_COMMITS,
-    KEPT_COMMITS,
     MAX_ROSTER,
     Abandon,
     Commit,
@@ -86,7 +86,7 @@ class RoundMachine:
     leading_type: type[Leading] = Leading
     most_of_median: float = math.inf  # see `plan_shards`
     least_share: float = 0.0  # see `Leading`
-    history: dict[int, Commit] = field(default_factory=dict)
+    log: CommitLog = field(default_factory=CommitLog)
     applying: Commit | None = None
     comes_unasked: bool = False
     """Whether the results of the commit that is applied are passed on to this peer, which had no work in it."""
@@ -114,7 +114,7 @@ class RoundMachine:
         """Begin at an anchor that was restored or fetched. `commits` led there; None: those that are known."""
         self.version, self.anchor_digest, self.lineage_tokens = version, digest, lineage_tokens
         if commits is not None:
-            self.history = {commit.version: commit for commit in commits}
+            self.log.replace(commits)
 
     def step(self, event: machine_events.Event, now: float) -> list[Effect]:
         """Take one event at time `now` and return what must be done about it, in order."""
@@ -157,13 +157,13 @@ class RoundMachine:
         """The commit that left `version`, as long as its results are kept; also while it is being applied here."""
         if self.applying is not None and self.applying.version == version:
             return self.applying
-        return self.history.get(version) if version >= self.version - HISTORY_COMMITS else None
+        return self.log.newest.get(version) if version >= self.version - HISTORY_COMMITS else None
 
     def anchor_of(self, version: int) -> bytes | None:
         """Digest of the anchor that this lineage had at `version`, as messages have it; None when it is forgotten."""
         if version == self.version:
             return self.anchor_digest
-        commit = self.history.get(version)
+        commit = self.log.newest.get(version)
         return None if commit is None else commit.anchor_digest
 
     # ----------------------------------------------------------------------------------------------- dispatch
@@ -429,7 +429,7 @@ class RoundMachine:
             self._effects.append(machine_events.Apply(commit))
         elif commit.version > self.version:
             self.note_ahead(sender, commit.version + 1)
-        elif (mine := self.history.get(commit.version)) is not None and mine != commit:
+        elif (mine := self.log.newest.get(commit.version)) is not None and mine != commit:
             if commit.anchor_digest != mine.anchor_digest:
                 self.send(sender, self.version_is())
             elif _weight(commit) > _weight(mine):
@@ -484,7 +484,7 @@ class RoundMachine:
 
     def outweighs(self, commit: Commit) -> bool:
         """Whether the commit of that past version which counts here is heavier: it is the answer."""
-        mine = self.history.get(commit.version)
+        mine = self.log.newest.get(commit.version)
         if mine is None or mine == commit or mine.anchor_digest != commit.anchor_digest:
             return False
         return _weight(mine) > _weight(commit)
@@ -526,18 +526,16 @@ class RoundMachine:
 
     def _advance(self, event: machine_events.Advanced, now: float) -> None:
         if event.adopted is not None:
-            self.history = {commit.version: commit for commit in event.adopted if commit.version < event.version}
+            self.log.replace(commit for commit in event.adopted if commit.version < event.version)
         elif self.applying is not None and event.version == self.applying.version + 1:
-            self.history[self.applying.version] = self.applying
+            self.log.add(self.applying)
             if self.leading is not None and not self.leading.closed:
                 # Another round was faster; peers that wait for this one must not wait until it looks dead.
                 for peer_id in self.leading.waiting:
                     if peer_id != self.me:
                         self.send(peer_id, self.applying)
         else:
-            self.history.clear()
-        for version in sorted(self.history)[:-KEPT_COMMITS]:
-            del self.history[version]
+            self.log.newest.clear()
         self.version, self.anchor_digest = event.version, event.anchor_digest
         self.lineage_tokens = event.lineage_tokens
         self._passed_on.clear()
@@ -578,7 +576,7 @@ class RoundMachine:
     @property
     def _digest_before(self) -> bytes:
         """Of the commit that led to the version here; empty when it is not known."""
-        before = self.history.get(self.version - 1)
+        before = self.log.newest.get(self.version - 1)
         return b"" if before is None else commit_digest(before)
 
     def tell(self, effect: Effect) -> None:

@@ -1,4 +1,8 @@
-"""The signed commits that a member keeps for collectors of proofs: the newest of its own lineage, within limits."""
+"""What a peer remembers of the lineage of one fragment: signed commits and digests of anchors, within limits. Pure.
+
+Every commit is there as a frame: for collectors of proofs, for checkpoints, and to weigh a fork. The newest are also
+there as objects, for the rounds and for members that are behind.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from averaging.wire.frames import encode
-from averaging.wire.messages import KEPT_COMMITS, Commit
+from averaging.wire.messages import DIGEST_BYTES, HISTORY_COMMITS, KEPT_COMMITS, Commit
 
 MAX_LOGGED_COMMITS = 512
 """Per fragment: with a round per second, more than eight minutes for somebody who looks every few seconds."""
@@ -26,11 +30,18 @@ class _Kept(NamedTuple):
 
 @dataclass
 class CommitLog:
-    """Commits of one fragment as frames, oldest first; each is signed by its leader and its reducers."""
+    """Commits of one fragment, oldest first; each is signed by its leader and its reducers.
 
-    _kept: dict[int, _Kept] = field(default_factory=dict)
+    Attributes:
+        newest: the last `KEPT_COMMITS`, by the version that they leave.
+        digests: of the anchors of recent versions, whole.
+        num_bytes: of all frames.
+    """
+
+    newest: dict[int, Commit] = field(default_factory=dict)
+    digests: dict[int, bytes] = field(default_factory=dict)
     num_bytes: int = 0
-    """Of all frames."""
+    _kept: dict[int, _Kept] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self._kept)
@@ -40,24 +51,37 @@ class CommitLog:
         before, frame = self._kept.get(commit.version), encode(commit)
         self.num_bytes += len(frame) - (len(before.frame) if before is not None else 0)
         self._kept[commit.version] = _Kept(frame, commit.anchor_digest, commit.tokens)
+        self.newest[commit.version] = commit
+        for version in sorted(self.newest)[:-KEPT_COMMITS]:
+            del self.newest[version]
         while len(self._kept) > MAX_LOGGED_COMMITS or (
             self.num_bytes > MAX_LOGGED_BYTES and len(self._kept) > KEPT_COMMITS
         ):
             self.num_bytes -= len(self._kept.pop(next(iter(self._kept))).frame)
 
     def replace(self, commits: Iterable[Commit]) -> None:
-        """The lineage changed: what was here may be of another one."""
+        """Forget all commits, which may be of another lineage, and keep these."""
         self._kept.clear()
+        self.newest.clear()
         self.num_bytes = 0
         for commit in sorted(commits, key=lambda commit: commit.version):
             self.add(commit)
 
-    def anchors(self) -> dict[int, bytes]:
-        """Version -> digest of each anchor that a commit here leaves, as messages have it."""
-        return {version: kept.anchor_digest for version, kept in self._kept.items()}
+    def note_anchor(self, version: int, digest: bytes) -> None:
+        """Remember the digest of the anchor of `version`, which is the newest; those of old versions are forgotten."""
+        self.digests[version] = digest
+        for old in [old for old in self.digests if not version - HISTORY_COMMITS <= old <= version]:
+            del self.digests[old]
 
-    def has_left(self, version: int, digest: bytes) -> bool:
-        """Whether a commit here leaves the anchor of that version whose digest begins so."""
+    def anchors(self) -> dict[int, bytes]:
+        """Return by version the digest, as messages have it, of each anchor of this lineage that is remembered."""
+        left = {version: kept.anchor_digest for version, kept in self._kept.items()}
+        return left | {version: digest[:DIGEST_BYTES] for version, digest in self.digests.items()}
+
+    def had(self, version: int, digest: bytes) -> bool:
+        """Whether the anchor of that version was one whose digest begins so, as far as is remembered."""
+        if version in self.digests:
+            return self.digests[version].startswith(digest)
         return version in self._kept and self._kept[version].anchor_digest.startswith(digest)
 
     def tokens_since(self, first: int, end: int) -> int | None:

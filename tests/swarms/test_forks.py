@@ -47,7 +47,7 @@ def fork(node: Node, more_tokens: int) -> None:
     state.lineage_tokens += more_tokens
     state.refresh_digest()
     persist(node.mailbox, fragment)
-    fragment.digests.clear()
+    fragment.log.digests.clear()
     fragment.restart()
     node.desk.deliver(FRAGMENT, change, state.version)
 

@@ -463,12 +463,12 @@ class Node:
 
     def digest_at(self, fragment: int, version: int) -> bytes:
         """The digest this peer had at a recent version; empty when unknown."""
-        return self.fragments[fragment].digests.get(version, b"")
+        return self.fragments[fragment].log.digests.get(version, b"")
 
     def commits_from(self, fragment: int, version: int) -> Sequence[Commit]:
         """Recent commits that left `version` or a later one."""
-        history = self.fragments[fragment].machine.history
-        return [history[key] for key in sorted(history) if key >= version]
+        newest = self.fragments[fragment].log.newest
+        return [newest[left] for left in sorted(newest) if left >= version]
 
     def commit_frames(self, fragment: int, version: int) -> Sequence[bytes]:
         """Signed commits that left `version` or a later one, as frames."""

@@ -315,7 +315,7 @@ def test_nothing_is_left_behind_after_many_rounds():
             assert len(peer.exchange._background._tasks) <= 2
             for fragment in peer.fragments:
                 assert len(fragment.store._results) <= 5 * 2
-                assert len(fragment.digests) <= 5
+                assert len(fragment.log.digests) <= 5
                 assert len(fragment.store._inbound) <= 2
         assert swarm.network.num_streams <= (1 + DATA_STREAMS) * 3 * 2
         return swarm

@@ -25,7 +25,7 @@ def test_every_kept_commit_is_a_proof_and_names_the_one_before():
         await swarm.train(4)
         await swarm.settle()
         for fragment in swarm.live()[1].fragments:
-            history = fragment.machine.history
+            history = fragment.machine.log.newest
             assert len(history) >= 4
             assert not any(CHECKER.objection(commit) for commit in history.values())
             assert all(commit.previous for version, commit in history.items() if version > min(history))
@@ -73,7 +73,7 @@ def test_means_that_their_reducer_did_not_sign_are_void():
         for peer in others:
             for fragment in peer.fragments:
                 assert fragment.machine.version >= 2
-                for commit in fragment.machine.history.values():
+                for commit in fragment.machine.log.newest.values():
                     reducers = {commit.roster[shard.reducer].peer_id for shard in commit.shards if shard.digest}
                     assert forger.name not in reducers
         return swarm

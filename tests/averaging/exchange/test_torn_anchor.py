@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 
 from averaging.codec.codec import make_codec
-from averaging.fragment.runtime import FragmentRuntime
 from averaging.outer import fragment_anchor_and_residual, outer_step
 from averaging.outer.fragment_anchor_and_residual import FragmentState
 from averaging.outer.outer_settings import OuterRule
 from averaging.outer.outer_step import CHUNK_VALUES, RunningDigest, anchor_digest
 from averaging.outer.own_contributions import CommittedShard
 from averaging.rounds.round_facts import RepairNeeded
+from averaging.signing.commit_log import CommitLog
 from averaging.wire.messages import DIGEST_BYTES
 from tests.kit.rounds.exchange_swarm import Swarm, scenario
 
@@ -54,7 +54,7 @@ class Broken:
         plain, compute = getattr(self.owner, self.name), self.peer.compute
 
         def once(*args, **kwargs):
-            is_here = self.is_here or (bool(args) and args[0] is self.peer.fragments[0])
+            is_here = self.is_here or (bool(args) and args[0] is self.peer.fragments[0].log)
             self.left -= is_here
             if is_here and self.left == 0:
                 raise MemoryError("injected")
@@ -87,7 +87,7 @@ class Broken:
         (FragmentState, "_take_from_overlay", 2),
         (RunningDigest, "result", 1),
         (outer_step, "digest_of_chunks", 1),
-        (FragmentRuntime, "note_commit", 1),
+        (CommitLog, "note_anchor", 1),
     ],
 )
 def test_a_commit_that_fails_half_way_is_not_tried_again(owner, name, call):
@@ -108,7 +108,7 @@ def test_a_commit_that_fails_half_way_is_not_tried_again(owner, name, call):
         assert fragment.machine.anchor_digest == fragment.state.digest[:DIGEST_BYTES]
         assert not fragment.is_torn
         needed = [report for report in peer.reports if isinstance(report, RepairNeeded)]
-        assert bool(needed) == (name != "note_commit")
+        assert bool(needed) == (name != "note_anchor")
         return swarm
 
     scenario(play)
@@ -125,7 +125,7 @@ def test_an_anchor_that_is_taken_over_half_way_is_replaced(owner, name, is_after
         fragment = peer.fragments[0]
         there = donor.state
         values = there.anchor.copy(), there.momentum.copy(), there.version + 1, there.lineage_tokens + 1, bytes(32)
-        commits = [donor.machine.history[version] for version in sorted(donor.machine.history)]
+        commits = [donor.machine.log.newest[version] for version in sorted(donor.machine.log.newest)]
         plain = getattr(owner, name)
 
         def fail(self, *args, **told):

@@ -131,7 +131,7 @@ def fragment_at(version, digest):
     state = state_of()
     timing = RoundTiming.with_bounds(60.0)
     machine = RoundMachine(ME, "run", 0, SIZE, BLOCK, timing, notary_of(ME), version=version, anchor_digest=digest)
-    machine.history = {commit.version: commit for commit in HERE}
+    machine.log.replace(HERE)
     state.version, state.digest = version, digest * 2
     return FragmentRuntime(0, state, machine, ShardStore(state.codec, SIZE))
 
@@ -156,4 +156,4 @@ def test_the_tokens_are_told_that_a_new_anchor_costs(commits, expected):
     lost = fragment.enter_lineage(lambda state: state.adopt(normal(1), normal(2), 8, 99, b"8" * 32), commits, ME)
     assert lost == expected
     assert state.pending is None
-    assert fragment.digests == {8: b"8" * 32}
+    assert fragment.log.digests == {8: b"8" * 32}

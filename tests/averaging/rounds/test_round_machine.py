@@ -437,7 +437,7 @@ def test_memory_is_flat_over_many_failing_rounds():
                 swarm.lose(*chance.choice(sorted(swarm.queues))[:2])
         if round_ == 40:
             early = dict(swarm.max_sizes)
-    assert swarm.max_sizes["history"] <= KEPT_COMMITS + 1
+    assert swarm.max_sizes["log.newest"] <= KEPT_COMMITS + 1
     for part, most in swarm.max_sizes.items():
         assert most <= max(40, 2 * early[part]), part
     assert min(member.machine.version for member in swarm.members.values()) > 100

@@ -390,7 +390,7 @@ def test_a_lone_commit_with_forged_weight_moves_nobody():
         exchange.on_message(LIAR, signed(commit_with(2**49)), memoryview(b""), 0)
         assert machine.applying is None
         true = signed(commit_with(100, 13, leader=HONEST))
-        machine.history[13] = true
+        machine.log.newest[13] = true
         exchange.on_message(LIAR, signed(commit_with(2**49, 13)), memoryview(b""), 0)
         assert not [report for report in reports if not isinstance(report, PeerRefused)]
         assert {report.peer_id for report in reports} == {LIAR}

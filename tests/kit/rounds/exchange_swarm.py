@@ -118,7 +118,8 @@ class Peer:
             "doubt": functools.partial(self.guard.doubts, timing=timing),
         }
         machine = RoundMachine(*settings, **checks)
-        return FragmentRuntime(index, state, machine, ShardStore(self.codec, size), digests={0: state.digest})
+        machine.log.note_anchor(0, state.digest)
+        return FragmentRuntime(index, state, machine, ShardStore(self.codec, size))
 
     def _deliver(self, index, change, version):
         if change is None:
@@ -146,7 +147,7 @@ class Peer:
                 theirs.lineage_tokens,
                 theirs.digest,
             )
-            commits = [donor.machine.history[version] for version in sorted(donor.machine.history)]
+            commits = [donor.machine.log.newest[version] for version in sorted(donor.machine.log.newest)]
             await self.exchange.applying.adopt(fragment, lambda state: state.adopt(*values), commits)
         self.exchange.applying.repaired(fragment, report.peer_id)
 

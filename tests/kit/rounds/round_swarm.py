@@ -48,7 +48,7 @@ Unit = tuple[PeerId, int, int]
 PARTS: dict[str, Callable[[RoundMachine], Sized]] = {
     part: operator.attrgetter(part)
     for part in (
-        *("_early", "_avoid", "_silent", "_inbox", "history"),
+        *("_early", "_avoid", "_silent", "_inbox", "log.newest"),
         *("later._version_of", "later._asked"),
         *("_reducing.arrived", "_reducing.reductions", "_reducing._missed", "_reducing._past"),
     )
@@ -329,16 +329,17 @@ class RoundSwarm:
         blocks = {block for start, end in ranges for block in range(start // BLOCK, end // BLOCK)}
         if in_commit != sequence or sequence < 0:
             return frozenset()
-        return frozenset(unit for unit in self.sent_units[(name, sequence)] if unit[2] in blocks)
+        return frozenset(unit for unit in self.sent_units.get((name, sequence), ()) if unit[2] in blocks)
 
     def _settle(self, name: PeerId, other: RoundMachine) -> None:
         """`FragmentState.settle_in_new_lineage` in units."""
         member = self.members[name]
         left = member.machine
-        is_same = left.version in other.history and other.history[left.version].anchor_digest == left.anchor_digest
+        theirs = other.log.newest.get(left.version)
+        is_same = theirs is not None and theirs.anchor_digest == left.anchor_digest
         sequence, units = member.pending or (-1, frozenset())
         member.pending = None
-        if is_same and not self._own_units(other.history[left.version], name, sequence):
+        if is_same and not self._own_units(theirs, name, sequence):
             member.waiting |= units
         else:
             member.given_up |= units
@@ -373,7 +374,7 @@ class RoundSwarm:
             self._settle(name, other.machine)
             member.lineage = other.lineage
             machine = other.machine
-            adopted = tuple(other.machine.history.values())
+            adopted = tuple(other.machine.log.newest.values())
             self._advance(name, machine.version, machine.anchor_digest, machine.lineage_tokens, adopted)
         member.repairing = False
         if member.machine.applying is not None:

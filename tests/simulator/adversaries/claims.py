@@ -94,7 +94,7 @@ class Claimant(Node):
         if self._kind == "boasts":
             version = machine.version + chance.choice((0, 1, 2, 17, *WHOLE_NUMBERS))
             return Snapshot(version, chance.choice(WHOLE_NUMBERS), anchor, momentum, digest)
-        commits = [*machine.history.values()][-1:]
+        commits = [*machine.log.newest.values()][-1:]
         tokens, before = fragment.state.lineage_tokens, fragment.state.digest
         for version in range(machine.version, machine.version + chance.randint(1, LONGEST_CHAIN)):
             entry = messages.RosterEntry(self.me, chance.choice((10**4, 10**6, 2**40, 2**50)), 10, version, 1)

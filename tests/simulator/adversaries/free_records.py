@@ -115,7 +115,7 @@ class Keys:
         if not back.any():
             back.fill(LEAST_STEP_BACK)
         payload = b"".join(bytes(part) for part in codec.encode(back).pack())
-        before = machine.history.get(machine.version - 1)
+        before = machine.log.newest.get(machine.version - 1)
         previous = b"" if before is None else commit_digest(before)
         mean = frames.encode(Result(fragment.index, machine.version, 0, 0, size))
         for signer in self._chance.sample(self.signers, min(KEYS_OF_A_VERSION, len(self.signers))):
