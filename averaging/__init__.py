@@ -4,7 +4,6 @@ The files, each built on those above it:
 
     arrays.py         types of the arrays that values and codes are in (pure)
     finite_values.py  whether all values of an array are finite (pure)
-    norms.py          norms of arrays (pure)
     rules.py          the number of the rules, and what belongs to them (pure)
 
 The rooms, from the bottom up:

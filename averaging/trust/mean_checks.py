@@ -17,7 +17,6 @@ import numpy as np
 from averaging.arrays import F64
 from averaging.codec.blocks import EncodedBlocks
 from averaging.codec.codec import Codec
-from averaging.norms import inner_product, length
 from averaging.outer.outer_settings import OuterRule
 from averaging.outer.robust_mean import ShardContribution, combine
 from averaging.wire.messages import Commit
@@ -74,10 +73,10 @@ def suspicion(own: EncodedBlocks, mean: EncodedBlocks, codec: Codec, excuse: flo
         excuse: how many times longer than this peer's work that of others usually is.
     """
     mine, theirs = _decoded(own, codec), _decoded(mean, codec)
-    mine_norm, theirs_norm = length(mine), length(theirs)
+    mine_norm, theirs_norm = _norm(mine), _norm(theirs)
     if not mine_norm or not theirs_norm:
         return False
-    cosine = inner_product(mine, theirs) / mine_norm / theirs_norm
+    cosine = _inner_product(mine, theirs) / mine_norm / theirs_norm
     return cosine < AGAINST or theirs_norm > FAR_LONGER * excuse * mine_norm
 
 
@@ -88,7 +87,7 @@ def _far_longer_than_others(lengths: Mapping[int, float]) -> list[int]:
 
 def _length(blocks: EncodedBlocks, codec: Codec) -> float:
     """Root mean square."""
-    return length(_decoded(blocks, codec)) / math.sqrt(max(1, blocks.num_values))
+    return _norm(_decoded(blocks, codec)) / math.sqrt(max(1, blocks.num_values))
 
 
 def _decoded(blocks: EncodedBlocks, codec: Codec) -> F64:
@@ -108,4 +107,14 @@ def is_wrong(contributions: Sequence[ShardContribution], mean: EncodedBlocks, ru
     except ValueError:
         return True
     expected = right.astype(np.float64)
-    return not length(claimed - expected) <= WRONG_RATIO * length(expected) + 1e-30
+    return not _norm(claimed - expected) <= WRONG_RATIO * _norm(expected) + 1e-30
+
+
+def _inner_product(first: F64, second: F64) -> float:
+    """Sum of products on one thread, unlike numpy's `dot`: BLAS wakes a thread for each core, and they wait busily."""
+    return float(np.einsum("i,i->", first, second))
+
+
+def _norm(values: F64) -> float:
+    """Euclidean norm."""
+    return math.sqrt(_inner_product(values, values))

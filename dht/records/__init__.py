@@ -10,6 +10,5 @@ The files, each built on those above it:
     signed_manifest.py   RunRecord: what the owner of a run says of it
     peer_record.py       PeerRecord: what a peer says of itself
     profiles.py          what a person with machines says in public
-    member_sessions.py   the sessions of one member: a restart, or two processes with one key
     swarm_view.py        SwarmView: the fold of all valid records at one time
 """

@@ -30,7 +30,7 @@ from peer.config.manifest import RunManifest
 from peer.config.peer_config import ADDRESSES_NAME, PeerConfig, load_config, read_cached_peers, write_cached_peers
 from peer.network.membership import run_finding
 from peer.network.membership.run_finding import dial_reason, find_run
-from peer.network.process.kept_addresses import KeptAddresses
+from peer.network.process.run_files import KeptAddresses
 from peer.observe.run_and_address import checked_target
 from peer.owner.new_run import create_run
 from peer.owner.owned_run import open_owned_run

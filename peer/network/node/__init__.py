@@ -3,9 +3,7 @@
 The files, each built on those above it:
 
     fragment_memory.py      fragments over the shared memory, kept for a restarted process
-    own_round_times.py      how a peer spends its rounds, for its record (pure)
     catch_up_meter.py       how far a download is, as events
-    own_speed.py            how fast the trainer is, and when it has stopped (pure)
     refusal_reports.py      refusals of remotes as events, however many there are
     reporter.py             reports what happens as events
     anchor_repairs.py       audits of this peer's own anchors: whose counts, and taking that one over

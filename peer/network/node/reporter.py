@@ -8,15 +8,16 @@ from dataclasses import dataclass
 
 from averaging.rounds.round_facts import CommitTaken, Fact, RoundStarted
 from dht.ground.host import PeerId
+from dht.records.peer_record import RoundTimes
 from peer.checkpoint.checkpoint_facts import Totals
 from peer.events import peer_events as events
 from peer.events.anchor_events import Fetched
 from peer.events.peer_events import Event
 from peer.mailbox.mailbox import Mailbox
+from peer.mailbox.shared_memory import TrainerCounters
 from peer.network.node.catch_up_meter import CatchUpMeter
-from peer.network.node.own_round_times import RoundClock
-from peer.network.node.own_speed import TrainingPulse
 from peer.network.node.refusal_reports import RefusalReports
+from peer.run_clock import STALLED_SECONDS, has_stalled
 
 
 @dataclass(eq=False)
@@ -123,3 +124,56 @@ class Reporter:
         """A commit was applied here."""
         self.round_clock.applied(taken, self.wall_clock())
         self.mailbox.network.rounds_contributed += taken.own_included
+
+
+class TrainingPulse:
+    """How fast the trainer is, until its steps stand still; times are of one monotonic clock.
+
+    A trainer that was frozen, or whose device hangs, leaves its last speed in the mailbox.
+    """
+
+    def __init__(self, now: float) -> None:
+        self._num_steps = 0
+        self._moved_at = self._looked_at = now
+
+    def tokens_per_second(self, trainer: TrainerCounters, now: float) -> float:
+        """Of the usual step; 0 once no step has ended for too long."""
+        speed, num_steps = trainer.tokens_per_second, trainer.inner_steps
+        # If nobody has looked for so long, this process slept, and the trainer with it.
+        if num_steps != self._num_steps or now - self._looked_at > STALLED_SECONDS:
+            self._num_steps, self._moved_at = num_steps, now
+        self._looked_at = now
+        usual_seconds = trainer.tokens / num_steps / speed if num_steps and speed else 0.0
+        return 0.0 if has_stalled(now - self._moved_at, usual_seconds) else speed
+
+
+class RoundClock:
+    """`newest` is the last round that was planned with this peer and then applied here; times are unix seconds."""
+
+    def __init__(self, started_at: float) -> None:
+        self.newest: RoundTimes | None = None
+        self._ended_at = started_at
+        self._began: dict[int, tuple[int, float]] = {}
+
+    def began(self, fact: RoundStarted, at: float) -> None:
+        """A plan came. A later attempt at the same round belongs to it."""
+        if self._began.get(fact.fragment, (-1, 0.0))[0] != fact.version:
+            self._began[fact.fragment] = (fact.version, at)
+
+    def applied(self, taken: CommitTaken, at: float) -> None:
+        """A commit was applied; one of a round that passed this peer by tells nothing about it."""
+        version, began_at = self._began.pop(taken.commit.fragment, (-1, 0.0))
+        if version != taken.commit.version:
+            return
+        # A clock that was set back makes nothing negative. Rounds of several fragments may run at one time.
+        compute_seconds = max(0.0, began_at - self._ended_at)
+        self.newest = RoundTimes(
+            fragment=taken.commit.fragment,
+            version=version,
+            started_at=max(0.0, began_at - compute_seconds),
+            compute_seconds=compute_seconds,
+            send_seconds=max(0.0, at - began_at - taken.receive_seconds - taken.apply_seconds),
+            receive_seconds=taken.receive_seconds,
+            apply_seconds=taken.apply_seconds,
+        )
+        self._ended_at = max(self._ended_at, at)

@@ -57,10 +57,9 @@ from peer.network.membership.run_protocol import serve_run
 from peer.network.node.node import Node
 from peer.network.node.node_inputs import NodeIdentity, NodePorts
 from peer.network.node.serving_limits import ServingLimits, bytes_per_peer
-from peer.network.process.kept_addresses import KeptAddresses
 from peer.network.process.panel_looks import PanelLooks
 from peer.network.process.record_upkeep import RecordUpkeep
-from peer.network.process.run_files import have_files
+from peer.network.process.run_files import KeptAddresses, have_files
 from peer.network.process.second_process import refuse_second_process, watch_for_second_process
 from peer.network.reachability.own_reachability_and_relays import Paths
 from peer.network.reachability.probe_client import DialBack, probing

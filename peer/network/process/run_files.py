@@ -1,11 +1,13 @@
-"""The files of a run before its node begins: checked or fetched, and then given to others."""
+"""The files of a run, checked or fetched before its node begins and then given to others; addresses on the disk."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from averaging.rounds.round_facts import Fact
 from dht.ground.errors import PeerFault
@@ -15,7 +17,7 @@ from dht.kademlia.dht_store import HivemindStore
 from dht.p2pd.host import P2pdHost
 from dht.records.peer_record import decode_peer_record
 from peer.config.manifest import RunManifest
-from peer.config.peer_config import PeerConfig
+from peer.config.peer_config import PeerConfig, read_cached_peers, write_cached_peers
 from peer.events.anchor_events import Fetched
 from peer.events.peer_events import SwarmContact
 from peer.files.checked_folder import forget_others
@@ -23,6 +25,8 @@ from peer.files.fetching import FileFetcher
 from peer.files.serving import ServedFiles, read_served
 from peer.network.membership.run_handshake_policy import RunHandshakePolicy
 from peer.network.node.catch_up_meter import CatchUpMeter
+
+log = logging.getLogger(__name__)
 
 
 async def have_files(
@@ -75,3 +79,30 @@ async def _recorded(store: HivemindStore, run_id: str) -> list[PeerId]:
         with contextlib.suppress(PeerFault):
             names.append(decode_peer_record(record, run_id=run_id, now=now).peer_id)
     return names
+
+
+@dataclass
+class KeptAddresses:
+    """The addresses of this peer's sessions."""
+
+    config: PeerConfig
+    host: P2pdHost
+    _is_failing: bool = False
+
+    async def keep(self) -> None:
+        """Keep where members are for the next start; a disk that takes nothing costs one sentence."""
+        connected, path = await self.host.connected_addresses(), self.config.cached_peers_path
+        found = [address for peer_id in sorted(connected) for address in connected[peer_id]]
+        try:
+            # A member may not have announced its addresses yet; what this peer came by leads there, too.
+            write_cached_peers(path, [*found, *read_cached_peers(path), *self.config.peers])
+            self._is_failing = False
+        except OSError as error:
+            if not self._is_failing:
+                log.warning(
+                    "%s cannot be written (%s): where members are is not kept for the next start, and everything else "
+                    "goes on; free some space, or check the folder",
+                    path,
+                    error.strerror or error,
+                )
+            self._is_failing = True

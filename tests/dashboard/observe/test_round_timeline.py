@@ -18,7 +18,7 @@ from dashboard.observe.round_timeline import (
     merge_lanes,
 )
 from dht.records.peer_record import RoundTimes, decode_peer_record, encode_peer_record
-from peer.network.node.own_round_times import RoundClock
+from peer.network.node.reporter import RoundClock
 from tests.kit.dashboard.records import NOW, PEERS, RUN_ID, bare_record, record_of
 
 LEADER = PEERS[1].peer_id

@@ -11,9 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dht.ground.host import PeerId
-from dht.records.member_sessions import MAX_SESSIONS
 from dht.records.peer_record import PeerRecord
-from dht.records.swarm_view import SwarmView
+from dht.records.swarm_view import MAX_SESSIONS, SwarmView
 from tests.kit.any_records import any_records
 from tests.kit.records import LIFE_SECONDS, NOW, RUN_ID, anchored, make_record
 
