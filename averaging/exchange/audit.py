@@ -51,7 +51,7 @@ from averaging.wire.messages import (
     SignedInput,
     own_entry,
 )
-from dht.ground.bounded_dictionary import Newest
+from dht.ground.bounds import Newest
 from dht.ground.errors import PeerFault
 from dht.ground.host import PeerId
 

@@ -26,7 +26,7 @@ from averaging.lanes.line_capacity import UploadRate
 from averaging.wire import frames
 from averaging.wire.field_checks import Limits
 from averaging.wire.messages import Message
-from dht.ground.allowances import Allowances
+from dht.ground.bounds import Allowances
 from dht.ground.errors import PeerFault, PeerUnreachable
 from dht.ground.host import Host, PeerId, Stream
 from dht.ground.tasks import end_tasks
@@ -211,7 +211,7 @@ class Links:
         self._clock = clock
         self._lanes: dict[tuple[PeerId, Lane], _OutgoingLane] = {}
         self._incoming = StreamCounts(MAX_INCOMING_STREAMS_PER_PEER)
-        self._short = Allowances(SHORT_AT_ONCE, SECONDS_PER_SHORT)
+        self._short = Allowances[PeerId](SHORT_AT_ONCE, SECONDS_PER_SHORT)
         self._closed = False
         host.handle(ROUND_PROTOCOL, self._serve)
 

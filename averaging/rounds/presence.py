@@ -25,7 +25,7 @@ from typing import NamedTuple
 
 from averaging.wire.frames import once_per_commit
 from averaging.wire.messages import KEPT_COMMITS, Commit
-from dht.ground.bounded_dictionary import Newest
+from dht.ground.bounds import Newest
 from dht.ground.host import PeerId
 
 COUNTED_COMMITS = KEPT_COMMITS

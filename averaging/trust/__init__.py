@@ -4,7 +4,6 @@ The files, each built on those above it:
 
     announced_speeds.py  the fastest speed that each peer announced lately
     believed_speeds.py   how fast a peer counts that announces any speed, or none
-    failed_commits.py    commits that could not be applied here, and when the next try is due
     exclusions.py        who sent bad input, and for how long that peer is excluded
     leader_trust.py      whose commits are followed among strangers, and leaders that exclude members
     claim_guard.py       which claims of others are believed

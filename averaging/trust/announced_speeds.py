@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from dht.ground.bounded_dictionary import Newest
+from dht.ground.bounds import Newest
 from dht.ground.host import PeerId
 
 WINDOW_SECONDS = 1800.0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 
-from dht.ground.bounded_dictionary import Newest
+from dht.ground.bounds import Allowances, Newest
 from dht.ground.host import PeerId
 
 OWN_BUDGET, BUDGET = 8.0, 12.0
@@ -18,8 +18,8 @@ each answer twice. So it costs each member a quarter of a shard a round, or six 
 STRANGERS = PeerId("")
 """All who were in no round and are no members. Together they have what the members of a round have together: they may
 be one with many keys. Members have their own each, for a member that refused an honest auditor would look evasive."""
-MAX_BUDGETS = 4096
-"""Auditors whose requests are counted, and answers that may be had once more."""
+MAX_REPEATABLE = 4096
+"""Answers that may be had once more."""
 
 
 class AuditBudgets:
@@ -31,8 +31,8 @@ class AuditBudgets:
 
     def __init__(self, audit_fraction: float) -> None:
         self._audit_fraction = audit_fraction
-        self._left: Newest[tuple[PeerId, int], tuple[float, int]] = Newest(MAX_BUDGETS)
-        self._repeatable: Newest[tuple[PeerId, Hashable], bool] = Newest(MAX_BUDGETS)
+        self._left: Allowances[tuple[PeerId, int]] = Allowances()
+        self._repeatable: Newest[tuple[PeerId, Hashable], bool] = Newest(MAX_REPEATABLE)
 
     def spend(
         self, auditor: PeerId, fragment: int, version: int, num_members: int, most: float, *, is_member: bool = True
@@ -46,16 +46,10 @@ class AuditBudgets:
             is_member: of the run, or of that round; others share what they have.
         """
         refill = max(LEAST_REFILL, REFILL_OF_MEAN * self._audit_fraction / num_members)
-        return self._take((auditor, fragment), version, refill, most) and (
-            is_member or self._take((STRANGERS, fragment), version, num_members * refill, num_members * most)
+        all_most, all_refill = num_members * most, num_members * refill
+        return self._left.spend((auditor, fragment), version, burst=most, seconds=1 / refill) and (
+            is_member or self._left.spend((STRANGERS, fragment), version, burst=all_most, seconds=1 / all_refill)
         )
-
-    def _take(self, key: tuple[PeerId, int], version: int, refill: float, most: float) -> bool:
-        left, since = self._left.pop(key, (most, version))
-        left = min(most, left + max(0, version - since) * refill)
-        is_allowed = left >= 1
-        self._left[key] = (left - is_allowed, version)
-        return is_allowed
 
     def answers(
         self, auditor: PeerId, request: Hashable, fragment: int, version: int, num_members: int, *, is_member: bool

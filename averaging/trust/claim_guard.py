@@ -30,11 +30,10 @@ from averaging.rounds.round_machine import RoundMachine
 from averaging.signing.commit_log import MAX_LOGGED_COMMITS
 from averaging.trust.believed_speeds import BelievedSpeeds
 from averaging.trust.exclusions import OFFENCE_TEXT, BlameBook, Offence, most_tokens
-from averaging.trust.failed_commits import FailedCommits
 from averaging.trust.leader_trust import Leaders
 from averaging.wire.frames import commit_digest
 from averaging.wire.messages import Commit, Message, Offer, Plan, RosterEntry, VersionIs
-from dht.ground.bounded_dictionary import Newest
+from dht.ground.bounds import Newest, Pauses
 from dht.ground.errors import PeerFault
 from dht.ground.host import PeerId
 from dht.ground.sleep_detection import Wakefulness
@@ -51,6 +50,11 @@ ASSUMED_PACES = 4.0
 """Times of a round of this peer that each version is assumed to have taken that came before this peer looked."""
 FIRST_ASSUMED_SECONDS = 600.0
 """The same for all of them before this peer knows how long its rounds take."""
+FIRST_RETRY_SECONDS = 1.0
+"""Before a commit that could not be applied is tried again; twice as long each time."""
+LONGEST_RETRY_SECONDS = 60.0
+MAX_FAILED = 64
+"""Of one version; each is signed by its leader."""
 _LEFT_OUT = "left out here for a while, because too much of its input was refused"
 
 
@@ -72,6 +76,31 @@ class GuardPorts:
     speed_of: Callable[[PeerId], float] = lambda peer_id: 0.0
     known_speeds: Callable[[], Sequence[float]] = tuple
     news_seconds: Callable[[], float] = lambda: 0.0
+
+
+class FailedCommits:
+    """Commits of each fragment's present version that could not be applied here, and when the next try is due.
+
+    The results of a committed round may be had by nobody that answers. Members at that version then show each other the
+    commit. Each of them would try at once, again and again, instead of going for another round. What once could not be
+    had may come back, with the line of its maker, so it is tried again after pauses.
+    """
+
+    def __init__(self) -> None:
+        self._pauses: dict[int, tuple[int, Pauses[bytes]]] = {}
+        """Fragment -> version, and the pauses of its commits by their digests."""
+
+    def note(self, commit: Commit, now: float) -> None:
+        version, pauses = self._pauses.get(commit.fragment, (None, None))
+        if pauses is None or version != commit.version:
+            pauses = Pauses(FIRST_RETRY_SECONDS, LONGEST_RETRY_SECONDS, MAX_FAILED)
+            self._pauses[commit.fragment] = commit.version, pauses
+        pauses.begin(commit_digest(commit), now)
+
+    def waits(self, commit: Commit, now: float) -> bool:
+        """Whether it failed, and is not due again."""
+        version, pauses = self._pauses.get(commit.fragment, (None, None))
+        return pauses is not None and version == commit.version and pauses.holds(commit_digest(commit), now)
 
 
 class Guard:

@@ -13,6 +13,7 @@ from collections.abc import Hashable
 from dataclasses import dataclass, field
 from typing import Literal
 
+from dht.ground.bounds import Pauses
 from dht.ground.host import PeerId
 
 Offence = Literal[
@@ -90,8 +91,6 @@ class _Record:
     counts: Counter[Offence] = field(default_factory=Counter)
     evidence: deque[Hashable] = field(default_factory=lambda: deque(maxlen=MAX_EVIDENCE))
     strikes: int = 0
-    excluded_until: float = 0.0
-    excluded_seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +106,9 @@ class BlameBook:
     """Offences per peer; three that count leave a peer out for a time that doubles until it behaves."""
 
     _records: dict[PeerId, _Record] = field(default_factory=dict)
+    _exclusions: Pauses[PeerId] = field(
+        default_factory=lambda: Pauses(FIRST_SECONDS, LONGEST_SECONDS, MAX_REMEMBERED_PEERS)
+    )
 
     def add(self, peer_id: PeerId, offence: Offence, now: float, evidence: Hashable = None) -> Verdict:
         """Count an offence. Equal `evidence` (not None) is the same offence seen again and counts once."""
@@ -121,21 +123,24 @@ class BlameBook:
         record.evidence.append(evidence)
         record.counts[offence] += 1
         record.last_at = max(record.last_at, now)
-        if offence in UNPROVEN or now < record.excluded_until:
+        if offence in UNPROVEN or self._exclusions.holds(peer_id, now):
             return Verdict(True)
         is_convicted = offence in CONVICTING
         record.strikes += STRIKES if is_convicted else 1
         if record.strikes < STRIKES:
             return Verdict(True)
         record.strikes = 0
-        longest = LONGEST_CONVICTED_SECONDS if is_convicted else LONGEST_SECONDS
-        first = FIRST_CONVICTED_SECONDS if is_convicted else FIRST_SECONDS
-        record.excluded_seconds = max(first, min(2 * record.excluded_seconds, longest))
-        record.excluded_until = now + record.excluded_seconds
-        return Verdict(True, record.excluded_seconds)
+        seconds = (
+            self._exclusions.begin(
+                peer_id, now, first_seconds=FIRST_CONVICTED_SECONDS, longest_seconds=LONGEST_CONVICTED_SECONDS
+            )
+            if is_convicted
+            else self._exclusions.begin(peer_id, now)
+        )
+        return Verdict(True, seconds)
 
     def excluded(self, now: float) -> set[PeerId]:
-        return {peer_id for peer_id, record in self._records.items() if now < record.excluded_until}
+        return self._exclusions.held(now)
 
     def counts(self, peer_id: PeerId) -> dict[Offence, int]:
         """Its offences since it was last forgiven."""
@@ -145,9 +150,10 @@ class BlameBook:
     def _forgive(self, peer_id: PeerId, now: float) -> None:
         record = self._records.get(peer_id)
         if record is not None:
-            quiet_since = max(record.last_at, record.excluded_until)
-            if now - quiet_since >= max(FORGIVEN_SECONDS, 2 * record.excluded_seconds):
+            quiet_since = max(record.last_at, self._exclusions.until(peer_id))
+            if now - quiet_since >= max(FORGIVEN_SECONDS, 2 * self._exclusions.seconds(peer_id)):
                 del self._records[peer_id]
+                self._exclusions.forgive(peer_id)
 
 
 def most_tokens(tokens_per_second: float, seconds: float) -> float:

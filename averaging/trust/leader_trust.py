@@ -22,6 +22,7 @@ from dataclasses import dataclass, field
 
 from averaging.rounds.learned_durations import RoundTiming
 from averaging.wire.messages import MAX_ROSTER, Commit, own_entry
+from dht.ground.bounds import Newest, Pauses
 from dht.ground.host import PeerId
 
 HOSTILE_SHARE = 0.25
@@ -42,13 +43,6 @@ MAX_LEADERS = 1024
 
 
 @dataclass
-class _Record:
-    num_ignored: int = 0
-    passed_over_until: float = 0.0
-    seconds: float = 0.0
-
-
-@dataclass
 class Leaders:
     """What one peer remembers about leaders."""
 
@@ -59,7 +53,11 @@ class Leaders:
     """Per fragment, the plans (version, attempt, leader) that own work was sent for, and when."""
     _began_at: dict[int, int] = field(default_factory=dict)
     """Per fragment the version that this process began with; an earlier process may have sent work to its plans."""
-    _records: dict[PeerId, _Record] = field(default_factory=dict)
+    _num_ignored: Newest[PeerId, int] = field(default_factory=lambda: Newest(MAX_LEADERS))
+    """Rounds in a row that a leader closed without this peer's offer."""
+    _passed_over: Pauses[PeerId] = field(
+        default_factory=lambda: Pauses(FIRST_PASSED_OVER_SECONDS, LONGEST_PASSED_OVER_SECONDS, MAX_LEADERS)
+    )
 
     def advanced(self, fragment: int, version: int, now: float, *, is_adopted: bool = False) -> None:
         """The anchor of a fragment is at `version` since now; `is_adopted`: it was fetched."""
@@ -154,7 +152,7 @@ class Leaders:
         if not self.is_strict or offered_to != commit.leader or offered_to == self.me:
             return ""
         if own_entry(commit.roster, self.me) is not None:
-            self._record(commit.leader).num_ignored = 0
+            self._num_ignored.pop(commit.leader, None)
             return ""
         if waited_seconds <= round_seconds:
             return ""  # the plan may have been made before
@@ -162,27 +160,19 @@ class Leaders:
 
     def ignored(self, leader: PeerId) -> str:
         """A leader closed a round without this peer's offer; says how often by now."""
-        record = self._record(leader)
-        record.num_ignored += 1
-        return f"left this peer out of {record.num_ignored} rounds in a row that it led"
-
-    def _record(self, leader: PeerId) -> _Record:
-        if leader not in self._records and len(self._records) >= MAX_LEADERS:
-            self._records.clear()
-        return self._records.setdefault(leader, _Record())
+        number = self._num_ignored.pop(leader, 0) + 1
+        self._num_ignored[leader] = number
+        return f"left this peer out of {number} rounds in a row that it led"
 
     def judge(self, leader: PeerId, now: float) -> float:
         """For how long a leader is passed over from now on because of what `closed` counted; 0: not at all."""
-        record = self._records.get(leader)
-        if record is None or record.num_ignored < IGNORED_IN_A_ROW:
+        if self._num_ignored.get(leader, 0) < IGNORED_IN_A_ROW:
             return 0.0
-        record.num_ignored = 0
-        record.seconds = min(2 * record.seconds or FIRST_PASSED_OVER_SECONDS, LONGEST_PASSED_OVER_SECONDS)
-        record.passed_over_until = now + record.seconds
-        return record.seconds
+        del self._num_ignored[leader]
+        return self._passed_over.begin(leader, now)
 
     def passed_over(self, now: float) -> set[PeerId]:
-        return {peer_id for peer_id, record in self._records.items() if now < record.passed_over_until}
+        return self._passed_over.held(now)
 
 
 def _fewest(live: Collection[PeerId]) -> int:

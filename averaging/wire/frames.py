@@ -36,7 +36,7 @@ from averaging.wire.messages import (
     Work,
 )
 from averaging.wire.work_by_range import is_whole
-from dht.ground.bounded_dictionary import Newest
+from dht.ground.bounds import Newest
 from dht.ground.errors import PeerFault
 from dht.ground.host import PeerId
 

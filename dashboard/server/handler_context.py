@@ -22,7 +22,7 @@ from dashboard.server.connection_bound import ConnectionBound, own_bound
 from dashboard.server.live_updates import Live
 from dashboard.server.page_access import PageAccess
 from dashboard.share.card_cache import CardCache
-from dht.ground.bounded_dictionary import Newest
+from dht.ground.bounds import Newest
 
 MAX_ANSWERS: Final = 64
 """Kept until the next look; each has at most a few hundred rows."""

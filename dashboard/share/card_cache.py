@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from dashboard.share.card_text import Card
-from dht.ground.bounded_dictionary import Newest
+from dht.ground.bounds import Newest
 
 CARD_SECONDS: Final = 300.0
 """How long a card is good; services keep theirs for days."""

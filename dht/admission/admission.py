@@ -16,7 +16,7 @@ from typing import Final, Literal
 
 from dht.admission.dated_proofs import NonceMemory, Proof, Purpose, make_proof, open_proof
 from dht.admission.tickets import ERRAND_SECONDS, Pass, Ticket, decode_pass, is_for, is_signed_by_owner
-from dht.ground.bounded_dictionary import Newest
+from dht.ground.bounds import Newest
 from dht.ground.errors import PeerFault
 from dht.ground.host import PeerId
 from dht.identity.keys import Identity

@@ -27,8 +27,7 @@ from hivemind.utils import MSGPackSerializer
 
 from dht.admission.admission import Admission, NotAdmitted
 from dht.admission.dated_proofs import nonce_of
-from dht.ground.allowances import Allowances
-from dht.ground.bounded_dictionary import Newest
+from dht.ground.bounds import Allowances, Newest
 from dht.ground.errors import PeerFault, UsageFault
 from dht.ground.fields import pack, unpack
 from dht.ground.host import PeerId
@@ -191,7 +190,7 @@ class Gate:
         self._proven: Newest[bytes, None] = Newest(MAX_PROVEN_PEERS)
         self._is_open = asyncio.Event()
         self._calls = StreamCounts(MAX_CALLS_PER_PEER)
-        self._checks = Allowances(RECORDS_AT_ONCE, SECONDS_PER_RECORD)
+        self._checks = Allowances[PeerId](RECORDS_AT_ONCE, SECONDS_PER_RECORD)
         self.peer_id = p2p.peer_id
 
     def open(self) -> None:

@@ -23,7 +23,7 @@ from hivemind.proto import dht_pb2
 from hivemind.utils.logging import use_hivemind_log_handler
 
 from dht.admission.admission import Admission
-from dht.ground.bounded_dictionary import Newest
+from dht.ground.bounds import Newest
 from dht.ground.clocks import steady_seconds
 from dht.ground.errors import LocalFault, words_of
 from dht.kademlia.bounded_storage import BoundedStorage

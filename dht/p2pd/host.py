@@ -17,7 +17,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Itera
 from pathlib import Path
 from typing import Final, TypeVar
 
-from dht.ground.bounded_dictionary import Newest
+from dht.ground.bounds import Newest
 from dht.ground.errors import DaemonFault, LocalFault, PeerFault, PeerUnreachable, words_of
 from dht.ground.host import PeerId, Stream, StreamHandler
 from dht.ground.tasks import Background

@@ -21,7 +21,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from typing import Final
 
-from dht.ground.bounded_dictionary import Newest
+from dht.ground.bounds import Newest
 from dht.ground.delimited import MessageError, delimited, read_delimited
 from dht.ground.errors import LocalFault, PeerFault, PeerUnreachable, words_of
 from dht.ground.host import PeerId, Stream, StreamHandler

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TypeVar
 
-from dht.ground.bounded_dictionary import Newest
+from dht.ground.bounds import Newest
 
 T = TypeVar("T")
 

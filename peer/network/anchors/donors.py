@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from averaging.rounds.presence import most_newcomers
-from dht.ground.bounded_dictionary import Newest
+from dht.ground.bounds import Newest, Pauses
 from dht.ground.errors import PeerFault, PeerUnreachable
 from dht.ground.host import PeerId
 from dht.records.peer_record import PeerRecord
@@ -51,7 +51,7 @@ class Donors:
     has_worked: Callable[[PeerId], bool] = lambda peer_id: False
 
     def __post_init__(self) -> None:
-        self._blamed = Newest[PeerId, float](MAX_REMEMBERED)
+        self._blamed = Pauses[PeerId](BLAME_SECONDS, BLAME_SECONDS, MAX_REMEMBERED)
         self._slow = Newest[PeerId, None](MAX_REMEMBERED)
         self._outvoted = Newest[tuple[PeerId, int], tuple[bytes, float]](MAX_REMEMBERED)
 
@@ -105,12 +105,11 @@ class Donors:
     def blame(self, donor: PeerId, fragment: int, what: str) -> None:
         """It gave something wrong."""
         log.warning("donor %s of fragment %d is avoided for %.0f s: %s", donor[-8:], fragment, BLAME_SECONDS, what)
-        self._blamed[donor] = asyncio.get_running_loop().time() + BLAME_SECONDS
-        self._blamed.move_to_end(donor)
+        self._blamed.begin(donor, asyncio.get_running_loop().time())
 
     def is_blamed(self, peer_id: PeerId) -> bool:
         """Whether it gave something wrong not long ago."""
-        return peer_id in self._blamed and asyncio.get_running_loop().time() < self._blamed[peer_id]
+        return self._blamed.holds(peer_id, asyncio.get_running_loop().time())
 
     def note_answer(self, donor: PeerId, *, in_time: bool) -> None:
         """It said what it has, or others had said so before it did."""

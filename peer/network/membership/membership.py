@@ -23,8 +23,7 @@ from dataclasses import KW_ONLY, dataclass, field, replace
 from averaging.lanes.handshake import OPEN_SECONDS, HandshakePolicy, greet_incoming, open_greeted_stream
 from averaging.rounds.round_facts import Fact
 from averaging.trust.announced_speeds import AnnouncedSpeeds
-from dht.ground.allowances import Allowances
-from dht.ground.bounded_dictionary import Newest
+from dht.ground.bounds import Allowances, Newest
 from dht.ground.clocks import CLOCK_SKEW_SECONDS
 from dht.ground.errors import PeerFault, PeerUnreachable
 from dht.ground.host import Host, PeerId, Stream
@@ -149,7 +148,7 @@ class Membership:
         """Of the members of `view`, this peer among them."""
         self._is_to_show = asyncio.Event()
         self._introductions = StreamCounts(MAX_INTRODUCTIONS_PER_PEER)
-        self._allowances = Allowances(INTRODUCTIONS_AT_ONCE, INTRODUCTION_SECONDS)
+        self._allowances = Allowances[PeerId](INTRODUCTIONS_AT_ONCE, INTRODUCTION_SECONDS)
         self.host.handle(RECORD_PROTOCOL, self._serve)
 
     @property

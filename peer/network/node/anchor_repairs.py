@@ -19,7 +19,7 @@ from averaging.fragment.runtime import FragmentRuntime
 from averaging.rounds.round_facts import Fact
 from averaging.signing.commit_chains import Chain, newest_run
 from averaging.wire.messages import Commit
-from dht.ground.bounded_dictionary import Newest
+from dht.ground.bounds import Pauses
 from dht.ground.host import PeerId
 from dht.records.lineages import MAX_LINEAGE_TOKENS, Side, replaces
 from dht.records.peer_record import PeerRecord
@@ -73,12 +73,6 @@ class _Better:
 
 
 @dataclass
-class _Refusal:
-    until: float
-    seconds: float
-
-
-@dataclass
 class Repairs:
     """Audits and repairs of all fragments of one peer.
 
@@ -91,7 +85,9 @@ class Repairs:
     membership: Membership
     report: Callable[[Fact], None]
     before_unproven: Callable[[], Awaitable[None]]
-    _refused: Newest[tuple[PeerId, int], _Refusal] = field(default_factory=lambda: Newest(MAX_REFUSALS), init=False)
+    _refused: Pauses[tuple[PeerId, int]] = field(
+        default_factory=lambda: Pauses(FIRST_REFUSAL_SECONDS, LONGEST_REFUSAL_SECONDS, MAX_REFUSALS), init=False
+    )
     _looking: set[tuple[PeerId, int]] = field(default_factory=set, init=False)
 
     def behind(self) -> dict[int, PeerId]:
@@ -158,8 +154,7 @@ class Repairs:
         )
 
     def _is_refused(self, peer_id: PeerId, index: int) -> bool:
-        refusal = self._refused.get((peer_id, index))
-        return refusal is not None and asyncio.get_running_loop().time() < refusal.until
+        return self._refused.holds((peer_id, index), asyncio.get_running_loop().time())
 
     async def _look(self, fragment: FragmentRuntime, peer_id: PeerId, reason: str) -> bool:
         """Whether the anchor that a member claims was taken over."""
@@ -187,15 +182,13 @@ class Repairs:
             if is_replaced is None:
                 self._refuse(key)
             else:
-                self._refused.pop(key, None)
+                self._refused.forgive(key)
             return bool(is_replaced)
         finally:
             self._looking.discard(key)
 
     def _refuse(self, key: tuple[PeerId, int]) -> None:
-        before = self._refused.get(key)
-        seconds = min(2 * before.seconds, LONGEST_REFUSAL_SECONDS) if before else FIRST_REFUSAL_SECONDS
-        self._refused[key] = _Refusal(asyncio.get_running_loop().time() + seconds, seconds)
+        self._refused.begin(key, asyncio.get_running_loop().time())
 
     async def _weigh(self, fragment: FragmentRuntime, peer_id: PeerId) -> _Better | None:
         """What a member claims, if it counts."""
@@ -211,8 +204,7 @@ class Repairs:
             better = await self._weigh_chain(fragment, peer_id, chain)
             if better is not None or fragment.state.digest == digest:
                 break
-        refusal = self._refused.get((peer_id, fragment.index))
-        is_young = refusal is None or refusal.seconds < LAGGING_SECONDS
+        is_young = self._refused.seconds((peer_id, fragment.index)) < LAGGING_SECONDS
         if is_young and chain.version < version and chain.fork_from(known) is None:
             return None  # after a restart older anchors of this peer's lineage are forgotten, too
         return better

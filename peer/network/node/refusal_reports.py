@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from averaging.rounds.round_facts import Fact, PeerRefused
-from dht.ground.bounded_dictionary import Newest
+from dht.ground.bounds import Newest
 from dht.ground.host import PeerId
 from peer.events.peer_events import RefusedPeer
 

@@ -10,7 +10,7 @@ from tests.kit.network.memory_networks import named
 
 def test_others_that_come_in_numbers_give_nobody_a_new_budget(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of more auditors than are remembered the one that asked least recently begins anew, and not all of them."""
-    monkeypatch.setattr("averaging.trust.audit_budgets.MAX_BUDGETS", 8)
+    monkeypatch.setattr("dht.ground.bounds.MAX_REMEMBERED", 8)
     budgets = AuditBudgets(1.0)
     greedy = [budgets.spend(named(0), 0, 1, 4, BUDGET) for _ in range(20)]
     assert sum(greedy) == BUDGET

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from averaging.trust.failed_commits import LONGEST_PAUSE_SECONDS, MAX_FAILED, FailedCommits
+from averaging.trust.claim_guard import LONGEST_RETRY_SECONDS, MAX_FAILED, FailedCommits
 from averaging.wire.messages import Commit
 from dht.ground.host import PeerId
 
@@ -22,7 +22,7 @@ def test_a_commit_that_failed_waits_twice_as_long_each_time() -> None:
             now += 0.5
         pauses.append(now - since)
     assert pauses[:4] == [1.0, 2.0, 4.0, 8.0]
-    assert pauses[-1] == LONGEST_PAUSE_SECONDS
+    assert pauses[-1] == LONGEST_RETRY_SECONDS
 
 
 def test_another_commit_of_that_version_is_taken_at_once() -> None:

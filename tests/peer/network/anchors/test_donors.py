@@ -26,7 +26,7 @@ def test_strangers_under_ever_new_names_fill_no_memory_and_the_last_ones_are_avo
             donors.outvote(name, 1, bytes(32))
         donors.blame(names[MAX_REMEMBERED], 0, "gave other bytes again")
         donors.blame(named(2), 0, "gave other bytes")
-        assert len(donors._blamed) == len(donors._outvoted) == MAX_REMEMBERED
+        assert len(donors._blamed._pauses) == len(donors._outvoted) == MAX_REMEMBERED
         assert donors.is_blamed(names[-1])
         assert donors.is_outvoted(names[-1], 1, bytes(8))
         assert not donors.is_blamed(names[0])
