@@ -67,7 +67,12 @@ class Exchange:
         self._background = Background()
         self._lost: Newest[PeerId, None] = Newest(MAX_LOST)
         context = Context(
-            *(me, rule, self.fragments, guard, links, ports),
+            me,
+            rule,
+            self.fragments,
+            guard,
+            links,
+            ports,
             members=lambda: (*self._seen[0], *self._seen[1]),
             lost=self._lost,
             step=self._step,

@@ -26,7 +26,7 @@ from dht.records.peer_record import PeerRecord
 from peer.events.event_log import to_json
 from peer.events.peer_events import Event
 from peer.network.membership.run_handshake_policy import RunHandshakePolicy
-from peer.network.reachability.own_reachability_and_relays import Paths
+from peer.network.reachability.paths import Paths
 from peer.network.reachability.probe_client import DialBack, probing
 from peer.network.reachability.probe_server import ProbeServer
 from tests.kit.records import make_record

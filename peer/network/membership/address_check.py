@@ -27,12 +27,12 @@ from peer.network.membership.run_protocol import ask_for_run, run_of
 from peer.network.membership.way_out import CONNECT, NO_NETWORK, has_way_to
 
 KNOCK_SECONDS: Final = 5.0
-"""For a connection to open: a line at home with a full queue takes two."""
+"""Time limit for a connection to open; a home connection with a full queue takes two seconds."""
 PAUSE_SECONDS: Final = 1.0
 MAX_ADDRESSES: Final = 16
 """As many as a joiner dials at once."""
 ASK_SECONDS: Final = 5.0
-"""For members to say which run is theirs; a run that nobody told of is looked for further on."""
+"""Time limit for members to name their run; a run that no member named is looked for further on."""
 JOIN_ADVICE: Final = ", or raise --join-timeout; members of a private run answer only invited keys: join with --invite"
 
 Answer = TypeVar("Answer")
@@ -98,7 +98,7 @@ def look_first(
 
 
 def knock(addresses: Sequence[str], timeout_seconds: float) -> dict[str, str] | None:
-    """Why nobody answers: address -> reason. None: somebody does, or may, as at an address without TCP. Blocks."""
+    """Return by address why no peer answers. None: one does, or may, as at an address without TCP. Blocks."""
     answers: queue.SimpleQueue[tuple[str, str | None]] = queue.SimpleQueue()
 
     def try_one(text: str, address: Multiaddr) -> None:
@@ -121,7 +121,7 @@ def knock(addresses: Sequence[str], timeout_seconds: float) -> dict[str, str] | 
 
 
 def why_nobody(addresses: Sequence[str], reasons: Mapping[str, str], until: float) -> str:
-    """Why the first address does not answer, and how long it is tried (unix seconds)."""
+    """Return why the first address does not answer, and until when it is tried (unix seconds)."""
     clock = clock_text(until)
     if lacks_network(addresses):
         return f"{NO_NETWORK}; trying until {clock}"
@@ -159,7 +159,7 @@ def is_other_peer(what: str) -> bool:
 
 
 def another_peer(address: str) -> NobodyReachable:
-    """What is said when another peer answers than the one that was named."""
+    """Return the sentence for an address at which another peer answers than the named one."""
     return NobodyReachable(
         f"another peer answers at {address}; expected the PeerId at the end of the address, which its key must prove; "
         "the address is mistyped, or somebody else has it now: copy the run's link again, or ask who gave it to you"
@@ -167,7 +167,7 @@ def another_peer(address: str) -> NobodyReachable:
 
 
 def own_address(address: str) -> UsageFault:
-    """What is said when a peer is to join at itself."""
+    """Return the sentence for a peer that is to join at its own address."""
     return UsageFault(
         f"{address} is the address of this peer's own identity; expected another member's; if another process uses "
         "this key file, give this one its own --identity file"
@@ -175,7 +175,7 @@ def own_address(address: str) -> UsageFault:
 
 
 def _reason(address: Multiaddr, timeout_seconds: float) -> str | None:
-    """Why no connection opens; None: one does, or this address has another kind of them."""
+    """Return why no connection opens; None: one does, or this address is of another kind."""
     names = [value for name, value in address.parts if name in _HOSTS]
     ports = [value for name, value in address.parts if name == "tcp"]
     if not names or not ports:
@@ -210,7 +210,7 @@ def ask_as_invited(run_id: str, addresses: Sequence[str], identity: Identity, ti
 
 
 def not_admitted(run_id: str, own: PeerId, remote: PeerId, reason: str) -> Incompatible:
-    """What is said when a member does not let this peer in."""
+    """Return the sentence for a member that refuses this peer."""
     return Incompatible(
         f"member {remote[-8:]} of {run_id} {reason}; expected to be admitted with the key {own}; ask the owner of the "
         "run for an invite for that key (`peer invite --key`), which also admits a revoked one again"

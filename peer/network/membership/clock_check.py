@@ -14,7 +14,7 @@ from dht.ground.clocks import CLOCK_SKEW_SECONDS, SwarmClock
 from peer.events.peer_events import ClockIsWrong
 
 SETTLE_SECONDS = 2.0
-"""Between two comparisons while this peer waits for its clock to be set."""
+"""Pause between two comparisons while this peer waits for its clock to be set."""
 
 
 @dataclass

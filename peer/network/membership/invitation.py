@@ -115,9 +115,12 @@ def load_pass(folder: Path) -> bytes | None:
 
 
 def invited_admission(run_id: str, identity: Identity, ticket_pass: bytes) -> Admission:
-    """What shows members that this key was invited, before the manifest is known."""
+    """Return the admission that shows members that this key was invited, before the manifest is known."""
     return Admission(
-        *(identity, run_id, time.time, lambda: secrets.token_bytes(NONCE_BYTES)),
+        identity,
+        run_id,
+        time.time,
+        lambda: secrets.token_bytes(NONCE_BYTES),
         ticket_pass=ticket_pass,
         is_private=True,
     )

@@ -21,7 +21,7 @@ from dht.identity.keys import public_key_of
 from peer.secret_files import write_secret
 
 INVITE_USERS_NAME = "used_invites.jsonl"
-"""In a peer's data folder."""
+"""Name of the file in a peer's data folder."""
 MAX_LINE_BYTES: Final = 160
 """Serial number, PeerId and a time, with their names."""
 

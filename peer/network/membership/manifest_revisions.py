@@ -108,7 +108,7 @@ def is_successor(newer: RunManifest, held: RunManifest) -> bool:
 
 
 def describe_changes(newer: RunManifest, held: RunManifest) -> str:
-    """What is new in a revision, in words."""
+    """Return the changes of a revision in words."""
     return "; ".join(_phrase(change) for change in newer.changes if change not in held.changes)
 
 
@@ -150,7 +150,7 @@ def _phrase(change: ChangeSection) -> str:
 
 
 @dataclass(eq=False)
-class Revisions:
+class ManifestRevisions:
     """The manifest in force at one peer and what follows from it, from version to version.
 
     Attributes:

@@ -15,11 +15,11 @@ Head = tuple[int, bytes]
 
 
 class MemberTally:
-    """How many of the members in view say what. A swarm of thousands is asked about every few seconds."""
+    """Counts what the members in view announce. A swarm of thousands is counted every few seconds."""
 
     def __init__(self) -> None:
         self.levels: Counter[int] = Counter()
-        """By how many keys the records should be split, as the members see it -> how many of them."""
+        """Members by the number of keys over which, as they see it, records should be split."""
         self._heads: dict[int, Counter[Head]] = {}
 
     def heads(self, fragment: int) -> Collection[Head]:

@@ -19,5 +19,5 @@ def addresses_now(config: PeerConfig) -> list[str]:
 
 
 def addresses_here(run_id: str, besides: Path | None = None) -> list[str]:
-    """Where those peers of the run can be reached that run on this machine now, in folders other than `besides`."""
+    """Return addresses of peers of the run that run on this machine now, in folders other than `besides`."""
     return [one for folder in folders_in_use(run_id, besides) for one in read_cached_peers(folder / ADDRESSES_NAME)]

@@ -1,7 +1,7 @@
-"""The live members: announces this peer, folds the others' records into a view, and suspects those that do not answer.
+"""Announces this peer, folds records of other members into a view, and suspects members that do not answer.
 
 Records reach others in two ways: through the DHT every `announce_seconds`, and directly when something changes that
-others should know at once (joining, leaving). So a newcomer is part of the next round, and nobody waits for a leaver.
+others should know at once (joining, leaving). So a newcomer is part of the next round, and no round waits for a leaver.
 
 A record costs nothing and only says where to look: a member is *met* when it has opened a stream to this peer, or
 answered one. After each look this peer tries some of those that it has not met. A peer that cannot be reached is
@@ -45,30 +45,30 @@ from peer.network.membership.member_counts import Head, MemberTally
 
 RECORD_PROTOCOL = "/murmuration/record/1"
 FIRST_SUSPICION_SECONDS = 5.0
-"""A peer that did not answer is excluded for this long, then for twice that."""
+"""How long a peer that did not answer is left alone at first; twice as long each time."""
 LONGEST_SUSPICION_SECONDS = 300.0
-"""A peer behind a flapping line is tried again after 5 minutes at the latest."""
+"""A peer behind an unstable connection is tried again after 5 minutes at the latest."""
 MAX_SUSPECTED = 16_384
-"""A hundred bytes each; a view has fewer members. Of those that were introduced to, too."""
+"""Suspected members, and members that this peer introduced itself to; a hundred bytes each. A view has fewer."""
 LOOK_SECONDS = 8.0
-"""For a look into the DHT, retries included."""
+"""Time of a look into the DHT, retries included."""
 MAX_INTRODUCTIONS = 32
-"""Peers that a newcomer greets directly; the rest learn of it through the DHT."""
+"""Members that a newcomer greets directly; the others find its record in the DHT."""
 MAX_INTRODUCTIONS_PER_PEER = 8
 """Streams on which one remote introduces itself at once: a member has one, those of its last lives hang for a while."""
 INTRODUCTIONS_AT_ONCE = 24
-"""Of one remote. One that leaves introduces itself a dozen times, until somebody has what it has."""
+"""Introductions of one remote. A leaving member introduces itself a dozen times, until a member has its anchors."""
 INTRODUCTION_SECONDS = 5.0
-"""Until it may once more: each may bring a member or take one away, which all fragments and the event log hear of."""
+"""Time until one more: each may add or remove a member, which changes all fragments and the event log."""
 MEETINGS_AT_ONCE = 8
-"""Members tried after each look that were never met, or did not answer; free records must not cost more dials."""
+"""Members that were never met, or did not answer, tried after each look; free records must not cost more dials."""
 ANSWER_SECONDS = 1.0
-"""For how long a record answers introductions, if this peer's state and anchors stay what they are."""
+"""How long one record answers introductions while this peer's state and anchors stay the same."""
 MOST_SHOWN_AT_ONCE = 64
-"""In a swarm of more members `on_view` follows a change a little later, together with the next ones."""
+"""In a larger swarm `on_view` follows a change a little later, together with the next changes."""
 SHOW_SECONDS_PER_MEMBER = 0.001
 LONGEST_SHOW_SECONDS = 5.0
-"""Between two calls then. Strangers are met in rounds and in looks, which take longer."""
+"""Pause between two such calls. Strangers are met in rounds and in looks, which take longer."""
 
 log = logging.getLogger(__name__)
 
@@ -129,7 +129,7 @@ class Membership:
         self._longer: tuple[float, float] = (0.0, 0.0)
         """How much longer than usual the newest record lives, and when it was made."""
         self._answered: tuple[float, object, bytes] = (-math.inf, None, b"")
-        """When, with what in it, and the newest record that introduced this peer to one that introduced itself."""
+        """The newest record that answered an introduction, when, and what it announced."""
         self._suspected: Newest[PeerId, _Suspicion] = Newest(MAX_SUSPECTED)
         self._introduced_to: Newest[PeerId, None] = Newest(MAX_SUSPECTED)
         """Members that this peer introduced itself to. Each side has to: whom another one met knows nothing of it."""
@@ -141,11 +141,11 @@ class Membership:
         self._others: list[PeerRecord] = []
         """Live members other than this one and those suspected, excluded ones too."""
         self._others_of: tuple[tuple[PeerRecord, ...], frozenset[PeerId]] = ((), frozenset())
-        """From which records and suspected peers that follows."""
+        """The records and the suspected peers from which `_others` follows."""
         self._has_earlier_process = False
         self.view = SwarmView(self.run_id)
         self._tally = MemberTally()
-        """Of the members of `view`, this peer among them."""
+        """Counts over the members of `view`, this peer among them."""
         self._is_to_show = asyncio.Event()
         self._introductions = StreamCounts(MAX_INTRODUCTIONS_PER_PEER)
         self._allowances = Allowances[PeerId](INTRODUCTIONS_AT_ONCE, INTRODUCTION_SECONDS)
@@ -187,7 +187,7 @@ class Membership:
         return trainers, others
 
     def is_suspected(self, peer_id: PeerId) -> bool:
-        """Whether a peer has not answered since it did not."""
+        """Whether a peer failed to answer, and has not answered since."""
         suspicion = self._suspected.get(peer_id)
         return suspicion is not None and not suspicion.has_answered
 
@@ -214,12 +214,12 @@ class Membership:
         return self._speeds.fastest(peer_id)
 
     def upload_bits_per_second(self, peer_id: PeerId) -> float:
-        """What a live member announces of its line; 0 when it is not known."""
+        """Upload rate that a live member announces; 0 when it is unknown."""
         known = self._known.get(peer_id)
         return known.upload_bits_per_second if known is not None else 0.0
 
     def news_seconds(self) -> float:
-        """How long it takes until what a member says of itself from now on is known here: two announcements."""
+        """How long a new announcement of a member takes to get here: two announcements."""
         return 2 * self.announce_seconds + LOOK_SECONDS + turn_seconds(self._levels.read_level)
 
     def speeds(self) -> list[float]:
@@ -271,7 +271,7 @@ class Membership:
             self._show()
 
     def signs_of(self, peer_id: PeerId) -> int:
-        """How often something came that a peer can only have sent while it was awake; more means that it lives on."""
+        """Count what came that a peer can only have sent while it was awake; a growing count means that it lives on."""
         return self._signs[peer_id]
 
     def heard_from(self, peer_id: PeerId, *, has_introduced_itself: bool = False) -> None:
@@ -350,7 +350,7 @@ class Membership:
                 await self.introduce(chosen)
 
     def _whom_to_try(self) -> list[PeerRecord]:
-        """Of those that count a few at any time, so that a split heals soon; of all others a few that are due."""
+        """A few of the members that count, due or not, so that a split heals soon, and a few others that are due."""
         now = self.wall_clock()
         silent = [record for record in self.suspected() if self.has_been_there(record.peer_id)]
         unmet = [record for record in self.members() if record.peer_id not in self._introduced_to]
@@ -359,7 +359,7 @@ class Membership:
         return [*self.some_of(known, MEETINGS_AT_ONCE), *self.some_of([*others, *unmet], MEETINGS_AT_ONCE)]
 
     def some_of(self, records: Sequence[PeerRecord], count: int) -> list[PeerRecord]:
-        """So many of these at most, others each time: no member is everybody's choice."""
+        """At most `count` of these records, others each time, so that not every peer chooses the same member."""
         return self.randomness.sample(records, min(count, len(records)))
 
     def _whom_to_meet(self) -> list[PeerRecord]:
@@ -378,7 +378,7 @@ class Membership:
         return [*nearest, *(record for record in members if record.peer_id not in chosen)]
 
     async def _exchange(self, peer_id: PeerId, encoded: bytes) -> str | None:
-        """Why the peer refused us; empty when it did not, None when it was not reached."""
+        """Return why the peer refused this one; empty when it did not, None when it was not reached."""
         try:
             stream = await open_greeted_stream(self.host, self.handshake_policy, peer_id, RECORD_PROTOCOL)
             try:
@@ -428,7 +428,7 @@ class Membership:
                 await stream.receive(1)
 
     def _answer(self) -> bytes:
-        """This peer's record for who introduces itself: where thousands start, not signed anew for each of them."""
+        """This peer's record for a member that introduces itself; where thousands start, it is not signed for each."""
         now, described = self.wall_clock(), self.describe()
         says = (described.state, described.versions, described.digests)
         answered_at, said, encoded = self._answered
@@ -509,7 +509,7 @@ class Membership:
         return known.is_training != record.is_training
 
     def _take_what_passed(self) -> None:
-        """Take over what no record tells: a suspicion ended, a member was shut out or its ticket ran out.
+        """Take over changes without a record: a suspicion ended, a member was excluded, or its ticket ran out.
 
         Records that expire are among `view.changed`.
         """
@@ -519,7 +519,7 @@ class Membership:
             is_over = self.view.get(peer_id, now) is None or not self.is_suspected(peer_id)
             if is_over and now >= self._suspected[peer_id].until + LONGEST_SUSPICION_SECONDS:
                 del self._suspected[peer_id]
-        # Those of whom a commit was the first that was heard.
+        # Members that were first seen in a commit.
         doubtful |= {peer_id for peer_id in self._known.keys() - self._reported if self.has_been_there(peer_id)}
         if self.handshake_policy.may_exclude:
             doubtful |= {record.peer_id for record in self.members()} ^ self._known.keys()
@@ -528,7 +528,7 @@ class Membership:
         self._show()
 
     def _show(self) -> None:
-        """Call `on_view`, among few at once; where thousands start, a call for each would leave no time."""
+        """Call `on_view`: at once in a small swarm; where thousands start, a call for each would leave no time."""
         if len(self._known) <= MOST_SHOWN_AT_ONCE:
             self.on_view()
         else:

@@ -6,11 +6,11 @@ from dht.ground.errors import UsageFault
 from dht.identity.keys import split_run_id
 
 _TRAINS = "of the run "
-"""What stands before a member's run id, in its answer to those who ask for another run."""
+"""Text before a member's run id in its answer to a peer that asks for another run."""
 
 
 def answer_to_other_run(own: str) -> str:
-    """What a member of the open run `own` says to those who ask for another one."""
+    """Return the answer of a member of the open run `own` to a peer that asks for another run."""
     return f"{_TRAINS}{own}"
 
 
@@ -25,7 +25,7 @@ def other_run(refusal: str) -> str | None:
 
 
 def in_other_run(asked: str, other: str) -> UsageFault:
-    """What is said when members train another run than the one that was named."""
+    """Return the sentence for members that train another run than the named one."""
     return UsageFault(
         f"The members there train {other}, not {asked}; did you mean that? Check the run id, or the address."
     )

@@ -1,4 +1,4 @@
-"""What a contributor has chosen to say, in a file beside the contributor's key, and as the signed profile of a run."""
+"""The profile that a contributor chose: a file beside the contributor's key, and the signed profile of a run."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ MAX_FILE_BYTES = 64 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """What a contributor says; the highest `sequence` of several copies counts."""
+    """Profile of a contributor; of several copies the one with the highest `sequence` counts."""
 
     sequence: int = 0
     issued_at: float = 0.0
@@ -54,7 +54,7 @@ def load_contributor(path: Path, *, create: bool) -> Identity:
 
 
 def choice_path(key_path: Path) -> Path:
-    """Where the choice of the contributor with this key file is kept."""
+    """Path of the profile that belongs to this key file."""
     return key_path.with_name(key_path.name + ".profile.json")
 
 
@@ -141,7 +141,7 @@ def _showable(label: str, text: str) -> str:
 
 
 def merged(mine: Choice, theirs: Profile | None, me: PeerId, now: float) -> Choice:
-    """What to publish from a running machine: the newer of the local and the published choice, with this machine in it.
+    """Return the profile to publish: the newer of the local and the published one, with this machine in it.
 
     So one person's machines, each with a file of its own, end with one list; a name is never taken from the older one.
     """
@@ -161,7 +161,7 @@ def profile_of(choice: Choice, contributor: Identity, run_id: str, now: float) -
 
 
 def unused_key(config: PeerConfig) -> str | None:
-    """What to say when this person has a profile that a join does not use; None: nothing. Nobody signs unasked."""
+    """Return a hint when this person has a profile that a join does not use; None: no hint. No key signs unasked."""
     try:
         path = contributor_key_path()
         if config.contributor_key is not None or not path.is_file():

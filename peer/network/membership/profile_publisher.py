@@ -17,11 +17,11 @@ from dht.records.profiles import Profile, decode_profile, encode_profile
 from peer.network.membership.profile_file import choice_path, merged, profile_of, read_choice, write_choice
 
 PUBLISH_SECONDS = 300.0
-"""Between two times while nothing changes."""
+"""Pause between two publications while nothing changes."""
 ALONE_SECONDS = 20.0
-"""Between two tries while nobody keeps it."""
+"""Pause between two tries while no member keeps it."""
 GLANCE_SECONDS = 2.0
-"""So soon is a change of the profile file seen, and published: who hides a name wants it gone now."""
+"""Pause between two looks at the profile file: a person who hides a name wants it gone now."""
 
 log = logging.getLogger(__name__)
 
@@ -85,7 +85,7 @@ def _stamp(path: Path) -> tuple[int, int]:
 async def newest_profiles(
     store: RecordStore, run_id: str, now: float, most: int | None = None
 ) -> dict[PeerId, Profile]:
-    """What contributors of a run say of themselves last, as far as somebody reachable has it; of `most` of them."""
+    """Return the newest profiles of contributors of a run that reachable members have; `most` at most."""
     found: dict[PeerId, Profile] = {}
     for data in (await store.fetch_profiles(run_id))[:most]:
         with contextlib.suppress(PeerFault):

@@ -19,11 +19,11 @@ from dht.ground.tasks import set_within
 from peer.events.peer_events import SwarmContact
 
 TICK_SECONDS = 1.0
-"""Between two counts of the members; costs nothing."""
+"""Pause between two counts of the members; costs nothing."""
 ALONE_SECONDS = 5.0
-"""Between two attempts to reach anybody while nobody is there."""
+"""Pause between two attempts to reach a member while none is there."""
 CONNECTED_SECONDS = 60.0
-"""Between two looks that heal and merge the DHT while members are there."""
+"""Pause between two looks that heal and merge the DHT while members are there."""
 ASLEEP_SECONDS = 5.0
 """A tick that took so much longer: this process stood still. Records live longer, so nobody else notices it first."""
 PATIENCE_SECONDS = 10.0

@@ -38,12 +38,12 @@ from peer.network.membership.run_protocol import ask_for_run, reached_at
 log = logging.getLogger(__name__)
 
 CACHED_ONLY_SECONDS = 6.0
-"""How long addresses of earlier sessions are tried before a peer that has the run record goes on alone."""
+"""Time to try addresses of earlier sessions before a peer that has the run record goes on alone."""
 
 
 @dataclass
 class _Complaints:
-    """Why the run is not had yet, for the final sentence."""
+    """Reasons why the run was not found yet, for the final sentence."""
 
     invalid: list[str] = field(default_factory=list)
     refusals: dict[PeerId, str] = field(default_factory=dict)
@@ -145,7 +145,7 @@ async def find_run(
 
 
 async def _later_addresses(config: PeerConfig, known: list[str], seconds: float) -> list[str]:
-    """What there is to dial after a pause, which a new address ends."""
+    """Return the addresses to dial after a pause, which a new address ends."""
     end = time.monotonic() + seconds
     while True:
         await asyncio.sleep(min(ALONE_SECONDS, max(0.0, end - time.monotonic())))
@@ -155,7 +155,7 @@ async def _later_addresses(config: PeerConfig, known: list[str], seconds: float)
 
 
 def dial_reason(address: str, what: str) -> str:
-    """Why a dial failed, in words, from what the daemon says of it."""
+    """Return in words why a dial failed, from the daemon's error."""
     if address.startswith("/dns") and "no good addresses" in what:
         return "this name has no address, or it cannot be looked up now"
     known = ("connection refused", "no route to host", "network is unreachable", "our own address")
@@ -165,7 +165,7 @@ def dial_reason(address: str, what: str) -> str:
 def _not_found(
     config: PeerConfig, me: PeerId, addresses: list[str], num_members: int, waited: float, complaints: _Complaints
 ) -> LocalFault:
-    """Why the run was not found, and what to do."""
+    """Return why the run was not found, and what to do."""
     if complaints.refusals:
         remote, reason = next(iter(complaints.refusals.items()))
         return not_admitted(config.run_id, me, remote, reason)

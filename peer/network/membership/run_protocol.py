@@ -1,4 +1,4 @@
-"""How a newcomer that has only a run id gets the run's signed manifest from a member.
+"""Fetches the signed manifest of a run from a member, for a newcomer that has only the run id.
 
 In an open run it sends the run id. In a private one it shows a proof of membership beside it, and who has none gets
 no answer at all. A newcomer that does not know which kind the run is tries the first, then the second.
@@ -25,7 +25,7 @@ from peer.network.membership.mistyped_run_id import answer_to_other_run, other_r
 
 RUN_PROTOCOL = "/murmuration/run/1"
 ASK_SECONDS = 10.0
-"""For one member to answer with the run's record: a relayed dial and two small frames."""
+"""Time limit for one member's answer with the run's record: a relayed dial and two small frames."""
 MAX_STREAMS_PER_PEER = 4
 """A newcomer asks one member once, or twice when it does not know whether the run is private."""
 MAX_KNOCK_BYTES = MAX_RUN_ID_LENGTH + MAX_PROOF_BYTES + 32

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from typing import Final
 
 _ELSEWHERE: Final = ("198.51.100.1", "2001:db8::1")
-"""Of no machine (RFC 5737, RFC 3849): the way there is the default one."""
+"""Addresses of no machine (RFC 5737, RFC 3849); the default route leads there."""
 CONNECT: Final = "connect it, by cable or wireless, and try again"
 NO_NETWORK: Final = "this machine has no network: no way leads out of it"
 

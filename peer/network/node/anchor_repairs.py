@@ -29,7 +29,7 @@ from peer.network.membership.membership import Membership
 from peer.network.node.fragment_memory import adopt_snapshot
 
 MAX_WEIGHINGS = 3
-"""Of one claim, while rounds close here before the others have answered."""
+"""Times to weigh one claim, while rounds close here before the others have answered."""
 MAX_LOOKS = 4
 """Claims looked into one after the other, before an audit or repair ends; the next one goes on."""
 FIRST_REFUSAL_SECONDS = 0.5
@@ -43,7 +43,7 @@ MAX_REFUSALS = 1024
 
 @dataclass(frozen=True, slots=True)
 class _Doubts:
-    """What announcements of others say against this peer's anchor, as far as records tell.
+    """Announcements in records of other members that contradict this peer's anchor.
 
     Attributes:
         ahead: of each anchor of a later version and more tokens, as its members say, one of them: the next one after
@@ -73,7 +73,7 @@ class _Better:
 
 
 @dataclass
-class Repairs:
+class AnchorRepairs:
     """Audits and repairs of all fragments of one peer.
 
     Attributes:
@@ -191,7 +191,7 @@ class Repairs:
         self._refused.begin(key, asyncio.get_running_loop().time())
 
     async def _weigh(self, fragment: FragmentRuntime, peer_id: PeerId) -> _Better | None:
-        """What a member claims, if it counts."""
+        """Return the anchor that a member claims, if it counts."""
         known, version = fragment.anchors(), fragment.state.version
         chain = await self.fetcher.claims.chain(fragment.index, peer_id, known, version)
         if chain is None:
@@ -210,7 +210,7 @@ class Repairs:
         return better
 
     async def _weigh_chain(self, fragment: FragmentRuntime, peer_id: PeerId, chain: Chain) -> _Better | None:
-        """What a chain leads to, if that counts; its signatures are checked, and `peer_id` has its anchor."""
+        """Return the anchor that a chain leads to, if it counts; its signatures are checked, and `peer_id` has it."""
         version, digest, known = fragment.state.version, fragment.state.digest, fragment.anchors()
         standing = await self.fetcher.claims.standing(fragment.index, peer_id, chain, known, (version, digest))
         # Asking took a while, in which a round may have closed. And nobody is left to fetch it from if it was blamed.
@@ -268,7 +268,7 @@ class Repairs:
             self.exchange.applying.repaired(fragment, claimed_by)
 
     async def _weigh_fetched(self, fragment: FragmentRuntime, better: _Better, fetched: Fetched) -> _Better | None:
-        """What was weighed, or what its members have gone on to if that counts by itself; None: something else."""
+        """Return the weighed anchor, or a later one of its members if that counts by itself; None: another one."""
         chain, found = better.chain, fetched.snapshot
         if found.version == chain.version:
             return better if found.digest == chain.digest else None

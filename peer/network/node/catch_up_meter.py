@@ -1,4 +1,4 @@
-"""How far a download is, as events: about one a second. Pure but for the clock that it is given."""
+"""Reports how far a download is: about one event a second. Pure but for its clock."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from averaging.rounds.round_facts import Fact
 from peer.events.anchor_events import Fetched
 
 PROGRESS_SECONDS = 1.0
-"""Between two events about a download: as often as people look."""
+"""Pause between two events about a download: as often as people look."""
 
 
 @dataclass
@@ -27,7 +27,7 @@ class CatchUpMeter:
     _reported_at: float = 0.0
 
     def arrived(self, done_bytes: int, total_bytes: int) -> None:
-        """So much is there; 0 begins anew."""
+        """Report that so many bytes are there; 0 begins anew."""
         now = self.clock()
         if done_bytes == 0:
             self._began_at = self._reported_at = now

@@ -40,27 +40,27 @@ from peer.data_division.others_reading import view_of
 from peer.events import peer_events as events
 from peer.mailbox.mailbox import Mailbox
 from peer.network.anchors.fetcher import Fetcher
-from peer.network.membership.manifest_revisions import Revisions
+from peer.network.membership.manifest_revisions import ManifestRevisions
 from peer.network.membership.membership import Membership
-from peer.network.node.anchor_repairs import Repairs
+from peer.network.node.anchor_repairs import AnchorRepairs
+from peer.network.node.checkpoint_keeper import CheckpointKeeper
 from peer.network.node.fragment_memory import build_fragments, persist
-from peer.network.node.leave import GracefulLeave
-from peer.network.node.mailbox_network_end import TrainerDesk
-from peer.network.node.node_checkpoints import CheckpointKeeper
+from peer.network.node.graceful_leave import GracefulLeave
 from peer.network.node.node_inputs import NodeIdentity, NodePorts
 from peer.network.node.reporter import Reporter
-from peer.network.node.starting_state import Start
+from peer.network.node.starting_state import StartingState
+from peer.network.node.trainer_desk import TrainerDesk
 from peer.run_clock import committed_tokens
 
 FLUSH_SECONDS = 2.0
-"""For what the last round wants sent."""
+"""Time limit to send what the last round needs."""
 PACE_SECONDS_PER_MEMBER = 0.005
-"""Between two searches for the fastest: in a swarm of thousands they take time, and it hardly changes."""
+"""Pause between two searches for the fastest member: among thousands they take time, and it hardly changes."""
 FIRST_REPORT_SECONDS = 1.0
 """Until the first report of the trainer's totals. Each pause is twice the last one, up to half of `announce_seconds`:
 sessions of a minute leave a curve too."""
 REPLAY_SECONDS = 5.0
-"""For a joiner to apply what was committed while it downloaded: a few small messages and result shards per version. A
+"""Time limit for a joiner to apply commits made during its download: small messages and result shards. A
 joiner that takes longer begins with what it has, and the commits come meanwhile."""
 
 log = logging.getLogger(__name__)
@@ -97,12 +97,19 @@ class Node:
         self._rests = False
         self.is_dialable = True
         report = self.reporter.report
-        self.revisions = Revisions(manifest, ports.owner_public_key, self.me, ports.handshake_policy, report)
+        self.revisions = ManifestRevisions(manifest, ports.owner_public_key, self.me, ports.handshake_policy, report)
         self.membership = self._build_membership()
         guard = self.guard = self._build_guard()
         notary = Notary(Scope(who.run_id, self._manifest_hash), who.identity.sign, verify, ports.verified)
         self.fragments = build_fragments(
-            *(self.me, who.run_id, manifest.averaging, self.rule, self.codec, mailbox, notary, guard),
+            self.me,
+            who.run_id,
+            manifest.averaging,
+            self.rule,
+            self.codec,
+            mailbox,
+            notary,
+            guard,
             site_of=self.membership.site_of,
             leading_type=ports.parts.leading_type,
             of_buffers=manifest.buffers_fragment,
@@ -116,12 +123,20 @@ class Node:
             ports.poll_seconds,
         )
         heard = LinkPorts(
-            *(self._on_message, self._on_lost, self._on_refused),
+            self._on_message,
+            self._on_lost,
+            self._on_refused,
             is_abroad=self.membership.is_abroad,
             on_met=self.membership.heard_from,
         )
         self.links = Links(
-            *(ports.host, ports.handshake_policy, self.limits, heard, ports.clock, ports.line, ports.max_queued_bytes)
+            ports.host,
+            ports.handshake_policy,
+            self.limits,
+            heard,
+            ports.clock,
+            ports.line,
+            ports.max_queued_bytes,
         )
         self.exchange = self._build_exchange()
         kept = None if checkpoints is None else ChunkFiles(checkpoints.path.with_name(INCOMING_NAME))
@@ -133,16 +148,20 @@ class Node:
         if checkpoints is not None:
             desk = self.desk if who.role == "trainer" else None
             self.keeper = CheckpointKeeper(checkpoints, self.fragments, mailbox, desk, ports.compute, report)
-        self.repairs = Repairs(self.exchange, self.fetcher, self.membership, report, self._keep_lineage)
+        self.repairs = AnchorRepairs(self.exchange, self.fetcher, self.membership, report, self._keep_lineage)
         StateServer(
-            *(ports.host, ports.handshake_policy, self, len(mailbox.sizes), ports.compute),
+            ports.host,
+            ports.handshake_policy,
+            self,
+            len(mailbox.sizes),
+            ports.compute,
             most_bits_per_second=lambda: ports.serving.now(self.links),
             max_transfers=ports.serving.max_transfers,
             on_served=lambda remote, num_bytes: report(events.StateServed(remote, num_bytes)),
             files=ports.files,
         )
         self._leave = GracefulLeave(self.exchange, self.membership, self.desk, self.keeper, ports.clock)
-        self._start = Start(
+        self._start = StartingState(
             mailbox,
             self.fragments,
             self.desk,
@@ -477,7 +496,7 @@ class Node:
     # ----------------------------------------------------------------------------------------------------- details
 
     def own_record(self) -> PeerRecord:
-        """What this peer says about itself now, unsigned."""
+        """This peer's present record, unsigned."""
         trainer, fragments, traffic = self.mailbox.trainer, self.fragments, self.links.traffic
         reading = self.mailbox.own_reading.read()
         return PeerRecord(

@@ -1,4 +1,4 @@
-"""What a node is, and what its owner gives it."""
+"""Identity of a node, and the ports that it gets."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from peer.network.membership.run_handshake_policy import RunHandshakePolicy
 from peer.network.node.serving_limits import FREELY, ServingLimits
 
 POLL_SECONDS = 0.02
-"""How often the outbox is looked at: far below an inner step of any model worth training over the internet."""
+"""Pause between two looks at the outbox: far below an inner step of any model worth training here."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,13 +12,13 @@ from dht.ground.host import PeerId
 from peer.events.peer_events import RefusedPeer
 
 REFUSAL_SECONDS = 10.0
-"""Between two events about one remote: its owner learns of a fault, and a flood costs 20 bytes per second of disk."""
+"""Pause between two events about one remote; so a flood costs 20 bytes per second of disk."""
 MAX_REFUSED_PEERS = 1000
 
 
 @dataclass
 class _Refused:
-    """What was reported of one remote, when last, and what came too soon after that."""
+    """What was reported of one remote and when, and the refusal that came too soon after that."""
 
     at: float
     kinds: set[str] = field(default_factory=set)

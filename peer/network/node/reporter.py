@@ -127,7 +127,7 @@ class Reporter:
 
 
 class TrainingPulse:
-    """How fast the trainer is, until its steps stand still; times are of one monotonic clock.
+    """Speed of the trainer, until its steps stand still; times are of one monotonic clock.
 
     A trainer that was frozen, or whose device hangs, leaves its last speed in the mailbox.
     """
@@ -137,7 +137,7 @@ class TrainingPulse:
         self._moved_at = self._looked_at = now
 
     def tokens_per_second(self, trainer: TrainerCounters, now: float) -> float:
-        """Of the usual step; 0 once no step has ended for too long."""
+        """Return the speed of the usual step; 0 once no step has ended for too long."""
         speed, num_steps = trainer.tokens_per_second, trainer.inner_steps
         # If nobody has looked for so long, this process slept, and the trainer with it.
         if num_steps != self._num_steps or now - self._looked_at > STALLED_SECONDS:
@@ -148,7 +148,10 @@ class TrainingPulse:
 
 
 class RoundClock:
-    """`newest` is the last round that was planned with this peer and then applied here; times are unix seconds."""
+    """Measures how this peer spends its rounds, for its record; times are unix seconds.
+
+    `newest` is the last round that was planned with this peer and then applied here.
+    """
 
     def __init__(self, started_at: float) -> None:
         self.newest: RoundTimes | None = None

@@ -1,4 +1,4 @@
-"""What a peer gives of its line to newcomers that fetch its state, and of its memory to any one remote."""
+"""Limits of the upload for newcomers that fetch state, and of memory for each remote."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from dht.ground.errors import UsageFault
 from dht.ground.quantities import bytes_text
 
 SERVING_SHARE: Final = 0.5
-"""Of the measured upload rate: a newcomer has other donors, and a round that is late costs everybody."""
+"""Share of the measured upload rate: a newcomer has other donors, and a late round costs all members."""
 
 
 @dataclass(frozen=True, slots=True)
 class ServingLimits:
-    """What its owner allows.
+    """Limits that the owner sets.
 
     Attributes:
         bits_per_second: all transfers together.
@@ -28,7 +28,7 @@ class ServingLimits:
     max_transfers: int = MAX_TRANSFERS
 
     def now(self, links: Links) -> float:
-        """What newcomers may have now: no more than half of the line while rounds, which have deadlines, want it."""
+        """Upload for newcomers now: at most half of the line while rounds, which have deadlines, need it."""
         rate = links.traffic.upload_bits_per_second
         return min(self.bits_per_second, SERVING_SHARE * rate if rate and links.has_bulk_waiting else math.inf)
 

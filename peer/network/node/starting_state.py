@@ -1,4 +1,4 @@
-"""Where a peer starts from: an earlier network process, its checkpoint, the swarm, or the initial parameters."""
+"""Finds the state to start from: an earlier network process, a checkpoint, the swarm, or initial parameters."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from peer.mailbox.mailbox import Mailbox
 from peer.mailbox.slots import WorkKind
 from peer.network.anchors.fetcher import Fetched, Fetcher
 from peer.network.membership.membership import Membership
+from peer.network.node.checkpoint_keeper import CheckpointKeeper
 from peer.network.node.fragment_memory import adopt_snapshot, inherited, persist
-from peer.network.node.mailbox_network_end import TrainerDesk
-from peer.network.node.node_checkpoints import CheckpointKeeper
 from peer.network.node.reporter import Reporter
+from peer.network.node.trainer_desk import TrainerDesk
 
 
 @dataclass
-class Start:
+class StartingState:
     """Brings every fragment to the best state there is: `run` once, before any round, then `hand_over`.
 
     Attributes:

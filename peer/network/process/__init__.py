@@ -3,7 +3,7 @@
 The files, each built on those above it:
 
     child_start.py     starts the process, before its owner has loaded torch
-    restart_pauses.py  when a child that died is started again (pure)
+    restarts.py        when a child that died is started again (pure)
     run_files.py       the files of a run before its node begins
     second_process.py  another process with the key of this peer
     record_upkeep.py   the run's record: published again, and replaced by later revisions

@@ -61,7 +61,7 @@ from peer.network.process.panel_looks import PanelLooks
 from peer.network.process.record_upkeep import RecordUpkeep
 from peer.network.process.run_files import KeptAddresses, have_files
 from peer.network.process.second_process import refuse_second_process, watch_for_second_process
-from peer.network.reachability.own_reachability_and_relays import Paths
+from peer.network.reachability.paths import Paths
 from peer.network.reachability.probe_client import DialBack, probing
 from peer.network.reachability.probe_server import ProbeServer
 from peer.version import full_version
@@ -169,7 +169,12 @@ class NetworkSide:
                 serve_run(host, self._admission, lambda: kept)
             found = await self._unless_left(
                 find_run(
-                    *(self.config, store, host, self._admission, kept, self._damage),
+                    self.config,
+                    store,
+                    host,
+                    self._admission,
+                    kept,
+                    self._damage,
                     on_waiting=lambda reason, seconds: self._report(
                         events.SwarmContact("waiting", seconds, reason=reason)
                     ),
@@ -251,7 +256,9 @@ class NetworkSide:
         options = DaemonOptions(relays_for_others=self._relays_for_others, map_ports=config.map_ports)
         most = config.max_memory_mb_per_peer
         return P2pdHost(
-            *(self._identity, config.listen_addresses, config.announce),
+            self._identity,
+            config.listen_addresses,
+            config.announce,
             options=options,
             limits=self._limits,
             memory=RemoteMemory(DEFAULT_BYTES_PER_PEER if most is None else most * 10**6, config.max_streams_per_peer),
@@ -273,7 +280,13 @@ class NetworkSide:
                 return await probe.dial_back(addresses)
 
         return Paths(
-            *(host, node.membership.members, dial_back, check_relay, node.note_paths, self._report, time.monotonic),
+            host,
+            node.membership.members,
+            dial_back,
+            check_relay,
+            node.note_paths,
+            self._report,
+            time.monotonic,
             randomness=random.Random(secrets.randbits(64)),
             uses_relays=self.config.relay,
             relays=self._relays_for_others,
@@ -291,7 +304,13 @@ class NetworkSide:
     ) -> Node:
         config, identity, host = self.config, self._identity, self._host
         who = NodeIdentity(
-            *(identity, config.run_id, secrets.randbits(62), self.role, device, config.name, full_version()),
+            identity,
+            config.run_id,
+            secrets.randbits(62),
+            self.role,
+            device,
+            config.name,
+            full_version(),
             contributor_key=self._contributor.public_key if self._contributor is not None else b"",
             site=config.site,
         )

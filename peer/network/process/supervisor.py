@@ -28,7 +28,7 @@ from peer.events.event_log import from_json
 from peer.events.peer_events import Event, RunChanged
 from peer.mailbox.mailbox import Mailbox
 from peer.network.process.child_start import NetworkChild, send_line, start_network_child
-from peer.network.process.restart_pauses import MAX_RESTARTS, Restarts
+from peer.network.process.restarts import MAX_RESTARTS, Restarts
 from peer.view.swarm_seen import OwnAddresses, SwarmSeen
 
 STOP_SECONDS = 40.0

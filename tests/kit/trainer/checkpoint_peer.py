@@ -29,9 +29,9 @@ from peer.config.manifest import AveragingSection
 from peer.config.model_shapes import trained_parameters
 from peer.events.peer_events import Event
 from peer.mailbox.mailbox import Mailbox
+from peer.network.node.checkpoint_keeper import CheckpointKeeper
 from peer.network.node.fragment_memory import build_fragments
-from peer.network.node.mailbox_network_end import TrainerDesk
-from peer.network.node.node_checkpoints import CheckpointKeeper
+from peer.network.node.trainer_desk import TrainerDesk
 from peer.trainer.loop.local_training import LocalTraining
 from peer.trainer.loop.mailbox_link import TrainerLink
 from peer.trainer.loop.trainer_checkpoint import TrainerKeeper

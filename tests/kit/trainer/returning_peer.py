@@ -18,7 +18,7 @@ from dht.ground.host import PeerId
 from peer.events.peer_events import Event
 from peer.network.anchors.fetcher import Fetched
 from peer.network.node.reporter import Reporter
-from peer.network.node.starting_state import Start
+from peer.network.node.starting_state import StartingState
 from tests.kit.trainer.checkpoint_peer import ME, Peer
 
 OTHER = PeerId("12D3KooWOther")
@@ -59,7 +59,7 @@ def return_to(folder: Path, swarm: LaterState) -> tuple[Peer, list[Event]]:
             "compute": compute_inline,
             "look_seconds": 1.0,
         }
-        start = Start(
+        start = StartingState(
             peer.mailbox,
             peer.fragments,
             peer.desk,

@@ -39,7 +39,7 @@ from peer.checkpoint.checkpoint import (
 from peer.checkpoint.checkpoint_facts import Totals
 from peer.events.peer_events import CheckpointFailed, CheckpointSaved, Event
 from peer.mailbox.mailbox import Mailbox
-from peer.network.node.node_checkpoints import CheckpointKeeper
+from peer.network.node.checkpoint_keeper import CheckpointKeeper
 from tests.kit.notaries import notary_of
 from tests.kit.tiers import some
 from tests.kit.trainer.saved_states import ME, OWNER, RULE, SIZES, TOTALS, facts_to, newest, save, state_of, states_of

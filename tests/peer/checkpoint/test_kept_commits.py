@@ -25,9 +25,9 @@ from peer.checkpoint.checkpoint_facts import Totals
 from peer.checkpoint.kept_commits import unpacked_commits
 from peer.events.anchor_events import AnchorRepair, Fetched
 from peer.events.peer_events import Event
+from peer.network.node.checkpoint_keeper import CheckpointKeeper
 from peer.network.node.fragment_memory import persist
 from peer.network.node.node import Node
-from peer.network.node.node_checkpoints import CheckpointKeeper
 from tests.kit.notaries import CHECKER, SCOPE, signed
 from tests.kit.simulated.light_work import LIGHT_WORK
 from tests.kit.tiers import sampled

@@ -21,7 +21,7 @@ from averaging.transfer.snapshots import Snapshot
 from averaging.wire import frames as wire
 from averaging.wire.messages import DIGEST_BYTES, Commit, RosterEntry, ShardResult
 from dht.ground.host import PeerId, Stream
-from peer.network.node.anchor_repairs import Repairs
+from peer.network.node.anchor_repairs import AnchorRepairs
 from tests.kit.network.memory_networks import named, now
 from tests.kit.notaries import signed
 from tests.kit.rounds.donor_scene import JOINER, NUM_VALUES, Donor, Scene, empty_state, in_scene
@@ -37,7 +37,7 @@ def commit_by(maker: PeerId, version: int, digest: bytes, tokens: int = 300) -> 
 
 
 class Victim:
-    """A peer at the anchor `main` of version `COMMON`, and all that `Repairs` needs of it."""
+    """A peer at the anchor `main` of version `COMMON`, and all that `AnchorRepairs` needs of it."""
 
     def __init__(self, scene: Scene, log: Sequence[Commit] = ()) -> None:
         state = empty_state()
@@ -71,7 +71,7 @@ class Victim:
             members=scene.company.members,
             heads=lambda index: {(one.versions[index], one.digests[index]) for one in scene.company.members()},
         )
-        self.repairs = Repairs(exchange, scene.fetcher, neighbours, lambda fact: None, nothing)  # type: ignore[arg-type]
+        self.repairs = AnchorRepairs(exchange, scene.fetcher, neighbours, lambda fact: None, nothing)  # type: ignore[arg-type]
 
     def _anchors(self) -> dict[int, bytes]:
         return {**self.fragment.log.anchors(), self.state.version: self.state.digest[:DIGEST_BYTES]}

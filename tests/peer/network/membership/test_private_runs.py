@@ -35,7 +35,7 @@ from peer.config.manifest import RunManifest
 from peer.events.peer_events import RunChanged
 from peer.network.membership.manifest_revisions import (
     WHEN_JOINING,
-    Revisions,
+    ManifestRevisions,
     describe_changes,
     member_rules,
     outer_lr_at,
@@ -418,7 +418,7 @@ def test_who_was_revoked_can_be_admitted_again() -> None:
 
 
 def test_only_later_revisions_that_add_changes_are_followed() -> None:
-    held = Revisions(manifest(), OWNER.public_key, ALICE.peer_id, keepers()[0], lambda fact: None)
+    held = ManifestRevisions(manifest(), OWNER.public_key, ALICE.peer_id, keepers()[0], lambda fact: None)
     assert held.take(manifest({"at_version": 3, "outer_lr": 0.1}, revision=3))
     assert held.rule_at(2).outer_lr == 0.7
     assert held.rule_at(3).outer_lr == 0.1
@@ -430,7 +430,7 @@ def test_only_later_revisions_that_add_changes_are_followed() -> None:
 
 def test_what_the_owners_changes_mean_for_this_peer() -> None:
     told: list[Fact] = []
-    held = Revisions(manifest(), OWNER.public_key, ALICE.peer_id, keepers()[0], told.append)
+    held = ManifestRevisions(manifest(), OWNER.public_key, ALICE.peer_id, keepers()[0], told.append)
     held.reached(1)
     held.take(manifest({"at_version": 4, "ends_run": True}, {"at_version": 6, "revoke": [ALICE.peer_id]}, revision=2))
     held.reached(3)
@@ -439,13 +439,13 @@ def test_what_the_owners_changes_mean_for_this_peer() -> None:
     held.reached(5)
     assert told == [RunChanged(end_version=4)]
     at_once: list[Fact] = []
-    ended = Revisions(manifest(), OWNER.public_key, ALICE.peer_id, keepers()[0], at_once.append)
+    ended = ManifestRevisions(manifest(), OWNER.public_key, ALICE.peer_id, keepers()[0], at_once.append)
     ended.reached(115)
     ended.take(manifest({"at_version": 0, "ends_run": True}, revision=2))
     assert at_once == [RunChanged(end_version=115)]
     with pytest.raises(Incompatible, match="revoked this peer's key"):
         held.reached(6)
-    old = Revisions(manifest(), OWNER.public_key, ALICE.peer_id, keepers()[0], told.append)
+    old = ManifestRevisions(manifest(), OWNER.public_key, ALICE.peer_id, keepers()[0], told.append)
     old.reached(0)
     old.take(manifest({"at_version": 0, "minimum_software": "99.0.0"}, revision=2))
     with pytest.raises(Incompatible, match=r"software 99\.0\.0 or newer"):
@@ -455,7 +455,7 @@ def test_what_the_owners_changes_mean_for_this_peer() -> None:
 def test_the_rules_reach_the_door() -> None:
     alice, _ = keepers()
     assert alice.admission is not None
-    held = Revisions(manifest(), OWNER.public_key, ALICE.peer_id, alice, lambda fact: None)
+    held = ManifestRevisions(manifest(), OWNER.public_key, ALICE.peer_id, alice, lambda fact: None)
     held.reached(0)
     assert alice.is_excluded(BOB.peer_id)
     held.take(manifest({"at_version": 2, "admit": [BOB.peer_id], "minimum_software": "0.0.1"}, revision=2))

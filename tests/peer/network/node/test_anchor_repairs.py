@@ -12,7 +12,7 @@ import pytest
 from averaging.rounds.presence import MemberPresence
 from averaging.wire.messages import Commit
 from dht.ground.host import PeerId
-from peer.network.node.anchor_repairs import LAGGING_SECONDS, Repairs, _of_one_lineage
+from peer.network.node.anchor_repairs import LAGGING_SECONDS, AnchorRepairs, _of_one_lineage
 from tests.simulator.virtual_time import run_virtual
 
 BEHIND = [PeerId(f"peer-{number:03}") for number in range(0, 100, 2)]
@@ -26,7 +26,7 @@ def record(peer_id: PeerId, tokens: int) -> SimpleNamespace:
     )
 
 
-def repairs_of(me: PeerId, members: list[SimpleNamespace], asked: list[PeerId] | None = None) -> Repairs:
+def repairs_of(me: PeerId, members: list[SimpleNamespace], asked: list[PeerId] | None = None) -> AnchorRepairs:
     fragment = SimpleNamespace(
         index=0,
         had=lambda version, digest: (version, digest) == (0, b"behind.."),
@@ -39,7 +39,7 @@ def repairs_of(me: PeerId, members: list[SimpleNamespace], asked: list[PeerId] |
         guard=SimpleNamespace(presence=MemberPresence(me)),
     )
     heads = {(record.versions[0], record.digests[0]) for record in members}
-    repairs = Repairs(
+    repairs = AnchorRepairs(
         exchange, None, SimpleNamespace(members=lambda: members, heads=lambda fragment: heads), None, None
     )
 

@@ -22,10 +22,10 @@ from averaging.wire.messages import DIGEST_BYTES, Commit, RosterEntry, ShardResu
 from dht.ground.compute import compute_inline
 from dht.ground.host import PeerId
 from peer.mailbox.slots import MergeKind
+from peer.network.node.checkpoint_keeper import CheckpointKeeper, pauses
 from peer.network.node.fragment_memory import build_fragments, persist
-from peer.network.node.node_checkpoints import CheckpointKeeper, pauses
 from peer.network.node.reporter import Reporter
-from peer.network.node.starting_state import Start
+from peer.network.node.starting_state import StartingState
 from tests.kit.notaries import notary_of
 from tests.kit.trainer.checkpoint_peer import ME, SECTION, Peer, saved_pair
 from tests.kit.trainer.returning_peer import OTHER, LaterState, return_to
@@ -164,7 +164,7 @@ def network_process(peer: Peer) -> list[FragmentRuntime]:
         peer.mailbox,
         notary_of(ME),
     )
-    start = Start(
+    start = StartingState(
         peer.mailbox,
         fragments,
         peer.desk,
@@ -281,7 +281,7 @@ def test_a_network_process_that_is_killed_while_it_starts_leaves_a_start_to_the_
             notary_of(ME),
         )
         keeper = CheckpointKeeper(peer.folder, fragments, peer.mailbox, None, compute_inline, facts_to(peer.seen))
-        start = Start(
+        start = StartingState(
             peer.mailbox,
             fragments,
             peer.desk,

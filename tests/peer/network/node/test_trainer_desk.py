@@ -19,7 +19,7 @@ from peer.config.manifest import AveragingSection
 from peer.mailbox.mailbox import Mailbox
 from peer.mailbox.slots import NUM_SLOTS, Inbox, MergeKind
 from peer.network.node.fragment_memory import build_fragments
-from peer.network.node.mailbox_network_end import TrainerDesk
+from peer.network.node.trainer_desk import TrainerDesk
 from peer.trainer.loop.mailbox_link import TrainerLink
 from tests.kit.clock import Clock
 from tests.kit.notaries import notary_of

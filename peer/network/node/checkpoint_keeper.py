@@ -22,13 +22,13 @@ from peer.checkpoint.checkpoint import CheckpointDraft, CheckpointFolder, SavedC
 from peer.checkpoint.checkpoint_facts import Totals
 from peer.events.peer_events import CheckpointFailed, CheckpointSaved
 from peer.mailbox.mailbox import Mailbox
-from peer.network.node.mailbox_network_end import TrainerDesk
+from peer.network.node.trainer_desk import TrainerDesk
 
 LOOK_SECONDS = 0.05
-"""Between two looks at what the trainer has done: far below the time that writing takes."""
+"""Pause between two looks at the trainer's counters: far below the time that writing takes."""
 
 FIRST_SECONDS = 60.0
-"""Until the first one: a newcomer that is killed early, or takes its model home, has more than an empty model."""
+"""Time until the first checkpoint: a newcomer that is killed early, or exports, has more than an empty model."""
 
 log = logging.getLogger(__name__)
 
@@ -157,7 +157,7 @@ class CheckpointKeeper:
         self.report(CheckpointSaved(path=str(path), versions=draft.versions))
 
     def _totals(self) -> Totals:
-        """What this peer has done so far."""
+        """Totals of this peer so far."""
         trainer, network = self.mailbox.trainer, self.mailbox.network
         return Totals(
             inner_steps=trainer.inner_steps,

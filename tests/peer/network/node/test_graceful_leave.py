@@ -9,9 +9,9 @@ from typing import Any, cast
 
 import pytest
 
-import peer.network.node.leave
+import peer.network.node.graceful_leave
 from dht.records.peer_record import PeerState
-from peer.network.node.leave import HAND_OVER_SECONDS, MOST_ASKED, GracefulLeave
+from peer.network.node.graceful_leave import HAND_OVER_SECONDS, MOST_ASKED, GracefulLeave
 
 
 def member(name: str, state: PeerState, *tokens: int) -> Any:
@@ -56,7 +56,7 @@ def hand_over(others: Others, *tokens: int, monkeypatch: pytest.MonkeyPatch) -> 
     ]
     exchange = SimpleNamespace(fragments=fragments, applying=others)
     parts = (exchange, others, None, None, lambda: now)
-    monkeypatch.setattr(peer.network.node.leave.asyncio, "sleep", sleep)
+    monkeypatch.setattr(peer.network.node.graceful_leave.asyncio, "sleep", sleep)
     asyncio.run(GracefulLeave(*cast(Any, parts)).hand_over())
     return now
 

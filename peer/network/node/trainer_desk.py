@@ -126,7 +126,7 @@ class TrainerDesk:
 
     @contextmanager
     def lend(self, index: int) -> Iterator[Change]:
-        """Where a change of this fragment is written: a slot of the trainer's inbox, or nowhere when it gets none."""
+        """Lend memory for a change of this fragment: a slot of the trainer's inbox, or one that discards it."""
         takes_changes = self.is_open and self.section.mode not in ("streaming", "sync")
         is_taken = takes_changes and not self._rebasing and index not in self.undelivered
         draft = self.mailbox.inbox.draft(index) if is_taken else None

@@ -1,4 +1,4 @@
-"""How a node leaves: its last work reaches a round, others have what it has, everybody is told, the disk has it all."""
+"""Leaves in order: last work reaches a round, others get the anchors, a goodbye is sent, a checkpoint is saved."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ from dataclasses import dataclass
 from averaging.exchange.exchange import Exchange
 from peer.network.membership.membership import Membership
 from peer.network.node.anchor_repairs import holds
-from peer.network.node.mailbox_network_end import TrainerDesk
-from peer.network.node.node_checkpoints import CheckpointKeeper
+from peer.network.node.checkpoint_keeper import CheckpointKeeper
+from peer.network.node.trainer_desk import TrainerDesk
 
 POLL_SECONDS = 0.02
-"""How often it is looked whether the last round has ended."""
+"""Pause between two looks whether the last round has ended."""
 SETTLE_SECONDS = 5.0
 """A leaving peer waits this long at most for the round that carries its last work."""
 HAND_OVER_SECONDS = 15.0
 """And then this long until a member that stays has what it has: a fragment of a small model over a slow line."""
 FIRST_PAUSE_SECONDS = 0.5
 LONGEST_PAUSE_SECONDS = 2.0
-"""Between two looks whether somebody has it; each is half as long again as the one before."""
+"""Pause between two looks whether a member has the anchors; each pause is half as long again as the last."""
 MOST_ASKED = 8
 """Members who are told each time what they lack. One is enough; where all of a large swarm leave at once, as when
 the last token is trained, each would otherwise tell each."""
 FAREWELL_SECONDS = 3.0
 """To tell the others. A member that is not reached learns it when the record expires."""
 KEEP_SECONDS = 30.0
-"""For the checkpoint of a peer that may not stay; its trainer writes its part when its inner step is done."""
+"""Time limit for the checkpoint of a refused peer; its trainer writes its part after its inner step."""
 
 log = logging.getLogger(__name__)
 
@@ -67,7 +67,7 @@ class GracefulLeave:
             await self.keeper.save(is_last=True)
 
     async def keep_work_in_time(self) -> None:
-        """The same for a peer that may not stay: its trainer ends, also one that waits for a round in vain."""
+        """Do the same for a refused peer: its trainer ends, even if it waits for a round in vain."""
         self.desk.mailbox.network.stop = 1
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(KEEP_SECONDS):

@@ -20,17 +20,17 @@ from dht.records.peer_record import PeerRecord
 from peer.events.path_events import ReachabilityFound, RelayChanged
 from peer.events.peer_events import Event, MemberChanged
 from peer.network.reachability.hole_punching import PUNCH_AFTER_SECONDS, PUNCH_AGAIN_SECONDS, is_my_turn
-from peer.network.reachability.own_reachability_and_relays import (
+from peer.network.reachability.path_and_relay_choice import (
+    choose_relays,
+    kind_of,
+    relays_in,
+)
+from peer.network.reachability.paths import (
     CHECK_SECONDS,
     MAX_RELAY_STARTS,
     RELAY_SECONDS,
     TICK_SECONDS,
     Paths,
-)
-from peer.network.reachability.path_and_relay_choice import (
-    choose_relays,
-    kind_of,
-    relays_in,
 )
 from peer.network.reachability.probe_client import Busy, DialBack
 from tests.kit.network.memory_networks import named, now
