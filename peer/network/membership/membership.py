@@ -23,7 +23,7 @@ from dataclasses import KW_ONLY, dataclass, field, replace
 from averaging.lanes.handshake import OPEN_SECONDS, HandshakePolicy, greet_incoming, open_greeted_stream
 from averaging.rounds.round_facts import Fact
 from averaging.trust.announced_speeds import AnnouncedSpeeds
-from dht.ground.bounds import Allowances, Newest
+from dht.ground.bounds import Allowances, Newest, Pauses
 from dht.ground.clocks import CLOCK_SKEW_SECONDS
 from dht.ground.errors import PeerFault, PeerUnreachable
 from dht.ground.host import Host, PeerId, Stream
@@ -73,16 +73,6 @@ LONGEST_SHOW_SECONDS = 5.0
 log = logging.getLogger(__name__)
 
 
-@dataclass
-class _Suspicion:
-    """A peer that did not answer is left alone until a time, and counts in no round until it has answered."""
-
-    until: float
-    seconds: float
-    has_answered: bool = False
-    """Only the growth is remembered."""
-
-
 @dataclass(eq=False)
 class Membership:
     """This peer's record and its view of the others; `run` keeps both fresh until it is cancelled.
@@ -130,7 +120,10 @@ class Membership:
         """How much longer than usual the newest record lives, and when it was made."""
         self._answered: tuple[float, object, bytes] = (-math.inf, None, b"")
         """The newest record that answered an introduction, when, and what it announced."""
-        self._suspected: Newest[PeerId, _Suspicion] = Newest(MAX_SUSPECTED)
+        self._silent: Newest[PeerId, None] = Newest(MAX_SUSPECTED)
+        """Peers that did not answer, and have not answered since; they count in no round."""
+        self._pauses = Pauses[PeerId](FIRST_SUSPICION_SECONDS, LONGEST_SUSPICION_SECONDS, MAX_SUSPECTED)
+        """Until when each of them is left alone; the growth is remembered when one answers."""
         self._introduced_to: Newest[PeerId, None] = Newest(MAX_SUSPECTED)
         """Members that this peer introduced itself to. Each side has to: whom another one met knows nothing of it."""
         self._reported: set[PeerId] = set()
@@ -166,7 +159,7 @@ class Membership:
         """Live members other than this one that are not suspected."""
         now = self.wall_clock()
         announced = self.view.members(now)
-        suspected = frozenset(peer_id for peer_id in self._suspected if self._is_left_alone(peer_id, now))
+        suspected = frozenset(peer_id for peer_id in self._silent if self._is_left_alone(peer_id, now))
         # Asked about ten times a second, which takes time in a swarm of thousands; it changes more seldom.
         if announced is not self._others_of[0] or suspected != self._others_of[1]:
             left_out = {*suspected, self.identity.peer_id}
@@ -188,13 +181,12 @@ class Membership:
 
     def is_suspected(self, peer_id: PeerId) -> bool:
         """Whether a peer failed to answer, and has not answered since."""
-        suspicion = self._suspected.get(peer_id)
-        return suspicion is not None and not suspicion.has_answered
+        return peer_id in self._silent
 
     def suspected(self) -> list[PeerRecord]:
         """Members other than this peer whose records are alive, and that have not answered since they did not."""
         now = self.wall_clock()
-        announced = (self.view.get(peer_id, now) for peer_id in self._suspected if self.is_suspected(peer_id))
+        announced = (self.view.get(peer_id, now) for peer_id in self._silent)
         return [
             record
             for record in announced
@@ -206,8 +198,7 @@ class Membership:
         return [record.peer_id for record in self.suspected() if record.is_training]
 
     def _is_left_alone(self, peer_id: PeerId, now: float) -> bool:
-        suspicion = self._suspected.get(peer_id)
-        return suspicion is not None and not suspicion.has_answered and now < suspicion.until
+        return peer_id in self._silent and self._pauses.holds(peer_id, now)
 
     def tokens_per_second(self, peer_id: PeerId) -> float:
         """The fastest speed that a peer announced lately, live or not; 0 when none is known."""
@@ -261,13 +252,13 @@ class Membership:
         now = self.wall_clock()
         if self._is_left_alone(peer_id, now):
             return
-        old = self._suspected.get(peer_id)
-        seconds = FIRST_SUSPICION_SECONDS
-        if old is not None and now < old.until + LONGEST_SUSPICION_SECONDS:
-            seconds = min(2 * old.seconds, LONGEST_SUSPICION_SECONDS)
-        self._suspected[peer_id] = _Suspicion(now + seconds, seconds)
-        self._suspected.move_to_end(peer_id)
-        if self._take(peer_id, reason, now) or old is None or old.has_answered:
+        if now >= self._pauses.until(peer_id) + LONGEST_SUSPICION_SECONDS:
+            self._pauses.forgive(peer_id)
+        self._pauses.begin(peer_id, now)
+        is_new = peer_id not in self._silent
+        self._silent.pop(peer_id, None)
+        self._silent[peer_id] = None
+        if self._take(peer_id, reason, now) or is_new:
             self._show()
 
     def signs_of(self, peer_id: PeerId) -> int:
@@ -278,10 +269,9 @@ class Membership:
         """The peer opened a stream to this one, sent something on it, or answered: it is there."""
         if peer_id in self._known:
             self._signs[peer_id] += 1
-        has_changed, suspicion = self.on_met(peer_id, has_introduced_itself), self._suspected.get(peer_id)
-        if suspicion is not None and not suspicion.has_answered:
-            suspicion.has_answered = has_changed = True
-        if has_changed:
+        is_news, was_silent = self.on_met(peer_id, has_introduced_itself), peer_id in self._silent
+        self._silent.pop(peer_id, None)
+        if is_news or was_silent:
             self._take(peer_id, "", self.wall_clock())
             self._show()
 
@@ -514,11 +504,11 @@ class Membership:
         Records that expire are among `view.changed`.
         """
         now = self.wall_clock()
-        doubtful = set(self._suspected)
+        doubtful = set(self._silent)
         for peer_id in doubtful:
-            is_over = self.view.get(peer_id, now) is None or not self.is_suspected(peer_id)
-            if is_over and now >= self._suspected[peer_id].until + LONGEST_SUSPICION_SECONDS:
-                del self._suspected[peer_id]
+            is_over = now >= self._pauses.until(peer_id) + LONGEST_SUSPICION_SECONDS
+            if is_over and self.view.get(peer_id, now) is None:
+                del self._silent[peer_id]
         # Members that were first seen in a commit.
         doubtful |= {peer_id for peer_id in self._known.keys() - self._reported if self.has_been_there(peer_id)}
         if self.handshake_policy.may_exclude:

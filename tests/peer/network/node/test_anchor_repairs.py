@@ -56,7 +56,11 @@ def repairs_of(me: PeerId, members: list[SimpleNamespace], asked: list[PeerId] |
 def asked_by(me: PeerId, ahead: list[PeerId]) -> PeerId | None:
     others = sorted({*BEHIND, *ahead} - {me})
     members = [record(peer_id, 5 if peer_id in ahead else 0) for peer_id in others]
-    return repairs_of(me, members).behind().get(0)
+
+    async def ask() -> PeerId | None:
+        return repairs_of(me, members).behind().get(0)
+
+    return asyncio.run(ask())
 
 
 def test_those_behind_do_not_all_ask_the_same_member() -> None:
