@@ -3,11 +3,11 @@
 A member that applies a commit becomes an auditor of one of its means by chance, unseen by all others. An auditor that a
 plan named beforehand would tell a reducer when it may lie. It asks the members in that mean for what they sent to its
 reducer (they keep it for two rounds) and combines it again. Every member has signed what it sends, and the reducer
-has signed what came out. When the two do not fit, the auditor asks the reducer for the signatures under its inputs. A
-member that signed another input for the auditor than for the reducer is the liar then. Else the auditor accuses the
-reducer before everybody, and everybody looks in the same way. Nobody is believed.
+has signed what came out. The reducer answers the same request with the signatures under its inputs. When the mean is
+not that of the shares, a member that signed another input for the auditor than for the reducer is the liar; else the
+reducer is. The auditor leaves the liar out of its own rounds and tells no other peer: they would not believe it.
 
-Where a member does not answer, the reducer is asked whether it has that member's signature. Without one it is the
+A member that does not show its share is to blame only if the reducer shows its signature. Without that it is the
 reducer that hides something.
 
 Where a mean goes against a member's own work, or is far longer than it, that member looks before it applies the commit.
@@ -33,19 +33,17 @@ from averaging.fragment.runtime import FragmentRuntime
 from averaging.fragment.shard_store import payload_digest, terms_of
 from averaging.outer.own_contributions import Sent
 from averaging.rounds.shard_plan import MAX_SHARD_VALUES
-from averaging.trust.audit_budgets import BUDGET, OWN_BUDGET, AuditBudgets
+from averaging.trust.audit_budgets import OWN_BUDGET, AuditBudgets
 from averaging.trust.mean_checks import ComparedWork, is_wrong, suspicious
-from averaging.wire import frames
 from averaging.wire.messages import (
     HISTORY_COMMITS,
     MAX_ROSTER,
     MAX_SHARDS,
-    Accusation,
+    AuditInputs,
     AuditRequest,
     AuditShare,
     Commit,
     Contribution,
-    Defence,
     Message,
     Plan,
     SignedInput,
@@ -57,29 +55,18 @@ from dht.ground.host import PeerId
 
 SHARES_SECONDS = 30.0
 """For the members' answers: a shard over the slowest line that takes part, behind the shards of a round."""
-INPUTS_SECONDS = 3 * SHARES_SECONDS
-"""The signatures under a mean are kept so long at least. An auditor asks for them when members had their time to
-answer. Those that it tells of a wrong mean ask as long after."""
-DEFENCE_SECONDS = 10.0
-"""For a few kilobytes of signatures."""
-ACCUSED_SECONDS = 3.0
-"""The accused has these before all others hear of it; its answer may show that somebody else is the liar."""
 HOLD_SECONDS = 15.0
 """A commit with a suspicious mean is held back this long at most; its members have the same reason to answer."""
 MAX_OPEN = 8
-"""Audits of one fragment under way here, and as many more that others accused; each holds one encoded fragment."""
+"""Audits of one fragment under way here; each holds one encoded fragment."""
 MAX_EARLY = 256
 """Requests that wait for a commit, one of each auditor and fragment."""
 KEPT_MEANS = HISTORY_COMMITS
 """Commits whose means can be looked at, for each fragment: as long as contributions are kept."""
 MAX_REMEMBERED = 64
-"""Means of which the verdict, and the signatures that came as a defence, are kept. In runs of many fragments it is one
-of each commit that can be looked at."""
+"""Means whose verdict is kept; in runs of many fragments it is one mean of each commit that can be looked at."""
 
-ANSWERS_TO_ALL = 3
-"""Accusers of one mean whose answers go to all members; those of others go to themselves."""
-
-AUDIT_MESSAGES = (AuditRequest, AuditShare, Accusation, Defence)
+AUDIT_MESSAGES = (AuditRequest, AuditShare, AuditInputs)
 
 
 @dataclass
@@ -89,15 +76,13 @@ class _Audit:
     commit: Commit
     shard: int
     mean: Buffer
-    is_own: bool
-    """Begun without anybody's accusation."""
-    accusers: set[PeerId] = field(default_factory=set)
+    wanted: frozenset[int]
     shares: dict[int, tuple[AuditShare, bytes]] = field(default_factory=dict)
-    defence: Defence | None = None
+    inputs: tuple[SignedInput, ...] | None = None
+    """Those that the reducer showed; None: it has not answered."""
     changed: asyncio.Event = field(default_factory=asyncio.Event)
     judged: asyncio.Event = field(default_factory=asyncio.Event)
     is_right: bool | None = None
-    wanted: frozenset[int] = frozenset()
     signs: Mapping[PeerId, int] = field(default_factory=dict)
     """Of life of those that have not answered, in the middle of the time that they have."""
 
@@ -107,7 +92,12 @@ class _Audit:
 
     @property
     def is_complete(self) -> bool:
-        return self.wanted <= set(self.shares)
+        return self.inputs is not None and not self.missing
+
+    @property
+    def missing(self) -> list[int]:
+        """The members whose shares have not come."""
+        return sorted(self.wanted - set(self.shares))
 
 
 Key = tuple[int, int, int, bytes]
@@ -115,7 +105,7 @@ Key = tuple[int, int, int, bytes]
 
 
 class Audits:
-    """What one `Exchange` does about means: signs and checks inputs, audits, answers, accuses, judges."""
+    """What one `Exchange` does about means: signs and checks inputs, audits, answers, judges."""
 
     def __init__(self, context: Context) -> None:
         self.num_audits = 0
@@ -125,18 +115,10 @@ class Audits:
         self._signs_of = context.ports.signs_of or (lambda _peer_id: next(signs))
         self._open: dict[Key, _Audit] = {}
         self._verdicts: Newest[Key, bool] = Newest(MAX_REMEMBERED)
-        num_means = max(MAX_REMEMBERED, KEPT_MEANS * len(context.fragments))
-        self._inputs: dict[tuple[int, int], dict[int, tuple[SignedInput, ...]]] = {}
-        """By (fragment, version) and shard, of own means: without them this peer could not defend itself."""
-        self._made_at: dict[tuple[int, int], float] = {}
-        """When the last of them was made."""
-        self._defences: Newest[tuple[int, int, int], Defence] = Newest(num_means)
-        self._answered: Newest[Key, frozenset[PeerId]] = Newest(MAX_REMEMBERED * len(context.fragments))
-        """Of a mean of this peer: those whose accusation was answered; the digest is that of the commit."""
+        self._inputs: dict[tuple[int, int], dict[tuple[int, int], tuple[SignedInput, ...]]] = {}
+        """By (fragment, version) and range of values, of own means."""
         self._budgets, self._requests = (AuditBudgets(context.rule.audit_fraction) for _ in range(2))
         """Of audits that are begun here, and of auditors that ask for what this peer sent."""
-        self._answers = AuditBudgets(context.rule.audit_fraction)
-        """Of those that accuse this peer; an honest one has looked before, which takes as much."""
         self._early: dict[tuple[PeerId, int], AuditRequest] = {}
         self._means: Newest[tuple[int, int], tuple[Commit, Mapping[int, Buffer]]]
         self._means = Newest(KEPT_MEANS * len(context.fragments))
@@ -185,24 +167,23 @@ class Audits:
         for member in unsigned:
             what = f"its contribution to fragment {plan.fragment} is not signed by it"
             self._blame(plan.roster[member].peer_id, "malformed", what, (plan.fragment, plan.version, "unsigned"))
-        self._keep_inputs(fragment, plan.version, shard, tuple(inputs))
+        cut = plan.shards[shard]
+        self._keep_inputs(fragment, plan.version, (cut.start, cut.end), tuple(inputs))
         return tuple(kept)
 
     def _keep_inputs(
-        self, fragment: FragmentRuntime, version: int, shard: int, inputs: tuple[SignedInput, ...]
+        self, fragment: FragmentRuntime, version: int, values: tuple[int, int], inputs: tuple[SignedInput, ...]
     ) -> None:
         """Of each round as many as there are when this peer makes all its means for a full roster.
 
         A leader that cuts a round into more has this peer forget inputs of that round, and of no other.
         """
-        now = self._context.ports.clock()
-        self._made_at[fragment.index, version] = now
-        for place in [place for place, at in self._made_at.items() if now - at > INPUTS_SECONDS]:
+        for place in list(self._inputs):
             if place[0] == fragment.index and not 0 <= version - place[1] <= KEPT_MEANS:
-                del self._inputs[place], self._made_at[place]
+                del self._inputs[place]
         of_round = self._inputs.setdefault((fragment.index, version), {})
-        of_round.pop(shard, None)
-        of_round[shard] = inputs
+        of_round.pop(values, None)
+        of_round[values] = inputs
         most = min(MAX_SHARDS, fragment.state.num_values // MAX_SHARD_VALUES + 2) * (MAX_ROSTER + 1)
         while sum(1 + len(each) for each in of_round.values()) > most:
             del of_round[next(iter(of_round))]
@@ -222,7 +203,7 @@ class Audits:
         if not foreign:
             return
         if self._context.ports.chance() < self._context.rule.audit_fraction / len(commit.roster):
-            self._begin(fragment, commit, foreign[int(self._context.ports.chance() * len(foreign))], None)
+            self._begin(fragment, commit, foreign[int(self._context.ports.chance() * len(foreign))])
 
     async def passes(self, fragment: FragmentRuntime, commit: Commit, payloads: Mapping[int, Buffer]) -> bool:
         """Whether a commit may be applied: no mean in it looks wrong, or those that do were found to be right.
@@ -235,7 +216,7 @@ class Audits:
         self._remember(fragment, commit, payloads)
         audits: list[_Audit] = []
         for index in await self._context.ports.compute(lambda: self._suspicious(fragment, commit, payloads)):
-            self._begin(fragment, commit, index, None)
+            self._begin(fragment, commit, index)
             key = (fragment.index, commit.version, index, commit.shards[index].digest)
             if not self._verdicts.get(key, True):
                 return False
@@ -250,11 +231,6 @@ class Audits:
 
     def _remember(self, fragment: FragmentRuntime, commit: Commit, payloads: Mapping[int, Buffer]) -> None:
         """From now on its means can be looked at here, and own work in it is shown to others."""
-        earlier = self._means.get((fragment.index, commit.version))
-        if earlier is not None and earlier[0] != commit:
-            # Of a lineage that was left; what its reducers answered says nothing about this commit's.
-            for key in [key for key in self._defences if key[:2] == (fragment.index, commit.version)]:
-                del self._defences[key]
         self._means[fragment.index, commit.version] = (commit, payloads)
         for sender, index in [key for key in self._early if key[1] == fragment.index]:
             self._answer(fragment, sender, self._early.pop((sender, index)))
@@ -271,28 +247,16 @@ class Audits:
         }
         return suspicious(commit, foreign, _own_work(fragment, commit, self._context.me), fragment.state.codec)
 
-    def _begin(self, fragment: FragmentRuntime, commit: Commit, index: int, accuser: PeerId | None) -> None:
+    def _begin(self, fragment: FragmentRuntime, commit: Commit, index: int) -> None:
         key = (fragment.index, commit.version, index, commit.shards[index].digest)
-        if key in self._open:
-            if accuser is not None:
-                self._open[key].accusers.add(accuser)
-            return
         held = self._means.get((fragment.index, commit.version))
-        is_own = accuser is None
-        num_open = sum(other[0] == fragment.index and audit.is_own == is_own for other, audit in self._open.items())
-        if key in self._verdicts or held is None or index not in held[1] or num_open >= MAX_OPEN:
+        num_open = sum(other[0] == fragment.index for other in self._open)
+        if key in self._open or key in self._verdicts or held is None or index not in held[1] or num_open >= MAX_OPEN:
             return
-        # Who accuses pays for it: what this peer suspects itself must not be passed over because others cried wolf.
-        payer = self._context.me if accuser is None else accuser
         place = (fragment.index, fragment.machine.version, len(commit.roster))
-        if not self._budgets.spend(
-            payer, *place, OWN_BUDGET, is_member=accuser is None or self._is_member(commit, accuser)
-        ):
+        if not self._budgets.spend(self._context.me, *place, OWN_BUDGET):
             return
-        audit = _Audit(commit, index, held[1][index], is_own, set() if accuser is None else {accuser})
-        audit.wanted = frozenset(commit.shards[index].included)
-        # The accused answers everybody, and may be heard before the accuser.
-        audit.defence = self._defences.get(key[:3])
+        audit = _Audit(commit, index, held[1][index], frozenset(commit.shards[index].included))
         self._open[key] = audit
         self.num_audits += 1
         self._context.spawn(self._look(fragment, audit, key))
@@ -300,8 +264,8 @@ class Audits:
     async def _look(self, fragment: FragmentRuntime, audit: _Audit, key: Key) -> None:
         try:
             await self._collect(fragment, audit)
-            if not audit.is_complete:
-                await self._name_the_evasive(fragment, audit)
+            if audit.missing:
+                self._name_the_evasive(fragment, audit)
                 return
             shard = audit.commit.shards[audit.shard]
             shares = sorted(audit.shares.items())
@@ -315,12 +279,9 @@ class Audits:
                 return is_wrong(inputs, unpack(audit.mean), self._context.rule, fragment.state.codec)
 
             if await self._context.ports.compute(judge):
-                await self._accuse(fragment, audit)
+                self._name_the_liar(fragment, audit)
             else:
                 audit.is_right = True
-                for accuser in audit.accusers:
-                    what = f"accused {audit.reducer} of a wrong mean in fragment {fragment.index}, which is right"
-                    self._blame(accuser, "false_alarm", what, key)
         finally:
             self._verdicts[key] = audit.is_right = bool(audit.is_right)
             audit.judged.set()
@@ -329,60 +290,48 @@ class Audits:
     async def _collect(self, fragment: FragmentRuntime, audit: _Audit) -> None:
         commit, shard = audit.commit, audit.commit.shards[audit.shard]
         request = AuditRequest(fragment.index, commit.version, shard.start, shard.end)
-        for member in sorted(audit.wanted):
-            peer_id = commit.roster[member].peer_id
+        for peer_id in self._unanswered(audit):
             if peer_id != self._context.me:
                 self._post(peer_id, request)
-                continue
-            own = self._own_share(fragment, request)
-            if own is not None:
-                audit.shares[member] = own
+        me = own_entry(commit.roster, self._context.me)
+        if me is not None and me[0] in audit.wanted and (own := self._own_share(fragment, request)):
+            audit.shares[me[0]] = own
         await until(lambda: audit.is_complete, audit.changed, SHARES_SECONDS / 2)
-        missing = self._missing(audit)
-        audit.signs = {peer_id: self._signs_of(peer_id) for peer_id in missing}
-        for peer_id in missing:
+        unanswered = self._unanswered(audit)
+        audit.signs = {peer_id: self._signs_of(peer_id) for peer_id in unanswered}
+        for peer_id in unanswered:
             # Once more: a link broke, or a flood of requests took the place of this one before the commit was there.
             self._post(peer_id, request)
         await until(lambda: audit.is_complete, audit.changed, SHARES_SECONDS / 2)
 
-    def _missing(self, audit: _Audit) -> list[PeerId]:
-        return [audit.commit.roster[member].peer_id for member in sorted(audit.wanted - set(audit.shares))]
+    def _unanswered(self, audit: _Audit) -> list[PeerId]:
+        peer_ids = [audit.commit.roster[member].peer_id for member in audit.missing]
+        return peer_ids if audit.inputs is not None or audit.reducer in peer_ids else [*peer_ids, audit.reducer]
 
-    async def _name_the_evasive(self, fragment: FragmentRuntime, audit: _Audit) -> None:
+    def _name_the_evasive(self, fragment: FragmentRuntime, audit: _Audit) -> None:
         """A peer that lives on and does not show what it must hides something: its own lie, or a friend's.
 
-        A member is asked for no more than it has signed. So the reducer shows the signatures under its inputs first:
-        it may name members in its mean that sent nothing. A machine that fell asleep is still among the members, and
-        silent.
+        A member must show no more than it has signed. So the reducer shows the signatures under its inputs: it may
+        name members in its mean that sent nothing. A machine that fell asleep is still among the members, and silent.
         """
-        reducer, lived = audit.reducer, self._signs_of(audit.reducer)
-        for _ in range(2):  # what is said may be lost
-            await self._ask_for_defence(fragment, audit, DEFENCE_SECONDS / 2)
-        missing, signed = self._missing(audit), self._signers(fragment, audit)
+        missing = [audit.commit.roster[member].peer_id for member in audit.missing]
+        live = {peer_id for peer_id, signs in audit.signs.items() if self._signs_of(peer_id) > signs}
+        signed = self._signers(fragment, audit)
         # If most are missing, it is more likely this peer's own line.
         is_line = len(missing) > len(audit.wanted) / 2
         evidence = (fragment.index, audit.commit.version, "evasive")
-        if not signed.issuperset(missing) and (
-            audit.defence is not None or (not is_line and self._signs_of(reducer) > lived)
-        ):
+        if not signed.issuperset(missing) and (audit.inputs is not None or (not is_line and audit.reducer in live)):
             what = f"did not show whose work its mean of fragment {fragment.index} is made of"
-            self._blame(reducer, "evasive", what, evidence)
-        live = {*self._context.members()} - {self._context.me}
+            self._blame(audit.reducer, "evasive", what, evidence)
         for peer_id in missing if not is_line else ():
-            if peer_id in live & signed and self._signs_of(peer_id) > audit.signs[peer_id]:
-                what = f"did not show what it sent to {reducer} for fragment {fragment.index}"
+            if peer_id in live & signed & {*self._context.members()} and peer_id != self._context.me:
+                what = f"did not show what it sent to {audit.reducer} for fragment {fragment.index}"
                 self._blame(peer_id, "evasive", what, evidence)
-
-    async def _ask_for_defence(self, fragment: FragmentRuntime, audit: _Audit, seconds: float) -> None:
-        """Have the reducer show the signatures under its inputs; an accuser may have told everybody but the accused."""
-        if audit.defence is None:
-            self._post(audit.reducer, self._accusation(fragment, audit))
-        await until(lambda: audit.defence is not None, audit.changed, seconds)
 
     def _signers(self, fragment: FragmentRuntime, audit: _Audit) -> set[PeerId]:
         """The members whose signatures the reducer has shown, under what the roster says that they sent."""
         found, commit, shard = set(), audit.commit, audit.commit.shards[audit.shard]
-        for given in audit.defence.inputs if audit.defence is not None else ():
+        for given in audit.inputs or ():
             if given.member not in audit.wanted:
                 continue
             entry = commit.roster[given.member]
@@ -394,22 +343,9 @@ class Audits:
                 found.add(entry.peer_id)
         return found
 
-    def _accusation(self, fragment: FragmentRuntime, audit: _Audit) -> Accusation:
-        commit = audit.commit
-        said = Accusation(fragment.index, commit.version, audit.shard, frames.commit_digest(commit), bytes(64))
-        return replace(said, signature=fragment.machine.notary.sign_accusation(said))
-
-    async def _accuse(self, fragment: FragmentRuntime, audit: _Audit) -> None:
+    def _name_the_liar(self, fragment: FragmentRuntime, audit: _Audit) -> None:
         commit, shard = audit.commit, audit.commit.shards[audit.shard]
         evidence = (fragment.index, commit.version, audit.shard)
-        await self._ask_for_defence(fragment, audit, ACCUSED_SECONDS)
-        if not self._two_faced(fragment, audit):
-            if not audit.accusers:
-                # Only now: a member with two faces may have shown the others what it sent, so that they find it right.
-                said = self._accusation(fragment, audit)
-                for peer_id in sorted({*self._context.members()} - {self._context.me, audit.reducer}):
-                    self._post(peer_id, said)
-            await self._ask_for_defence(fragment, audit, DEFENCE_SECONDS)
         for liar in self._two_faced(fragment, audit):
             what = f"signed two contributions to values [{shard.start}, {shard.end}) of fragment {fragment.index}"
             self._blame(liar, "two_faced", what, evidence)
@@ -423,7 +359,7 @@ class Audits:
     def _two_faced(self, fragment: FragmentRuntime, audit: _Audit) -> list[PeerId]:
         """Members that signed another contribution for the reducer than for the auditor."""
         found = []
-        for given in audit.defence.inputs if audit.defence is not None else ():
+        for given in audit.inputs or ():
             share = audit.shares.get(given.member)
             if share is None or payload_digest(share[1]) == given.digest:
                 continue
@@ -449,10 +385,8 @@ class Audits:
             self._answer(fragment, sender, message)
         elif isinstance(message, AuditShare):
             self._take_share(fragment, sender, message, payload)
-        elif isinstance(message, Accusation):
-            self._hear_accusation(fragment, sender, message)
-        elif isinstance(message, Defence):
-            self._hear_defence(fragment, sender, message)
+        elif isinstance(message, AuditInputs):
+            self._take_inputs(sender, message)
         return False
 
     def _answer(self, fragment: FragmentRuntime, sender: PeerId, request: AuditRequest) -> None:
@@ -467,15 +401,15 @@ class Audits:
             return
         # Before the share is made: that takes a signature, and a pass over its values.
         place = (fragment.index, fragment.machine.version, len(held[0].roster))
-        is_member = self._is_member(held[0], sender)
-        if self._requests.answers(sender, request, *place, is_member=is_member) and (
-            share := self._own_share(fragment, request)
-        ):
+        is_member = own_entry(held[0].roster, sender) is not None or sender in self._context.members()
+        if not self._requests.answers(sender, request, *place, is_member=is_member):
+            return
+        values = (request.start, request.end)
+        inputs = self._inputs.get((fragment.index, request.version), {}).get(values)
+        if inputs is not None:
+            self._post(sender, AuditInputs(fragment.index, request.version, *values, inputs))
+        if share := self._own_share(fragment, request):
             self._post(sender, *share)
-
-    def _is_member(self, commit: Commit | None, peer_id: PeerId) -> bool:
-        is_in_round = commit is not None and own_entry(commit.roster, peer_id) is not None
-        return is_in_round or peer_id in self._context.members()
 
     def _own_share(self, fragment: FragmentRuntime, request: AuditRequest) -> tuple[AuditShare, bytes] | None:
         """What this peer sent for the values of a shard of that version."""
@@ -509,51 +443,13 @@ class Audits:
                 audit.shares[member[0]] = (share, data)
                 audit.changed.set()
 
-    def _hear_accusation(self, fragment: FragmentRuntime, sender: PeerId, said: Accusation) -> None:
-        held, mean = self._means.get((fragment.index, said.version)), (fragment.index, said.version, said.shard)
-        inputs = self._inputs.get(mean[:2], {}).get(said.shard, ())
-        if held is None:
-            # An auditor that lacks a member's share asks last, when this peer's rounds may have gone on.
-            is_own, num_members = True, len(inputs)
-            if not inputs:
-                return
-        elif said.shard >= len(held[0].shards) or frames.commit_digest(held[0]) != said.digest:
-            return
-        else:
-            is_own, num_members = held[0].holder(said.shard) == self._context.me, len(held[0].roster)
-        if not fragment.machine.notary.is_accusers(sender, said):
-            raise PeerFault(sender, "sent an accusation that it has not signed")
-        if held is not None and not is_own:
-            self._begin(fragment, held[0], said.shard, sender)
-            return
-        defence = Defence(*mean, inputs)
-        # Once for each accuser: it is much longer than an accusation. More than once to all, because a member may hear
-        # it before the commit; and one that lacks it asks in the end.
-        # Without the commit anybody may say any digest: they are all of the one mean that was made here.
-        key = (*mean, b"" if held is None else said.digest)
-        accusers = self._answered.get(key, frozenset())
-        place = (fragment.index, fragment.machine.version, num_members)
-        is_member = self._is_member(None if held is None else held[0], sender)
-        if sender in accusers or not self._answers.spend(sender, *place, BUDGET, is_member=is_member):
-            return
-        self._answered[key] = accusers | {sender}
-        others = self._context.members() if len(accusers) < ANSWERS_TO_ALL else ()
-        for peer_id in sorted({*others, sender} - {self._context.me}):
-            self._post(peer_id, defence)
-
-    def _hear_defence(self, fragment: FragmentRuntime, sender: PeerId, said: Defence) -> None:
-        key = (fragment.index, said.version, said.shard)
-        audits = [audit for other, audit in self._open.items() if other[:3] == key]
-        held = self._means.get(key[:2])
-        commit = held[0] if held is not None else audits[0].commit if audits else None
-        if commit is None or said.shard >= len(commit.shards) or key in self._defences:
-            return
-        if commit.holder(said.shard) != sender:
-            return
-        self._defences[key] = said
-        for audit in audits:
-            audit.defence = said
-            audit.changed.set()
+    def _take_inputs(self, sender: PeerId, shown: AuditInputs) -> None:
+        for (index, version, shard, _), audit in self._open.items():
+            cut = audit.commit.shards[shard]
+            is_of_mean = (index, version, cut.start, cut.end) == (shown.fragment, shown.version, shown.start, shown.end)
+            if is_of_mean and sender == audit.reducer and audit.inputs is None:
+                audit.inputs = shown.inputs
+                audit.changed.set()
 
 
 async def until(is_so: Callable[[], bool], changed: asyncio.Event, seconds: float) -> None:

@@ -2,7 +2,7 @@
 
 A reducer signs each mean that it made: run, manifest, fragment, version, anchor, plan, range and result. It also signs
 whose contributions are in it, with their sequences and tokens. The leader signs the whole commit. Where means are
-audited, members sign each shard of their contributions, and auditors what they found. All are Ed25519 signatures (RFC
+audited, members sign each shard of their contributions. All are Ed25519 signatures (RFC
 8032) of 32-byte digests behind a domain of their own. So none can pass for another kind of statement, another run or
 another manifest. The keys are those inside the PeerIds.
 
@@ -19,7 +19,6 @@ from typing import Any, Protocol
 from averaging.wire.field_checks import mask_of
 from averaging.wire.frames import encode
 from averaging.wire.messages import (
-    Accusation,
     AuditShare,
     Commit,
     Contribution,
@@ -35,7 +34,6 @@ SHARD_DOMAIN = b"murmuration shard result\0"
 COMMIT_DOMAIN = b"murmuration commit\0"
 PLAN_DOMAIN = b"murmuration plan\0"
 CONTRIBUTION_DOMAIN = b"murmuration contribution\0"
-ACCUSATION_DOMAIN = b"murmuration accusation\0"
 
 Sign = Callable[[bytes], bytes]
 """message -> signature of this peer, `averaging.wire.messages.SIGNATURE_BYTES` long."""
@@ -102,10 +100,6 @@ def contribution_statement(scope: Scope, sent: Contribution | AuditShare, digest
     return _statement(CONTRIBUTION_DOMAIN, scope, *place, sent.tokens, digest)
 
 
-def accusation_statement(scope: Scope, said: Accusation) -> bytes:
-    return _statement(ACCUSATION_DOMAIN, scope, said.fragment, said.version, said.shard, said.digest)
-
-
 class Checker:
     """Checks what others signed.
 
@@ -150,9 +144,6 @@ class Checker:
         """Whether a member has signed this shard of its contribution, with a payload of this digest."""
         return self._holds(member, contribution_statement(self.scope, sent, digest), sent.signature)
 
-    def is_accusers(self, auditor: PeerId, said: Accusation) -> bool:
-        return self._holds(auditor, accusation_statement(self.scope, said), said.signature)
-
     def _holds(self, peer_id: PeerId, statement: bytes, signature: bytes) -> bool:
         if self._verified is None:
             return self._verify(peer_id, statement, signature)
@@ -183,6 +174,3 @@ class Notary(Checker):
 
     def sign_contribution(self, sent: Contribution | AuditShare, digest: bytes) -> bytes:
         return self._sign(contribution_statement(self.scope, sent, digest))
-
-    def sign_accusation(self, said: Accusation) -> bytes:
-        return self._sign(accusation_statement(self.scope, said))

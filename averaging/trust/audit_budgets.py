@@ -8,8 +8,8 @@ from dht.ground.bounds import Allowances, Newest
 from dht.ground.host import PeerId
 
 OWN_BUDGET, BUDGET = 8.0, 12.0
-"""Audits of one fragment that a member may begin at once, or have others begin by accusing. And requests of one auditor
-that are answered at once: some more, so that nobody takes an honest auditor for greedy.
+"""Audits of one fragment that a member may begin at once. And requests of one auditor that are answered at once: some
+more, so that nobody takes an honest auditor for greedy.
 """
 LEAST_REFILL, REFILL_OF_MEAN = 1 / 8, 3.0
 """Audits that one may begin per version, and how much more often than on average. A hostile auditor has

@@ -27,7 +27,6 @@ Offence = Literal[
     "wrong_mean",
     "two_faced",
     "evasive",
-    "false_alarm",
     "hasty",
     "partial",
 ]
@@ -43,7 +42,6 @@ Offence = Literal[
 - wrong_mean: a mean that is not that of the contributions in it;
 - two_faced: signed two things of which only one can be true;
 - evasive: did not show an auditor what it had sent, or whose signed work its mean is made of;
-- false_alarm: accused a reducer whose mean is right;
 - hasty: closed a round without the quorum, or with members that took no part in it;
 - partial: as a leader, left out members that had offered in time.
 """
@@ -59,7 +57,6 @@ OFFENCE_TEXT: dict[Offence, str] = {
     "wrong_mean": "signed a wrong mean",
     "two_faced": "signed two contradicting things",
     "evasive": "did not answer an audit",
-    "false_alarm": "accused an honest reducer",
     "hasty": "closed rounds without the others",
     "partial": "left out members as a leader",
 }

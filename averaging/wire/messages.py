@@ -392,19 +392,6 @@ class AuditShare(Message):
 
 
 @dataclass(frozen=True, slots=True)
-class Accusation(Message):
-    """Auditor to everybody: the mean of this shard is not that of its contributions; see for yourselves.
-
-    `digest` is that of the commit; `signature` is the auditor's.
-    """
-
-    KIND: ClassVar[str] = "accusation"
-    shard: Shard
-    digest: Digest
-    signature: Signature
-
-
-@dataclass(frozen=True, slots=True)
 class SignedInput:
     """Digest of the contribution that a roster member sent to a reducer, and the member's signature."""
 
@@ -414,11 +401,12 @@ class SignedInput:
 
 
 @dataclass(frozen=True, slots=True)
-class Defence(Message):
-    """Accused reducer to everybody: these are the contributions that I combined, as their senders signed them."""
+class AuditInputs(Message):
+    """Reducer to auditor: the contributions that are in my mean of these values, as their senders signed them."""
 
-    KIND: ClassVar[str] = "defence"
-    shard: Shard
+    KIND: ClassVar[str] = "audit_inputs"
+    start: Value
+    end: Value
     inputs: Annotated[tuple[SignedInput, ...], rows(structure(SignedInput), MAX_ROSTER)]
 
 

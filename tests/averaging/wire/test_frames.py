@@ -23,13 +23,12 @@ from averaging.wire.messages import (
     MAX_TOKENS,
     SIGNATURE_BYTES,
     Abandon,
-    Accusation,
+    AuditInputs,
     AuditRequest,
     AuditShare,
     Commit,
     CommitRequest,
     Contribution,
-    Defence,
     Offer,
     Plan,
     Redirect,
@@ -61,6 +60,7 @@ steps = st.integers(1, MAX_STEPS)
 num_rounds = st.integers(0, MAX_NUM_ROUNDS)
 digests = st.binary(min_size=DIGEST_BYTES, max_size=DIGEST_BYTES)
 signatures = st.integers(0, 255).map(lambda byte: bytes([byte]) * SIGNATURE_BYTES)
+signed_input_rows = st.builds(SignedInput, st.integers(0, MAX_ROSTER - 1), digests, signatures)
 peer_ids = st.integers(0, 10**6).map(named)
 seconds = st.floats(0, 86_400)
 
@@ -169,13 +169,10 @@ all_messages = st.one_of(
             fragment, draw(versions), draw(versions), start, end, draw(tokens), draw(signatures)
         )
     ),
-    st.builds(Accusation, fragments, versions, shard_numbers, digests, signatures),
-    st.builds(
-        Defence,
-        fragments,
-        versions,
-        shard_numbers,
-        st.lists(st.builds(SignedInput, st.integers(0, MAX_ROSTER - 1), digests, signatures), max_size=5).map(tuple),
+    with_range(
+        lambda draw, fragment, start, end: AuditInputs(
+            fragment, draw(versions), start, end, tuple(draw(st.lists(signed_input_rows, max_size=5)))
+        )
     ),
     with_range(lambda draw, fragment, start, end: Result(fragment, draw(versions), draw(shard_numbers), start, end)),
 )
