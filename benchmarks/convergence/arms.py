@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields
 from typing import Literal, get_args
 
 from averaging.outer.outer_settings import Combination, Mode, OuterRule
-from peer.config.manifest import ROBUST_CLIP_RATIOS
+from peer.config.averaging_rules import ROBUST_CLIP_RATIOS
 from peer.config.model_section import ModelSection
 from peer.config.training_section import TrainingSection
 from peer.trainer.data.corpus import Corpus

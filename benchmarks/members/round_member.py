@@ -114,7 +114,7 @@ class Member:
         timing = RoundTiming.with_bounds(section.round_deadline_seconds)
         machine = RoundMachine(
             *(self.host.peer_id, manifest.name, index, size, codec.block_size, timing),
-            *(self.notary, section.quorum_fraction),
+            self.notary,
             anchor_digest=state.digest[:DIGEST_BYTES],
             objection=partial(self.guard.claim_objection, timing=timing),
             doubt=partial(self.guard.doubts, timing=timing),

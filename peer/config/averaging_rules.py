@@ -8,24 +8,35 @@ from averaging.codec.codec import Codec, make_codec
 from averaging.outer.outer_settings import OuterRule
 from averaging.wire.field_checks import Limits
 from dht.ground.errors import UsageFault
-from peer.config.manifest import ROBUST_CLIP_RATIOS, RunManifest
+from peer.config.manifest import RunManifest
+
+OVERLAY_GAIN = 0.7
+"""Share of a peer's uncommitted work that mode carry keeps live (0.5 to 0.7 is best:
+`benchmarks/log/2026-11-21-convergence.md`)."""
+ROBUST_CLIP_RATIOS = (2.0, 3.0)
+"""Limits of norm and weight, in medians, where the combination is robust. Honest norms of equal work differ by tens of
+percent, and honest weights by as much as the speeds of the machines."""
+ROBUST_AUDIT_FRACTION = 0.25
+"""Share of the rounds of which a member recomputes a mean, where the combination is robust: with 12 members or more a
+round stays within 4.25 bits a parameter each way."""
 
 
 def rule_of(manifest: RunManifest) -> OuterRule:
     """The outer rule that a manifest asks for."""
     section = manifest.averaging
-    norm_ratio, weight_ratio = (None, None) if section.combine == "mean" else ROBUST_CLIP_RATIOS
+    is_robust = section.combine != "mean"
+    norm_ratio, weight_ratio = ROBUST_CLIP_RATIOS if is_robust else (None, None)
     return OuterRule(
         section.mode,
         section.outer_lr,
         section.outer_momentum,
-        overlay_gain=section.overlay_gain,
+        overlay_gain=OVERLAY_GAIN,
         staleness_limit=section.staleness_limit,
         sync_every=section.sync_every,
         combine=section.combine,
         clip_norm_ratio=norm_ratio,
         clip_weight_ratio=weight_ratio,
-        audit_fraction=section.effective_audit_fraction,
+        audit_fraction=ROBUST_AUDIT_FRACTION if is_robust else 0.0,
     )
 
 

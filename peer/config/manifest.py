@@ -35,13 +35,6 @@ CODE_PATTERN = r"^https://[!-?A-~]{1,240}@([0-9a-f]{40}|[0-9a-f]{64})$"
 SITE_PATTERN = "^[a-z0-9-]{1,40}$"
 """Of the name of a site."""
 
-ROBUST_CLIP_RATIOS = (2.0, 3.0)
-"""Limits of norm and weight, in medians, where the combination is robust. Honest norms of equal work differ by tens of
-percent, and honest weights by as much as the speeds of the machines."""
-
-ROBUST_AUDIT_FRACTION = 0.25
-"""Where the manifest names none: with 12 members or more it keeps a round within 4.25 bits a parameter each way."""
-
 
 def _unix_seconds(value: object) -> object:
     if not isinstance(value, datetime):
@@ -61,7 +54,7 @@ class AveragingSection(Section):
     mode: Literal["sync", "streaming", "eager", "carry"] = Field(
         default="carry",
         description="sync: DiLoCo (arXiv 2311.08105); streaming: arXiv 2501.18512; eager: arXiv 2502.12996; "
-        "carry: a fixed share of this peer's uncommitted work stays live (0: none of it)",
+        "carry: a fixed share of this peer's uncommitted work stays live",
     )
     sync_every: int = Field(
         default=30, ge=1, le=100_000, description="H: inner steps between two sends of one fragment"
@@ -75,36 +68,15 @@ class AveragingSection(Section):
     outer_momentum: float = Field(
         default=0.5, ge=0, lt=1, description="beta: Nesterov momentum (arXiv 2311.08105); 0.9 only in lock step"
     )
-    overlay_gain: float = Field(
-        default=0.7, ge=0, le=2, description="carry: share of this peer's uncommitted work kept live"
-    )
     staleness_limit: int = Field(
         default=4, ge=0, le=1000, description="work more versions late than this is dropped: too old to help"
-    )
-
-    quorum_fraction: float = Field(
-        default=0.5, gt=0, le=1, description="share of live trainers that opens a round (arXiv 2604.21428)"
     )
     combine: Literal["mean", "centered_clip"] = Field(
         default="mean", description="weighted mean, or one that a minority of liars cannot move far (arXiv 2106.11257)"
     )
-    audit_fraction: float | None = Field(
-        default=None,
-        ge=0,
-        le=16,
-        description="rounds of which a member recomputes one reducer's mean, as a share of all. Above 1: several means "
-        f"a round. Absent: none with combine mean, {ROBUST_AUDIT_FRACTION:g} with centered_clip",
-    )
     round_deadline_seconds: float = Field(
         default=60.0, ge=1, le=3600, description="upper bound of the deadlines that peers learn from past rounds"
     )
-
-    @property
-    def effective_audit_fraction(self) -> float:
-        """With the default filled in."""
-        if self.audit_fraction is None:
-            return 0.0 if self.combine == "mean" else ROBUST_AUDIT_FRACTION
-        return self.audit_fraction
 
 
 class NetworkSection(Section):

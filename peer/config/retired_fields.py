@@ -7,6 +7,7 @@ from collections.abc import Mapping
 _CLASSIFIER = "train a classifier in a loop of your own with murmuration.join (docs/developer/own-loop.md)"
 
 RETIRED_FIELDS: Mapping[str, str] = {
+    "averaging.audit_fraction": "remove it; with combine centered_clip members audit a quarter of the rounds",
     "averaging.cell_by": "remove it; one kind of round serves swarms of every size",
     "averaging.cell_size": "remove it; one kind of round serves swarms of every size",
     "averaging.clip_norm_ratio": "remove it; combine centered_clip limits norms to twice the median",
@@ -19,16 +20,18 @@ RETIRED_FIELDS: Mapping[str, str] = {
     "averaging.momentum_lag_penalty": "remove it; late work weighs less by its staleness alone",
     "averaging.newcomer_rounds": "remove it; a newcomer's work weighs like that of others",
     "averaging.overlap_steps": "remove it; mode streaming blends an anchor as soon as it is there",
+    "averaging.overlay_gain": "remove it; mode carry keeps 0.7 of uncommitted work live",
     "averaging.own_weight": "remove it; mode eager shows own work with its share of the last commit",
     "averaging.quality_power": "remove it; tokens weigh by tokens per inner step",
+    "averaging.quorum_fraction": "remove it; half of the live trainers open a round",
     "averaging.rounding": "remove it; values are rounded to the nearest code",
     "averaging.scale": "remove it; scales are bfloat16",
     "averaging.staleness_power": "remove it; work s versions late weighs 1 / (1 + s)",
     "averaging.token_power": "remove it; work weighs by its tokens",
     "averaging.trim_fraction": "remove it; combine centered_clip needs no share to be left out",
-    "data.order": "remove it: each block of the data is read once per epoch over the swarm",
     "data.image_field": _CLASSIFIER,
     "data.label_field": _CLASSIFIER,
+    "data.order": "remove it: each block of the data is read once per epoch over the swarm",
     "model.image_size": _CLASSIFIER,
     "picture": "remove it; the page shows the run's name alone",
     "training.beta1": "remove it; AdamW's decays are 0.9 and 0.95",

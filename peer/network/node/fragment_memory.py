@@ -61,7 +61,6 @@ def build_fragments(
             codec.block_size,
             timing,
             notary,
-            section.quorum_fraction,
             site_of=site_of,
             most_of_median=MOST_OF_MEDIAN if rule.is_strict else math.inf,
             least_share=HOSTILE_SHARE if rule.is_strict else 0.0,

@@ -180,7 +180,7 @@ def test_toml_is_read_with_the_name_given(tmp_path: Path) -> None:
     path = tmp_path / "run.toml"
     # With the mark that some editors write, and their ends of lines.
     path.write_text(
-        '\ufeffname = "other"\r\nstarts_at = 2030-01-01T00:00:00Z\n[averaging]\nsync_every = 50\noverlay_gain = 0\n'
+        '\ufeffname = "other"\r\nstarts_at = 2030-01-01T00:00:00Z\n[averaging]\nsync_every = 50\nouter_lr = 0.5\n'
     )
     manifest = RunManifest.load_toml(path, name="mine")
     assert (manifest.name, manifest.averaging.sync_every, manifest.starts_at) == ("mine", 50, 1_893_456_000.0)
