@@ -6,7 +6,6 @@ The files, each built on those above it:
     checkpoint_facts.py   what that JSON says, every field checked
     tensor_files.py       safetensors, as the bytes that they are; numpy's arrays in them
     kept_commits.py       the signed commits that lead to an anchor, as bytes (pure)
-    earlier_format.py     checkpoints of the format before the present one (pure)
     checkpoint.py         a whole checkpoint: atomic, checked, the last ones kept
     partial_downloads.py  unfinished downloads
 """

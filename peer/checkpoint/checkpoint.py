@@ -51,7 +51,6 @@ from peer.checkpoint.checkpoint_facts import (
     TrainerFile,
     contribution_facts,
 )
-from peer.checkpoint.earlier_format import EARLIER_FORMAT, contribution_prefix, upgraded
 from peer.checkpoint.kept_commits import packed_commits, unpacked_commits
 from peer.checkpoint.tensor_files import TensorFile, TensorSpec, open_arrays, write_arrays
 from peer.version import software
@@ -404,11 +403,8 @@ def draft_path(folder: Path, number: int) -> Path:
 def _read_metadata(path: Path) -> Metadata:
     content = checked_files.read_json(path / METADATA_NAME)
     found = content.get("format_version")
-    if found == EARLIER_FORMAT:
-        content = upgraded(content, FORMAT_VERSION)
-    elif found != FORMAT_VERSION:
-        expected = f"{EARLIER_FORMAT} or {FORMAT_VERSION}"
-        raise ValueError(f"it is of format version {found!r:.20}; expected {expected}: other software wrote it")
+    if found != FORMAT_VERSION:
+        raise ValueError(f"it is of format version {found!r:.20}; expected {FORMAT_VERSION}: other software wrote it")
     with _as_damage(METADATA_NAME):
         return Metadata.model_validate_json(json.dumps(content))
 
@@ -448,8 +444,7 @@ def _check_fragment(path: Path, index: int, facts: FragmentFacts) -> None:
 def _own_work_in(file: TensorFile[npt.NDArray[Any]], facts: FragmentFacts, state: FragmentState) -> OwnWork:
     under_way: Sent | None = None
     if facts.contribution is not None:
-        prefix = contribution_prefix(file.names)
-        scales, codes = (file.get(f"{prefix}.{part}").tobytes() for part in ("scales", "codes"))
+        scales, codes = (file.get(f"contribution.{part}").tobytes() for part in ("scales", "codes"))
         codec = state.codec
         encoded = EncodedBlocks(codec.name, codec.block_size, facts.num_values, scales, codes)
         under_way = Sent(encoded=encoded, **{name: getattr(facts.contribution, name) for name in OF_SENT})
