@@ -4,6 +4,7 @@ The files of this folder stand under all rooms, but for the entry point:
 
     version.py             version of this software
     import_path.py         where our processes take code from: never from the working folder
+    child_process.py       one way to start, feed and end a process beside this one
     installation.py        how this copy was installed, and what others type to get it
     process_setup.py       closed streams, a user without a name: put right before anything else
     user_folders.py        where this software keeps what belongs to one user, and the paths that they write

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
-import os
-import signal
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Final
 
 from dashboard.samples.answer_check import MAX_ANSWER_BYTES
 from dashboard.samples.sample_schedule import MAX_TOKENS, SEED, TEMPERATURE
-from peer.import_path import python_command, python_environment
+from dht.ground.errors import LocalFault
+from peer.child_process import PIPE, ChildProcess
+from peer.import_path import python_command
 
 MODULE: Final = "peer.export.sampling_process"
 SECONDS: Final = 1800.0
@@ -57,33 +56,10 @@ async def answer_of(command: Sequence[str], seconds: float) -> bytes:
         NoAnswer: see `ask`.
     """
     try:
-        process = await asyncio.create_subprocess_exec(
-            *command,
-            stdin=asyncio.subprocess.PIPE,  # it ends when this does
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.DEVNULL,
-            env=python_environment(),
-            start_new_session=True,
-        )
-    except OSError as error:
-        raise NoAnswer(f"its process cannot be started ({error.strerror or error})") from error
-    assert process.stdout is not None
-    try:
-        async with asyncio.timeout(seconds):
-            answer = await process.stdout.read(MAX_ANSWER_BYTES + 1)
-            while len(answer) <= MAX_ANSWER_BYTES and (more := await process.stdout.read(MAX_ANSWER_BYTES)):
-                answer += more
-            if len(answer) > MAX_ANSWER_BYTES:
-                raise NoAnswer(f"its answer is longer than {MAX_ANSWER_BYTES} bytes")
-            code = await process.wait()
-    except TimeoutError as error:
-        raise NoAnswer(f"its process took longer than {seconds:.0f} s and was ended") from error
-    finally:
-        with contextlib.suppress(ProcessLookupError):
-            # The whole group: a daemon of it may be left.
-            os.killpg(process.pid, signal.SIGKILL)
-        await process.wait()
-    if not answer:
-        what = f"signal {-code}" if code < 0 else f"code {code}"
-        raise NoAnswer(f"its process ended with {what} and said nothing; there may be too little memory")
-    return answer
+        process = ChildProcess(command, "to let the model write", output=PIPE)
+        try:
+            return await asyncio.to_thread(process.answer, MAX_ANSWER_BYTES, seconds)
+        finally:
+            process.kill()
+    except LocalFault as fault:
+        raise NoAnswer(str(fault)) from fault

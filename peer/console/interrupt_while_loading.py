@@ -6,8 +6,10 @@ the signal goes into a pipe at once, and a shell at its other end prints a line.
 
 import os
 import signal
-import subprocess
 from typing import TextIO
+
+from dht.ground.errors import LocalFault
+from peer.child_process import ChildProcess
 
 _SCRIPT = 'while c=$(head -c 1; echo .) && [ "$c" != . ]; do [ "$c" = "$1." ] && printf %b "$2" && set -- ""; done'
 """It reads on after that: to write into a pipe that nobody reads would be a fault of its own."""
@@ -20,21 +22,20 @@ class AnswerBeside:
     """
 
     def __init__(self, terminal: TextIO, line: str) -> None:
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: ChildProcess | None = None
         if not terminal.isatty():
             return
         reader, self._writer = os.pipe()
         os.set_blocking(self._writer, False)
         try:
-            # In a session of its own: Ctrl+C reaches all that belongs to the terminal.
-            self._process = subprocess.Popen(
+            # In a group of its own: Ctrl+C reaches all that belongs to the terminal's.
+            self._process = ChildProcess(
                 ["/bin/sh", "-c", _SCRIPT, "sh", chr(signal.SIGINT), line],
+                "to answer Ctrl+C",
                 stdin=reader,
-                stdout=terminal.fileno(),
-                stderr=subprocess.DEVNULL,
-                start_new_session=True,
+                output=terminal.fileno(),
             )
-        except OSError:
+        except LocalFault:
             os.close(self._writer)
         else:
             self._before = signal.set_wakeup_fd(self._writer, warn_on_full_buffer=False)
@@ -47,5 +48,4 @@ class AnswerBeside:
         if process is not None:
             signal.set_wakeup_fd(self._before)
             os.close(self._writer)
-            process.kill()
-            process.wait()
+            process.end(0.0)

@@ -12,13 +12,13 @@ import json
 import os
 import shutil
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from peer.import_path import python_command, python_environment
+from peer.child_process import ChildProcess
+from peer.import_path import python_command
 
 GONE_SECONDS = 10.0
 """For killed processes to be gone: a moment, and never where nobody collects them, as in some containers."""
@@ -29,27 +29,16 @@ class DemoGuard:
     """A process that ends the processes of a demo and removes its folder if the demo can no longer do so."""
 
     def __init__(self, folder: Path) -> None:
-        self._process = subprocess.Popen(
-            python_command("peer.demo.leftovers", str(folder)),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            env=python_environment(),
-            start_new_session=True,
-        )
+        self._process = ChildProcess(python_command("peer.demo.leftovers", str(folder)), "to clean up after the demo")
 
     def tell(self, run_id: str, processes: Sequence[int]) -> None:
         """What runs now, each in a session of its own; what was told before counts no more."""
-        assert self._process.stdin is not None
         with contextlib.suppress(OSError):  # somebody has killed the guard: the demo goes on without
-            self._process.stdin.write(json.dumps([run_id, *processes]).encode() + b"\n")
-            self._process.stdin.flush()
+            self._process.feed(json.dumps([run_id, *processes]).encode() + b"\n")
 
     def close(self) -> None:
         """The demo ends; what it has not taken away goes now."""
-        assert self._process.stdin is not None
-        with contextlib.suppress(OSError):
-            self._process.stdin.close()
+        self._process.close_input()
         self._process.wait()
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import shutil
 import signal
 import socket
@@ -14,11 +13,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
-from typing import IO
 
 from dht.ground.errors import LocalFault
 from dht.ground.host import PeerId
 from dht.identity.keys import Identity
+from peer.child_process import DEVNULL, STDOUT, ChildProcess, Stream, end_all
 from peer.config.manifest import RunManifest
 from peer.demo.leftovers import DemoGuard
 from peer.demo.summary import LogFollower, PeerLog
@@ -44,7 +43,7 @@ class DemoPeer:
     name: str
     peer_id: PeerId
     folder: Path
-    process: subprocess.Popen[bytes]
+    process: ChildProcess
     events: LogFollower
     started_at: float
     is_late: bool = False
@@ -57,8 +56,7 @@ class DemoPeer:
     def kill(self) -> None:
         """End it and its children at once, as a power cut would."""
         self.killed_at = time.monotonic()
-        os.killpg(self.process.pid, signal.SIGKILL)
-        self.process.wait()
+        self.process.end(0.0)
 
     def last_lines(self) -> str:
         """What it said last on standard error."""
@@ -78,8 +76,8 @@ class DemoSwarm:
     data: str | None = None
     address: str = ""
     peers: list[DemoPeer] = field(default_factory=list)
-    calls: list[subprocess.Popen[bytes]] = field(default_factory=list)
-    page: subprocess.Popen[bytes] | None = None
+    calls: list[ChildProcess] = field(default_factory=list)
+    page: ChildProcess | None = None
     page_port: int | None = None
 
     def start_peer(self, name: str, *, is_late: bool = False) -> DemoPeer:
@@ -101,7 +99,7 @@ class DemoSwarm:
         command = python_command("peer", "join", *arguments)
         with open(folder / "stderr.txt", "wb") as errors, undisturbed():
             # What a killed peer leaves in its temporary folder goes with the demo's.
-            process = _started(command, subprocess.DEVNULL, errors, OMP_NUM_THREADS="1", TMPDIR=str(self.folder))
+            process = _started(command, DEVNULL, errors, OMP_NUM_THREADS="1", TMPDIR=str(self.folder))
             events = LogFollower(PeerLog(name, identity.peer_id), folder / "events.jsonl")
             peer = DemoPeer(name, identity.peer_id, folder, process, events, time.monotonic(), is_late)
             self.peers.append(peer)
@@ -114,7 +112,7 @@ class DemoSwarm:
         history = ["--db", str(self.folder / "dashboard.sqlite"), "--join-address", self.address]
         command = python_command("peer", "dashboard", *target, "--port", str(port), *history, *PAGE_SAMPLES)
         with open(self.folder / "dashboard.txt", "wb") as output, undisturbed():
-            self.page = _started(command, output, subprocess.STDOUT)
+            self.page = _started(command, output, STDOUT)
             self._tell_guard()
             self.page_port = port
 
@@ -157,7 +155,7 @@ class DemoSwarm:
             raise LocalFault(f"{what} failed:\n{said.strip()[-1500:]}")
         return shown
 
-    def _running(self) -> list[subprocess.Popen[bytes]]:
+    def _running(self) -> list[ChildProcess]:
         page = [] if self.page is None else [self.page]
         return [one for one in (*(peer.process for peer in self.peers), *self.calls, *page) if one.poll() is None]
 
@@ -167,43 +165,23 @@ class DemoSwarm:
 
     def stop_peers(self) -> None:
         """Ask all peers to leave, and end those that do not within `STOP_SECONDS`."""
-        _end([peer.process for peer in self.peers], STOP_SECONDS)
+        # Not SIGINT: a demo that runs in the background of a script has it ignored, and so have its children.
+        end_all([peer.process for peer in self.peers], STOP_SECONDS, signal.SIGTERM)
 
     def stop(self, seconds: float = STOP_SECONDS) -> None:
         """The same for all, the page included, within `seconds`; interrupted, it ends them at once. None is left."""
-        _end(self._running(), seconds)
+        end_all(self._running(), seconds, signal.SIGTERM)
 
 
-def _started(
-    command: list[str], output: IO[bytes] | int, errors: IO[bytes] | int, **environment: str
-) -> subprocess.Popen[bytes]:
-    """A process of ours with a session of its own, which a signal to it and its children can name."""
-    return subprocess.Popen(
+def _started(command: list[str], output: Stream, errors: Stream, **environment: str) -> ChildProcess:
+    return ChildProcess(
         command,
-        stdin=subprocess.DEVNULL,
-        stdout=output,
-        stderr=errors,
-        env={**python_environment(), **environment},
-        start_new_session=True,
+        "for the demo",
+        stdin=DEVNULL,
+        output=output,
+        errors=errors,
+        environment={**python_environment(), **environment},
     )
-
-
-def _end(processes: list[subprocess.Popen[bytes]], seconds: float) -> None:
-    running = [process for process in processes if process.poll() is None]
-    end = time.monotonic() + seconds
-    try:
-        for process in running:
-            # Not SIGINT: a demo that runs in the background of a script has it ignored, and so have its children.
-            process.send_signal(signal.SIGTERM)
-        for process in running:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(max(0.1, end - time.monotonic()))
-    finally:
-        with undisturbed():
-            for process in running:
-                if process.poll() is None:
-                    os.killpg(process.pid, signal.SIGKILL)
-                    process.wait()
 
 
 @contextlib.contextmanager

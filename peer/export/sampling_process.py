@@ -17,13 +17,12 @@ from typing import Any
 
 import torch
 
-from dht.ground.errors import Incompatible, LocalFault
-from dht.ground.fields import printable
+from dht.ground.errors import Incompatible
+from peer.child_process import end_own_group, end_with_parent, reason_of, taken_stream
 from peer.export.model_source import RunSource
 from peer.export.opened_model import open_model
 from peer.export.sample import written
 from peer.process_setup import usable_cores
-from peer.trainer.devices.rank_rendezvous import end_with
 
 NICENESS = 10
 """A tenth of the processor beside somebody who computes: a sample may take minutes. The lowest priority, 19, gets a
@@ -67,28 +66,16 @@ def main() -> int:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal's Ctrl+C is for the page, which then ends this
     with contextlib.suppress(OSError, AttributeError):
         os.nice(NICENESS)
-    end_with(sys.stdin.buffer, _end)
-    answer = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, 1)
-    os.dup2(nowhere, 2)
+    end_with_parent(sys.stdin.buffer, end_own_group)  # with the daemon that it started
+    stream = taken_stream(1)
     torch.set_num_threads(max(1, usable_cores() // 2))
     try:
-        found = answer_to(**json.loads(sys.argv[1]))
+        answer = answer_to(**json.loads(sys.argv[1]))
     except Exception as error:  # noqa: BLE001  a library's own: it must not end the page's log in a traceback
-        reason = str(error) if isinstance(error, LocalFault | OSError) else f"{type(error).__name__}: {error}"
-        sentence = printable(" ".join(reason.split()))[:400]
-        found = {"problem": sentence, "lasts": isinstance(error, Incompatible)}
-    json.dump(found, answer)
-    answer.flush()
+        answer = {"problem": reason_of(error), "lasts": isinstance(error, Incompatible)}
+    json.dump(answer, stream)
+    stream.flush()
     return 0
-
-
-def _end() -> None:
-    # With the daemon that it started, where it has a group of its own.
-    if os.getpgrp() == os.getpid():
-        os.killpg(0, signal.SIGKILL)
-    os._exit(1)
 
 
 if __name__ == "__main__":

@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import shutil
-import signal
-import subprocess
 import sys
 import tempfile
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import Any, Self
@@ -19,6 +15,7 @@ from typing import Any, Self
 from dht.ground.errors import Incompatible, LocalFault, UsageFault
 from dht.ground.fields import printable
 from dht.ground.quantities import bytes_text
+from peer.child_process import PIPE, ChildProcess
 from peer.import_path import python_command, python_environment
 from peer.limited_child.child_limits import ChildLimits
 from peer.limited_child.confinement import confined_environment, resident_bytes
@@ -28,7 +25,6 @@ from peer.limited_child.parent_link import MAX_READ_BYTES
 START_SECONDS = 300.0
 """For Python and the libraries of a module, from a cold disk."""
 MAX_SENTENCE = 600
-_ERROR_LINES, _LINE_BYTES = 20, 400
 _LOOK_SECONDS = 0.1
 _FAULTS: dict[str, type[LocalFault]] = {kind.__name__: kind for kind in (LocalFault, UsageFault, Incompatible)}
 
@@ -60,27 +56,19 @@ class LimitedChild:
         self._setup: dict[str, Any] | None = setup
         self._limits, self._what, self._advice = limits, what, advice
         self._folder = tempfile.mkdtemp(prefix="peer-")
-        self._ended_for = ""
-        self._errors: deque[bytes] = deque(maxlen=_ERROR_LINES)
         command = python_command("peer.limited_child.process", module, str(limits.memory_bytes), str(limits.seconds))
         try:
-            self._process = subprocess.Popen(
+            self._process = ChildProcess(
                 command,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                cwd=self._folder,
-                env=confined_environment(python_environment(), self._folder),
-                start_new_session=True,  # for its process group, and so that Ctrl+C is its parent's to deal with
+                f"to look at {what}",
+                output=PIPE,
+                errors=PIPE,
+                environment=confined_environment(python_environment(), self._folder),
+                folder=self._folder,
             )
-        except OSError as error:
+        except LocalFault:
             shutil.rmtree(self._folder, ignore_errors=True)
-            raise LocalFault(
-                f"no process can be started to look at {what} ({error.strerror or error}); expected one more; end "
-                "other programs"
-            ) from error
-        self._error_reader = threading.Thread(target=self._keep_errors, daemon=True)
-        self._error_reader.start()
+            raise
 
     def start(self) -> None:
         """Wait until the module is loaded and prepared; `ask` does it otherwise.
@@ -118,13 +106,7 @@ class LimitedChild:
 
     def close(self) -> None:
         """End the child at once."""
-        self._kill()
-        self._process.wait()
-        self._error_reader.join()
-        for stream in (self._process.stdin, self._process.stdout, self._process.stderr):
-            if stream is not None:
-                with contextlib.suppress(OSError):
-                    stream.close()
+        self._process.end(0.0)
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def __enter__(self) -> Self:
@@ -136,14 +118,12 @@ class LimitedChild:
         self.close()
 
     def _exchange(self, question: dict[str, Any], body: bytes, reads: Reads | None) -> Frame:
-        assert self._process.stdin is not None
         message, left = frame_bytes(question, body), self._limits.seconds
         while True:
             started = time.monotonic()
             with self._watched(left, self._limits.memory_bytes):
                 with contextlib.suppress(OSError):  # it has died: nothing is received then
-                    self._process.stdin.write(message)
-                    self._process.stdin.flush()
+                    self._process.feed(message)
                 received = self._receive()
             if received is None:
                 raise self._died()
@@ -158,7 +138,7 @@ class LimitedChild:
         try:
             return read_frame(self._process.stdout.read, self._limits.answer_bytes)
         except ValueError as error:
-            self._end_for(f"answered with {error}")
+            self._process.end_for(f"answered with {error}")
             return None
 
     def _checked(self, fields: dict[str, Any]) -> dict[str, Any]:
@@ -166,7 +146,7 @@ class LimitedChild:
         if isinstance(answer, dict):
             return answer
         if not isinstance(fault, str) or not isinstance(kind, str):
-            self._end_for("answered with neither an answer nor a fault")
+            self._process.end_for("answered with neither an answer nor a fault")
             raise self._died()
         sentence = printable(fault)[:MAX_SENTENCE]
         if kind == "MemoryError":
@@ -178,12 +158,12 @@ class LimitedChild:
     def _read(self, place: Any, reads: Reads | None) -> bytes:
         is_place = isinstance(place, list) and len(place) == 2 and all(type(number) is int for number in place)
         if reads is None or not is_place or not (0 <= place[0] < 2**63 and 0 <= place[1] <= MAX_READ_BYTES):
-            self._end_for("asked for bytes of no file")
+            self._process.end_for("asked for bytes of no file")
             raise self._died()
         try:
             return reads(place[0], place[1])
         except BaseException:
-            self._end_for("lost the file that it read")
+            self._process.end_for("lost the file that it read")
             raise
 
     @contextlib.contextmanager
@@ -203,44 +183,22 @@ class LimitedChild:
         too_long = f"took more than {allowed:.3g} s"
         if sys.platform == "linux" or memory_bytes is None:
             if not is_over.wait(seconds):
-                self._end_for(too_long)
+                self._process.end_for(too_long)
             return
         limit, deadline = resident_bytes(self._process.pid) + memory_bytes, time.monotonic() + seconds
         while not is_over.wait(_LOOK_SECONDS):
             if time.monotonic() > deadline:
-                self._end_for(too_long)
+                self._process.end_for(too_long)
             elif resident_bytes(self._process.pid) > limit:
-                self._end_for(f"took more than {bytes_text(memory_bytes)} of memory")
-
-    def _end_for(self, reason: str) -> None:
-        self._ended_for = self._ended_for or reason
-        self._kill()
-
-    def _kill(self) -> None:
-        if self._process.poll() is None:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(self._process.pid, signal.SIGKILL)
+                self._process.end_for(f"took more than {bytes_text(memory_bytes)} of memory")
 
     def _died(self) -> LocalFault:
         """The sentence on a child that is gone."""
-        self._kill()
-        code = self._process.wait()
-        self._error_reader.join()
-        if self._ended_for:
-            return LocalFault(self._sentence(self._ended_for))
-        last = printable(b" ".join(self._errors).decode(errors="replace"))[-200:].strip()
-        how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
-        return LocalFault(self._sentence(f"{how}{f' ({last})' if last else ''}"))
+        self._process.kill()
+        return LocalFault(self._sentence(self._process.death()))
 
     def _sentence(self, what_happened: str) -> str:
         limits = f"{bytes_text(self._limits.memory_bytes)} and {self._limits.seconds:.3g} s"
         return (
             f"the process that reads {self._what} {what_happened}; expected an answer within {limits}; {self._advice}"
         )
-
-    def _keep_errors(self) -> None:
-        assert self._process.stderr is not None
-        with contextlib.suppress(OSError, ValueError):
-            while line := self._process.stderr.readline(_LINE_BYTES):
-                if line.strip():
-                    self._errors.append(line.strip())

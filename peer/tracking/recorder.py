@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import json
-import subprocess
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from typing import TypeVar
 
-from peer.import_path import python_command, python_environment
+from dht.ground.errors import LocalFault
+from peer.child_process import PIPE, ChildProcess, how_it_ended
+from peer.import_path import python_command
 from peer.tracking.recorded_rows import Row
 from peer.tracking.trackers import Record, check_tracker
 
@@ -44,7 +45,7 @@ class Recorder:
         self._rows: deque[Row] = deque(maxlen=MAX_WAITING)
         self._news = threading.Event()
         self._is_closing = False
-        self._process: subprocess.Popen[str] | None = None
+        self._process: ChildProcess | None = None
         self._thread = threading.Thread(target=self._run, name="record", daemon=True)
         self._thread.start()
 
@@ -66,33 +67,20 @@ class Recorder:
     def _run(self) -> None:
         command = python_command("peer.tracking.tracker_process", json.dumps(asdict(self.record)))
         try:
-            self._process = subprocess.Popen(
-                command,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.PIPE,
-                text=True,
-                env=python_environment(),
-            )
-        except OSError as error:
-            self._tell(error.strerror or str(error))
+            process = self._process = ChildProcess(command, "for the tracker", errors=PIPE)
+        except LocalFault as fault:
+            self._tell(str(fault))
             return
-        process = self._process
-        assert process.stdin is not None
-        assert process.stderr is not None
         with contextlib.suppress(OSError):  # it has ended, and says why
             while not (self._is_closing and not self._rows):
                 self._news.wait()
                 self._news.clear()
                 while self._rows:
-                    process.stdin.write(json.dumps(asdict(self._rows.popleft())) + "\n")
-                process.stdin.flush()
-        with contextlib.suppress(OSError):
-            process.stdin.close()
-        with process.stderr:
-            reason = process.stderr.read()
+                    process.feed(json.dumps(asdict(self._rows.popleft())).encode() + b"\n")
+        process.close_input()
         if code := process.wait():
-            self._tell(reason or f"its process ended with {code}")
+            self._tell(process.last_words() or f"its process {how_it_ended(code)}")
+        process.end(0.0)
 
     def _tell(self, reason: str) -> None:
         self.warn(f"--track {self.record.kind}: {reason}; nothing more is recorded, everything else goes on")

@@ -11,8 +11,7 @@ import signal
 import sys
 from collections.abc import Iterable
 
-from dht.ground.errors import LocalFault
-from dht.ground.fields import printable
+from peer.child_process import reason_of, taken_stream
 from peer.tracking.recorded_rows import Row
 from peer.tracking.trackers import Record, open_tracker
 
@@ -36,15 +35,11 @@ def main() -> int:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         # A terminal's Ctrl+C reaches every process; the last rows come after it.
         signal.signal(number, signal.SIG_IGN)
-    reasons = os.fdopen(os.dup(2), "w", encoding="utf-8")
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, 1)
-    os.dup2(nowhere, 2)
+    reasons = taken_stream(2)
     try:
         take_rows(Record(**json.loads(sys.argv[1])), sys.stdin)
     except Exception as error:  # noqa: BLE001  a library's own
-        reason = str(error) if isinstance(error, LocalFault | OSError) else f"{type(error).__name__}: {error}"
-        reasons.write(printable(" ".join(reason.split()))[:300])
+        reasons.write(reason_of(error))
         reasons.flush()
         return 1
     return 0

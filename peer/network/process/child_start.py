@@ -6,11 +6,11 @@ import contextlib
 import json
 import signal
 import socket
-import subprocess
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from peer.child_process import DEVNULL, ChildProcess
 from peer.import_path import python_command, python_environment
 
 CHILD_ENVIRONMENT = {
@@ -38,7 +38,7 @@ ignores them: Python would answer one that comes while it loads with a traceback
 class NetworkChild:
     """A process that waits for its `PeerConfig` at the other end of `connection`; see `peer.network.process.main`."""
 
-    process: subprocess.Popen[bytes]
+    process: ChildProcess
     connection: socket.socket
     is_taken: bool = False
 
@@ -53,11 +53,15 @@ def start_network_child() -> NetworkChild:
     ours, theirs = socket.socketpair()
     held_back = signal.pthread_sigmask(signal.SIG_BLOCK, OWNERS_SIGNALS)
     try:
-        process = subprocess.Popen(
+        process = ChildProcess(
             python_command("peer.network.process.main", str(theirs.fileno())),
+            "for the network",
+            stdin=DEVNULL,
+            output=None,
+            errors=None,
+            environment={**python_environment(), **CHILD_ENVIRONMENT},
             pass_fds=(theirs.fileno(),),
-            stdin=subprocess.DEVNULL,
-            env={**python_environment(), **CHILD_ENVIRONMENT},
+            has_own_group=False,
         )
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, held_back)
@@ -88,5 +92,4 @@ def early_network_child() -> Iterator[NetworkChild]:
     finally:
         if not child.is_taken:
             child.connection.close()
-            child.process.kill()
-            child.process.wait()
+            child.process.end(0.0)

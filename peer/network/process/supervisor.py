@@ -22,6 +22,7 @@ from dht.ground.host import PeerId
 from dht.p2pd.socket_directory import remove_stale
 from dht.records.signed_manifest import RunRecord, decode_run_record
 from dht.streams.upload_and_download_limits import RateLimits
+from peer.child_process import how_it_ended
 from peer.config.peer_config import PeerConfig
 from peer.events import peer_events as events
 from peer.events.event_log import from_json
@@ -196,7 +197,7 @@ class NetworkProcess:
             if self._leaving.is_set() or self._fault is not None:
                 break
             passing, self._passing = self._passing, None
-            reason = f"it was killed by signal {-code}" if code < 0 else f"it ended with code {code}"
+            reason = f"it {how_it_ended(code)}"
             reason = reason if passing is None else str(passing)
             pause_seconds = self._restarts.pause_seconds(steady_seconds(), has_begun=self._found.is_set())
             if pause_seconds is None:

@@ -10,11 +10,8 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
-import subprocess
 import threading
 import time
-from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from datetime import timedelta
 from typing import Any
@@ -24,7 +21,8 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import PrefixStore, TCPStore
 
 from dht.ground.errors import LocalFault
-from peer.import_path import python_command, python_environment
+from peer.child_process import ChildProcess, end_all, how_it_ended
+from peer.import_path import python_command
 from peer.trainer.devices.rank_orders import PATIENCE, RankLost, Ranks, lost_rank
 from peer.trainer.devices.torchrun import Place
 
@@ -75,7 +73,7 @@ class RankGroup:
 
     def __init__(self, num_ranks: int, place: Place | None) -> None:
         host, port = ("127.0.0.1", 0) if place is None else (place.host, place.port)
-        self._children: list[subprocess.Popen[bytes]] = []
+        self._children: list[ChildProcess] = []
         self._is_ending = False
         self.ranks: Ranks | None = None
         self.died: str | None = None
@@ -92,13 +90,10 @@ class RankGroup:
             self._children = [self._start(rank) for rank in range(1, num_ranks)]
             threading.Thread(target=self._watch, name="ranks", daemon=True).start()
 
-    def _start(self, rank: int) -> subprocess.Popen[bytes]:
+    def _start(self, rank: int) -> ChildProcess:
         place = Place(rank, rank, self.place.size, self.place.host, self.place.port)
-        return subprocess.Popen(
-            python_command("peer.trainer.loop.rank_process", json.dumps(asdict(place))),
-            stdin=subprocess.PIPE,
-            env=python_environment(),
-        )
+        command = python_command("peer.trainer.loop.rank_process", json.dumps(asdict(place)))
+        return ChildProcess(command, f"for device {rank}", output=None, errors=None, has_own_group=False)
 
     def _watch(self) -> None:
         """Notice the death of a process also while this one waits for its GPU."""
@@ -145,16 +140,8 @@ class RankGroup:
             end = time.monotonic() + END_SECONDS
             while time.monotonic() < end and any(child.poll() is None for child in self._children):
                 time.sleep(LOOK_SECONDS)
-        for child in self._children:
-            # Its standard input closes: that alone ends it.
-            if child.stdin is not None:
-                child.stdin.close()
-        for child in self._children:
-            try:
-                child.wait(KILL_SECONDS)
-            except (subprocess.TimeoutExpired, KeyboardInterrupt):
-                child.kill()
-                child.wait()
+        with contextlib.suppress(KeyboardInterrupt):
+            end_all(self._children, KILL_SECONDS)  # their standard input closes: that alone ends them
         if is_orderly and dist.is_initialized():
             dist.destroy_process_group()
 
@@ -210,29 +197,10 @@ def make_ranks(place: Place, store: TCPStore, device: torch.device, is_sharded: 
     return Ranks(place.rank, place.size, orders, is_sharded)
 
 
-def end_with(stream: Any, end: Callable[[], None]) -> None:
-    """Call `end` when `stream` closes, as it does when the holder of its other end dies."""
-
-    def watch() -> None:
-        # Not through the stream's buffer: its lock, held by a thread that still reads, aborts the interpreter's end.
-        with contextlib.suppress(OSError, ValueError):
-            while os.read(stream.fileno(), 1):
-                pass
-        end()
-
-    threading.Thread(target=watch, name="orphan", daemon=True).start()
-
-
-def end_at_once() -> None:
-    """Leave without clean-up: a process that waits for a GPU or another rank could not do it."""
-    os._exit(1)
-
-
 def _death(rank: int, code: int) -> str:
-    how = f"was killed by signal {-code}" if code < 0 else f"ended with code {code}"
     return (
-        f"process {rank} of this peer {how}, and the others cannot go on without it; expected all of its devices; see "
-        "the lines above, and start again: it goes on from its last checkpoint"
+        f"process {rank} of this peer {how_it_ended(code)}, and the others cannot go on without it; expected all of "
+        "its devices; see the lines above, and start again: it goes on from its last checkpoint"
     )
 
 

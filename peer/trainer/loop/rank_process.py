@@ -7,6 +7,7 @@ own portion of the parameters. See `peer/trainer/devices/rank_orders.py`.
 from __future__ import annotations
 
 import json
+import os
 import signal
 import sys
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from pathlib import Path
 import torch
 
 from dht.ground.errors import LocalFault
+from peer.child_process import end_with_parent
 from peer.config.manifest import RunManifest
 from peer.config.model_shapes import averaged_parts, layout_of, tensor_shapes
 from peer.console.plain_output import make_plain
@@ -25,7 +27,7 @@ from peer.trainer.data.corpus import open_run_corpus
 from peer.trainer.devices.device_choice import device_of
 from peer.trainer.devices.portion import Portion
 from peer.trainer.devices.rank_orders import Order, OrderKind, Ranks, lost_rank
-from peer.trainer.devices.rank_rendezvous import end_at_once, end_with, join_store, make_ranks, read_setup
+from peer.trainer.devices.rank_rendezvous import join_store, make_ranks, read_setup
 from peer.trainer.devices.sharding import shard
 from peer.trainer.devices.torchrun import Place
 from peer.trainer.hf.architecture import Compressed
@@ -104,7 +106,7 @@ def main() -> int:
     """Entry point: `python -m peer.trainer.loop.rank_process PLACE`, PLACE in JSON; ends when its standard input
     does."""
     sys.stderr = make_plain(sys.stderr)
-    end_with(sys.stdin.buffer, end_at_once)
+    end_with_parent(sys.stdin.buffer, lambda: os._exit(1))  # one that waits for a GPU could not clean up
     try:
         return follow(Place(**json.loads(sys.argv[1])))
     except (LocalFault, RuntimeError) as error:

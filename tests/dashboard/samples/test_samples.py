@@ -169,15 +169,15 @@ def ask(text: str, seconds: float = 60.0) -> bytes:
 
 def test_the_process_is_read_and_nothing_is_left_of_it() -> None:
     assert ask("print('hello', end='')") == b"hello"
-    with pytest.raises(NoAnswer, match="code 3 and said nothing"):
+    with pytest.raises(NoAnswer, match="code 3"):
         ask("raise SystemExit(3)")
-    with pytest.raises(NoAnswer, match="signal 9"):
+    with pytest.raises(NoAnswer, match="SIGKILL"):
         ask("import os; os.kill(os.getpid(), 9)")
-    with pytest.raises(NoAnswer, match="longer than"):
+    with pytest.raises(NoAnswer, match="answered with more than"):
         ask(f"print('x' * {MAX_ANSWER_BYTES + 1})")
-    with pytest.raises(NoAnswer, match="took longer than 0 s and was ended"):
+    with pytest.raises(NoAnswer, match="took longer than 0 s"):
         ask("import threading; threading.Event().wait()", 0.2)
-    with pytest.raises(NoAnswer, match="cannot be started"):
+    with pytest.raises(NoAnswer, match="no process can be started"):
         asyncio.run(answer_of(["/nonexistent/python"], 5.0))
 
 

@@ -332,7 +332,7 @@ def test_a_process_that_dies_ends_the_peer_with_a_sentence(
             pair.work(50)
         explained = group.explain(caught.value)
         assert isinstance(explained, RankLost)
-        assert "process 1 of this peer was killed by signal 9" in str(explained)
+        assert "process 1 of this peer was ended by SIGKILL" in str(explained)
         assert "start again" in str(explained)
         with pytest.raises(RankLost):
             group.check()
