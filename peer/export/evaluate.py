@@ -24,11 +24,6 @@ from peer.trainer.data.tokenizing import OpenTokenizer
 from peer.trainer.devices.device_choice import select_device
 from peer.trainer.model.evaluation import validation_loss
 
-USUAL_TEXT = (
-    "Question: what does a flock of birds do at dusk?\nAnswer: 1,000 of them " + "a" * 64 + "!\n\ttürkis 日本 🐦"
-)
-"""Letters, digits, signs, a long word and characters of several bytes, as a task of lm-eval may have them."""
-
 
 def evaluate_model(
     source: ModelSource, data: str | None, device_name: str, as_json: bool, base: Path | None = None
@@ -90,21 +85,23 @@ def evaluate_tasks(folder: Path, tasks: str, limit: int | None, device_name: str
     """
     with needing("`peer evaluate --tasks`", "lm-eval", "eval"):
         import lm_eval
+        from lm_eval.models.huggingface import HFLM
         from lm_eval.utils import make_table
+    from peer.export.limited_tokenizer import LimitedTokenizer
+
+    device = select_device(device_name)
     _, header, _ = read_header(folder, run_json(folder))
-    # lm-eval loads the tokenizer in this process, so first the limited child shows that the tokenizer can be loaded.
-    with OpenTokenizer(folder) as tokenizer:
-        tokenizer.decode(tokenizer.encode([USUAL_TEXT])[0])
     try:
-        with contextlib.redirect_stdout(sys.stderr):
+        # Given none, lm-eval would load the folder's tokenizer, perhaps a stranger's, in this process.
+        with OpenTokenizer(folder) as tokenizer, contextlib.redirect_stdout(sys.stderr):
             results = lm_eval.simple_evaluate(
-                model="hf",
-                model_args={"pretrained": str(folder)},
+                model=HFLM(str(folder), tokenizer=LimitedTokenizer(tokenizer), device=str(device)),
                 tasks=tasks.split(","),
                 limit=limit,
-                device=str(select_device(device_name)),
                 log_samples=False,
             )
+    except LocalFault:
+        raise
     except Exception as error:  # of the harness, of a task's data and of the code of a task
         raise LocalFault(
             f"lm-eval cannot measure {tasks}: {type(error).__name__}: {str(error)[:300]}; expected names of "

@@ -37,14 +37,19 @@ def offline(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_an_exported_folder_is_scored(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_exported_folder_is_scored_and_its_tokenizer_stays_in_the_limited_child(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     model, folder = trained_model(), tmp_path / "model"
     write_folder(anchors_of(model), folder, NOW, replace=False)
     of_bytes = {"output_type": "loglikelihood_rolling", "doc_to_target": "{{text}}"}
     in_bytes = write_task(tmp_path, "tiny_bytes", **of_bytes, metric_list=[{"metric": "bits_per_byte"}])
     choices = {"output_type": "multiple_choice", "doc_to_choice": ["a", "b"], "doc_to_target": 1}
     choice = write_task(tmp_path, "tiny_choice", **choices, metric_list=[{"metric": "acc"}])
-    assert evaluate_tasks(folder, f"{in_bytes},{choice}", None, "cpu", True) == 0
+    with monkeypatch.context() as no_libraries:
+        no_libraries.setattr("tokenizers.Tokenizer.from_str", None)
+        no_libraries.setattr("tokenizers.Tokenizer.from_file", None)
+        assert evaluate_tasks(folder, f"{in_bytes},{choice}", None, "cpu", True) == 0
     facts = json.loads(capsys.readouterr().out)
     scores = {(score["task"], score["metric"]): score for score in facts["scores"]}
     assert set(scores) == {("tiny_bytes", "bits_per_byte"), ("tiny_choice", "acc")}
