@@ -164,7 +164,9 @@ def _make_private(path: Path) -> None:
 def _check_folder(path: Path) -> None:
     folder = path.absolute().parent
     if not folder.is_dir():
-        raise UsageFault(f"the folder {folder} of the history does not exist; make it, or give another file with --db")
+        raise UsageFault(
+            f"the folder {folder} of the history does not exist; create it, or give another file with --db"
+        )
     if not os.access(folder, os.W_OK):
         raise UsageFault(f"nothing can be written in {folder}; expected your own folder; give another with --db")
 

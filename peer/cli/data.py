@@ -30,7 +30,7 @@ Files = Annotated[
     ),
 ]
 FieldName = Annotated[
-    str, typer.Option("--field", metavar="NAME", help="Field of JSON lines and Parquet that has the text.")
+    str, typer.Option("--field", metavar="NAME", help="Field with the text, in JSON lines and Parquet.")
 ]
 
 
@@ -41,14 +41,14 @@ FieldName = Annotated[
 @exits_with_sentence
 def tokenizer(
     files: Files,
-    vocab_size: Annotated[int, typer.Option("--vocab-size", min=257, max=2**20, metavar="N", help="Tokens it has.")],
+    vocab_size: Annotated[int, typer.Option("--vocab-size", min=257, max=2**20, metavar="N", help="Number of tokens.")],
     out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Where to write it.")],
     field: FieldName = "text",
     as_json: AsJson = False,
 ) -> int:
-    """Train a byte-level BPE tokenizer and write it as `AutoTokenizer.from_pretrained` reads it."""
+    """Train a byte-level BPE tokenizer that `AutoTokenizer.from_pretrained` can load."""
     check_out(out)
-    with loading("loading what makes tokenizers"):
+    with loading("loading the tokenizer library"):
         from peer.trainer.prepare import train_tokenizer
 
     made = train_tokenizer(files, vocab_size, out, field, tell=tell_progress)
@@ -60,7 +60,7 @@ def tokenizer(
     print(f"Tokenizer   {made.path}  ({made.vocab_size} tokens)")
     print(f"Digest      {made.digest}")
     if made.vocab_size < vocab_size:
-        print(f"            The text has words for {made.vocab_size} tokens, not for {vocab_size}.")
+        print(f"            The text is enough for {made.vocab_size} tokens, not for {vocab_size}.")
     print(f"Next:       peer data prepare --tokenizer {out} --out ./shards FILES...")
     return 0
 
@@ -72,19 +72,19 @@ def tokenizer(
 @exits_with_sentence
 def prepare(
     files: Files,
-    tokenizer: Annotated[
-        Path, typer.Option("--tokenizer", metavar="T", help="A tokenizer.json, or the folder that has it.")
-    ],
+    tokenizer: Annotated[Path, typer.Option("--tokenizer", metavar="T", help="A tokenizer.json, or its folder.")],
     out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Where to write shards and meta.json.")],
     field: FieldName = "text",
     eos: Annotated[
         str | None,
-        typer.Option("--eos", metavar="TOKEN", help="Ends each document; default: as the tokenizer's files say."),
+        typer.Option(
+            "--eos", metavar="TOKEN", help="Token that ends each document; default: from the tokenizer's files."
+        ),
     ] = None,
     held_out: Annotated[
         float,
         typer.Option(
-            "--held-out", min=0, max=0.5, metavar="SHARE", help="Share of the documents that is never trained on."
+            "--held-out", min=0, max=0.5, metavar="SHARE", help="Share of the documents to keep for validation."
         ),
     ] = 0.01,
     processes: Annotated[
@@ -95,9 +95,9 @@ def prepare(
     ] = 64,
     as_json: AsJson = False,
 ) -> int:
-    """Tokenize text into shards and a meta.json; stopped and called again, it goes on where it was."""
+    """Tokenize text into shards and a meta.json. An interrupted run continues where it stopped."""
     check_out(out)
-    with loading("loading what reads and tokenizes text"):
+    with loading("loading the data libraries"):
         from dht.ground.quantities import bytes_text, count_text, plural
         from peer.trainer.prepare import prepare_data
 
@@ -121,7 +121,7 @@ def prepare(
     print(f"Shards      {plural(len(meta.shards), 'file')} in {out}, {size}, {meta.dtype}")
     documents = plural(meta.documents, "document")
     print(f"Tokens      {count_text(training)} to train on, {count_text(held)} held out, {documents}")
-    print(f"Digest      {digest}  (data.digest of a run that everybody shall train on these)")
+    print(f"Digest      {digest}  (data.digest of a run in which all peers train on these)")
     print(f"Here:       peer join --data tokens:{out} ...")
-    print('Elsewhere:  put the folder on a web server, and source = "https://HOST/PATH/meta.json" into [data]')
+    print('Elsewhere:  put the folder on a web server, and set source = "https://HOST/PATH/meta.json" in [data]')
     return 0

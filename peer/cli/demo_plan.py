@@ -34,38 +34,42 @@ def demo(
             min=0.1,
             max=1440,
             metavar="N",
-            help="How long all train, 40 s at least; starting and measuring come besides.",
+            help="Training time of all peers, at least 40 s; start and measurement come on top.",
         ),
     ] = 2.0,
     as_json: Annotated[bool, typer.Option("--json", help="Summary as one JSON object on the last line.")] = False,
-    dashboard: Annotated[bool, typer.Option("--dashboard/--no-dashboard", help="Serve the web page meanwhile.")] = True,
+    dashboard: Annotated[
+        bool, typer.Option("--dashboard/--no-dashboard", help="Serve the web page during the demo.")
+    ] = True,
     port: Port = PAGE_PORT,
     model: Annotated[
-        str, typer.Option("--model", metavar="KIND", help="gpt: the built-in one; hf: a small Llama of transformers.")
+        str, typer.Option("--model", metavar="KIND", help="gpt: the built-in model; hf: a small Llama of transformers.")
     ] = "gpt",
     out: Annotated[
         Path | None,
-        typer.Option("--out", metavar="DIR", help="With --model hf: where the model goes; default: ./demo-model."),
+        typer.Option("--out", metavar="DIR", help="With --model hf: output folder; default: ./demo-model."),
     ] = None,
 ) -> int:
-    """Train with a swarm of real peers on this machine; one is killed, one comes late.
+    """Train with several real peers on this machine. One is killed half-way, and one joins late.
 
-    With --model hf they train a small Llama with a tokenizer made from the library's text. At the end the model is
-    taken home as a folder that transformers loads, and says something.
+    With --model hf they train a small Llama and its tokenizer. At the end the demo exports the model as a folder that
+    transformers can load, and generates some text.
     """
     if model not in ("gpt", "hf"):
         raise UsageFault(f"--model is {model!r}; expected gpt or hf.")
     if out is not None and model == "gpt":
-        raise UsageFault("--out is given without --model hf; expected both; the built-in model is not kept.")
+        raise UsageFault(
+            "--out is given without --model hf; expected both, because the demo does not keep the built-in model."
+        )
     taken_to = (out or Path("demo-model")) if model == "hf" else None
     if taken_to is not None:
         if taken_to.exists():
-            raise UsageFault(f"{taken_to} is there already; expected a new folder for the model; give another --out.")
+            raise UsageFault(f"{taken_to} already exists; expected a new folder for the model; give another --out.")
         from peer.export.formats.output_place import check_folder
 
         check_folder(taken_to, replace=False)
     if dashboard:
-        check_page_extra("The demo's page (leave it out with --no-dashboard)")
+        check_page_extra("The demo's page (--no-dashboard skips it)")
     from peer.demo.demo import run_demo
 
     return int(run_demo(peers, minutes, as_json, port if dashboard else None, taken_to, _program()))
@@ -86,7 +90,9 @@ def plan(
     ] = None,
     peers: Annotated[
         Path | None,
-        typer.Option("--peers", metavar="FILE", help="Homes: lines, speeds, a goal; see docs/organiser/planning.md."),
+        typer.Option(
+            "--peers", metavar="FILE", help="Households: connections, speeds, a goal; see docs/organiser/planning.md."
+        ),
     ] = None,
     full: Annotated[
         bool, typer.Option("--full", help="Round times, rates and memory by part, for organisers.")
@@ -94,7 +100,7 @@ def plan(
     timeout: LookTimeout = 20.0,
     as_json: AsJson = False,
 ) -> int:
-    """Say what a run will ask of a home: traffic, memory, disk, time. With --full or --peers also round times."""
+    """Estimate what a run takes: traffic, memory, disk, time. --full and --peers add round times."""
     if run is None:
         raise UsageFault("Which run? Expected a run file (`peer plan run.toml`), or RUN (its id or page).")
     if not Path(run).exists() and not names_run(run):

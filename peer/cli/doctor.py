@@ -46,11 +46,11 @@ def doctor(
     timeout: LookTimeout = 20.0,
     as_json: AsJson = False,
 ) -> int:
-    """Say whether joining makes sense: reachability, rates, clock, memory, disk and versions.
+    """Check whether this machine can join a run: reachability, rates, clock, memory, disk and versions.
 
-    Give it the flags that `peer join` would get, while that peer is not running. Without a run it looks at this machine
-    alone. It ends with 0 when joining makes sense. Other codes say what stands in the way: 1 this machine, 2 a flag, 3
-    nobody reachable, 4 the run, 5 device.
+    Pass the flags of `peer join`, while that peer is not running. Without RUN it checks only this machine. Exit codes:
+    0 no problem, 1 a problem of this machine, 2 a wrong flag, 3 no member reachable, 4 a problem of the run, 5 a
+    problem of the device.
     """
     from peer.config.validation_sentences import read_toml
     from peer.user_folders import user_data_dir_here
@@ -64,7 +64,7 @@ def doctor(
     checked, its_invite = chosen_config(flags, config, invite)
     use_invite(its_invite, checked)
     target = checked_target(checked.run_id, list(checked.peers)) if has_run else None
-    with loading("loading what looks at devices and networks"):
+    with loading("loading the device and network checks"):
         from peer.doctor.doctor import run_doctor
         from peer.panel.return_command import same_again
 

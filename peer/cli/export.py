@@ -31,7 +31,7 @@ commands = Commands()
 
 BaseFolder = Annotated[
     Path | None,
-    typer.Option("--base", metavar="DIR", help="Weights that an adapter stands on; default: the hub's."),
+    typer.Option("--base", metavar="DIR", help="Pretrained weights of an adapter; default: from the hub."),
 ]
 
 
@@ -47,25 +47,23 @@ def export(
     peers: Peers = None,
     invite: InviteFile = None,
     checkpoint: Checkpoint = None,
-    out: Annotated[Path, typer.Option("--out", metavar="PATH", help="Where the model goes: a new folder.")] = Path(
-        "model"
-    ),
-    merge: Annotated[
-        bool, typer.Option("--merge", help="Write an adapter's base with the adapter in it, not the adapter alone.")
-    ] = False,
+    out: Annotated[Path, typer.Option("--out", metavar="PATH", help="Output folder for the model.")] = Path("model"),
+    merge: Annotated[bool, typer.Option("--merge", help="Merge the adapter into its pretrained weights.")] = False,
     base: Annotated[
         Path | None,
-        typer.Option("--base", metavar="DIR", help="The weights that an adapter stands on, for --merge."),
+        typer.Option("--base", metavar="DIR", help="Pretrained weights of the adapter, for --merge."),
     ] = None,
     push: Annotated[
         str | None,
-        typer.Option("--push", metavar="ORG/NAME", help="Upload the folder to this place on the Hugging Face Hub."),
+        typer.Option(
+            "--push", metavar="ORG/NAME", help="Upload the folder to this repository of the Hugging Face Hub."
+        ),
     ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Replace an earlier export that is there already.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace an earlier export in the same folder.")] = False,
     timeout: LookTimeout = 20.0,
     as_json: AsJson = False,
 ) -> int:
-    """Write the model of a run as a folder that transformers loads; members of the run confirm it."""
+    """Download the model of a run into a folder that transformers can load; members confirm it."""
     from peer.export.formats.output_place import check_folder
     from peer.export.hub_push import check_push
 
@@ -74,7 +72,7 @@ def export(
     check_folder(out, replace=force)
     _check_choices("auto", base)
     source = _model_source(None, checkpoint, named_run(run, run_id, peers), invite, timeout, takes_files=False)
-    with loading("loading what computes models"):
+    with loading("loading PyTorch"):
         from peer.export.export import export_model
 
     return int(export_model(source, out, force, as_json, push, merge, base))
@@ -86,7 +84,7 @@ def export(
 @exits_with_sentence
 def sample(
     prompt: Annotated[
-        str, typer.Option("--prompt", metavar="TEXT", help="What the model goes on from.", show_default=False)
+        str, typer.Option("--prompt", metavar="TEXT", help="Text that the model continues.", show_default=False)
     ],
     run: Run = None,
     model: ModelPath = None,
@@ -95,22 +93,25 @@ def sample(
     invite: InviteFile = None,
     checkpoint: Checkpoint = None,
     max_tokens: Annotated[
-        int, typer.Option("--max-tokens", min=1, max=10**6, metavar="N", help="Tokens to draw.")
+        int, typer.Option("--max-tokens", min=1, max=10**6, metavar="N", help="Tokens to generate.")
     ] = 200,
     temperature: Annotated[
-        float, typer.Option("--temperature", min=0, max=100, metavar="X", help="0 takes the likeliest every time.")
+        float, typer.Option("--temperature", min=0, max=100, metavar="X", help="0 always takes the likeliest token.")
     ] = 0.8,
     seed: Annotated[
-        int, typer.Option("--seed", min=0, max=2**53 - 1, metavar="N", help="Same seed, same text (on the CPU).")
+        int,
+        typer.Option(
+            "--seed", min=0, max=2**53 - 1, metavar="N", help="The same seed gives the same text (on the CPU)."
+        ),
     ] = 0,
     base: BaseFolder = None,
     device: ModelDevice = "auto",
     timeout: LookTimeout = 20.0,
 ) -> int:
-    """Let a model continue a text: from a folder, a checkpoint or a live run."""
+    """Generate text with a model from a folder, a checkpoint or a live run."""
     _check_choices(device, base)
     source = _model_source(model, checkpoint, named_run(run, run_id, peers), invite, timeout)
-    with loading("loading what computes models"):
+    with loading("loading PyTorch"):
         from peer.export.sample import sample_model
 
     return int(sample_model(source, prompt, max_tokens, temperature, seed, device, base))
@@ -129,7 +130,7 @@ def evaluate(
     checkpoint: Checkpoint = None,
     data: Annotated[
         str | None,
-        typer.Option("--data", metavar="SOURCE", help="Measure on this: text:PATH, tokens:PATH or stdlib:."),
+        typer.Option("--data", metavar="SOURCE", help="Data to measure on: text:PATH, tokens:PATH or stdlib:."),
     ] = None,
     tasks: Annotated[
         str | None,
@@ -148,7 +149,7 @@ def evaluate(
     timeout: LookTimeout = 20.0,
     as_json: AsJson = False,
 ) -> int:
-    """Measure the validation loss or the scores of a model: from a folder, a checkpoint or a live run."""
+    """Measure the validation loss or the scores of a model from a folder, a checkpoint or a live run."""
     if limit is not None and tasks is None:
         raise UsageFault("--limit is given without --tasks; expected both, because it limits the samples of a task.")
     if tasks is not None and (model is None or data is not None or base is not None):
@@ -159,10 +160,10 @@ def evaluate(
     _check_choices(device, base, data)
     source = _model_source(model, checkpoint, named_run(run, run_id, peers), invite, timeout)
     if tasks is not None and model is not None:
-        with loading("loading what computes models"):
+        with loading("loading PyTorch"):
             from peer.export.evaluate import evaluate_tasks
         return int(evaluate_tasks(model, tasks, limit, device, as_json))
-    with loading("loading what computes models"):
+    with loading("loading PyTorch"):
         from peer.export.evaluate import evaluate_model
     return int(evaluate_model(source, data, device, as_json, base))
 
@@ -215,7 +216,7 @@ def _model_source(
             load_config({"run_id": run_id or model_source.run_in(checkpoint)}).run_id, checkpoint
         )
     if run_id is None and invite is None:
-        raise UsageFault(f"No model is named; expected {_SOURCES[takes_files]}.")
+        raise UsageFault(f"No model is given; expected {_SOURCES[takes_files]}.")
     target = checked_target(run_id, peers, invite, None, end)
     target.look_first(timeout_seconds)
     return model_source.RunSource(target.run_id, tuple(target.addresses), timeout_seconds, target.observer_folder)

@@ -36,10 +36,10 @@ def init(
         str | None, typer.Argument(metavar="NAME", help="1 to 40 of a-z, 0-9 and '-'.", show_default=False)
     ] = None,
     config: Annotated[
-        str | None, typer.Option("--config", metavar="FILE", help="A run.toml with fields of the run manifest.")
+        str | None, typer.Option("--config", metavar="FILE", help="A run.toml with fields of the manifest.")
     ] = None,
     out: Annotated[
-        Path | None, typer.Option("--out", metavar="DIR", help="Where to write; default: the run's data folder.")
+        Path | None, typer.Option("--out", metavar="DIR", help="Output folder; default: the run's data folder.")
     ] = None,
     model: Annotated[
         str | None,
@@ -51,53 +51,53 @@ def init(
     ] = None,
     task: Annotated[
         str | None,
-        typer.Option("--task", metavar="TASK", help="Of --model, such as causal-lm; default: as its config says."),
+        typer.Option("--task", metavar="TASK", help="Task of --model, such as causal-lm; default: from its config."),
     ] = None,
     adapter: Annotated[
         str | None,
-        typer.Option("--adapter", metavar="KIND", help="Train an adapter beside the weights of --model: lora or dora."),
+        typer.Option("--adapter", metavar="KIND", help="Train an adapter for the weights of --model: lora or dora."),
     ] = None,
     rank: Annotated[
-        int | None, typer.Option("--rank", min=1, max=1024, metavar="N", help="Of the adapter; default: 16.")
+        int | None, typer.Option("--rank", min=1, max=1024, metavar="N", help="Rank of the adapter; default: 16.")
     ] = None,
     alpha: Annotated[
         int | None,
-        typer.Option("--alpha", min=1, max=65536, metavar="N", help="Of the adapter; default: twice the rank."),
+        typer.Option("--alpha", min=1, max=65536, metavar="N", help="Alpha of the adapter; default: twice the rank."),
     ] = None,
     targets: Annotated[
         str | None,
         typer.Option(
-            "--targets", metavar="NAMES", help="Layers that get one, such as q_proj,v_proj; default: all linear ones."
+            "--targets",
+            metavar="NAMES",
+            help="Layers with an adapter, such as q_proj,v_proj; default: all linear layers.",
         ),
     ] = None,
     freeze: Annotated[
         str | None,
-        typer.Option(
-            "--freeze", metavar="NAMES", help="Parts of --model that are not trained, such as model.embed_tokens."
-        ),
+        typer.Option("--freeze", metavar="NAMES", help="Parts of --model to freeze, such as model.embed_tokens."),
     ] = None,
     access: Annotated[
         str | None,
-        typer.Option("--access", metavar="MODE", help="open, allowlist or invite; default: as the file says."),
+        typer.Option("--access", metavar="MODE", help="open, allowlist or invite; default: from the run.toml."),
     ] = None,
     page: Annotated[
         str | None,
-        typer.Option("--page", metavar="URL", help="Where `peer dashboard` will show the run, for `peer join URL`."),
+        typer.Option("--page", metavar="URL", help="Address of the run's page, for `peer join URL`."),
     ] = None,
     file: Annotated[
         list[Path] | None,
-        typer.Option("--file", metavar="FILE", help="A file that members give to newcomers; several may be given."),
+        typer.Option("--file", metavar="FILE", help="A file that members send to newcomers; repeat for several."),
     ] = None,
     example: Annotated[
-        bool, typer.Option("--example", help="Print a run.toml with comments to begin with, and exit.")
+        bool, typer.Option("--example", help="Print a commented run.toml to start from, and exit.")
     ] = False,
     force: Annotated[
         bool,
-        typer.Option("--force", help="Sign again over your run NAME, or that in DIR: same owner key, next revision."),
+        typer.Option("--force", help="Sign your run NAME (or the one in DIR) again: same owner key, next revision."),
     ] = False,
     as_json: options.AsJson = False,
 ) -> None:
-    """Make a run: the owner's key and the signed manifest that all its peers follow."""
+    """Create a run: the owner's key and the signed manifest that all its peers follow."""
     if example:
         from peer.owner.example_run import EXAMPLE
 
@@ -106,7 +106,7 @@ def init(
     if name is None:
         raise UsageFault(
             "NAME is missing; expected `peer init NAME`, with 1 to 40 of a-z, 0-9 and '-'; `peer init --example` "
-            "prints a run.toml to begin with."
+            "prints a run.toml to start from."
         )
     same_name = [one for one in runs_here() if one.partition(".")[0] == name]
     own = [folder for one in same_name for folder in owned_folders(one)]
@@ -137,7 +137,7 @@ def init(
                 f"{model}: No such file or directory; expected a folder with a config.json of a Hugging Face model, "
                 "such a file, or org/name@REVISION; check --model."
             )
-        with loading("loading what describes models"):
+        with loading("loading the model libraries"):
             from peer.trainer.hf.manifest_from_config import AdapterChoice, describe_model
 
         chosen = None
@@ -189,10 +189,10 @@ def init(
         print(f"Model       {described.what}, context {made.manifest.model.context}")
         for note in (*described.notes, *trial_notes):
             print(f"Note        {note}")
-    print(f"Owner key   {made.owner_key_path}  (keep a copy: it alone can change the run)")
+    print(f"Owner key   {made.owner_key_path}  (keep a copy: only this key can change the run)")
     print(f"Manifest    {made.run_record_path}")
     for one in made.manifest.files:
-        print(f"File        {one.name}, {one.bytes} bytes  (members give it to newcomers)")
+        print(f"File        {one.name}, {one.bytes} bytes  (members send it to newcomers)")
     if not is_private:
         combine = made.manifest.averaging.combine
         who = "trusts every member" if combine == "mean" else "resists a quarter of hostile members"
@@ -231,7 +231,7 @@ def _built(folder: Path, manifest: Any) -> Any:
     from peer.trainer.hf.base_weights import find_base
     from peer.trainer.hf.run_model import build_run_architecture
 
-    tell_progress("building the model, to sign what is frozen of it")
+    tell_progress("building the model, to sign its frozen parameters")
     init = manifest.model.init
     return build_run_architecture(manifest, find_base(manifest, folder if init and init.source == "folder" else None))
 
@@ -241,7 +241,7 @@ def _usable_context(notes: list[str], manifest: Any) -> int:
     from peer.memory.least_memory import free_memory_bytes
     from peer.trainer.hf.trial import try_model
 
-    tell_progress("trying a step of the model with its full context")
+    tell_progress("trying a training step with the full context")
     trial = try_model(manifest, free_memory_bytes())
     notes.extend(trial.notes)
     return trial.context
@@ -262,7 +262,7 @@ def join(
     plain: options.AsPlain = False,
     verbose: options.IsVerbose = False,
 ) -> int:
-    """Join a run and train: find the others, catch up, and share what this machine learns."""
+    """Join a run and train: find other members, download the current state, and share what this machine learns."""
     return _run_peer(_flags(context, run, as_json, plain, verbose), config, invite, seed_only=False)
 
 
@@ -281,9 +281,9 @@ def seed(
     plain: options.AsPlain = False,
     verbose: options.IsVerbose = False,
 ) -> int:
-    """Help a run without training: be an address to join at, and serve its state to newcomers.
+    """Serve a run without training: give newcomers an address to join at, and the current state.
 
-    Without RUN it seeds the run of --data-dir, or else whose folder you are in, or which alone has a folder in it.
+    Without RUN, it seeds the run of --data-dir, of the current folder, or of the only run folder inside it.
     """
     flags = _flags(context, run, as_json, plain, verbose)
     if (flags.get("run_id"), config, invite) == (None,) * 3:

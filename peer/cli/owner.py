@@ -21,7 +21,7 @@ commands = Commands()
 LOOK_SECONDS = 3.0
 """For a member to say where the run is, when an answer is of use and not needed."""
 manifest_commands = Commands(
-    help="Show a run's manifest, change what may change while it goes on, sign that, and give it to all members.",
+    help="Show a run's manifest, change it while the run goes on, sign the change, and send it to all members.",
     no_args_is_help=True,
 )
 commands.add_typer(manifest_commands, name="manifest")
@@ -30,7 +30,7 @@ OwnedRun = Annotated[
     str | None,
     typer.Argument(
         metavar="RUN",
-        help="Which run: its id, the name of a run made here, or the folder that `peer init` wrote.",
+        help="The run: its id, the name of a run created here, or the folder that `peer init` wrote.",
         show_default=False,
     ),
 ]
@@ -42,9 +42,9 @@ Key = Annotated[str | None, typer.Option("--key", metavar="PEERID", help="The in
 )
 @exits_with_sentence
 def key(run: OwnedRun = None, run_id: RunId = None, data_dir: DataDir = None, identity: IdentityFile = None) -> None:
-    """Print the public key (PeerId) that a peer here will have; the key file is made when it is missing.
+    """Print the public key (PeerId) of this machine's peer, and create the key file if it is missing.
 
-    Without RUN it is that of the only run that you take part in here.
+    Without RUN, it takes the only run on this machine.
     """
     from dht.identity.keys import Identity
     from peer.config.peer_config import IDENTITY_NAME, load_config
@@ -72,23 +72,23 @@ def invite(
     data_dir: DataDir = None,
     key: Key = None,
     one_time: Annotated[
-        bool, typer.Option("--one-time", help="For the first to use it; the file is a secret until then.")
+        bool, typer.Option("--one-time", help="Valid for the first peer that uses it; the file is a secret until then.")
     ] = False,
     expires: Annotated[
-        str, typer.Option("--expires", metavar="TIME", help="How long it is good, such as 7d, 12h or 30m.")
+        str, typer.Option("--expires", metavar="TIME", help="How long the invite is valid, such as 7d, 12h or 30m.")
     ] = "7d",
     out: Annotated[
-        str | None, typer.Option("--out", metavar="FILE", help="Where to write it (mode 0600); - prints it.")
+        str | None, typer.Option("--out", metavar="FILE", help="Output file (mode 0600); - prints the invite.")
     ] = None,
     peers: Peers = None,
     timeout: LookTimeout = 20.0,
     as_json: AsJson = False,
 ) -> None:
-    """Write an invite to a private run: for one key, or for the first to use it."""
+    """Write an invite to a private run, for one key or for the first peer that uses it."""
     if (key is None) != one_time:
-        got = "Both --key and --one-time are given" if one_time else "Nobody is named"
+        got = "Both --key and --one-time are given" if one_time else "No key is given"
         raise UsageFault(
-            f"{got}; expected either --key PEERID (that key may use it) or --one-time (the first to use it)."
+            f"{got}; expected either --key PEERID (only that key may use it) or --one-time (the first peer uses it)."
         )
     from dht.admission.tickets import encode_invite
     from peer.config.access_sections import ChangeSection
@@ -103,12 +103,12 @@ def invite(
     mode = owned.manifest.access.mode
     if mode == "open":
         raise UsageFault(
-            f"{owned.run_id} is open, so that everybody may join without an invite; expected a private run; set "
-            "mode in [access] of the run file when you make a run"
+            f"{owned.run_id} is open, so anybody can join without an invite; expected a private run; set "
+            "mode in [access] of the run file when you create a run"
         )
     if mode == "allowlist" and invited is None:
         raise UsageFault(
-            f"{owned.run_id} takes listed keys only; expected --key PEERID; ask for what `peer key` prints there"
+            f"{owned.run_id} takes only listed keys; expected --key PEERID; run `peer key` on that machine to print it"
         )
     addresses = peers or owned.known_addresses()
     published = None
@@ -142,7 +142,7 @@ def invite(
     if made.ticket is not None:
         print(f"Serial      {serial}, good until {_day(made.ticket.expires_at)}")
     if made.secret:
-        print("            The file is a secret: send it so that nobody else reads it, and delete it.")
+        print("            The file is a secret: send it over a private channel, then delete it.")
     if not made.addresses:
         print("            It names no address; give --peers to `peer join`, or to this command.")
     if published is not None:
@@ -159,19 +159,20 @@ def revoke(
     run: OwnedRun = None,
     run_id: RunId = None,
     data_dir: DataDir = None,
-    key: Annotated[str | None, typer.Option("--key", metavar="PEERID", help="The key that must leave.")] = None,
+    key: Annotated[str | None, typer.Option("--key", metavar="PEERID", help="Key to revoke.")] = None,
     invite: Annotated[
-        str | None, typer.Option("--invite", metavar="SERIAL", help="An invite; its users must leave.")
+        str | None, typer.Option("--invite", metavar="SERIAL", help="Invite to revoke; its users must leave.")
     ] = None,
     at_version: Annotated[
-        int, typer.Option("--at-version", min=0, metavar="N", help="From this anchor version on; 0: at once.")
+        int,
+        typer.Option("--at-version", min=0, metavar="N", help="Anchor version at which it takes effect; 0: at once."),
     ] = 0,
     peers: Peers = None,
     timeout: LookTimeout = 20.0,
 ) -> None:
-    """Take a key or an invite back: signs the next revision of the manifest and publishes it."""
+    """Revoke a key or an invite: sign the next revision of the manifest and publish it."""
     if (key is None) == (invite is None):
-        got = "Nothing to take back is named" if key is None else "Both --key and --invite are given"
+        got = "Nothing to revoke is given" if key is None else "Both --key and --invite are given"
         raise UsageFault(f"{got}; expected either --key PEERID or --invite SERIAL; `peer members` shows them.")
     from peer.config.access_sections import ChangeSection
     from peer.owner.owned_run import checked_key, checked_serial
@@ -181,7 +182,7 @@ def revoke(
     owned = _owned(run, run_id, data_dir)
     if serials and serials[0] not in {given["serial"] for given in owned.given()}:
         raise UsageFault(
-            f"invite {serials[0]} was not given from {owned.folder}; expected one that `peer members` shows there"
+            f"invite {serials[0]} was not issued from {owned.folder}; expected one that `peer members` lists"
         )
     owned.change_now(ChangeSection(at_version=at_version, revoke=keys, revoke_invites=serials))
     published = _published(owned, peers or owned.known_addresses(), timeout)
@@ -196,13 +197,13 @@ def revoke(
 def note(
     run: Annotated[str, typer.Argument(metavar="RUN", help="A run id or name, or the folder that `peer init` wrote.")],
     text: Annotated[
-        str | None, typer.Argument(metavar="TEXT", help="One line; without it the notes are listed.")
+        str | None, typer.Argument(metavar="TEXT", help="One line of text; without it the command lists the notes.")
     ] = None,
     peers: Peers = None,
     timeout: LookTimeout = 20.0,
     as_json: AsJson = False,
 ) -> None:
-    """Write a note, signed with the owner's key, that every page of the run shows beside its curve."""
+    """Sign a note with the owner's key. Each page of the run shows it beside the loss curve."""
     from pydantic import ValidationError
 
     from peer.config.access_sections import ChangeSection
@@ -246,7 +247,7 @@ def members(
     timeout: LookTimeout = 20.0,
     as_json: AsJson = False,
 ) -> None:
-    """List who may take part in a run: listed keys, invites that were given, revoked ones, and members there now."""
+    """List listed keys, issued invites, revoked keys, and the members that are online."""
     owned = _owned(run, run_id, data_dir)
     from peer.owner.member_list import member_facts, show_members
 
@@ -264,7 +265,7 @@ def members(
 )
 @exits_with_sentence
 def show(run: OwnedRun = None, run_id: RunId = None, data_dir: DataDir = None, as_json: AsJson = False) -> None:
-    """Show the signed manifest and the draft that is not signed yet."""
+    """Show the signed manifest and the unsigned draft."""
     owned = _owned(run, run_id, data_dir)
     from peer.network.membership.manifest_revisions import all_changes, describe_changes
 
@@ -304,22 +305,24 @@ def edit(
     data_dir: DataDir = None,
     at_version: Annotated[
         int | None,
-        typer.Option("--at-version", min=0, metavar="N", help="Anchor version from which it counts; 0: at once."),
+        typer.Option("--at-version", min=0, metavar="N", help="Anchor version at which it takes effect; 0: at once."),
     ] = None,
-    admit: Annotated[list[str] | None, typer.Option("--admit", metavar="PEERID", help="List this key.")] = None,
+    admit: Annotated[
+        list[str] | None, typer.Option("--admit", metavar="PEERID", help="Add this key to the listed keys.")
+    ] = None,
     revoke: Annotated[list[str] | None, typer.Option("--revoke", metavar="PEERID", help="Revoke this key.")] = None,
     outer_lr: Annotated[float | None, typer.Option("--outer-lr", metavar="ETA", help="Outer learning rate.")] = None,
     minimum_software: Annotated[
         str | None, typer.Option("--minimum-software", metavar="X.Y.Z", help="Refuse older software.")
     ] = None,
     page: Annotated[
-        str | None, typer.Option("--page", metavar="URL", help="Address of the run's page; '' for none any more.")
+        str | None, typer.Option("--page", metavar="URL", help="Address of the run's page; '' removes it.")
     ] = None,
     end: Annotated[bool, typer.Option("--end", help="End the run: at --at-version, or at once.")] = False,
     cooldown_tokens: Annotated[
         int | None,
         typer.Option(
-            "--cooldown-tokens", min=1, metavar="N", help="Let the learning rate fall to its floor over N tokens."
+            "--cooldown-tokens", min=1, metavar="N", help="Decay the learning rate to its floor over N tokens."
         ),
     ] = None,
     cooldown_from: Annotated[
@@ -328,16 +331,16 @@ def edit(
             "--cooldown-from",
             min=0,
             metavar="N",
-            help="Committed tokens at which that begins; default: where the run will be at --at-version, as members "
-            "tell.",
+            help="Committed tokens at which the cool-down begins; default: the run's tokens at --at-version, from "
+            "members.",
         ),
     ] = None,
     peers: Peers = None,
     timeout: LookTimeout = 20.0,
 ) -> None:
-    """Add a change to the draft of the next revision; nothing counts before it is signed and published.
+    """Add a change to the draft of the next revision. It takes effect when it is signed and published.
 
-    To begin the draft anew, remove the file manifest.draft in the owner's folder.
+    To discard the draft, remove the file manifest.draft in the owner's folder.
     """
     from pydantic import ValidationError
 
@@ -365,7 +368,7 @@ def edit(
             "--cooldown-from is given without --cooldown-tokens; expected both: give the length of the cool-down."
         )
     if at_version is None and outer_lr is not None:
-        raise UsageFault("--outer-lr needs --at-version N, the version from which it counts on every peer.")
+        raise UsageFault("--outer-lr needs --at-version N, the version at which it takes effect on all peers.")
     owned = _owned(run, run_id, data_dir)
     if cooldown_tokens is not None and cooldown_from is None:
         from peer.owner.revision_start import ask_first_token
@@ -394,7 +397,7 @@ def edit(
 )
 @exits_with_sentence
 def sign(run: OwnedRun = None, run_id: RunId = None, data_dir: DataDir = None) -> None:
-    """Sign the draft with the owner's key: it becomes the next revision."""
+    """Sign the draft with the owner's key. It becomes the next revision."""
     owned = _owned(run, run_id, data_dir)
     from peer.network.membership.manifest_revisions import describe_changes
 
@@ -406,7 +409,7 @@ def sign(run: OwnedRun = None, run_id: RunId = None, data_dir: DataDir = None) -
 
 @manifest_commands.command(
     "publish",
-    short_help="Give the signed manifest to all members.",
+    short_help="Send the signed manifest to all members.",
     epilog="\b\nExample:\n  peer manifest publish --data-dir ./owner",
 )
 @exits_with_sentence
@@ -417,7 +420,7 @@ def publish(
     peers: Peers = None,
     timeout: LookTimeout = 20.0,
 ) -> None:
-    """Give the signed manifest to members, who pass it on; every peer follows it without a restart."""
+    """Send the signed manifest to members, which pass it on. Peers follow it without a restart."""
     owned = _owned(run, run_id, data_dir)
     from peer.owner.publish import publish
 

@@ -13,7 +13,7 @@ from peer.cli.usage.plain_command import Commands
 
 commands = Commands()
 profile = Commands(
-    help="Choose what is shown about you, the person behind your machines: a name, a country and a team, or nothing.",
+    help="Choose what others see about you, the person behind your machines: a name, a country and a team, or nothing.",
     epilog='\b\nExample:\n  peer profile set --name "Ada" --country NL',
     no_args_is_help=True,
 )
@@ -23,7 +23,7 @@ commands.add_typer(profile, name="profile")
 @profile.command(short_help="Show it.", epilog="\b\nExample:\n  peer profile show")
 @exits_with_sentence
 def show(contributor_key: ContributorKey = None, as_json: AsJson = False) -> int:
-    """Show the contributor's id and what is said about it."""
+    """Show your contributor id and your profile."""
     from peer.observe.profile_show_set_hide import show_profile
 
     return show_profile(_path(contributor_key), as_json)
@@ -32,22 +32,20 @@ def show(contributor_key: ContributorKey = None, as_json: AsJson = False) -> int
 @profile.command("set", short_help="Change it.", epilog='\b\nExample:\n  peer profile set --name "Ada" --country NL')
 @exits_with_sentence
 def set_(
-    name: Annotated[str | None, typer.Option("--name", metavar="TEXT", help="Shown to everybody; '' for none.")] = None,
+    name: Annotated[str | None, typer.Option("--name", metavar="TEXT", help="Your public name; '' removes it.")] = None,
     country: Annotated[
-        str | None, typer.Option("--country", metavar="XX", help="Two letters, your own word for it; '' for none.")
+        str | None, typer.Option("--country", metavar="XX", help="Two-letter country code, not checked; '' removes it.")
     ] = None,
-    team: Annotated[
-        str | None, typer.Option("--team", metavar="TEXT", help="The team that you work for; '' for none.")
-    ] = None,
+    team: Annotated[str | None, typer.Option("--team", metavar="TEXT", help="Your team; '' removes it.")] = None,
     machine: Annotated[
         list[str] | None,
-        typer.Option("--machine", metavar="PEERID", help="The machines that are yours, in place of those so far."),
+        typer.Option("--machine", metavar="PEERID", help="Your machines; replaces the current list."),
     ] = None,
     contributor_key: ContributorKey = None,
     run_id: RunId = None,
     peers: Peers = None,
 ) -> int:
-    """Change name, country, team or machines; peers that run here with this key publish it at once."""
+    """Change name, country, team or machines. Local peers with this key publish the change at once."""
     from peer.observe.profile_show_set_hide import set_profile
 
     machines = None if machine is None else tuple(machine)
@@ -57,7 +55,7 @@ def set_(
 @profile.command(short_help="Withdraw name, country and team.", epilog="\b\nExample:\n  peer profile hide")
 @exits_with_sentence
 def hide(contributor_key: ContributorKey = None, run_id: RunId = None, peers: Peers = None) -> int:
-    """Withdraw name, country and team everywhere; what was contributed stays, without a name."""
+    """Withdraw name, country and team everywhere. Contributions stay, without a name."""
     from peer.observe.profile_show_set_hide import hide_profile
 
     return hide_profile(_path(contributor_key), run_id, peers or [])

@@ -13,7 +13,7 @@ from peer.cli.usage.plain_command import Commands
 
 commands = Commands()
 receipts = Commands(
-    help="Check proofs of who contributed: signed commits, as a run's page gives them.",
+    help="Verify signed proofs of contribution, which a run's page offers for download.",
     epilog="\b\nExample:\n  peer receipts verify proof.jsonl",
     no_args_is_help=True,
 )
@@ -26,7 +26,7 @@ def _receipts() -> None:
 
 
 @receipts.command(
-    short_help="Check a file of receipts.",
+    short_help="Verify a file of receipts.",
     epilog="\b\nExample:\n  peer receipts verify proof.jsonl --run-id tinybytes.abcdefghij234567abcd",
 )
 @exits_with_sentence
@@ -35,7 +35,7 @@ def verify(
     run_id: RunId = None,
     as_json: AsJson = False,
 ) -> int:
-    """Check every signature in FILE and add up what each machine contributed."""
+    """Verify every signature in FILE and add up what each machine contributed."""
     from peer.observe.receipts_verify import verify_receipts
 
     return verify_receipts(file, run_id, as_json)

@@ -38,7 +38,7 @@ MAX_LINES = 100_000
 @commands.command(epilog="\b\nExample:\n  peer runs")
 @exits_with_sentence
 def runs(as_json: AsJson = False) -> int:
-    """List the runs that you take part in here: whether a peer of yours is up, its part in the run, and the page."""
+    """List the runs on this machine, with the state of your peer, its contribution, and the page."""
     from peer.observe.own_runs import own_runs, run_lines
 
     found = [one for run_id in every_run_here() for one in own_runs(run_id)]
@@ -46,7 +46,7 @@ def runs(as_json: AsJson = False) -> int:
         print(json.dumps([one.facts() for one in found]))
         return 0
     if not found:
-        _tell("You take part in no run here. Join one: `peer join https://PAGE`. Try it alone: `peer demo`.")
+        _tell("No run on this machine yet. Join one: `peer join https://PAGE`. Try it alone: `peer demo`.")
         return 0
     print("\n".join(run_lines(found, shutil.get_terminal_size().columns if sys.stdout.isatty() else None)))
     return 0
@@ -55,10 +55,10 @@ def runs(as_json: AsJson = False) -> int:
 @commands.command(epilog="\b\nExample:\n  peer forget tinybytes")
 @exits_with_sentence
 def forget(
-    run: Annotated[str, typer.Argument(metavar="RUN", help="A run that `peer runs` lists: its id, or its name.")],
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    run: Annotated[str, typer.Argument(metavar="RUN", help="Id or name of a run that `peer runs` lists.")],
+    yes: Annotated[bool, typer.Option("--yes", help="Delete without asking.")] = False,
 ) -> int:
-    """Delete the folders of a run on this machine: key, log and checkpoints; and take it from `peer runs`.
+    """Delete the folders of a run on this machine (key, log and checkpoints) and remove it from `peer runs`.
 
     Folders that you named with --data-dir stay on the disk.
     """
@@ -81,7 +81,7 @@ def forget(
     shown = ", ".join(map(str, folders)) or "no folder"
     if not yes:
         if not sys.stdin.isatty():
-            raise UsageFault(f"{shown} would be deleted; expected --yes where nobody can be asked.")
+            raise UsageFault(f"{shown} would be deleted; expected a terminal to confirm, or --yes.")
         if not typer.confirm(f"Delete {shown}, with this peer's key and its checkpoints?"):
             print("Nothing was deleted.")
             return 0
@@ -96,10 +96,9 @@ def forget(
 @commands.command("open", epilog="\b\nExample:\n  peer open tinybytes")
 @exits_with_sentence
 def open_(run: Run = None, run_id: RunId = None) -> int:
-    """Open the page of a run in the browser; the address is printed, too.
+    """Open the page of a run in the browser, and print its address.
 
-    A run without a page of its own is looked for on this machine: where `peer dashboard` showed it last, and at port
-    8080.
+    For a run without a page, it looks on this machine: where `peer dashboard` served it last, and at port 8080.
     """
     from peer.observe.own_runs import find_page
 
@@ -113,7 +112,7 @@ def open_(run: Run = None, run_id: RunId = None) -> int:
     page = find_page(named, PAGE_PORT)
     print(page)
     if sys.stdout.isatty() and not webbrowser.open(page):
-        notice("No browser opened here. Open this address in one yourself.")
+        notice("No browser opened. Open this address yourself.")
     return 0
 
 
@@ -124,13 +123,14 @@ def stop(
     run_id: RunId = None,
     data_dir: DataDir = None,
     timeout: Annotated[
-        float, typer.Option("--timeout", min=0, max=3600, metavar="SECONDS", help="How long to wait until it has left.")
+        float,
+        typer.Option("--timeout", min=0, max=3600, metavar="SECONDS", help="How long to wait for the peer to leave."),
     ] = 120.0,
 ) -> int:
-    """Ask the peer that runs on this machine to leave, as Ctrl+C does in its terminal, and wait until it has.
+    """Stop the peer on this machine, as Ctrl+C does in its terminal, and wait until it has left.
 
-    RUN may also be the name of a peer, as `peer runs` shows it. Of several, a terminal asks which one; elsewhere they
-    are listed, and none is ended.
+    RUN may also be the name of a peer, as in `peer runs`. If several match, it asks which one; without a terminal it
+    lists them and stops none.
     """
     from peer.observe.running_peer import ask_to_leave, has_left, names_in, running_in_any
 
@@ -144,11 +144,11 @@ def stop(
     if not found:
         named = f" of {run or run_id}" if run or run_id else ""
         where = f"in {data_dir}" if data_dir else "on this machine"
-        _tell(f"No peer{named} runs {where}; `peer runs` lists what is known here.")
+        _tell(f"No peer{named} runs {where}; `peer runs` lists the runs on this machine.")
         return 0
     chosen = found[0] if len(found) == 1 else _chosen(found)
     if chosen is None:
-        print("None was asked to leave.")
+        print("No peer was stopped.")
         return 0
     if not ask_to_leave(chosen):
         print(f"It has already left: {chosen.named}.")
@@ -169,11 +169,11 @@ def logs(
     run_id: RunId = None,
     data_dir: DataDir = None,
     lines: Annotated[int, typer.Option("--lines", "-n", min=0, max=MAX_LINES, metavar="N", help="How many.")] = 50,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on with what comes, until Ctrl+C.")] = False,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Keep printing new events until Ctrl+C.")] = False,
 ) -> int:
-    """Print what the peer on this machine has done, one sentence for each event, newest last.
+    """Print the log of the peer on this machine: one sentence for each event, newest last.
 
-    Of several that run, all are shown; what stands before their lines is explained first.
+    If several peers run, it shows all of them, and explains the prefix of each line first.
     """
     from peer.events.log_tail import LogReader
     from peer.folder_lock import told_holder_of
@@ -224,13 +224,17 @@ def logs(
 def service(
     run: Annotated[str, typer.Argument(metavar="RUN", help="The run, as for `peer join`.", show_default=False)],
     flags: Annotated[
-        list[str] | None, typer.Argument(metavar="-- FLAGS", help="Flags of `peer join`, or of `peer seed`.")
+        list[str] | None, typer.Argument(metavar="-- FLAGS", help="Flags for `peer join` or `peer seed`.")
     ] = None,
-    seed: Annotated[bool, typer.Option("--seed", help="Keep a seed running, not a peer that trains.")] = False,
-    shown: Annotated[bool, typer.Option("--print", help="Print the file; nothing is written. The default.")] = False,
-    install: Annotated[bool, typer.Option("--install", help="Write the file; how to start it is printed.")] = False,
+    seed: Annotated[bool, typer.Option("--seed", help="Run `peer seed` instead of `peer join`.")] = False,
+    shown: Annotated[
+        bool, typer.Option("--print", help="Print the service file and write nothing (the default).")
+    ] = False,
+    install: Annotated[
+        bool, typer.Option("--install", help="Write the service file, and print how to start it.")
+    ] = False,
 ) -> int:
-    """Keep a peer running without a terminal: a user service of systemd or launchd for the exact command."""
+    """Run a peer as a user service: print or install a unit for systemd or launchd."""
     if shown and install:
         raise UsageFault("--print and --install are given together; expected one of them.")
     from peer.cli.service_files import NICENESS, service_file
@@ -291,11 +295,11 @@ def _chosen(running: Sequence[Any]) -> Any:
         print(f"{number:>2}  {one.named}\n    {one.folder}")
     choices = {str(number): one for number, one in enumerate(running, 1)}
     try:
-        typed = input(f"Which one is to leave? 1 to {len(running)}; Enter alone: none. ").strip()
+        typed = input(f"Which peer should stop? 1 to {len(running)}; Enter: none.  ").strip()
     except EOFError:
         return None
     if typed and typed not in choices:
-        raise UsageFault(f"{typed[:80]!a} is none of the {len(running)} peers; expected 1 to {len(running)}.")
+        raise UsageFault(f"{typed[:80]!a} is not the number of a peer; expected 1 to {len(running)}.")
     return choices.get(typed)
 
 
@@ -320,7 +324,7 @@ def _folders(run_id: str | None, data_dir: str | None) -> list[Path]:
 
     if data_dir is not None:
         if not expanded(data_dir).is_dir():
-            raise UsageFault(f"{data_dir} is no folder; expected the data folder of a peer; check --data-dir.")
+            raise UsageFault(f"{data_dir} is not a folder; expected the data folder of a peer; check --data-dir.")
         return [expanded(data_dir)]
     return [one.folder for named in ([run_id] if run_id else every_run_here()) for one in own_runs(named)]
 

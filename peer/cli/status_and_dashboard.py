@@ -50,9 +50,9 @@ def status(
     data_dir: DataDir = None,
     as_json: AsJson = False,
 ) -> int:
-    """Show a run from outside: its peers, versions, rates and loss; and what a peer on this machine refused.
+    """Show the peers, versions, rates and loss of a run, and what a peer on this machine refused.
 
-    Without RUN it shows the only run that you take part in here.
+    Without RUN, it shows the only run on this machine.
     """
     is_told = invite is not None or data_dir is not None
     named = (named_run if is_told else named_or_only_run)(run, run_id, peers)
@@ -77,33 +77,33 @@ def dashboard(
     peers: Peers = None,
     invite: InviteFile = None,
     host: Annotated[
-        str, typer.Option("--host", metavar="ADDRESS", help="Where to serve; 0.0.0.0 shows it to everybody.")
+        str, typer.Option("--host", metavar="ADDRESS", help="Address to serve on; 0.0.0.0 makes it public.")
     ] = "127.0.0.1",
     port: Port = PAGE_PORT,
     db: Annotated[
         Path | None,
         typer.Option(
-            "--db", metavar="FILE", help="The history's file; default: in the run's data folder; :memory: keeps none."
+            "--db", metavar="FILE", help="File of the history; default: in the run's data folder; :memory: keeps none."
         ),
     ] = None,
     token_file: Annotated[
-        Path | None, typer.Option("--token-file", metavar="FILE", help="Only who has the token in FILE may read.")
+        Path | None, typer.Option("--token-file", metavar="FILE", help="Require the token in FILE from readers.")
     ] = None,
     join_address: Annotated[
         list[str] | None,
         typer.Option(
             "--join-address",
             metavar="MULTIADDR",
-            help="A member's address to show to those who want to join; default: those of seeds in --peers.",
+            help="A member's address to show to newcomers; default: the seeds in --peers.",
         ),
     ] = None,
-    no_join_address: Annotated[bool, typer.Option("--no-join-address", help="Show no address.")] = False,
+    no_join_address: Annotated[bool, typer.Option("--no-join-address", help="Show no address to join at.")] = False,
     install: Annotated[
         str | None,
         typer.Option(
             "--install",
             metavar="COMMAND",
-            help="What the page tells visitors to type to get `peer`; default: where this copy came from.",
+            help="Install command that the page shows; default: the origin of this copy.",
         ),
     ] = None,
     page_address: Annotated[
@@ -111,7 +111,7 @@ def dashboard(
         typer.Option(
             "--page-address",
             metavar="URL",
-            help="The page's own address for links and cards; default: the one that a visitor asked for.",
+            help="Public address of the page, for links and cards; default: the one that a visitor used.",
         ),
     ] = "",
     samples_every: Annotated[
@@ -119,21 +119,23 @@ def dashboard(
         typer.Option(
             "--samples-every",
             metavar="TIME",
-            help="How often the model writes something for the page, at most: 90s, 20min, 1h; never: not at all.",
+            help="Shortest time between samples of the model's text on the page, such as 90s, 20min, 1h, or never.",
         ),
     ] = "1h",
     prompt: Annotated[
         list[str] | None,
-        typer.Option("--prompt", metavar="TEXT", help="What the model continues there; may be given several times."),
+        typer.Option("--prompt", metavar="TEXT", help="Prompt for these samples; repeat for several."),
     ] = None,
     base: Annotated[
         Path | None,
-        typer.Option("--base", metavar="DIR", help="Weights that an adapter stands on, so that it can write there."),
+        typer.Option("--base", metavar="DIR", help="Pretrained weights of an adapter, for these samples."),
     ] = None,
     evaluations: Annotated[
         Path | None,
         typer.Option(
-            "--evaluations", metavar="FILE", help="Lines of `peer evaluate --tasks ... --json` to show as curves."
+            "--evaluations",
+            metavar="FILE",
+            help="File with lines of `peer evaluate --tasks ... --json`, to show as curves.",
         ),
     ] = None,
     track: Annotated[
@@ -152,7 +154,7 @@ def dashboard(
     ] = None,
     host_backend: Backend = None,
 ) -> int:
-    """Serve a web page that shows who contributes to a run and how it learns."""
+    """Serve a web page that shows a run's contributors and its progress."""
     own = {"RUN": run, "--run-id": run_id, "--peers": peers, "--invite": invite, "--db": db, "--base": base}
     given = [name for name, value in {**own, "--join-address": join_address}.items() if value]
     if runs is not None and given:
@@ -182,7 +184,7 @@ def dashboard(
         if one is None or page_here(one.run_id, there) is None:
             raise
         raise UsageFault(
-            f"a dashboard of this run is up at {there}/ already; open it, or give another port with --port"
+            f"a dashboard of this run is already running at {there}/; open it, or give another port with --port"
         ) from fault
     if one is not None:
         _check_history(one.run_id, db)
@@ -237,7 +239,7 @@ def _say_who_answers(target: Target) -> None:
     try:
         target.look_first(FIRST_LOOK_SECONDS)
     except NobodyReachable:
-        notice("Nobody of the run answers yet; the page goes on looking.")
+        notice("No member answers yet; the page keeps looking.")
     except Incompatible as fault:
         notice(f"{fault} The page shows what its history has.")
 
@@ -255,7 +257,9 @@ def _line_of(install: str | None) -> str | None:
 def _check_host(host: str) -> None:
     """Raises UsageFault: no address of this machine and no name; an empty one would show the page to everybody."""
     if re.fullmatch(r"[A-Za-z0-9_.:%-]{1,253}", host) is None or ".." in host:
-        raise UsageFault(f"--host {host[:80]!a} is no address; expected one of this machine such as 127.0.0.1 or ::1")
+        raise UsageFault(
+            f"--host {host[:80]!a} is not an address; expected one of this machine, such as 127.0.0.1 or ::1"
+        )
 
 
 def _address(text: str) -> str:
@@ -264,7 +268,7 @@ def _address(text: str) -> str:
     try:
         return checked_address(text) if text else ""
     except ValueError as error:
-        raise UsageFault(f"--page-address {text[:80]!r} is no address of a page; {error}") from error
+        raise UsageFault(f"--page-address {text[:80]!r} is not the address of a page; {error}") from error
 
 
 def _check_history(run_id: str, asked: Path | None) -> None:
@@ -277,7 +281,9 @@ def _check_history(run_id: str, asked: Path | None) -> None:
     if fault := folder_fault(folder):
         raise UsageFault(f"{fault}; expected a writable folder for the history; give a file with --db")
     if asked is not None and not folder.is_dir():
-        raise UsageFault(f"the folder {folder} of the history does not exist; make it, or give another file with --db")
+        raise UsageFault(
+            f"the folder {folder} of the history does not exist; create it, or give another file with --db"
+        )
 
 
 def _history_of(run_id: str, asked: Path | None) -> Path | None:

@@ -174,57 +174,61 @@ class PeerConfig(BaseModel):
         default="auto",
         pattern="^(auto|cpu|mps|cuda(:[0-9]{1,2})?)$",
         examples=["auto", "cpu", "cuda", "cuda:1", "mps"],
-        description="where to train: auto (the fastest there is), cpu, cuda, cuda:N or mps",
+        description="device to train on: auto (the fastest available), cpu, cuda, cuda:N or mps",
     )
     devices: Annotated[int | None, ChoiceMark.TRAINING] = Field(
         default=None, ge=1, le=64, description="train on N GPUs (on cpu: N processes) as one peer; default: one"
     )
     shard: Annotated[bool, ChoiceMark.TRAINING] = Field(
-        default=False, description="leave each device a part of the model (FSDP2), not all of it"
+        default=False, description="split the model across the devices (FSDP2)"
     )
     offload: Annotated[bool, ChoiceMark.TRAINING] = Field(
         default=False,
         description="keep reference copies in host memory; with --shard also parameters and optimizer state",
     )
     data_dir: Annotated[Path, Shown("DIR"), AfterValidator(_at_home)] = Field(
-        default_factory=_data_dir_of, strict=False, description="where key, checkpoints and logs are kept"
+        default_factory=_data_dir_of, strict=False, description="folder for key, checkpoints and logs"
     )
     identity: Annotated[Path, Shown("FILE"), AfterValidator(_at_home)] = Field(
-        default_factory=_identity_of, strict=False, description="key file of this peer; made when it is missing"
+        default_factory=_identity_of, strict=False, description="key file of this peer; created if it is missing"
     )
     listen: Annotated[tuple[str, ...], Shown("MULTIADDR"), AfterValidator(_own)] = Field(
         default=(),
         strict=False,
-        description="where to listen; port 0 takes a free one; default: everywhere, any port",
+        description="addresses to listen on; port 0 takes a free port; default: all interfaces, any port",
     )
     announce: Annotated[tuple[str, ...], Shown("MULTIADDR"), AfterValidator(_dialable)] = Field(
         default=(),
         strict=False,
-        description="addresses to give to others, for a forwarded port; default: found out",
+        description="addresses to announce to others, for a forwarded port; default: detected",
     )
     data: Annotated[str | None, Shown("SOURCE"), BeforeValidator(_with_kind), ChoiceMark.TRAINING] = Field(
         default=None,
         pattern=OWN_PATTERN,
         max_length=4096,
         examples=["stdlib:", "text:PATH", "jsonl:PATH", "parquet:PATH", "tokens:PATH", "hf:ORG/NAME@REVISION"],
-        description="own data: text:, jsonl:, parquet: or tokens:PATH, stdlib: or hf:ORG/NAME@REVISION; default: the "
-        "run's own source",
+        description="your own data: text:, jsonl:, parquet: or tokens:PATH, stdlib: or hf:ORG/NAME@REVISION; default: "
+        "the run's own source",
     )
     data_limit_gib: Annotated[float, ChoiceMark.TRAINING] = Field(
-        default=20.0, ge=0.01, le=10**6, description="disk for downloaded and tokenized data, in GiB; the oldest goes"
+        default=20.0,
+        ge=0.01,
+        le=10**6,
+        description="disk space for downloaded and tokenized data, in GiB; the oldest is deleted",
     )
     precision: Annotated[Precision, ChoiceMark.TRAINING] = Field(
         default="auto",
-        description="number format of products: bf16, fp16 or fp32; auto: bf16 on CUDA, fp32 elsewhere",
+        description="number format for matrix products: bf16, fp16 or fp32; auto: bf16 on CUDA, fp32 elsewhere",
     )
     compile: Annotated[bool, ChoiceMark.TRAINING] = Field(
-        default=False, description="train through torch.compile; needs a C++ compiler"
+        default=False, description="train with torch.compile; needs a C++ compiler"
     )
     checkpoint_activations: Annotated[bool, ChoiceMark.TRAINING] = Field(
-        default=False, description="compute activations again instead of keeping them: less memory, a third slower"
+        default=False, description="recompute activations instead of keeping them: less memory, a third slower"
     )
     attention: Annotated[Attention | None, ChoiceMark.TRAINING] = Field(
-        default=None, description="for models of transformers: sdpa, eager or flash; default: the architecture's own"
+        default=None,
+        description="attention of transformers models: sdpa, eager or flash; default: the architecture's own",
     )
     optimizer_bits: Annotated[OptimizerBits, Shown("N"), ChoiceMark.TRAINING] = Field(
         default="32", description="bits of the AdamW state: 32, or 8 with bitsandbytes"
@@ -233,81 +237,88 @@ class PeerConfig(BaseModel):
         default=None,
         ge=1,
         le=65_536,
-        description="sequences per backward pass on each device; default: the run's batch, halved until it fits",
+        description="sequences in each backward pass per device; default: the run's batch, halved until it fits",
     )
     base: Annotated[Path | None, Shown("DIR"), AfterValidator(_at_home), ChoiceMark.TRAINING] = Field(
         default=None,
         strict=False,
-        description="folder with the given weights that the run stands on; default: of the hub, where the run names it",
+        description="folder with the run's pretrained weights; default: downloaded from the hub",
     )
     base_bits: Annotated[BaseBits, ChoiceMark.TRAINING] = Field(
         default="full",
-        description="bits of given weights under an adapter: full, as they are, or 8 or 4 (bitsandbytes)",
+        description="bits of the pretrained weights under an adapter: full (unchanged), or 8 or 4 (bitsandbytes)",
     )
     max_steps: Annotated[int | None, ChoiceMark.TRAINING, ChoiceMark.ONCE] = Field(
-        default=None, ge=1, le=10**12, description="leave after this many inner steps"
+        default=None, ge=1, le=10**12, description="leave the run after this many inner steps"
     )
     name: Annotated[str, Shown("TEXT"), AfterValidator(_seen)] = Field(
         default="",
         pattern=r"^[^\p{C}]*$",
         max_length=40,
         examples=["one line of printable text"],
-        description="a name shown to everybody; default: anonymous",
+        description="your public name; default: anonymous",
     )
     site: Annotated[str, Shown("NAME")] = Field(
         default="",
         pattern="^[a-z0-9-]{0,40}$",
         examples=["1 to 40 of a-z, 0-9 and -"],
-        description="where this machine is, shown to everybody; a run may average inside a site first; default: none",
+        description="public name of this machine's location; a run may average within a site first; default: none",
     )
     contributor_key: Annotated[Path | None, Shown("FILE"), AfterValidator(_at_home)] = Field(
         default=None,
         strict=False,
-        description="key file of the person whose machines share one credit, made by `peer profile set`",
+        description="key file of the person who gets the credit for this machine, from `peer profile set`",
     )
     join_timeout_seconds: Annotated[float, Shown("SECONDS")] = Field(
-        default=300.0, ge=0, le=10**9, description="give up when nobody answers for this long"
+        default=300.0, ge=0, le=10**9, description="give up if no member answers for this long"
     )
     threads: Annotated[int | None, ChoiceMark.TRAINING] = Field(
         default=None, ge=1, le=4096, description="CPU threads of the trainer; default: all"
     )
     checkpoint_minutes: float = Field(
-        default=10.0, gt=0, le=10**6, description="minutes between checkpoints; those of the first minutes come sooner"
+        default=10.0, gt=0, le=10**6, description="minutes between checkpoints; the first ones are sooner"
     )
-    checkpoints_kept: int = Field(default=2, ge=1, le=1000, description="checkpoints that stay on the disk")
+    checkpoints_kept: int = Field(default=2, ge=1, le=1000, description="checkpoints to keep on disk")
     track: Annotated[TrackerKind | None, ChoiceMark.TRAINING] = Field(
         default=None,
         description="record losses, tokens and rates: trackio, wandb or csv (in the data folder)",
     )
     upload_limit_mbit: Annotated[float | None, Shown("MBIT")] = Field(
-        default=None, ge=0.2, le=10**6, description="most Mbit/s to send; default: what the line carries"
+        default=None, ge=0.2, le=10**6, description="highest upload rate in Mbit/s; default: no limit"
     )
     download_limit_mbit: Annotated[float | None, Shown("MBIT")] = Field(
-        default=None, ge=0.2, le=10**6, description="most Mbit/s to receive; default: what the line carries"
+        default=None, ge=0.2, le=10**6, description="highest download rate in Mbit/s; default: no limit"
     )
     serve_limit_mbit: Annotated[float | None, Shown("MBIT")] = Field(
-        default=None, ge=0.2, le=10**6, description="most Mbit/s of state for newcomers; default: what rounds leave"
+        default=None,
+        ge=0.2,
+        le=10**6,
+        description="highest rate in Mbit/s for newcomers' downloads; default: what rounds leave",
     )
-    max_transfers: int = Field(default=4, ge=1, le=64, description="pieces of state served at once")
-    max_streams_per_peer: int = Field(default=64, ge=8, le=4096, description="streams that one remote may open")
+    max_transfers: int = Field(default=4, ge=1, le=64, description="pieces of state to serve at once")
+    max_streams_per_peer: int = Field(default=64, ge=8, le=4096, description="streams that one remote peer may open")
     max_memory_mb_per_peer: Annotated[int | None, Shown("MB")] = Field(
-        default=None, ge=4, le=1_000_000, description="most kept of what one remote sends; default: as the run needs"
+        default=None,
+        ge=4,
+        le=1_000_000,
+        description="memory for data from one remote peer; default: what the run needs",
     )
     ip_version: Annotated[IpVersion, Shown("V")] = Field(
-        default="auto", description="without --listen: auto (each version this machine has), 4 or 6"
+        default="auto", description="IP version without --listen: auto (all versions of this machine), 4 or 6"
     )
     port_range: Annotated[str | None, Shown("A-B"), AfterValidator(_port_range)] = Field(
         default=None,
         pattern="^[0-9]{1,5}-[0-9]{1,5}$",
         examples=["40000-40100"],
-        description="ports that port 0 is taken from, both ends included; default: any",
+        description="ports to choose from for port 0, both ends included; default: any",
     )
     map_ports: bool = Field(
         default=False, description="ask the router to forward the port (UPnP, NAT-PMP: multicast in the local network)"
     )
-    relay: bool = Field(default=True, description="be reached through members that relay if nobody can dial this peer")
+    relay: bool = Field(default=True, description="use members as relays if this peer cannot be dialled")
     relay_for_others: bool | None = Field(
-        default=None, description="relay for members that nobody can dial; default: seeds do; in private runs nobody"
+        default=None,
+        description="relay for members that cannot be dialled; default: only seeds, and none in private runs",
     )
     output: Annotated[Literal["auto", "panel", "plain", "verbose", "json"], ChoiceMark.OWN_TERMINAL] = Field(
         default="auto",

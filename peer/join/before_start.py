@@ -80,7 +80,7 @@ def check_data(config: PeerConfig) -> None:
     base = config.base
     if base is not None and not (base.is_dir() and any(base.glob("*.safetensors"))):
         found = "has no *.safetensors file" if base.is_dir() else "is no folder"
-        raise UsageFault(f"{base} {found}; expected a folder with a model's weights in that form; check --base")
+        raise UsageFault(f"{base} {found}; expected a folder with a model's weights as safetensors; check --base")
 
 
 def _check_libraries(config: PeerConfig) -> None:
@@ -91,7 +91,7 @@ def _check_libraries(config: PeerConfig) -> None:
     for flag, bits in (("--optimizer-bits", config.optimizer_bits), ("--base-bits", config.base_bits)):
         if bits not in ("32", "full") and find_spec("bitsandbytes") is None:
             raise UsageFault(
-                f"{flag} {bits} needs bitsandbytes, which is not installed here; expected it; run: `pip install "
+                f"{flag} {bits} needs bitsandbytes, which is not installed; run: `pip install "
                 f"bitsandbytes`, or leave {flag} out"
             )
 

@@ -204,7 +204,7 @@ def _load(
     if compressed is not None:
         compressed.check()
     if manifest.model.init is not None:
-        terminal.mention("checking the given weights that this run stands on")
+        terminal.mention("checking the pretrained weights of this run")
     base = find_base(manifest, config.base)
     ranks = ALONE if group is None else _meet(config, manifest, source, base, device, group)
     model = build_run_model(manifest, base, compressed=compressed)

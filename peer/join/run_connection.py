@@ -167,13 +167,13 @@ def fitting_layout(
     num_buffer_values = sum(math.prod(shape) for _, shape in buffers)
     if num_buffer_values != (manifest.model.num_buffer_values or 0):
         raise Incompatible(
-            f"this module has {num_buffer_values} values in {len(buffers)} buffers of real numbers; the run was "
-            f"made for {manifest.model.num_buffer_values or 0}; build the module as the run's owner does"
+            f"this module has {num_buffer_values} values in {len(buffers)} buffers of real numbers; the run "
+            f"expects {manifest.model.num_buffer_values or 0}; build the module as the run's owner does"
         )
     if expected is not None and layout.num_values - num_buffer_values != expected:
         raise Incompatible(
             f"this module has {layout.num_values - num_buffer_values} trained elements in {len(shapes)} parameters; "
-            f"the run was made for {expected}; build the module as the run's owner does"
+            f"the run expects {expected}; build the module as the run's owner does"
         )
     if layout.digest != layout_digest_of(manifest):
         prefixes = {name.partition(".")[0] for name, _ in [*shapes, *buffers]}

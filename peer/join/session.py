@@ -123,8 +123,8 @@ def join(
     if unused := [name for name, usual in defaults.items() if choices.get(name, usual) != usual]:
         where = " (max_steps: of Swarm.positions and Swarm.samples)" if "max_steps" in unused else ""
         raise UsageFault(
-            f"join() got {', '.join(unused)}, which a loop of your own does not follow; expected choices about the "
-            f"network; leave {'it' if len(unused) == 1 else 'them'} out, and let the loop do it{where}."
+            f"join() got {', '.join(unused)}, which your own training loop does not use; expected only network "
+            f"options; leave {'it' if len(unused) == 1 else 'them'} out, and let the loop do it{where}."
         )
     _check_arguments(module, optimizer, state, on_event, stop)
     with faults_in_python():
@@ -153,7 +153,9 @@ def _named(
     if read is not None:
         fields = with_invite(fields, read)
     if fields["run_id"] is None:
-        raise UsageFault("no run is named; expected its id, page, link or name, or an invite; give join() one of them.")
+        raise UsageFault(
+            "no run is given; expected its id, page, link or name, or an invite; pass one of them to join()."
+        )
     known = fields["peers"]
     return {"run_id": fields["run_id"], "peers": tuple(known) if isinstance(known, list | tuple) else ()}, read
 
@@ -208,7 +210,7 @@ class Swarm:
             Incompatible: the module is not the run's.
         """
         if self._connection is not None:
-            raise UsageFault("this Swarm was entered before; call join() again for another session")
+            raise UsageFault("this Swarm was already entered; call join() again for another session")
         self._loop = RunningLoop()
         for session in [*_OPEN]:
             if session.is_abandoned(self):
@@ -364,8 +366,8 @@ class Swarm:
         found = {id(parameter) for parameter in parameters}
         if found & _CLAIMED:
             raise UsageFault(
-                "this module is trained in another session of this process already; expected one session for a module, "
-                "since two would undo each other's work; leave that one first"
+                "another session of this process already trains this module; expected one session per module, "
+                "because two would undo each other's work; leave that session first"
             )
         self._claimed = found
         _CLAIMED.update(found)
@@ -520,7 +522,7 @@ class Swarm:
             self._on_event(event)
         except Exception:  # anybody's code, in the thread that looks after the network process
             if not self._is_told_of_on_event:
-                log.warning("on_event failed; training goes on, and further failures are not told", exc_info=True)
+                log.warning("on_event failed; training goes on, and further failures are not logged", exc_info=True)
             self._is_told_of_on_event = True
 
 
@@ -553,13 +555,13 @@ def _check_arguments(module: Any, optimizer: Any, state: Any, on_event: Any, sto
         )
     for name, callback in {"on_event": on_event or _log_event, "stop": stop}.items():
         if not callable(callback):
-            raise UsageFault(f"{name} is {callback!r}; expected a function; leave it out if there is none.")
+            raise UsageFault(f"{name} is {callback!r}; expected a function, or no such argument.")
 
 
 def _check_counts(**counts: int) -> None:
     for name, count in counts.items():
         if not count > 0:
-            raise UsageFault(f"{name} is {count}; expected a whole number from 1 on.")
+            raise UsageFault(f"{name} is {count}; expected a whole number of at least 1.")
 
 
 def ending_on_signals() -> Callable[[], object]:

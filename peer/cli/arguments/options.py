@@ -17,7 +17,7 @@ Run = Annotated[
     str | None,
     typer.Argument(
         metavar="RUN",
-        help="Which run: its id, the address of its page, its murmuration:// link, or the name of a run joined here.",
+        help="The run: its id, the address of its page, its murmuration:// link, or the name of a run joined here.",
         show_default=False,
     ),
 ]
@@ -30,10 +30,10 @@ DataDir = Annotated[
     str | None, typer.Option("--data-dir", metavar="DIR", help="Where key, checkpoints and logs are kept.")
 ]
 ConfigFile = Annotated[
-    str | None, typer.Option("--config", metavar="FILE", help="A peer.toml with the same choices; flags beat it.")
+    str | None, typer.Option("--config", metavar="FILE", help="A peer.toml with the same options; flags override it.")
 ]
 IdentityFile = Annotated[
-    str | None, typer.Option("--identity", metavar="FILE", help="Key file of this peer; made when it is missing.")
+    str | None, typer.Option("--identity", metavar="FILE", help="Key file of this peer; created if it is missing.")
 ]
 InviteFile = Annotated[
     str | None,
@@ -41,7 +41,7 @@ InviteFile = Annotated[
 ]
 ContributorKey = Annotated[
     str | None,
-    typer.Option("--contributor-key", metavar="FILE", help="Key file of the person whose machines share one credit."),
+    typer.Option("--contributor-key", metavar="FILE", help="Key file of the person who gets the credit."),
 ]
 LookTimeout = Annotated[
     float, typer.Option("--timeout", min=0.1, max=3600, metavar="SECONDS", help="How long to look for members.")
@@ -49,12 +49,12 @@ LookTimeout = Annotated[
 ModelPath = Annotated[Path | None, typer.Option("--model", metavar="PATH", help="A folder that `peer export` wrote.")]
 Checkpoint = Annotated[
     Path | None,
-    typer.Option("--checkpoint", metavar="DIR", help="Data folder of a peer here, in place of live members."),
+    typer.Option("--checkpoint", metavar="DIR", help="Data folder of a local peer, instead of live members."),
 ]
 ModelDevice = Annotated[str, typer.Option("--device", metavar="DEVICE", help="auto, cpu, cuda, cuda:N or mps.")]
 AsJson = Annotated[bool, typer.Option("--json", help="JSON on standard output.")]
 AsPlain = Annotated[
-    bool, typer.Option("--plain", help="Plain lines in place of the panel: news, and a line every 30 s.")
+    bool, typer.Option("--plain", help="Plain lines instead of the panel: news, and a line every 30 s.")
 ]
 IsVerbose = Annotated[bool, typer.Option("-v", "--verbose", help="Plain lines about every event.")]
 PAGE_PORT: Final = 8080

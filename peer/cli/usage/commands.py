@@ -25,46 +25,46 @@ class Listed:
 GROUPS: Final[dict[str, dict[str, Listed]]] = {
     "Take part": {
         "join": Listed("init_join_seed", "Join a run and train."),
-        "doctor": Listed("doctor", "Say whether joining makes sense."),
-        "profile": Listed("profile", "Choose what is shown about you."),
-        "runs": Listed("runs_open_stop_logs_service", "List the runs that you take part in here."),
-        "forget": Listed("runs_open_stop_logs_service", "Take a run off this machine."),
-        "stop": Listed("runs_open_stop_logs_service", "End the peer that runs on this machine."),
-        "logs": Listed("runs_open_stop_logs_service", "Print what that peer has done."),
-        "service": Listed("runs_open_stop_logs_service", "Keep a peer running without a terminal."),
-        "open": Listed("runs_open_stop_logs_service", "Open the page of a run in the browser."),
+        "doctor": Listed("doctor", "Check whether this machine can join a run."),
+        "profile": Listed("profile", "Choose what others see about you."),
+        "runs": Listed("runs_open_stop_logs_service", "List the runs on this machine."),
+        "forget": Listed("runs_open_stop_logs_service", "Delete a run from this machine."),
+        "stop": Listed("runs_open_stop_logs_service", "Stop the peer on this machine."),
+        "logs": Listed("runs_open_stop_logs_service", "Print the log of the peer on this machine."),
+        "service": Listed("runs_open_stop_logs_service", "Run a peer as a background service."),
+        "open": Listed("runs_open_stop_logs_service", "Open a run's page in the browser."),
     },
     "Look": {
-        "status": Listed("status_and_dashboard", "Show a run from outside."),
-        "dashboard": Listed("status_and_dashboard", "Serve a web page about a run."),
-        "sample": Listed("export", "Let a model say something."),
-        "evaluate": Listed("export", "Measure the validation loss of a model."),
-        "export": Listed("export", "Take the model of a run home."),
-        "receipts": Listed("receipts", "Check proofs of who contributed."),
+        "status": Listed("status_and_dashboard", "Show the state of a run."),
+        "dashboard": Listed("status_and_dashboard", "Serve the web page of a run."),
+        "sample": Listed("export", "Generate text with a model."),
+        "evaluate": Listed("export", "Measure a model's validation loss or scores."),
+        "export": Listed("export", "Download the model of a run."),
+        "receipts": Listed("receipts", "Verify signed proofs of contribution."),
     },
     "Run one": {
-        "init": Listed("init_join_seed", "Make a run: owner key and signed manifest."),
-        "seed": Listed("init_join_seed", "Help a run without training."),
-        "data": Listed("data", "Make text ready for a run."),
+        "init": Listed("init_join_seed", "Create a run: owner key and signed manifest."),
+        "seed": Listed("init_join_seed", "Serve a run to newcomers without training."),
+        "data": Listed("data", "Prepare a tokenizer and data for a run."),
         "key": Listed("owner", "Print this machine's key for a run."),
-        "invite": Listed("owner", "Let somebody into a private run."),
-        "members": Listed("owner", "List who may take part in a run, and who does."),
-        "note": Listed("owner", "Write a note beside the curve of your run."),
-        "revoke": Listed("owner", "Take a key or an invite back."),
+        "invite": Listed("owner", "Invite a person or machine to a private run."),
+        "members": Listed("owner", "List the members of a run."),
+        "note": Listed("owner", "Publish a note on the page of your run."),
+        "revoke": Listed("owner", "Revoke a key or an invite."),
         "manifest": Listed("owner", "Show, change, sign and publish a run's manifest."),
     },
     "Try": {
-        "demo": Listed("demo_plan", "Train with a local swarm of real peers."),
-        "plan": Listed("demo_plan", "Say what a run will ask of a home."),
+        "demo": Listed("demo_plan", "Train with several real peers on this machine."),
+        "plan": Listed("demo_plan", "Estimate traffic, memory, disk and time of a run."),
     },
 }
 COMMANDS: Final = {name: listed for group in GROUPS.values() for name, listed in group.items()}
 
 _OPTIONS: Final = {
-    "-h, --help": "Show this, or what a command takes; `peer help COMMAND` does, too.",
+    "-h, --help": "Show this message, or the help of a command.",
     "-V, --version": "Show the version and exit.",
-    "--install-completion": "Let the shell complete commands and flags.",
-    "--show-completion": "Print what that installs.",
+    "--install-completion": "Install completion for your shell.",
+    "--show-completion": "Print the completion script.",
 }
 
 
@@ -74,7 +74,7 @@ def help_text(columns: int | None = None) -> str:
     lines = ["Usage: peer COMMAND [ARGS]...", ""]
     lines += ["  New here? peer demo", ""]
     lines += textwrap.wrap(
-        "Train one model together with volunteers over home internet lines.",
+        "Train one model together with volunteers over home internet connections.",
         width,
         initial_indent="  ",
         subsequent_indent="  ",

@@ -72,7 +72,7 @@ def exits_with_sentence(command: Callable[..., int | None]) -> Callable[..., Non
             code = 1
         except OSError as error:
             if _is_nowhere():
-                _say("the working folder is not there any more; expected one; change to a folder that is.")
+                _say("the current folder no longer exists; expected an existing folder; change to another one.")
                 return LocalFault.exit_code
             if error.errno in _NO_PATH:
                 _say(f"{str(error.filename)[:80]!r}: {error.strerror}; expected the path of a file or folder.")
@@ -84,9 +84,7 @@ def exits_with_sentence(command: Callable[..., int | None]) -> Callable[..., Non
                 _say(_bug(error, began))
             else:
                 what = error.filename or "a file or the output"
-                _say(
-                    f"this machine refused {what}: {error.strerror}; expected room to write; free some, and try again."
-                )
+                _say(f"this machine refused {what}: {error.strerror}; expected free disk space; free some, and retry.")
             _drop_output()
             code = 1
         except Exception as error:  # noqa: BLE001 (a bug: its owner gets a file to report instead of a screenful)
@@ -131,8 +129,8 @@ def _terminable() -> Iterator[None]:
 def _bug(error: Exception, began: float) -> str:
     if (path := replaced_since(began)) is not None:
         return (
-            f"this software was replaced while the command ran ({path} is another file now), and what it needed next "
-            f"({type(error).__name__}) is not there; expected the version that was started; run the command again."
+            f"this software was replaced while the command ran ({path} is another file now), and a part that it needed "
+            f"({type(error).__name__}) is gone; expected the version that was started; run the command again."
         )
     return f"this is a bug ({type(error).__name__}); please report it with the file {_write_traceback(error)}."
 

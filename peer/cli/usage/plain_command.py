@@ -23,7 +23,7 @@ def sentence_of(mistake: Any) -> str:
     path = mistake.ctx.command_path if mistake.ctx is not None else "peer"
     # Its message is the whole help.
     is_incomplete = type(mistake).__name__ == "NoArgsIsHelpError"
-    text = f"`{path}` needs a command of its own" if is_incomplete else mistake.format_message()
+    text = f"`{path}` needs a subcommand" if is_incomplete else mistake.format_message()
     return text if text.endswith("?") else f"{text.rstrip('.')}; see `{path} --help`."
 
 
@@ -38,7 +38,7 @@ class PlainCommand(TyperCommand):
             if flag in flags and not value.strip():
                 raise UsageError(f"{flag} is empty; expected the path of a file or folder", ctx)
             if not value and not flag.startswith("-") and not (takes_text and flag):
-                raise UsageError("One word is empty, as of a shell variable that is not set; expected none", ctx)
+                raise UsageError("One argument is empty, as from an unset shell variable; expected none", ctx)
         try:
             return super().parse_args(ctx, args)
         except UsageError as mistake:

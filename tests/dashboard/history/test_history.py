@@ -198,7 +198,7 @@ def test_places_where_no_file_can_be(tmp_path: Path) -> None:
 
     with pytest.raises(UsageFault, match="is a folder"):
         asyncio.run(check(tmp_path))
-    with pytest.raises(UsageFault, match="does not exist; make it"):
+    with pytest.raises(UsageFault, match="does not exist; create it"):
         asyncio.run(check(tmp_path / "nowhere" / "run.sqlite"))
 
 

@@ -45,7 +45,7 @@ ANYBODY = [
     ("peer --version", 0, "murmuration 0."),
     ("peer version", 2, "No such command 'version'"),
     ("peer Join", 2, "No such command 'Join'. Did you mean 'join'?"),
-    ("peer runs", 0, "You take part in no run here. Join one: `peer join https://PAGE`"),
+    ("peer runs", 0, "No run on this machine yet. Join one: `peer join https://PAGE`"),
     ("peer stop", 0, "No peer runs on this machine"),
     ("peer logs", 2, "No peer has written a log on this machine"),
     ("peer status", 2, "Which run? Expected RUN"),
@@ -107,7 +107,7 @@ ORGANISER = [
     ("peer plan nothing", 2, "nothing: No such file or directory; expected a readable run file or manifest, or RUN"),
     ("peer receipts mine", 2, "No such command 'mine'"),
     ("peer invite nothing --one-time", 2, "nothing"),
-    ("peer manifest", 2, "`peer manifest` needs a command of its own"),
+    ("peer manifest", 2, "`peer manifest` needs a subcommand"),
 ]
 
 

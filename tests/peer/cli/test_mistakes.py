@@ -151,11 +151,11 @@ def test_a_run_that_is_none(name: str, capsys: pytest.CaptureFixture[str]) -> No
         (["join", UNKNOWN_RUN], f"No address of a member of {UNKNOWN_RUN} is known"),
         (["status"], "Which run?"),
         (["plan"], "Which run? Expected a run file (`peer plan run.toml`), or RUN"),
-        (["invite"], "Nobody is named; expected either --key"),
+        (["invite"], "No key is given; expected either --key"),
         (["invite", "--key", "x", "--one-time"], "Both --key and --one-time are given"),
-        (["revoke"], "Nothing to take back is named; expected"),
-        (["export"], "No model is named; expected RUN"),
-        (["evaluate"], "No model is named; expected --model PATH"),
+        (["revoke"], "Nothing to revoke is given; expected"),
+        (["export"], "No model is given; expected RUN"),
+        (["evaluate"], "No model is given; expected --model PATH"),
         *(
             ([*command, UNKNOWN_RUN, "--peers", NOBODY_THERE, "--base", NO_FOLDER], f"{NO_FOLDER} is no folder")
             for command in (["export", "--merge"], ["sample", "--prompt", "x"], ["evaluate"])
@@ -167,7 +167,7 @@ def test_a_run_that_is_none(name: str, capsys: pytest.CaptureFixture[str]) -> No
             f"--peers: {NOBODY_THERE[:-3]!r} is not a multiaddr: {NOBODY_THERE[-52:-3]!r} is cut off after 49 ",
         ),
         (["open"], "Which run?"),
-        (["profile"], "`peer profile` needs a command of its own; see"),
+        (["profile"], "`peer profile` needs a subcommand; see"),
         (["profile", "set"], "Nothing to set is given; expected --name, --country, --team or --machine"),
         (["profile", "set", "--name", "Ada", "--run-id", "nope"], "--run-id: 'nope' is not a run id"),
         (["profile", "set", "--name", "Ada", "--peers", NOBODY_THERE], "--peers is given without --run-id"),
@@ -322,7 +322,7 @@ def test_an_empty_word_is_no_run_and_no_folder(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     assert app.run(shlex.split(words)) == 2
-    assert capsys.readouterr().err.startswith("peer: One word is empty, as of a shell variable that is not set;")
+    assert capsys.readouterr().err.startswith("peer: One argument is empty, as from an unset shell variable;")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -339,7 +339,9 @@ def test_a_working_folder_that_was_deleted_is_a_sentence(
     monkeypatch.chdir(tmp_path / "gone")
     (tmp_path / "gone").rmdir()
     assert app.run(["init", "mine", "--out", "out"]) == 1
-    assert capsys.readouterr().err.startswith("peer: The working folder is not there any more; expected one; change to")
+    assert capsys.readouterr().err.startswith(
+        "peer: The current folder no longer exists; expected an existing folder; change to"
+    )
 
 
 def test_a_file_in_the_place_of_a_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -352,7 +354,7 @@ def test_a_file_in_the_place_of_a_folder(tmp_path: Path, capsys: pytest.CaptureF
         assert app.run(["seed", "own." + "a" * 20, "--peers", NOBODY_THERE, *words]) == 2
         assert f"{place} {what}; expected a folder of your own" in capsys.readouterr().err
         assert app.run(["stop", *words]) == 2
-        assert "is no folder; expected the data folder of a peer" in capsys.readouterr().err
+        assert "is not a folder; expected the data folder of a peer" in capsys.readouterr().err
         assert app.run(["demo", "--model", "hf", "--out", str(place)]) == 2
         assert "--out" in capsys.readouterr().err
         page = ["dashboard", UNKNOWN_RUN, "--peers", NOBODY_THERE, "--port", "0", "--db", str(place / "db")]
@@ -364,7 +366,7 @@ def test_a_file_in_the_place_of_a_folder(tmp_path: Path, capsys: pytest.CaptureF
 def test_a_host_that_is_none_is_refused(host: str, capsys: pytest.CaptureFixture[str]) -> None:
     """An empty one would serve the page to everybody."""
     assert app.run(["dashboard", "own." + "a" * 20, "--peers", NOBODY_THERE, "--host", host]) == 2
-    assert "is no address; expected one of this machine" in capsys.readouterr().err
+    assert "is not an address; expected one of this machine" in capsys.readouterr().err
 
 
 def test_what_keeps_a_page_from_being_served_is_said_before_anybody_is_looked_for(
@@ -374,7 +376,7 @@ def test_what_keeps_a_page_from_being_served_is_said_before_anybody_is_looked_fo
     line = said([*page, "--host", "198.51.100.1"], capsys)
     assert line.startswith("peer: Cannot serve at 198.51.100.1 port 0 (Cannot assign requested address); expected an")
     line = said([*page, "--db", str(tmp_path / "none" / "db")], capsys)
-    assert line.startswith(f"peer: The folder {tmp_path / 'none'} of the history does not exist; make it")
+    assert line.startswith(f"peer: The folder {tmp_path / 'none'} of the history does not exist; create it")
 
 
 FILES = {

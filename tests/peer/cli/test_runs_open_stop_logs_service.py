@@ -413,7 +413,7 @@ def test_open_says_when_no_browser_opened(
         assert app.run(["open", RUN]) == 0
         told = capsys.readouterr()
         assert told.out == "http://127.0.0.1:8080\n"
-        assert ("No browser opened here." in told.err) is not has_browser
+        assert ("No browser opened." in told.err) is not has_browser
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "0.0.0.0"])
@@ -428,7 +428,9 @@ def test_a_second_dashboard_of_a_run_names_the_first(
         begun = ["dashboard", RUN, "--peers", f"/ip4/127.0.0.1/tcp/1/p2p/{key}", "--host", host, "--port", port]
         shown = RUN
         assert app.run(begun) == 2
-        assert f"dashboard of this run is up at http://127.0.0.1:{port}/ already; open it" in capsys.readouterr().err
+        assert (
+            f"dashboard of this run is already running at http://127.0.0.1:{port}/; open it" in capsys.readouterr().err
+        )
         shown = "other." + "a" * 20
         assert app.run(begun) == 2
         assert f"ort {port} of {host} is taken by another program" in capsys.readouterr().err
@@ -450,7 +452,7 @@ def test_a_run_is_forgotten_with_its_folders_but_not_one_that_runs_or_that_is_ow
     folder.mkdir(parents=True)
     (folder / "identity.key").touch()
     assert app.run(["forget", "demo"]) == 2
-    assert "expected --yes where nobody can be asked" in capsys.readouterr().err
+    assert "expected a terminal to confirm, or --yes" in capsys.readouterr().err
     lock = FolderLock(folder, "peer join")
     assert app.run(["forget", "demo", "--yes"]) == 2
     assert f"run `peer stop {RUN}` first" in capsys.readouterr().err

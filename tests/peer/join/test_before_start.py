@@ -73,6 +73,6 @@ def test_a_library_that_is_missing_is_named_before_members_are_looked_for(
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     monkeypatch.setattr(before_start, "find_spec", lambda name: None)
     config = PeerConfig.model_validate({"run_id": "own." + "a" * 20, "data_dir": tmp_path, **flag})
-    with pytest.raises(UsageFault, match=f"needs {library}, which is not installed here; expected it.*pip install"):
+    with pytest.raises(UsageFault, match=f"needs {library}, which is not installed.*pip install"):
         before_start._check_libraries(config)
     before_start._check_libraries(PeerConfig(run_id="own." + "a" * 20, data_dir=tmp_path, track="csv"))

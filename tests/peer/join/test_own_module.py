@@ -62,7 +62,7 @@ def test_a_custom_run_says_what_is_trained_and_any_seed_can_cut_it(tmp_path: Pat
     assert layout.sizes == seed_sizes(run.manifest)
     assert layout.fragments[-1].num_values == 6
     assert run.manifest.buffers_fragment == 3
-    with pytest.raises(Incompatible, match="0 values in 0 buffers of real numbers; the run was made for 6"):
+    with pytest.raises(Incompatible, match="0 values in 0 buffers of real numbers; the run expects 6"):
         fitting_layout(run.manifest, shapes_of(module))
     assert layout.digest == layout_digest_of(run.manifest)
     assert RunManifest.from_bytes(run.manifest.to_bytes()) == run.manifest
@@ -199,7 +199,7 @@ def test_an_unknown_wrapper_is_named(tmp_path: Path) -> None:
 def test_a_choice_that_an_own_loop_cannot_follow_is_refused(name: str) -> None:
     module = small_module()
     optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
-    with pytest.raises(UsageFault, match=f"got {name}, which a loop of your own does not follow") as refused:
+    with pytest.raises(UsageFault, match=f"got {name}, which your own training loop does not use") as refused:
         join("own.aaaaaaaaaaaaaaaaaaaa", module=module, optimizer=optimizer, **{name: 3})
     assert ("(max_steps: " in str(refused.value)) == (name == "max_steps")
     # Its default asks for nothing, as track=None.

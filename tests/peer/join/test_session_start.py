@@ -128,7 +128,7 @@ def test_a_run_is_named_as_on_the_command_line(
         named("own")
     (tmp_path / "murmuration" / run_id).mkdir(parents=True)
     assert named("own") == (run_id, ())
-    with pytest.raises(UsageFault, match="no run is named"):
+    with pytest.raises(UsageFault, match="no run is given"):
         named()
     with pytest.raises(UsageFault, match="run_id is 3; expected"):
         named(3)  # type: ignore[arg-type]

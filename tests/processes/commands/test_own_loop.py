@@ -319,7 +319,7 @@ def test_a_module_that_is_not_the_runs_never_trains(tmp_path: Path) -> None:
     other = nn.Linear(3, 3)
     optimizer = torch.optim.SGD(other.parameters(), lr=0.1)
     with (
-        pytest.raises(Incompatible, match="12 trained elements in 2 parameters; the run was made for 49"),
+        pytest.raises(Incompatible, match="12 trained elements in 2 parameters; the run expects 49"),
         join(run.run_id, module=other, optimizer=optimizer, data_dir=tmp_path, listen=(LOOPBACK,)),
     ):
         pass

@@ -161,10 +161,10 @@ def test_what_is_not_given_leaves_the_file_and_the_defaults_alone(monkeypatch: p
 def test_help_names_the_value_and_the_default(capsys: pytest.CaptureFixture[str]) -> None:
     assert app.run(["join", "--help"]) == 0
     text = " ".join(capsys.readouterr().out.split())
-    assert "--join-timeout SECONDS Give up when nobody answers for this long; default 300." in text
+    assert "--join-timeout SECONDS Give up if no member answers for this long; default 300." in text
     assert "--map-ports / --no-map-ports Ask the router" in text
-    assert "--max-transfers N Pieces of state served at once; default 4." in text
-    assert "--name TEXT A name shown to everybody; default: anonymous." in text
+    assert "--max-transfers N Pieces of state to serve at once; default 4." in text
+    assert "--name TEXT Your public name; default: anonymous." in text
     assert "PydanticUndefined" not in text
     assert "None" not in text
 
