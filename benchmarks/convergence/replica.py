@@ -18,7 +18,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from averaging.arrays import F32
 from benchmarks.convergence.arms import Arm, Task, replace_model
-from peer.trainer.loop.inner_step import learning_rate_at
+from peer.trainer.loop.inner_step import GRAD_CLIP, learning_rate_at
 from peer.trainer.model.gpt import GPT, build_model
 from peer.trainer.model.inner_optimizer import BETAS, make_optimizer
 
@@ -66,8 +66,8 @@ class Replica:
         """The rest of inner step `step`, counted from 0, with the gradient as it is."""
         settings = self._task.training
         norm = float(self._gradient.norm())
-        if norm > settings.grad_clip:
-            self._gradient.mul_(settings.grad_clip / norm)
+        if norm > GRAD_CLIP:
+            self._gradient.mul_(GRAD_CLIP / norm)
         rate = self._rate_scale * learning_rate_at(step, settings, self._task.rate_share(step))
         for group in self._optimizer.param_groups:
             group["lr"] = rate

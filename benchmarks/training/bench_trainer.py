@@ -53,6 +53,7 @@ from peer.trainer.data.corpus import Corpus, open_corpus
 from peer.trainer.devices.device_choice import select_device
 from peer.trainer.hf.manifest_from_config import describe_model
 from peer.trainer.hf.run_model import build_run_model
+from peer.trainer.loop.inner_step import GRAD_CLIP
 from peer.trainer.loop.mailbox_link import TrainerLink
 from peer.trainer.loop.trainer import Trainer
 from peer.trainer.model.gpt import GPT
@@ -130,7 +131,7 @@ class BareLoop:
         with self._autocast:
             loss = self._loss(blocks)
         loss.backward()
-        nn.utils.clip_grad_norm_(self._parameters, settings.grad_clip)
+        nn.utils.clip_grad_norm_(self._parameters, GRAD_CLIP)
         self._optimizer.step()
         loss.item()
 

@@ -87,7 +87,7 @@ class ChangeSection(Section):
         default=None,
         ge=1,
         le=MAX_WHOLE_NUMBER,
-        description="tokens of the swarm over which it falls, linearly, to training.schedule.floor; of several "
+        description="tokens of the swarm over which it falls, linearly, to a tenth of the peak; of several "
         "cool-downs the last one counts",
     )
 

@@ -18,9 +18,9 @@ from peer.config.section import MAX_WHOLE_NUMBER, Section
 
 DECAY_SHARE = 0.2
 """Of the run's tokens, for the decay of wsd: a tenth to a fifth is as good as a whole cosine (arXiv 2405.18392)."""
-LEAST_FLOOR = 0.001
-"""Work at no rate is what the codec rounded off. No two peers' sizes of it compare, so that a robust round refuses
-honest members; at a thousandth of the peak none is (`tests/swarms/clocks/test_run_clock.py`)."""
+FLOOR = 0.1
+"""Share of the peak at the end of cosine, wsd or a cool-down, as in Chinchilla (arXiv 2203.15556). At no rate
+work is what the codec rounded off: sizes of it do not compare, and a robust round would refuse honest members."""
 
 
 class ScheduleSection(Section):
@@ -36,9 +36,6 @@ class ScheduleSection(Section):
         ge=1,
         le=MAX_WHOLE_NUMBER,
         description="of the swarm, at which the schedule ends; with constant only the budget that progress is shown of",
-    )
-    floor: float = Field(
-        default=0.1, ge=LEAST_FLOOR, le=1, description="share of the peak at the end of cosine, wsd or a cool-down"
     )
 
     @property
@@ -81,9 +78,9 @@ def rate_factor(schedule: ScheduleSection, tokens: int, cooldown: Cooldown | Non
     factor = _scheduled(schedule, tokens)
     if cooldown is None or tokens < cooldown.from_tokens:
         return factor
-    began_at = max(schedule.floor, _scheduled(schedule, cooldown.from_tokens))
+    began_at = max(FLOOR, _scheduled(schedule, cooldown.from_tokens))
     left = 1.0 - min(1.0, (tokens - cooldown.from_tokens) / cooldown.tokens)
-    return min(factor, schedule.floor + (began_at - schedule.floor) * left)
+    return min(factor, FLOOR + (began_at - FLOOR) * left)
 
 
 def progress_of(schedule: ScheduleSection, tokens: int) -> float | None:
@@ -96,9 +93,9 @@ def _scheduled(schedule: ScheduleSection, tokens: int) -> float:
         return 1.0
     if schedule.kind == "cosine":
         done = _share(tokens, schedule.tokens)
-        return schedule.floor + (1.0 - schedule.floor) * 0.5 * (1.0 + math.cos(math.pi * done))
+        return FLOOR + (1.0 - FLOOR) * 0.5 * (1.0 + math.cos(math.pi * done))
     done = _share(tokens - (schedule.tokens - schedule.decay_length), schedule.decay_length)
-    return schedule.floor + (1.0 - schedule.floor) * (1.0 - math.sqrt(done))
+    return FLOOR + (1.0 - FLOOR) * (1.0 - math.sqrt(done))
 
 
 def _share(done: int, whole: int) -> float:

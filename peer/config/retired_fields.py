@@ -36,8 +36,10 @@ RETIRED_FIELDS: Mapping[str, str] = {
     "picture": "remove it; the page shows the run's name alone",
     "training.beta1": "remove it; AdamW's decays are 0.9 and 0.95",
     "training.beta2": "remove it; AdamW's decays are 0.9 and 0.95",
+    "training.grad_clip": "remove it; gradients are clipped to a norm of 1",
     "training.schedule.batch_warmup_tokens": "remove it; an inner step has accumulation_steps passes from the start",
     "training.schedule.decay_tokens": "remove it; the decay of wsd takes the last fifth of the tokens",
+    "training.schedule.floor": "remove it; the rate ends at a tenth of its peak",
     "training.schedule.warmup_tokens": "set training.warmup_steps, each optimizer's own warm-up",
     "training.total_steps": "write the tokens of the whole swarm into training.schedule.tokens, with kind cosine",
 }

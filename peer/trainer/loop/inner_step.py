@@ -28,6 +28,8 @@ from peer.trainer.devices.batch_shares import own_share
 from peer.trainer.devices.rank_orders import ALONE, Ranks
 from peer.trainer.model.inner_optimizer import has_fused, make_optimizer
 
+GRAD_CLIP = 1.0
+"""Largest global norm of a gradient (arXiv 1211.5063), as the published runs of language models have it."""
 IGNORED = -100
 """A target that no loss counts, as torch's cross-entropy has it."""
 
@@ -106,7 +108,7 @@ class InnerStep:
         mine = own_share(positions, self._ranks.rank, self._ranks.size)
         loss = self._micro_batch.fitting(partial(self._accumulate, mine), self._forget)
         self._precision.unscale(self.optimizer)
-        norm: Any = nn.utils.clip_grad_norm_(self._parameters, self._settings.grad_clip)
+        norm: Any = nn.utils.clip_grad_norm_(self._parameters, GRAD_CLIP)
         norm = norm.full_tensor() if self._ranks.is_sharded else norm
         # Read together: a device has nothing to do while somebody waits for a number of it.
         kind = torch.promote_types(loss.dtype, norm.dtype)

@@ -60,13 +60,13 @@ def test_the_unit_of_a_loss_is_what_the_run_predicts() -> None:
 
 def test_the_rate_of_a_run_that_cools_down_is_said() -> None:
     def words_of(*changes: dict[str, object]) -> str:
-        fields = {"name": "tinybytes", "training": {"schedule": {"floor": 0.2}}, "changes": changes}
+        fields = {"name": "tinybytes", "changes": changes}
         run = run_facts(sign_run_record(RUN_ID, RunManifest.from_fields(fields).to_bytes(), OWNER))
         return TextOnly(render_sections(replace(state_of(), run=run), history_of_run())["model"]).text
 
     assert "learning rate" not in words_of()
     begun = {"at_version": 1, "cooldown_from": 234_800_000, "cooldown_tokens": 200_000_000}
-    rate = "The learning rate is at 59.9% of its peak now: the organiser started a cool-down, "
+    rate = "The learning rate is at 55% of its peak now: the organiser started a cool-down, "
     assert f"{rate}which ends at 435 million tokens." in words_of(begun)
     assert "The learning rate is at 100% of its peak now." in words_of({**begun, "cooldown_from": 400_000_000})
 

@@ -20,7 +20,6 @@ class Settings:
     learning_rate: float = 3e-3
     warmup_steps: int = 5
     weight_decay: float = 0.1
-    grad_clip: float = 1.0
 
 
 def model_of(seed: int = 0) -> GPT:

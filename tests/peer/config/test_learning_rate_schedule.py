@@ -24,8 +24,8 @@ from peer.run_clock import committed_tokens
 from peer.view.run_view import run_view_of
 from tests.kit.records import make_record
 
-COSINE = ScheduleSection(kind="cosine", tokens=1000, floor=0.1)
-WSD = ScheduleSection(kind="wsd", tokens=1000, floor=0.2)
+COSINE = ScheduleSection(kind="cosine", tokens=1000)
+WSD = ScheduleSection(kind="wsd", tokens=1000)
 
 
 def test_the_default_leaves_the_rate_alone() -> None:
@@ -40,8 +40,8 @@ def test_a_cosine_goes_from_the_peak_over_the_middle_to_the_floor_and_stays_ther
 
 
 def test_wsd_is_stable_until_the_decay_and_falls_by_one_minus_the_square_root() -> None:
-    assert [rate_factor(WSD, tokens) for tokens in (0, 799, 800, 1000, 5000)] == [1.0, 1.0, 1.0, 0.2, 0.2]
-    assert rate_factor(WSD, 850) == pytest.approx(0.2 + 0.8 * 0.5)
+    assert [rate_factor(WSD, tokens) for tokens in (0, 799, 800, 1000, 5000)] == [1.0, 1.0, 1.0, 0.1, 0.1]
+    assert rate_factor(WSD, 850) == pytest.approx(0.1 + 0.9 * 0.5)
     assert ScheduleSection(kind="wsd", tokens=1000).decay_length == 200
 
 
@@ -52,17 +52,17 @@ def test_a_budget_alone_gives_progress_and_no_decay() -> None:
 
 
 def test_a_cool_down_goes_linearly_from_where_the_schedule_was_to_the_floor() -> None:
-    stable = ScheduleSection(floor=0.2)
+    stable = ScheduleSection()
     cooldown = Cooldown(1000, 400)
     shares = [rate_factor(stable, tokens, cooldown) for tokens in (0, 999, 1000, 1100, 1400, 9999)]
-    assert shares == pytest.approx([1.0, 1.0, 1.0, 0.8, 0.2, 0.2])
+    assert shares == pytest.approx([1.0, 1.0, 1.0, 0.775, 0.1, 0.1])
     # Late in a cosine it starts from there, and it never lifts the rate.
     late = Cooldown(600, 10_000)
     assert rate_factor(COSINE, 600, late) == rate_factor(COSINE, 600) < 1
     assert rate_factor(COSINE, 1000, late) == 0.1
 
 
-schedules = st.sampled_from([ScheduleSection(), COSINE, WSD, ScheduleSection(kind="wsd", tokens=50, floor=0.001)])
+schedules = st.sampled_from([ScheduleSection(), COSINE, WSD, ScheduleSection(kind="wsd", tokens=50)])
 cooldowns = st.none() | st.builds(Cooldown, st.integers(0, 2000), st.integers(1, 2000))
 
 
@@ -110,10 +110,7 @@ def test_a_cool_down_begins_where_the_middle_member_will_be() -> None:
             {"schedule": {"kind": "cosine", "tokens": 0}},
             "training.schedule.tokens is 0; expected a whole number from 1",
         ),
-        (
-            {"schedule": {"kind": "cosine", "tokens": 9, "floor": 0}},
-            "expected a finite number from 0.001 to 1",
-        ),
+        ({"schedule": {"floor": 0.2}}, "training.schedule.floor was removed"),
         ({"schedule": {"kind": "cosine", "token": 9}}, "did you mean tokens?"),
         ({"schedule": 7}, "training.schedule is 7; expected a section with the fields kind, tokens"),
         ({"total_steps": 400}, "training.total_steps was removed; write the tokens"),

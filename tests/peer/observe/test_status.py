@@ -116,7 +116,7 @@ def test_a_custom_run_invites_to_its_code_and_not_to_peer_join(capsys: pytest.Ca
 
 
 def test_the_runs_clock_its_budget_and_the_rate_are_told(capsys: pytest.CaptureFixture[str]) -> None:
-    schedule = ScheduleSection(kind="cosine", tokens=200, floor=0.1)
+    schedule = ScheduleSection(kind="cosine", tokens=200)
     training = MANIFEST.training.model_copy(update={"schedule": schedule})
     manifest = MANIFEST.model_copy(update={"training": training})
     facts = status_facts(RUN_ID, manifest, records_of(A=b"b", B=b"b"), NOW)

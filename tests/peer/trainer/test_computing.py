@@ -30,7 +30,7 @@ from tests.kit.trainer.tiny_gpt import CONTEXT, Settings, model_of
 
 CPU = torch.device("cpu")
 POSITIONS = np.arange(0, 8 * 31, 31, dtype=np.int64)
-SETTINGS = Settings(batch_size=8, grad_clip=1e6)
+SETTINGS = Settings(batch_size=8)
 
 
 def corpus_of() -> Corpus:

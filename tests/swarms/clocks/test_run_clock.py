@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from peer.config.access_sections import ChangeSection
-from peer.config.learning_rate_schedule import LEAST_FLOOR, Cooldown, ScheduleSection, rate_factor
+from peer.config.learning_rate_schedule import FLOOR, Cooldown, ScheduleSection, rate_factor
 from peer.config.manifest import RunManifest
 from peer.events.anchor_events import AnchorRepair
 from peer.events.peer_events import Event, RefusedPeer, TrainingProgressed
@@ -18,7 +18,7 @@ from tests.simulator.simulation import simulate
 
 SEED = 3
 TRAINING = tiny_manifest(SEED).training
-SCHEDULE = ScheduleSection(kind="cosine", tokens=24_000, floor=0.1)
+SCHEDULE = ScheduleSection(kind="cosine", tokens=24_000)
 
 
 def scheduled(schedule: ScheduleSection) -> RunManifest:
@@ -75,14 +75,14 @@ def test_a_repair_to_a_lighter_lineage_leaves_the_clock_where_it_was() -> None:
 def test_a_cool_down_is_the_same_on_every_peer_also_on_one_that_comes_later() -> None:
     cooldown = Cooldown(10_000, 8_000)
     change = ChangeSection(at_version=6, cooldown_from=cooldown.from_tokens, cooldown_tokens=cooldown.tokens)
-    flat = ScheduleSection(floor=0.2)
+    flat = ScheduleSection()
     manifest = scheduled(flat).model_copy(update={"revision": 2, "changes": (change,)})
     faults = (Fault(0.0, "start", (0, 1)), Fault(55.0, "start", (2,)))
     facts = told(SimulationSpec(3, 0, SEED, manifest, faults=faults, duration_seconds=95.0))
     for index in range(3):
         clock = facts[index][-1][1].run_tokens
         assert clock > 18_000
-        assert facts[index][-1][1].learning_rate == pytest.approx(0.2 * TRAINING.learning_rate)
+        assert facts[index][-1][1].learning_rate == pytest.approx(0.1 * TRAINING.learning_rate)
         began = [fact for _, fact in facts[index] if fact.inner_steps > TRAINING.warmup_steps]
         # A commit may have come between the step and the event.
         for before, after in itertools.pairwise(began):
@@ -93,8 +93,8 @@ def test_a_cool_down_is_the_same_on_every_peer_also_on_one_that_comes_later() ->
     assert newcomer[0].run_tokens > cooldown.from_tokens
 
 
-def test_at_the_least_floor_a_robust_run_goes_on_and_nobody_is_refused() -> None:
-    manifest = scheduled(ScheduleSection(kind="cosine", tokens=6_000, floor=LEAST_FLOOR))
+def test_at_the_floor_a_robust_run_goes_on_and_nobody_is_refused() -> None:
+    manifest = scheduled(ScheduleSection(kind="cosine", tokens=6_000))
     robust = manifest.averaging.model_copy(update={"combine": "centered_clip"})
     refused: list[str] = []
 
@@ -123,7 +123,7 @@ def test_a_peer_that_comes_at_the_end_never_has_more_than_the_swarms_rate(
     assert 0.85 * 24_000 < began < 24_000
     shares = [fact.learning_rate / TRAINING.learning_rate for _, fact in churn[3] if fact.learning_rate is not None]
     assert max(shares) <= rate_factor(SCHEDULE, began)
-    assert shares[-1] == pytest.approx(SCHEDULE.floor)
+    assert shares[-1] == pytest.approx(FLOOR)
 
 
 def test_a_peer_that_comes_back_with_nothing_warms_its_moments_up_and_has_the_swarms_rate(
@@ -143,7 +143,7 @@ def test_at_one_time_all_rates_are_alike(churn: dict[int, list[tuple[float, Trai
     last = {index: facts[-1][1].learning_rate for index, facts in churn.items()}
     rates = [rate for rate in last.values() if rate is not None]
     assert len(rates) == 4
-    assert rates == pytest.approx([SCHEDULE.floor * TRAINING.learning_rate] * 4)
+    assert rates == pytest.approx([FLOOR * TRAINING.learning_rate] * 4)
     # And in the middle of the cosine: the first three, after the cut-off one is back.
     middle = [next(fact for at, fact in churn[index] if at > 90.0).learning_rate for index in (0, 2)]
     assert middle[0] == pytest.approx(middle[1], rel=0.1)
