@@ -23,7 +23,6 @@ d_model = {width}
 num_heads = 8
 context = {context}
 [data]
-evaluation_batches = 1
 [averaging]
 sync_every = {sync_every}
 num_fragments = {fragments}

@@ -17,7 +17,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from benchmarks.machine import machine
-from peer.config.data_source import DataSection
 from peer.config.learning_rate_schedule import ScheduleSection
 from peer.config.manifest import RunManifest
 from peer.config.model_section import ModelSection
@@ -62,7 +61,6 @@ def late_joiner(arm: str, num_steps: int, seed: int, num_measurements: int = 54)
     manifest = tiny_manifest(seed, combine="mean").model_copy(
         update={
             "model": ModelSection(num_layers=2, d_model=64, num_heads=2, vocab_size=32, context=32),
-            "data": DataSection(evaluation_batches=64),
             "training": training,
         }
     )

@@ -71,7 +71,6 @@ RUN = """
 seed = 1
 [data]
 source = "tokens:"
-evaluation_batches = 1
 [training]
 batch_size = {batch}
 warmup_steps = 10

@@ -56,7 +56,6 @@ d_model = 192
 num_heads = 4
 context = 32
 [data]
-evaluation_batches = 1
 [training]
 batch_size = 1
 accumulation_steps = 1

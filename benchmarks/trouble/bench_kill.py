@@ -41,7 +41,6 @@ num_heads = 4
 context = 16
 [data]
 source = "text:"
-evaluation_batches = 1
 [training]
 batch_size = 1
 warmup_steps = 5

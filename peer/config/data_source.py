@@ -35,6 +35,12 @@ OWN_PATTERN = rf"^(stdlib:|{_HERE}[^\p{{C}}]+|{HUB_PATTERN}|{WEB_PATTERN})$"
 """Of a volunteer's own choice."""
 
 
+HELD_OUT_FRACTION = 0.05
+"""Share of text without `meta.json` that is never trained on. Prepared shards have their own."""
+EVALUATION_BATCHES = 16
+"""Batches of a measurement of the validation loss, the same ones every time."""
+
+
 class DataSection(Section):
     """Which text the run reads, and what is kept out of it to measure the loss."""
 
@@ -48,12 +54,6 @@ class DataSection(Section):
         ],
         description="the library text that every machine has, a data set that each can get, or the kind of data that "
         "each volunteer brings with `--data`. A path is neither signed nor followed",
-    )
-    held_out_fraction: float = Field(
-        default=0.05, gt=0, le=0.5, description="share of the text that is never trained on"
-    )
-    evaluation_batches: int = Field(
-        default=16, ge=1, le=4096, description="batches per measurement of the validation loss"
     )
     tokenizer: str | None = Field(
         default=None,

@@ -29,6 +29,8 @@ RETIRED_FIELDS: Mapping[str, str] = {
     "averaging.staleness_power": "remove it; work s versions late weighs 1 / (1 + s)",
     "averaging.token_power": "remove it; work weighs by its tokens",
     "averaging.trim_fraction": "remove it; combine centered_clip needs no share to be left out",
+    "data.evaluation_batches": "remove it; the validation loss is measured on 16 batches",
+    "data.held_out_fraction": "remove it; a twentieth of the text is held out, and prepared shards say their own share",
     "data.image_field": _CLASSIFIER,
     "data.label_field": _CLASSIFIER,
     "data.order": "remove it: each block of the data is read once per epoch over the swarm",

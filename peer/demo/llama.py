@@ -40,8 +40,6 @@ seed = 1
 source = "tokens:"
 tokenizer = "tokenizer.json"
 digest = "{digest}"
-held_out_fraction = 0.05
-evaluation_batches = 8
 """
 
 

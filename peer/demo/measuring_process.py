@@ -18,6 +18,7 @@ from torch import nn
 
 from averaging.arrays import F32
 from dht.ground.regular_files import read_regular
+from peer.config.data_source import EVALUATION_BATCHES
 from peer.config.manifest import MAX_MANIFEST_BYTES, RunManifest
 from peer.demo.measuring_messages import ANCHORS_NAME, MANIFEST_NAME, Words
 from peer.export.formats.custom_module import fill_module
@@ -48,7 +49,7 @@ def measure(
         tokenizer: the run's tokenizer.json; None: its tokens are bytes.
     """
     model = build_run_model(manifest)
-    batches, size = manifest.data.evaluation_batches, manifest.training.batch_size
+    batches, size = EVALUATION_BATCHES, manifest.training.batch_size
     with contextlib.closing(open_run_corpus(manifest, data or manifest.data.source, is_own=True)) as corpus:
         loss_first, said_first = validation_loss(model, corpus, batches, size), _said(model, manifest, tokenizer)
         if anchors is None:

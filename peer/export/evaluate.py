@@ -13,7 +13,7 @@ from typing import Any
 
 from dht.ground.errors import LocalFault
 from dht.ground.quantities import count_text, loss_text
-from peer.config.data_source import WEB, source_here
+from peer.config.data_source import EVALUATION_BATCHES, WEB, source_here
 from peer.export.formats.model_header import read_header
 from peer.export.formats.stored_weights import run_json
 from peer.export.model_source import ModelSource
@@ -46,7 +46,7 @@ def evaluate_model(
         room = Path(cache) if opened.tokenizer is not None or used.startswith(WEB) else None
         corpus = open_run_corpus(manifest, used, room, tokenizer_path=opened.tokenizer, is_own=data is not None)
         with contextlib.closing(corpus):
-            model, size = opened.model.to(device), (manifest.data.evaluation_batches, manifest.training.batch_size)
+            model, size = opened.model.to(device), (EVALUATION_BATCHES, manifest.training.batch_size)
             context = manifest.model.context
             num_held_out = corpus.num_held_out(*size, context)
             overlaps = num_held_out < size[0] * size[1] * context

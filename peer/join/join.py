@@ -251,7 +251,6 @@ def _build_trainer(
         peer_id=peer_id,
         device=device,
         evaluate_every_steps=EVALUATE_EVERY_SYNCS * manifest.averaging.sync_every,
-        evaluation_batches=manifest.data.evaluation_batches,
         ready_timeout_seconds=READY_SECONDS,
         checkpoints=config.checkpoints_path,
         choices=ComputeChoices.of(config),
@@ -281,7 +280,6 @@ def _meet(
         threads=config.threads,
         is_sharded=config.shard,
         offloads=config.offload,
-        evaluation_batches=manifest.data.evaluation_batches,
         checkpoints=str(config.checkpoints_path.absolute()),
         choices=asdict(ComputeChoices.of(config)),
     )

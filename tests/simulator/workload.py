@@ -20,6 +20,7 @@ from torch import Tensor
 from averaging.arrays import F32
 from averaging.outer.fragment_layout import FragmentLayout, build_layout
 from dht.ground.host import PeerId
+from peer.config.data_source import EVALUATION_BATCHES
 from peer.config.manifest import RunManifest
 from peer.config.model_shapes import seed_layout
 from peer.mailbox.mailbox import Mailbox
@@ -77,7 +78,6 @@ class GptWorkload:
             link,
             seed=manifest.seed,
             peer_id=peer_id,
-            evaluation_batches=manifest.data.evaluation_batches,
         )
         parameters = {name: tensor.detach().view(-1).numpy() for name, tensor in trained.items()}
         return LocalWork(link, parameters, lambda: trainer.training, trainer.step)
@@ -87,8 +87,7 @@ class GptWorkload:
         model = build_model(self._manifest.model, self._manifest.seed)
         if anchors is not None:
             fill_tensors(dict(model.named_parameters()), self.layout, anchors)
-        num_batches, batch_size = self._manifest.data.evaluation_batches, self._manifest.training.batch_size
-        return validation_loss(model, self._corpus, num_batches, batch_size)
+        return validation_loss(model, self._corpus, EVALUATION_BATCHES, self._manifest.training.batch_size)
 
 
 class QuadraticWorkload:

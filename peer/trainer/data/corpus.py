@@ -19,7 +19,7 @@ import torch
 
 from dht.ground.errors import UsageFault
 from dht.ground.quantities import bytes_text, plural
-from peer.config.data_source import LIBRARY, TOKENS, WEB, reads_bytes
+from peer.config.data_source import EVALUATION_BATCHES, HELD_OUT_FRACTION, LIBRARY, TOKENS, WEB, reads_bytes
 from peer.config.manifest import RunManifest
 from peer.files.checked_folder import run_file_path
 from peer.trainer.data.context_blocks import TokenStream, TrainingStream, check_ids, identity_of
@@ -147,7 +147,7 @@ def open_run_corpus(
         source,
         vocab_size=manifest.model.vocab_size,
         context=manifest.model.context,
-        held_out_fraction=data.held_out_fraction,
+        held_out_fraction=HELD_OUT_FRACTION,
         tokenizer_digest=tokenizer_digest_of(manifest),
         digest=data.digest,
         note=note,
@@ -191,10 +191,8 @@ def _tokenized(
             f"the run's {data.tokenizer} has {tokenizer.vocab_size} tokens, and its model {model.vocab_size}; expected "
             "a model.vocab_size of at least as many; tell the run's owner"
         )
-    num_evaluated = data.evaluation_batches * manifest.training.batch_size * (model.context + 1)
-    rules = TextRules(
-        tokenizer, data.text_field, data.held_out_fraction, model.vocab_size, model.context, num_evaluated
-    )
+    num_evaluated = EVALUATION_BATCHES * manifest.training.batch_size * (model.context + 1)
+    rules = TextRules(tokenizer, data.text_field, HELD_OUT_FRACTION, model.vocab_size, model.context, num_evaluated)
     stock = TextStock(source, rules, cache, note, limit_bytes, is_own=is_own)
     try:
         held_out, bytes_per_token = stock.held_out()

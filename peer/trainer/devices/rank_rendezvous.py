@@ -54,7 +54,6 @@ class RankSetup:
     threads: int | None
     is_sharded: bool
     offloads: bool
-    evaluation_batches: int
     checkpoints: str
     choices: dict[str, Any] = field(default_factory=dict)
     """Fields of `peer.trainer.computing.compute_choices.ComputeChoices`."""

@@ -17,6 +17,7 @@ import torch
 
 from dht.ground.errors import LocalFault
 from peer.child_process import end_with_parent
+from peer.config.data_source import EVALUATION_BATCHES
 from peer.config.manifest import RunManifest
 from peer.config.model_shapes import averaged_parts, layout_of, tensor_shapes
 from peer.console.plain_output import make_plain
@@ -64,7 +65,7 @@ def follow(place: Place) -> int:
     inner = InnerStep(model, corpus, manifest.training, device, ranks, choices, Tell(note=_tell))
     portion = Portion(dict([*parts[0], *parts[1]]), layout, torch.device("cpu") if setup.offloads else None)
     keeper = PortionKeeper(Path(setup.checkpoints), portion, model, [inner.optimizer], ranks)
-    follower = Follower(ranks, portion, inner, keeper, setup.evaluation_batches)
+    follower = Follower(ranks, portion, inner, keeper)
     while follower.obey(ranks.next_order()):
         pass
     return 0
@@ -78,7 +79,6 @@ class Follower:
     portion: Portion
     inner: InnerStep
     keeper: PortionKeeper
-    evaluation_batches: int
 
     def obey(self, order: Order) -> bool:
         """Do one order; False when it was the last one."""
@@ -89,7 +89,7 @@ class Follower:
                 self.portion.put_aside()
             case OrderKind.LOSS:
                 if order.numbers[0]:
-                    self.inner.validation_loss(self.evaluation_batches)
+                    self.inner.validation_loss(EVALUATION_BATCHES)
                 self.portion.take_back()
             case OrderKind.KEEP:
                 self.keeper.send_parts()

@@ -16,6 +16,7 @@ import torch
 from torch import nn
 
 from dht.ground.errors import LocalFault
+from peer.config.data_source import EVALUATION_BATCHES
 from peer.config.training_section import TrainingSection
 from peer.trainer.computing.compute_choices import ComputeChoices, Tell
 from peer.trainer.data.corpus import Corpus
@@ -37,7 +38,6 @@ class Trainer:
         link: made from `model.named_parameters()`.
         seed, peer_id: choose this peer's data.
         evaluate_every_steps: inner steps between two measurements of the validation loss; 0 never measures.
-        evaluation_batches: batches of each measurement, the same ones every time.
         checkpoints: see `LocalTraining`.
         choices, tell: see `InnerStep`.
     """
@@ -53,7 +53,6 @@ class Trainer:
         peer_id: str,
         device: torch.device | None = None,
         evaluate_every_steps: int = 0,
-        evaluation_batches: int = 16,
         ready_timeout_seconds: float | None = None,
         checkpoints: Path | None = None,
         choices: ComputeChoices | None = None,
@@ -64,7 +63,6 @@ class Trainer:
         self._corpus = corpus
         self._settings = settings
         self._evaluate_every_steps = evaluate_every_steps
-        self._evaluation_batches = evaluation_batches
         self._inner = InnerStep(model, corpus, settings, self.device, link.ranks, choices, tell)
         self._stop: Callable[[], bool] = lambda: False
         self.training = LocalTraining(
@@ -143,7 +141,7 @@ class Trainer:
 
     def validation_loss(self) -> float:
         """Mean loss of the live parameters over the fixed held-out batches, in nats per token."""
-        return self._inner.validation_loss(self._evaluation_batches)
+        return self._inner.validation_loss(EVALUATION_BATCHES)
 
     def _skip(self, loss: float, norm: float) -> None:
         self._inner.optimizer.zero_grad(set_to_none=True)

@@ -66,7 +66,7 @@ def test_the_rate_of_a_run_that_cools_down_is_said() -> None:
 
     assert "learning rate" not in words_of()
     begun = {"at_version": 1, "cooldown_from": 234_800_000, "cooldown_tokens": 200_000_000}
-    rate = "The learning rate is at 55% of its peak now: the organiser started a cool-down, "
+    rate = "The learning rate is at 54.9% of its peak now: the organiser started a cool-down, "
     assert f"{rate}which ends at 435 million tokens." in words_of(begun)
     assert "The learning rate is at 100% of its peak now." in words_of({**begun, "cooldown_from": 400_000_000})
 

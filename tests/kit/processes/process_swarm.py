@@ -45,7 +45,6 @@ num_heads = 2
 context = 32
 [data]
 source = "text:"
-evaluation_batches = 1
 [training]
 batch_size = 4
 accumulation_steps = 2

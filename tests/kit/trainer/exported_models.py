@@ -23,9 +23,7 @@ from peer.trainer.model.gpt import GPT, build_model
 RUN_ID = "tiny.abcdefghij234567abcd"
 NOW = 1.8e9
 MODEL = {"num_layers": 1, "d_model": 16, "num_heads": 2, "context": 16}
-MANIFEST = RunManifest.model_validate(
-    {"name": "tiny", "seed": 3, "model": MODEL, "data": {"evaluation_batches": 2}, "training": {"batch_size": 3}}
-)
+MANIFEST = RunManifest.model_validate({"name": "tiny", "seed": 3, "model": MODEL, "training": {"batch_size": 3}})
 
 
 def trained_model(manifest: RunManifest = MANIFEST) -> GPT:

@@ -247,7 +247,7 @@ def test_a_trainer_that_only_skips_gives_up_with_a_sentence(corpus, monkeypatch)
 
 def test_validation_loss_is_measured_on_the_anchor_now_and_then(corpus):
     model = model_of()
-    trainer = trainer_of(corpus, model, evaluate_every_steps=5, evaluation_batches=2)
+    trainer = trainer_of(corpus, model, evaluate_every_steps=5)
     mailbox, versions = trainer.link.mailbox, []
     link_evaluate = trainer.link.evaluate_on_anchor
 
@@ -264,7 +264,7 @@ def test_validation_loss_is_measured_on_the_anchor_now_and_then(corpus):
 
 
 def test_the_last_anchor_is_measured_before_a_peer_leaves(corpus):
-    trainer = trainer_of(corpus, model_of(), evaluate_every_steps=100, evaluation_batches=2)
+    trainer = trainer_of(corpus, model_of(), evaluate_every_steps=100)
     mailbox, steps = trainer.link.mailbox, []
     measure = trainer.link.evaluate_on_anchor
 

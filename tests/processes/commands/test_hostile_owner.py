@@ -62,7 +62,7 @@ def test_the_path_in_a_manifest_is_not_opened(tmp_path: Path) -> None:
 
 
 def test_the_volunteer_chooses_and_sees_what_is_read(tmp_path: Path) -> None:
-    run_id = signed_run(tmp_path / "peer", data={"source": "text:~/.ssh", "evaluation_batches": 1})
+    run_id = signed_run(tmp_path / "peer", data={"source": "text:~/.ssh"})
     (tmp_path / "books.txt").write_text("".join(f"line {number}\n" for number in range(5000)))
     process = start(tmp_path / "peer", run_id, "--data", f"text:{tmp_path}/books.txt", "--max-steps", "3", "--json")
     code, shown, said = ended(process)

@@ -52,7 +52,6 @@ LLAMA = {
 }
 RUN = """
 [data]
-evaluation_batches = 2
 held_out_fraction = 0.2
 [training]
 batch_size = 4
@@ -81,7 +80,7 @@ def manifest(tmp_path_factory: pytest.TempPathFactory) -> RunManifest:
     return made.model_copy(
         update={
             "model": ModelSection(num_layers=2, d_model=12, num_heads=2, vocab_size=257, context=16),
-            "data": DataSection(source=f"text:{path}", evaluation_batches=2),
+            "data": DataSection(source=f"text:{path}"),
             "training": TrainingSection(batch_size=2, accumulation_steps=2, learning_rate=1e-2, warmup_steps=2),
         }
     )
@@ -133,7 +132,6 @@ class OnePeer:
             seed=manifest.seed,
             peer_id=PEER,
             checkpoints=folder,
-            evaluation_batches=manifest.data.evaluation_batches,
         )
         self.works: list[torch.Tensor] = []
         self.losses: list[float] = []
@@ -196,7 +194,6 @@ def some_ranks(
             threads=1,
             is_sharded=is_sharded,
             offloads=offloads,
-            evaluation_batches=manifest.data.evaluation_batches,
             checkpoints=str(folder),
         )
         ranks = group.meet(setup, CPU)

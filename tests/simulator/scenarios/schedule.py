@@ -10,7 +10,6 @@ import math
 import random
 from collections.abc import Iterator
 
-from peer.config.data_source import DataSection
 from peer.config.manifest import NetworkSection, RunManifest
 from tests.simulator.network.lines import LineSettings
 from tests.simulator.scenarios.scenario import GroupSection, Scenario
@@ -70,7 +69,6 @@ def _manifest_of(scenario: Scenario, seed: int) -> RunManifest:
         name="simulated",
         seed=seed,
         model=scenario.model or tiny.model,
-        data=DataSection(evaluation_batches=4),
         training=scenario.training or tiny.training,
         averaging=scenario.averaging,
         network=NetworkSection(announce_seconds=scenario.network.announce_seconds),

@@ -9,7 +9,6 @@ from typing import Literal
 from pydantic import Field
 
 from averaging.rounds.shard_plan import MIN_SHARD_VALUES
-from peer.config.data_source import DataSection
 from peer.config.manifest import AveragingSection, NetworkSection, RunManifest
 from peer.config.model_section import ModelSection
 from peer.config.section import Section
@@ -78,7 +77,6 @@ def tiny_manifest(seed: int, **averaging: object) -> RunManifest:
         name="simulated",
         seed=seed,
         model=ModelSection(num_layers=1, d_model=16, num_heads=2, vocab_size=32, context=16),
-        data=DataSection(evaluation_batches=4),
         training=TrainingSection(batch_size=4, learning_rate=1e-2, warmup_steps=10, weight_decay=0.0),
         averaging=AveragingSection.model_validate(section),
         network=NetworkSection(announce_seconds=5.0),

@@ -49,7 +49,7 @@ def run_of(folder: Path, config: dict[str, Any], task: str = "causal-lm", **fiel
     (folder / "asked.json").write_text(json.dumps(config))
     section = describe_model(folder / "asked.json", task).section(2, {"buffers": "local"})
     common = {"name": "tiny", "model": section, "averaging": {"num_fragments": 2}}
-    manifest = RunManifest.from_fields({**common, "data": {"evaluation_batches": 2}, **fields})
+    manifest = RunManifest.from_fields({**common, **fields})
     module = changed(build_run_architecture(manifest).float()).eval()
     return module, anchors_of_module(module, manifest)
 
@@ -155,7 +155,7 @@ def test_evaluate_reads_text_through_the_tokenizer_beside_the_model(
 ) -> None:
     path = small_tokenizer(tmp_path / "files").path
     listed = FileSection(name=path.name, bytes=path.stat().st_size, digest=digest_of(path.read_bytes()))
-    data = {"source": "text:", "tokenizer": path.name, "held_out_fraction": 0.2}
+    data = {"source": "text:", "tokenizer": path.name}
     _, anchors = run_of(tmp_path, LANGUAGE, files=[listed.model_dump()], data=data)
     write_folder(replace(anchors, files=path.parent), tmp_path / "model", NOW, replace=False)
     rows = json_lines(tmp_path / "rows.jsonl", sentences(400))

@@ -57,7 +57,6 @@ def setting(*names: str, to: Any) -> Change:
 CHANGES = {
     "num_heads": setting("manifest", "model", "num_heads", to=1),
     "context": setting("manifest", "model", "context", to=32),
-    "held_out_fraction": setting("manifest", "data", "held_out_fraction", to=0.4),
     "tokens": setting("tokens", to=10**15),
     "validation_loss": setting("validation_loss", to=0.1),
     "versions": setting("versions", to=[9] * 4),
