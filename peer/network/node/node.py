@@ -438,7 +438,7 @@ class Node:
             if isinstance(report, AppliedCommit):
                 persist(self.mailbox, self.fragments[report.fragment])
                 self._moved.set()
-                if self.rule.mode == "streaming" and self.desk.is_open:
+                if self.rule.mode == "streaming":
                     self.desk.deliver_anchor(report.fragment)
             elif isinstance(report, WorkLost) and report.cause == "withheld":
                 self.desk.put_back(report.fragment)

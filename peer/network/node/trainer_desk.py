@@ -27,7 +27,7 @@ TakeWork = Callable[[int, Callable[[FragmentState], None]], Awaitable[None]]
 
 @dataclass
 class TrainerDesk:
-    """See the module docstring. Nothing is handed over before `open`.
+    """See the module docstring. Changes of a fragment are handed over once `open` has posted its starting point.
 
     Whole fragments are worked out and copied in `compute`, never on the event loop.
 
@@ -44,6 +44,7 @@ class TrainerDesk:
     poll_seconds: float
     is_open: bool = field(default=False, init=False)
     undelivered: dict[int, None] = field(default_factory=dict, init=False)
+    _started: set[int] = field(default_factory=set, init=False)
     _rebasing: bool = field(default=False, init=False)
     _taking: asyncio.Lock = field(default_factory=asyncio.Lock, init=False)
     _moment: int = field(default=0, init=False)
@@ -64,6 +65,8 @@ class TrainerDesk:
             if draft is not None:
                 async with fragment.busy:
                     await self._post_whole(draft, kind, fragment.state.shown, version=fragment.state.version)
+                    # The trainer frees slots slowly: rounds of this fragment go on while others wait for one.
+                    self._started.add(fragment.index)
         self._rebasing = bool(keeps_work)
         self.is_open = True
 
@@ -146,7 +149,7 @@ class TrainerDesk:
         So rounds that are faster than inner steps take no memory here. In mode sync all is handed over as a whole, so
         that no rounding adds up: lock step promises that equal anchors mean equal parameters.
         """
-        if not self.is_open or self.section.mode == "streaming" or index in self.undelivered:
+        if not self._has_start(index) or self.section.mode == "streaming" or index in self.undelivered:
             return
         draft = self._drafts.get(index)
         if draft is None or change is not draft.values or self._rebasing:
@@ -157,7 +160,8 @@ class TrainerDesk:
 
     def deliver_anchor(self, index: int) -> None:
         """Mode streaming: have the new anchor handed over, to be blended at once."""
-        self.undelivered[index] = None
+        if self._has_start(index):
+            self.undelivered[index] = None
 
     def put_back(self, index: int) -> None:
         """Hand over a fragment as a whole, and let go what the trainer did since: its parameters are not trusted."""
@@ -171,7 +175,7 @@ class TrainerDesk:
         at most, and in mode sync the trainer waits for this anyway.
         """
         async with self._taking:
-            if self._rebasing:
+            if self._rebasing or not self.is_open:
                 return
             for index in list(self.undelivered):
                 fragment = self.fragments[index]
@@ -182,6 +186,9 @@ class TrainerDesk:
                     return
                 async with fragment.busy:
                     await self._hand_over(fragment, draft)
+
+    def _has_start(self, index: int) -> bool:
+        return self.is_open or index in self._started
 
     async def _hand_over(self, fragment: FragmentRuntime, draft: Draft) -> None:
         """Post what the live parameters show of a fragment now; the caller holds `fragment.busy`."""

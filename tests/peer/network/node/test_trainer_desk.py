@@ -282,3 +282,28 @@ def test_no_whole_fragment_is_worked_out_on_the_event_loop(mode, monkeypatch):
 
     asyncio.run(scene())
     assert num_shown == 2 * NUM_FRAGMENTS
+
+
+@pytest.mark.parametrize("keeps_work", [(), range(NUM_FRAGMENTS)])
+def test_a_commit_while_other_fragments_wait_for_their_start_reaches_the_trainer(keeps_work):
+    """The trainer's inbox has fewer slots than there are fragments, and rounds do not wait for it."""
+
+    async def scene():
+        pair = Pair()
+        pair.desk.is_open = False
+        opening = asyncio.ensure_future(pair.desk.open(keeps_work=keeps_work))
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert pair.mailbox.inbox.num_free() == 0
+        assert not opening.done()
+        for index in (0, 1, NUM_FRAGMENTS - 1):
+            async with pair.fragments[index].busy:
+                pair.advance(index, index)
+        while not opening.done():
+            pair.link.poll()
+            await asyncio.sleep(0)
+        await opening
+        await pair.drain()
+        pair.check()
+
+    asyncio.run(scene())
