@@ -3,47 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-import random
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from averaging.exchange.applying import MAX_DOUBTS, stored_result
-from averaging.lanes.links import DATA_STREAMS, ROUND_PROTOCOL
+from averaging.lanes.links import DATA_STREAMS
 from averaging.outer.fragment_anchor_and_residual import FragmentState
-from averaging.outer.outer_settings import OuterRule
 from averaging.outer.shard_mean import Reduction, reduce_shard
-from averaging.rounds.round_facts import CommitTaken, RepairNeeded, RoundStarted, WorkLost
-from averaging.wire import frames
+from averaging.rounds.round_facts import CommitTaken, RepairNeeded, WorkLost
 from averaging.wire.messages import (
     DIGEST_BYTES,
-    Contribution,
     Result,
     ResultRequest,
     VersionIs,
 )
-from dht.ground.errors import PeerFault
 from tests.kit.network.memory_networks import named
 from tests.kit.rounds.exchange_swarm import RULE, Swarm, assert_close, scenario
-from tests.simulator.network.host import MemoryHost
-
-
-@pytest.mark.parametrize("codec", ["int4", "fp32"])
-@pytest.mark.parametrize("mode", ["carry", "eager", "sync"])
-def test_four_peers_agree_to_the_last_bit(mode, codec):
-    async def play():
-        swarm = Swarm(4, rule=OuterRule(mode, 0.5, 0.5, overlay_gain=0.7), codec=codec)
-        await swarm.train(5)
-        await swarm.settle()
-        swarm.assert_agreement(least_version=4)
-        swarm.assert_shown()
-        for peer in swarm.live():
-            assert not any(isinstance(report, RepairNeeded) for report in peer.reports)
-            assert sum(closed.own_included for closed in peer.closed()) >= 8
-        return swarm
-
-    scenario(play)
 
 
 def test_bytes_on_the_wire_are_few():
@@ -70,18 +47,6 @@ def test_bytes_on_the_wire_are_few():
     scenario(play)
 
 
-def test_a_lone_peer_goes_on():
-    async def play():
-        swarm = Swarm(1)
-        await swarm.train(4)
-        await swarm.settle()
-        swarm.assert_agreement(least_version=4)
-        swarm.assert_shown()
-        return swarm
-
-    scenario(play)
-
-
 def test_a_follower_has_every_commit():
     """A seed takes no part in rounds, fetches their results and ends with the same bits."""
 
@@ -93,142 +58,6 @@ def test_a_follower_has_every_commit():
         await swarm.settle()
         swarm.assert_agreement(least_version=4)
         assert not any(isinstance(report, RepairNeeded) for report in seed.reports)
-        return swarm
-
-    scenario(play)
-
-
-async def when_round_begins(swarm, index, choose):
-    """Wait until a round of fragment `index` has its plan; returns the peer that `choose` picks from that round."""
-    while True:
-        for peer in swarm.live():
-            for report in peer.reports:
-                if isinstance(report, RoundStarted) and report.fragment == index and report.num_contributors == 4:
-                    return choose(peer, report)
-        await asyncio.sleep(0.005)
-
-
-def leader_of(peer, report):
-    return report.leader
-
-
-def reducer_of(peer, report):
-    reductions = peer.fragments[1].machine._reducing.reductions.values()
-    plans = [reduction.plan for reduction in reductions] or [peer.fragments[1].machine._member.plan]
-    reducers = [plans[0].roster[shard.reducer].peer_id for shard in plans[0].shards]
-    return next((name for name in reducers if name != report.leader), reducers[0])
-
-
-@pytest.mark.parametrize("choose", [leader_of, reducer_of], ids=["leader", "reducer"])
-@pytest.mark.parametrize("how", ["crash", "stall"])
-@pytest.mark.parametrize("seed", range(3))
-def test_whoever_dies_in_mid_round_the_others_go_on(choose, how, seed):
-    async def play():
-        swarm = Swarm(4, seed=seed)
-        training = asyncio.get_running_loop().create_task(swarm.train(6))
-        victim = await when_round_begins(swarm, 1, choose)
-        getattr(swarm.network, how)(victim)
-        version = max(peer.fragments[1].state.version for peer in swarm.live())
-        await asyncio.sleep(10.0)  # its record runs out, and the others see one trainer less
-        others = [peer for peer in swarm.live() if peer.name != victim]
-        swarm.set_views(lambda peer, other: other.name != victim)
-        await training
-        if how == "stall":
-            swarm.network.crash(victim)
-        await swarm.settle()
-        swarm.assert_agreement(least_version=4)
-        swarm.assert_shown()
-        assert swarm.live() == others
-        assert min(peer.fragments[1].state.version for peer in others) > version
-        return swarm
-
-    scenario(play)
-
-
-@pytest.mark.parametrize("seed", range(3))
-def test_two_halves_go_on_and_become_one(seed):
-    async def play():
-        swarm = Swarm(5, seed=seed, partition_break_seconds=5.0)
-        await swarm.train(2)
-        left, right = swarm.live()[:2], swarm.live()[2:]
-        swarm.network.partition([peer.name for peer in left], [peer.name for peer in right])
-        swarm.set_views(lambda peer, other: (peer in left) == (other in left))
-        await swarm.train(2, interval_seconds=40.0, first_seed=1000)
-        digests = {peer.fragments[0].state.digest for peer in swarm.live()}
-        assert len(digests) == 2
-        swarm.network.heal()
-        swarm.set_views()
-        await swarm.settle()
-        await swarm.train(3, first_seed=2000)
-        await swarm.settle()
-        swarm.assert_agreement(least_version=6)
-        swarm.assert_shown()
-        return swarm
-
-    scenario(play)
-
-
-def test_streams_that_break_all_the_time_stop_nobody():
-    async def play():
-        swarm = Swarm(4, seed=5, stream_loss=0.2)
-        await swarm.train(10)
-        await swarm.settle()
-        swarm.assert_agreement(least_version=5)
-        swarm.assert_shown()
-        return swarm
-
-    scenario(play)
-
-
-def hostile_frames(me, victim):
-    """Frames that a hostile member sends after a proper hello: from nonsense to nearly right."""
-    chance = random.Random(9)
-    digest, version = bytes(DIGEST_BYTES), victim.fragments[1].machine.version
-    of_a_shard = victim.codec.encoded_num_bytes(160)
-    yield b""
-    yield bytes([frames.WIRE_VERSION, 0])
-    yield chance.randbytes(500)
-    yield b"\x01\xff\xff" + bytes(100)
-    yield frames.encode(Contribution(1, version, 0, me, 0, 1, 0, 160, 9)) + bytes(5)
-    yield frames.encode(Contribution(1, version, 0, me, 0, 1, 0, 160, 9)) + chance.randbytes(of_a_shard)
-    yield frames.encode(Result(1, version, 0, 0, 160)) + chance.randbytes(of_a_shard)
-    yield frames.encode(VersionIs(1, 10**9, digest, 2**60))
-    yield frames.encode(VersionIs(1, version, digest, 2**59))
-
-
-def test_garbage_from_a_hostile_member_stops_no_round():
-    async def play():
-        swarm = Swarm(4)
-        villain = MemoryHost(swarm.network, named(66))
-
-        async def attack():
-            for round_ in range(6):
-                for victim in swarm.trainers:
-                    for frame in hostile_frames(villain.peer_id, victim):
-                        try:
-                            stream = await villain.open_stream(victim.name, ROUND_PROTOCOL, 5.0)
-                            await stream.send(b"hello" if round_ % 3 else b"let me in")
-                            await stream.receive(100)
-                            await stream.send(frame)
-                            await stream.send(chance.randbytes(20))
-                        except PeerFault:
-                            continue
-                await asyncio.sleep(2.0)
-
-        chance = random.Random(4)
-        attacking = asyncio.get_running_loop().create_task(attack())
-        swarm.peers[villain.peer_id] = swarm.trainers[0]  # a repair from it finds nothing heavier
-        await swarm.train(6)
-        await attacking
-        await villain.close()
-        del swarm.peers[villain.peer_id]
-        await swarm.settle()
-        swarm.assert_agreement(least_version=5)
-        swarm.assert_shown()
-        for peer in swarm.trainers:
-            reasons = " ".join(reason for remote, reason in peer.refused if remote == villain.peer_id)
-            for part in ("does not know the word", "frame of 2 bytes", "wire version", "5 bytes in a contribution"):
-                assert part in reasons
         return swarm
 
     scenario(play)

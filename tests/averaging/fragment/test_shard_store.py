@@ -213,13 +213,6 @@ def test_what_a_sender_sent_for_earlier_attempts_goes_whatever_the_order(message
     assert {version for _, version in store._attempts} <= {8}
 
 
-def test_many_failed_attempts_do_not_use_up_an_honest_members_share():
-    store = store_of()
-    for attempt in range(10_000):
-        store.take_contribution(PEERS[1], contribution(1, attempt=attempt), payload(store, normal(1)))
-    assert store.arrived(7) == [(PEERS[1], 9_999, PEERS[0], 0)]
-
-
 @pytest.mark.parametrize("codec", ["fp32", "int4"])
 def test_a_mean_that_is_no_numbers_is_refused_and_of_no_commit(codec):
     """Applied half-way it would end the rounds of its fragment; of contributions the combination says whose is bad."""

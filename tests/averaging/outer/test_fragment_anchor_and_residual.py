@@ -323,20 +323,6 @@ def poisoned(codec):
     return EncodedBlocks.unpack(codec.name, codec.block_size, 50, bytes(bad))
 
 
-@pytest.mark.parametrize("name", CODECS)
-@given(st.lists(st.integers(0, 99), min_size=1, max_size=6), st.integers(0, 6))
-def test_a_contribution_that_is_no_number_is_left_out_and_the_others_share_its_weight(name, seeds, position):
-    codec = make_codec(name, BLOCK)
-    honest = contributions(codec, seeds)
-    position = min(position, len(honest))
-    mixed = [*honest[:position], (77, Terms(10**6, 1, 0), poisoned(codec)), *honest[position:]]
-    expected, found = (reduce_shard(given_, RULE, codec, 50, None) for given_ in (honest, mixed))
-    assert expected is not None
-    assert found is not None
-    assert bytes_of(found) == bytes_of(expected)
-    assert found.included == expected.included == tuple(range(len(seeds)))
-
-
 @given(st.lists(st.integers(0, 99), min_size=1, max_size=5), st.lists(st.integers(0, 99), max_size=3))
 def test_stale_contributions_are_not_included(seeds, stale_seeds):
     codec = make_codec("int4", BLOCK)
@@ -349,15 +335,6 @@ def test_stale_contributions_are_not_included(seeds, stale_seeds):
     assert bytes_of(reduction) == bytes_of(alone)
     assert reduction.included == alone.included
     assert reduce_shard(stale, RULE, codec, 50, None) is None
-
-
-@pytest.mark.parametrize("num_peers", [1, 2, 4, 8, 64, 256])
-def test_equal_contributions_of_a_power_of_two_give_exactly_one_of_them(num_peers):
-    codec = make_codec("fp32", BLOCK)
-    same = [(index, Terms(7, 3, 0), codec.encode(normal(1, 50))) for index in range(num_peers)]
-    reduction = reduce_shard(same, RULE, codec, 50, None)
-    assert reduction is not None
-    assert np.array_equal(decoded(codec, reduction.encoded), normal(1, 50))
 
 
 @given(st.lists(st.integers(0, 99), min_size=1, max_size=40))

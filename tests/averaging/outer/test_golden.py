@@ -121,11 +121,3 @@ def test_the_golden_runs_go_somewhere_sensible(case):
     found = trajectory("int4", **CASES[case])
     start = [{"anchor": START.tolist()}]
     assert distance(found) < 0.5 * distance(start)
-
-
-def test_streaming_without_overlap_and_blend_is_plain_diloco():
-    rule = OuterRule("streaming", 0.7, 0.9)
-    streaming = trajectory("fp32", rule, tau=0, merge_alpha=0.0)
-    plain = trajectory("fp32", OuterRule("sync", 0.7, 0.9))
-    for left, right in zip(streaming[1:], plain, strict=False):
-        np.testing.assert_allclose(left["anchor"], right["anchor"], rtol=1e-5, atol=1e-6)

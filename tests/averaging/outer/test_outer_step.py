@@ -36,7 +36,6 @@ from averaging.outer.outer_step import (
     outer_step_into,
     overlay_of,
 )
-from tests.kit.rounds.replicas import Replicas
 
 MODES = ("sync", "streaming", "eager", "carry")
 
@@ -137,28 +136,6 @@ def test_anchor_and_overlay_are_eager_updates(delay, seed, num_peers, num_steps,
         for left, right in zip(integrated, anchored, strict=True):
             scale = max(1.0, float(np.abs(left).max()))
             assert float(np.abs(left - right).max()) <= 1e-10 * scale
-
-
-@given(st.integers(0, 1000), st.integers(1, 6), st.integers(1, 9), st.floats(0, 0.9), st.floats(0.05, 0.9))
-def test_fragment_states_follow_eager_updates(seed, num_peers, num_steps, beta, eta):
-    """The same through `FragmentState`, which peers run: float32, changes added to live values, one round of delay."""
-    problem, start = Problem(seed, num_peers, num_steps), normal(seed, 6)
-    expected = integrated_eager(problem, start, num_peers, 12, 1, eta, beta, 1 / num_peers)
-    swarm = Replicas(OuterRule("eager", eta, beta), "fp32", start.astype(np.float32), num_peers)
-    for state in swarm.states:
-        state.own_share = 1 / num_peers
-    for wanted in expected:
-        live_there = [live.astype(np.float64) for live in swarm.live]
-        work = [problem.outer_gradient(peer, live).astype(np.float32) for peer, live in enumerate(live_there)]
-        for live, change in zip(swarm.live, work, strict=True):
-            live -= change
-        if swarm.states[0].pending is not None:
-            swarm.commit()
-        for peer in range(num_peers):
-            swarm.send(peer, work[peer])
-        for got, values in zip(swarm.live, wanted, strict=True):
-            scale = max(1.0, float(np.abs(values).max()))
-            assert float(np.abs(got - values).max()) <= 1e-4 * scale
 
 
 @given(st.integers(0, 99), nearest_float32(0, 0.99), nearest_float32(0.01, 2))
@@ -271,19 +248,6 @@ def test_fresh_work_gets_the_whole_outer_lr_and_late_work_less(rule, work):
         expected = rule.outer_lr * 2**-rule.staleness_power / (1 + rule.lag_penalty)
         assert shard_rates(late, rule)[0] == pytest.approx(expected, rel=1e-6)
     assert shard_rates([*fresh, *late], rule)[0] <= shard_rates(fresh, rule)[0]
-
-
-@given(rules, st.lists(terms, min_size=1, max_size=6))
-def test_work_beyond_the_limit_changes_nothing(rule, all_terms):
-    beyond = Terms(2**40, 1, rule.staleness_limit + 1)
-    kept = [term for term in all_terms if term.staleness <= rule.staleness_limit]
-    assert shard_rates([*kept, beyond], rule)[0] == shard_rates(kept, rule)[0]
-    assert weights_of([*kept, beyond], rule) == [*weights_of(kept, rule), 0.0]
-
-
-def test_equal_powers_of_zero_count_everybody_the_same():
-    rule = OuterRule("carry", 0.7, 0.5, token_power=0.0, quality_power=0.0)
-    assert weights_of([Terms(10, 1, 0), Terms(10**9, 7, 0), Terms(3, 3, 0), Terms(5, 1, 0)], rule) == [0.25] * 4
 
 
 @given(st.integers(1, 2**40), st.integers(1, 2**20), st.floats(0, 2), st.floats(0, 2))

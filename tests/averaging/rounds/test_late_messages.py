@@ -82,25 +82,3 @@ def test_everything_that_was_ever_said_may_be_said_again_an_hour_later():
             effects = swarm.members[key[1]].machine.step(Heard(key[0], message), swarm.now)
             assert not any(isinstance(effect, Apply | SendShards) for effect in effects)
     assert [(m.machine.version, m.machine.anchor_digest, m.lineage) for m in swarm.members.values()] == before
-
-
-def test_two_that_both_lead_one_version_end_in_one_lineage():
-    """Each believes itself first in rank, has a member of its own, and closes its round."""
-    swarm = RoundSwarm(4)
-    halves = (swarm.names[:2], swarm.names[2:])
-    swarm.set_views(lambda me: list(halves[0] if me in halves[0] else halves[1]))
-    for name in swarm.names:
-        swarm.work(name)
-    leaders = set()
-    for _ in swarm.run(random.Random(1)):
-        for name in swarm.names:
-            leading = swarm.members[name].machine.leading
-            if leading is not None and leading.plan is not None:
-                leaders.add((name, leading.version))
-    assert len({name for name, version in leaders if version == 0}) == 2
-    swarm.set_views()
-    for _ in range(3):
-        swarm.audit()
-        run_all(swarm, random.Random(2))
-    swarm.assert_agreement()
-    assert not any(swarm.lost_units(name) for name in swarm.names)

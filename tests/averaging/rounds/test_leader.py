@@ -228,15 +228,6 @@ def test_a_quorum_that_is_lost_does_not_count():
     assert len(leader.got(Plan)) == 2
 
 
-def test_fewer_live_trainers_make_a_smaller_quorum():
-    leader = Leader(hard_seconds=30.0)
-    leader.offers(PEERS[0])
-    leader.run_until(START + 10, num_trainers=4)
-    assert not leader.got(Plan)
-    leader.check(START + 10, 2)
-    assert leader.got(Plan)
-
-
 @given(st.floats(1, 50), st.lists(st.floats(0, 40), min_size=3, max_size=32))
 def test_the_grace_window_follows_the_stragglers_but_stays_in_the_interval(pace, spreads):
     leader = Leader(pace=pace, quorum_fraction=0.25)
@@ -332,13 +323,6 @@ def test_a_full_roster_takes_nobody_else():
     leader.leading.check(crowd, frozenset(), START)
     assert len(leader.got(Plan)[0].roster) == MAX_ROSTER
     assert PEERS[0] in leader.leading.waiting
-
-
-def test_it_never_sends_heartbeats_to_itself():
-    leader = started()
-    leader.sent.clear()
-    leader.run_until(START + 5)
-    assert not leader.got(Wait, PEERS[0])
 
 
 # ----------------------------------------------------------------------------------------------------- the end

@@ -14,7 +14,6 @@ from averaging.rounds.machine_events import ContributionArrived, Heard, Lost, Re
 from averaging.signing.round_signatures import Notary
 from averaging.wire.messages import (
     HISTORY_COMMITS,
-    KEPT_COMMITS,
     Commit,
     CommitRequest,
     Offer,
@@ -134,94 +133,7 @@ def test_a_message_that_comes_twice_at_any_point_changes_nothing():
 # ----------------------------------------------------------------------------------------------- chosen by seeds
 
 
-def disturb(kind, swarm, chance, trouble):
-    """Maybe do one bad thing of this kind."""
-    if trouble["left"] <= 0 or chance.random() > 0.05:
-        return
-    if kind == "crash" and len(swarm.live()) > 2:
-        swarm.crash(chance.choice(swarm.live()), noticed=chance.random() < 0.7)
-        if chance.random() < 0.5:
-            swarm.set_views()
-    elif kind == "links" and swarm.queues:
-        swarm.lose(*chance.choice(sorted(swarm.queues))[:2])
-    elif kind == "twice" and swarm.queues:
-        queue = swarm.queues[chance.choice(sorted(swarm.queues))]
-        queue.append(chance.choice(list(queue)))
-    elif kind == "split":
-        at = chance.randint(1, len(swarm.names) - 1)
-        left, right = swarm.names[:at], swarm.names[at:]
-        if swarm.cut:
-            swarm.cut = set()
-            swarm.set_views()
-        else:
-            swarm.split(left, right)
-            if chance.random() < 0.8:
-                swarm.set_views(lambda me: left if me in left else right)
-    else:
-        return
-    trouble["left"] -= 1
-
-
-def run_scenario(kind, seed):
-    chance = random.Random(f"{kind} {seed}")
-    num_peers = chance.choice([4, 6, 8]) if kind in ("split", "views") else chance.choice([1, 2, 3, 5, 8])
-    swarm = RoundSwarm(num_peers, num_blocks=chance.choice([1, 2, 4]))
-    if kind == "views":
-        swarm.set_views(lambda me: sorted({me, *chance.sample(swarm.names, chance.randint(0, num_peers))}))
-    swarm.tasks = [("work", name, None) for name in swarm.names]
-    num_works = chance.randint(0, 5) * num_peers
-    trouble = {"left": {"crash": 3, "links": 30, "twice": 30, "split": 3}.get(kind, 0)}
-    slow = frozenset(chance.sample(swarm.names, 1)) if chance.random() < 0.3 else frozenset()
-    for _ in swarm.run(chance, slow=slow):
-        if num_works and chance.random() < 0.05:
-            num_works -= 1
-            swarm.work(chance.choice(swarm.live()))
-        disturb(kind, swarm, chance, trouble)
-    swarm.cut = set()
-    swarm.set_views()
-    settle(swarm, chance)
-    swarm.assert_agreement()
-    for name in swarm.live():
-        swarm.work(name)
-    settle(swarm, chance)
-    swarm.assert_agreement()
-    assert not any(swarm.members[name].waiting or swarm.members[name].pending for name in swarm.live())
-    return swarm
-
-
-@pytest.mark.parametrize("kind", ["quiet", "crash", "twice"])
-@pytest.mark.parametrize("first_seed", sampled(range(0, 100, 20), one_in=5))
-def test_the_connected_agree_and_nothing_is_lost(kind, first_seed):
-    for seed in range(first_seed, first_seed + 20):
-        assert_whole(run_scenario(kind, seed))
-
-
-@pytest.mark.parametrize("kind", ["links", "views", "split"])
-@pytest.mark.parametrize("first_seed", sampled(range(0, 100, 20), one_in=5))
-def test_forks_heal_and_double_nothing(kind, first_seed):
-    for seed in range(first_seed, first_seed + 20):
-        assert_whole(run_scenario(kind, seed))
-
-
 # ------------------------------------------------------------------------------------------------ single stories
-
-
-def test_a_lone_peer_trains_on():
-    swarm = RoundSwarm(1)
-    (name,) = swarm.names
-    for _ in range(5):
-        swarm.work(name)
-        settle(swarm, random.Random(1), num_audits=0)
-    assert swarm.members[name].machine.version == 5
-    assert_whole(swarm)
-
-
-def test_a_lone_peer_that_sees_nobody_not_even_itself_trains_on():
-    swarm = RoundSwarm(1)
-    swarm.set_views(lambda me: [])
-    swarm.work(swarm.names[0])
-    settle(swarm, random.Random(1), num_audits=0)
-    assert swarm.members[swarm.names[0]].machine.version == 1
 
 
 def drain(swarm, *, until=None):
@@ -355,92 +267,6 @@ def test_of_one_sender_the_contributions_to_one_attempt_are_remembered():
         **{(999, swarm.names[2], shard): {swarm.names[1]} for shard in range(3)},
         (5, swarm.names[2], 0): {swarm.names[2]},
     }
-
-
-def rounds_without(swarm, absent, num_rounds):
-    others = [name for name in swarm.names if name != absent]
-    swarm.split(others, [absent])
-    swarm.set_views(lambda me: [absent] if me == absent else others)
-    for round_ in range(num_rounds):
-        for name in others:
-            swarm.work(name)
-        settle(swarm, random.Random(round_), num_audits=0)
-    swarm.cut = set()
-    swarm.set_views()
-
-
-@pytest.mark.parametrize("num_rounds", [1, HISTORY_COMMITS, HISTORY_COMMITS + 1, KEPT_COMMITS + 4])
-def test_whoever_was_away_catches_up_by_commits_or_by_the_anchor(num_rounds):
-    swarm = RoundSwarm(4)
-    absent = swarm.names[2]
-    rounds_without(swarm, absent, num_rounds)
-    assert swarm.members[absent].machine.version == 0
-    swarm.work(absent)
-    settle(swarm, random.Random(5))
-    swarm.assert_agreement()
-    if num_rounds <= KEPT_COMMITS:
-        # Of what was sent before that, nobody can say any more whether it was committed.
-        assert not swarm.lost_units(absent)
-        # It may have closed a round alone before it heard of the others', and gives up what was in that.
-        assert swarm.members[absent].machine.version == num_rounds + (not swarm.members[absent].given_up)
-    assert not swarm.members[absent].waiting
-
-
-def test_of_two_commits_for_one_version_the_heavier_wins():
-    swarm = RoundSwarm(5)
-    light, heavy = swarm.names[:2], swarm.names[2:]
-    swarm.split(light, heavy)
-    swarm.set_views(lambda me: light if me in light else heavy)
-    for name in swarm.names:
-        swarm.work(name)
-    settle(swarm, random.Random(1), num_audits=0)
-    tokens = {name: swarm.members[name].machine.lineage_tokens for name in swarm.names}
-    assert [tokens[name] for name in swarm.names] == [20, 20, 30, 30, 30]
-    (heavier,) = swarm.members[heavy[0]].lineage
-    swarm.cut = set()
-    swarm.set_views()
-    settle(swarm, random.Random(2), num_audits=1)
-    swarm.assert_agreement()
-    assert swarm.members[light[0]].lineage[0] == heavier
-    assert_whole(swarm)
-
-
-def test_a_commit_whose_results_are_gone_does_not_stop_the_round():
-    """The reducer dies after its report, before anyone had the result: somebody leads again, and nothing is lost."""
-    swarm = RoundSwarm(3)
-    for name in swarm.names:
-        swarm.work(name)
-
-    def committed():
-        return any(swarm.members[name].machine.applying for name in swarm.names)
-
-    drain(swarm, until=committed)
-    reducer = next(name for name in swarm.names if swarm.members[name].results)
-    for member in swarm.members.values():
-        member.results.clear()
-    swarm.crash(reducer)
-    swarm.set_views()
-    settle(swarm, random.Random(3))
-    assert_whole(swarm)
-    assert all(swarm.members[name].machine.version >= 1 for name in swarm.live())
-
-
-def test_memory_is_flat_over_many_failing_rounds():
-    """Links break all the time for 150 rounds of five peers."""
-    chance = random.Random(11)
-    swarm = RoundSwarm(5)
-    for round_ in range(150):
-        for name in swarm.names:
-            swarm.work(name)
-        for _ in swarm.run(chance):
-            if swarm.queues and chance.random() < 0.03:
-                swarm.lose(*chance.choice(sorted(swarm.queues))[:2])
-        if round_ == 40:
-            early = dict(swarm.max_sizes)
-    assert swarm.max_sizes["log.newest"] <= KEPT_COMMITS + 1
-    for part, most in swarm.max_sizes.items():
-        assert most <= max(40, 2 * early[part]), part
-    assert min(member.machine.version for member in swarm.members.values()) > 100
 
 
 def test_a_stranger_cannot_fill_the_memory():

@@ -17,7 +17,7 @@ from dht.ground.errors import PeerFault
 from dht.ground.host import Stream
 from peer.network.membership.run_handshake_policy import RunHandshakePolicy
 from tests.kit.network.memory_networks import MIB, named, now
-from tests.kit.rounds.donor_scene import FILE, NUM_VALUES, RULE, UPLOAD, Scene, array_of, assert_same, in_scene
+from tests.kit.rounds.donor_scene import FILE, NUM_VALUES, RULE, Scene, array_of, assert_same, in_scene
 from tests.simulator.network.host import MemoryHost
 
 
@@ -101,21 +101,6 @@ def test_a_copy_that_all_joiners_are_done_with_makes_room_soon(monkeypatch: pyte
         assert await held.newest(1, named(9)) is not None
 
     in_scene(1, play)
-
-
-def test_one_joiner_after_the_other_waits_for_no_room(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(snapshots, "SMALL_BYTES", 0)
-    monkeypatch.setattr(snapshots, "MAX_SNAPSHOTS", 1)
-
-    async def play(scene: Scene) -> None:
-        seconds = []
-        for fragment in (0, 1):
-            began = now()
-            await scene.fetch(fragment)
-            seconds.append(now() - began)
-        assert seconds[1] < seconds[0] + snapshots.IDLE_SECONDS / 2
-
-    in_scene(1, play, upload0=400e6)
 
 
 def test_busy_donors_are_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -278,19 +263,6 @@ def test_the_header_has_the_digest_of_the_anchor() -> None:
     header = Header(1, 2, tuple(digest_of(chunk) for chunk in chunks))
     assert header.digest == anchor_digest(anchor, momentum)
     assert [len(chunk) for chunk in chunks] == messages.chunk_lengths(NUM_VALUES)
-
-
-def test_serving_keeps_within_its_share_of_the_line() -> None:
-    async def play(scene: Scene) -> float:
-        began = now()
-        await scene.fetch()
-        undisturbed = now() - began
-        scene.donors[0].server._most_bits_per_second = lambda: UPLOAD / 2
-        began = now()
-        await scene.fetch(1)
-        return (now() - began) / undisturbed
-
-    assert 1.8 < in_scene(1, play) < 2.2
 
 
 def test_what_a_donor_may_give_is_not_exceeded_however_many_ask() -> None:

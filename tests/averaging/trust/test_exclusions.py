@@ -23,7 +23,6 @@ from averaging.outer.fragment_anchor_and_residual import FragmentState
 from averaging.outer.outer_settings import OuterRule
 from averaging.outer.robust_mean import RefusedMember
 from averaging.rounds.learned_durations import RoundTiming
-from averaging.rounds.machine_events import ReduceShard
 from averaging.rounds.round_facts import PeerRefused, RepairNeeded
 from averaging.rounds.round_machine import RoundMachine
 from averaging.trust.claim_guard import Guard, GuardPorts
@@ -39,9 +38,7 @@ from averaging.trust.exclusions import (
 from averaging.wire import frames
 from averaging.wire.field_checks import Limits
 from averaging.wire.messages import (
-    Abandon,
     Commit,
-    Contribution,
     Plan,
     RosterEntry,
     ShardPlan,
@@ -334,48 +331,6 @@ def exchange_of(clock, reports, speed=0.0):
     return exchange
 
 
-def test_whoever_sends_no_numbers_is_out_of_the_next_rounds_and_back_later():
-    async def scenario():
-        clock, reports = Clock(1000.0), []
-        exchange = exchange_of(clock, reports)
-        fragment = exchange.fragments[0]
-        exchange.set_view([ME, HONEST, LIAR], [])
-        assert fragment.machine.trainers == tuple(sorted((ME, HONEST, LIAR)))
-        good, bad = (fragment.state.codec.encode(np.ones(50, dtype=np.float32)), b"\xff" * 200)
-        for sequence in range(STRIKES):
-            plan = Plan(
-                0,
-                14,
-                sequence,
-                DIGEST,
-                (RosterEntry(HONEST, 10, 1, 14, sequence), RosterEntry(LIAR, 10, 1, 14, sequence)),
-                (ShardPlan(0, 50, 0),),
-                5.0,
-                5.0,
-            )
-            for sender, payload in ((HONEST, b"".join(bytes(part) for part in good.pack())), (LIAR, bad)):
-                message = Contribution(0, 14, sequence, HONEST, 0, sequence, 0, 50, 10)
-                exchange.on_message(sender, message, memoryview(payload), 0)
-            await exchange.averaging.make_mean(fragment, ReduceShard(plan, HONEST, 0, (0, 1)))
-        assert {report.peer_id for report in reports} == {LIAR}
-        assert len(reports) == STRIKES + 1
-        assert LIAR not in fragment.machine.trainers
-        assert LIAR in fragment.machine.followers
-        exchange.on_message(LIAR, offer_of(14, 14, 10), memoryview(b""), 0)
-        to, answer = exchange._links.posted[-1]
-        assert to == LIAR
-        assert isinstance(answer, Abandon)
-        assert "left out here for a while" in answer.reason
-        clock.now += FIRST_SECONDS
-        exchange.set_view([ME, HONEST, LIAR], [])
-        assert LIAR in fragment.machine.trainers
-        exchange.on_message(LIAR, offer_of(14, 14, 10), memoryview(b""), 0)
-        assert not isinstance(exchange._links.posted[-1][1], Abandon)
-        await exchange.close()
-
-    asyncio.run(scenario())
-
-
 def test_a_lone_commit_with_forged_weight_moves_nobody():
     """Neither the anchor at the version it leaves, nor a holder of the true commit of that version."""
 
@@ -399,25 +354,6 @@ def test_a_lone_commit_with_forged_weight_moves_nobody():
         assert not [report for report in reports if not isinstance(report, PeerRefused)]
         exchange.on_message(LIAR, signed(commit_with(200, 13)), memoryview(b""), 0)  # heavier, and it can be
         assert isinstance(reports[-1], RepairNeeded)
-        await exchange.close()
-
-    asyncio.run(scenario())
-
-
-def test_reductions_leave_out_whoever_is_left_out():
-    async def scenario():
-        clock, reports = Clock(1000.0), []
-        exchange = exchange_of(clock, reports)
-        fragment = exchange.fragments[0]
-        payload = b"".join(bytes(part) for part in fragment.state.codec.encode(np.ones(50, dtype=np.float32)).pack())
-        roster = (RosterEntry(HONEST, 10, 1, 14, 0), RosterEntry(LIAR, 10, 1, 14, 0))
-        plan = Plan(0, 14, 0, DIGEST, roster, (ShardPlan(0, 50, 0),), 5.0, 5.0)
-        for sender in (HONEST, LIAR):
-            exchange.on_message(sender, Contribution(0, 14, 0, HONEST, 0, 0, 0, 50, 10), memoryview(payload), 0)
-        for _ in range(STRIKES):
-            exchange.guard.blame(LIAR, "malformed", "sent nonsense")
-        kept = exchange.guard.usable(plan, HONEST, (0, 1), fragment.machine.timing)
-        assert kept == (0,)
         await exchange.close()
 
     asyncio.run(scenario())
