@@ -17,7 +17,7 @@ import contextlib  # noqa: E402
 import threading  # noqa: E402
 from typing import NoReturn  # noqa: E402
 
-from peer.console.first_lines import say  # noqa: E402
+from peer.console.notices import say  # noqa: E402
 from peer.process_setup import EARLY_LOADING, put_right  # noqa: E402
 
 _INTERRUPTED = 130

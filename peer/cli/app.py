@@ -20,7 +20,7 @@ import os
 from collections.abc import Sequence
 
 from peer.cli.usage.commands import COMMANDS, help_text
-from peer.console.first_lines import LABELS, OF_A_SEED, say, show_first_lines
+from peer.console.notices import say
 from peer.version import software
 
 _COMPLETION = "_PEER_COMPLETE"
@@ -39,7 +39,6 @@ def run(arguments: Sequence[str]) -> int:
         if words in (["--version"], ["-V"]):
             print(software())
             return 0
-        _show_at_once(words)
     return _run_command(words)
 
 
@@ -56,14 +55,6 @@ def _run_command(words: list[str]) -> int:
     except SystemExit as ended:
         code = ended.code
     return code if isinstance(code, int) else int(code is not None)
-
-
-def _show_at_once(words: list[str]) -> None:
-    """Show the checklist of a peer before anything is loaded, which takes half a second and more."""
-    quiet = {"-h", "--help", "--json", "--plain", "-v", "--verbose"}
-    if words[:1] in (["join"], ["seed"]) and not quiet.intersection(words):
-        is_seed = words[0] == "seed"
-        show_first_lines("opening as a seed" if is_seed else "joining", OF_A_SEED if is_seed else tuple(LABELS))
 
 
 def _asked_for_help(words: list[str]) -> list[str]:

@@ -16,7 +16,7 @@ from dht.ground.errors import Incompatible, UsageFault
 from peer.cli.arguments import options
 from peer.cli.usage.exit_codes import exits_with_sentence
 from peer.cli.usage.plain_command import Commands
-from peer.console.first_lines import notice
+from peer.console.notices import notice
 from peer.console.progress import loading, tell_progress
 from peer.observe.named_run import with_named_run
 from peer.observe.run_names import owned_folders, runs_here
@@ -260,10 +260,9 @@ def join(
     config: options.ConfigFile = None,
     as_json: options.AsJson = False,
     plain: options.AsPlain = False,
-    verbose: options.IsVerbose = False,
 ) -> int:
     """Join a run and train: find other members, download the current state, and share what this machine learns."""
-    return _run_peer(_flags(context, run, as_json, plain, verbose), config, invite, seed_only=False)
+    return _run_peer(_flags(context, run, as_json, plain), config, invite, seed_only=False)
 
 
 @commands.command(
@@ -279,13 +278,12 @@ def seed(
     config: options.ConfigFile = None,
     as_json: options.AsJson = False,
     plain: options.AsPlain = False,
-    verbose: options.IsVerbose = False,
 ) -> int:
     """Serve a run without training: give newcomers an address to join at, and the current state.
 
     Without RUN, it seeds the run of --data-dir, of the current folder, or of the only run folder inside it.
     """
-    flags = _flags(context, run, as_json, plain, verbose)
+    flags = _flags(context, run, as_json, plain)
     if (flags.get("run_id"), config, invite) == (None,) * 3:
         flags |= _run_in_folder(flags.get("data_dir"))
     return _run_peer(flags, config, invite, seed_only=True)
@@ -317,8 +315,8 @@ def _run_in_folder(data_dir: object) -> dict[str, object]:
     return {"run_id": run_id, "data_dir": str(folder)}
 
 
-def _flags(context: typer.Context, run: str | None, as_json: bool, plain: bool, verbose: bool) -> dict[str, object]:
-    output = options.output_of(as_json, plain, verbose)
+def _flags(context: typer.Context, run: str | None, as_json: bool, plain: bool) -> dict[str, object]:
+    output = options.output_of(as_json, plain)
     return with_named_run(context.obj, run) | {"output": output}
 
 

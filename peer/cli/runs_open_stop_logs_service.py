@@ -22,7 +22,7 @@ from dht.ground.quantities import clock_text, day_text
 from peer.cli.arguments.options import PAGE_PORT, AsJson, DataDir, Run, RunId, spread_peers
 from peer.cli.usage.exit_codes import exits_with_sentence
 from peer.cli.usage.plain_command import Commands, UsageError, sentence_of
-from peer.console.first_lines import notice
+from peer.console.notices import notice
 from peer.console.plain_output import reader_has_left
 from peer.console.word_wrap import fitting
 from peer.observe.named_run import named_run, names_run

@@ -15,7 +15,7 @@ from dht.observer.host_choice import choose_backend
 from peer.cli.arguments.options import PAGE_PORT, AsJson, DataDir, InviteFile, LookTimeout, Peers, Port, Run, RunId
 from peer.cli.usage.exit_codes import exits_with_sentence
 from peer.cli.usage.plain_command import Commands
-from peer.console.first_lines import notice
+from peer.console.notices import notice
 from peer.observe.named_run import named_or_only_run, named_run
 from peer.observe.run_and_address import Target, checked_target
 from peer.optional_libraries import check_page_extra

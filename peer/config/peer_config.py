@@ -320,9 +320,9 @@ class PeerConfig(BaseModel):
         default=None,
         description="relay for members that cannot be dialled; default: only seeds, and none in private runs",
     )
-    output: Annotated[Literal["auto", "panel", "plain", "verbose", "json"], ChoiceMark.OWN_TERMINAL] = Field(
+    output: Annotated[Literal["auto", "panel", "plain", "json"], ChoiceMark.OWN_TERMINAL] = Field(
         default="auto",
-        description="auto: the panel on a terminal, else plain: news and a line every 30 s; verbose: every event",
+        description="auto: the panel on a terminal, else plain: news and a line every 30 s",
     )
 
     @property

@@ -18,7 +18,7 @@ from peer.config.averaging_rules import codecs_of, rule_of
 from peer.config.manifest import RunManifest
 from peer.config.model_shapes import layout_digest_of, seed_sizes
 from peer.config.peer_config import CHECKPOINTS_NAME, RUN_RECORD_NAME
-from peer.console.first_lines import notice, say
+from peer.console.notices import notice, say
 from peer.export.formats.anchors import Anchors, facts_of
 from peer.export.model_source import CheckpointSource
 from peer.files.checked_folder import checked_folder

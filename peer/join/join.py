@@ -29,8 +29,8 @@ from peer.memory.base_bits import check_base_bits
 from peer.memory.least_memory import Use, check_memory, free_memory_bytes
 from peer.network.process.child_start import NetworkChild
 from peer.owner.custom_module import check_frozen_digest
-from peer.panel.scene.updates import Compiling
 from peer.panel.terminal import Terminal
+from peer.panel.updates import Compiling
 from peer.process_setup import EARLY_LOADING
 from peer.tracking.recorded_rows import OwnRows
 from peer.tracking.recorder import recording

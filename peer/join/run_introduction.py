@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dht.streams.upload_and_download_limits import RateLimits
 from peer.config.manifest import RunManifest
-from peer.panel.scene.updates import LineLimits, RunFacts
+from peer.panel.updates import LineLimits, RunFacts
 
 ADAPTERS = {"lora": "LoRA", "dora": "DoRA"}
 """As their papers write them."""

@@ -18,8 +18,8 @@ from peer.join.run_introduction import rates_of, run_facts
 from peer.mailbox.mailbox import Mailbox
 from peer.memory.least_memory import check_memory, free_memory_bytes
 from peer.observe.kept_manifest import manifest_here
+from peer.panel.checklist import WAITING_FIRST
 from peer.panel.return_command import keep_command
-from peer.panel.scene.loading import WAITING_FIRST
 from peer.panel.terminal import Terminal
 from peer.view.swarm_seen import OwnAddresses
 

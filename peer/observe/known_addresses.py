@@ -9,7 +9,7 @@ from pathlib import Path
 from dht.ground.errors import LocalFault, UsageFault, writing
 from dht.identity.multiaddr import parse_multiaddr
 from peer.config.peer_config import ADDRESSES_NAME, PeerConfig, read_cached_peers, write_cached_peers
-from peer.console.first_lines import say
+from peer.console.notices import say
 from peer.folder_lock import told_holder_of
 from peer.observe import run_page
 from peer.observe.ended_run import RunEnd, end_signed_here

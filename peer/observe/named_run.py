@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from dht.ground.errors import NobodyReachable, UsageFault
-from peer.console.first_lines import notice
+from peer.console.notices import notice
 from peer.observe.ended_run import RunEnd
 from peer.observe.run_names import near_run, runs_here, runs_of_name
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dht.ground.errors import NobodyReachable, UsageFault
-from peer.console.first_lines import notice
+from peer.console.notices import notice
 from peer.console.progress import tell_progress
 from peer.observe.ended_run import SEARCH_SECONDS, RunEnd, end_signed_here
 

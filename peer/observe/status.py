@@ -19,7 +19,7 @@ from dht.records.peer_record import PeerRecord
 from dht.records.swarm_view import SwarmView
 from peer.config.learning_rate_schedule import progress_of, rate_factor
 from peer.config.manifest import RunManifest
-from peer.console.first_lines import say
+from peer.console.notices import say
 from peer.console.plain_console import console_of_output
 from peer.console.progress import tell_progress
 from peer.events.lone_rounds import LONE_ROUNDS

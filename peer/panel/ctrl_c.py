@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
-
-from peer.console.interrupt_while_loading import AnswerBeside
 
 _WHILE_LOADING = "Leaving; what is being loaded ends first."
 _POLITELY = "leaving: finishing what is under way; once more to leave at once"
@@ -21,7 +18,7 @@ class LeaveRequest:
 
     Args:
         say: shows a sentence about it; called from a signal handler, so it takes no lock.
-        has_panel: the view has the whole screen. Its next picture covers what was answered beside it.
+        has_panel: the view has the whole screen, which Ctrl+Z has to give back.
     """
 
     def __init__(self, say: Callable[[str], object], *, has_panel: bool) -> None:
@@ -29,7 +26,6 @@ class LeaveRequest:
         self._has_panel = has_panel
         self._is_loading = False
         self._leaves_at_once = False
-        self._beside: AnswerBeside | None = None
         self._action: Callable[[], object] = lambda: None
         self.is_asked = False
 
@@ -53,7 +49,6 @@ class LeaveRequest:
     def loaded(self) -> None:
         """From now on the first Ctrl+C is a polite one."""
         self._is_loading = False
-        self._end_beside()
 
     @contextmanager
     def at_once(self) -> Iterator[None]:
@@ -84,9 +79,6 @@ class LeaveRequest:
         self._is_loading = is_loading
         previous = {}
         if threading.current_thread() is threading.main_thread():
-            if is_loading:
-                line = rf"\033[999;1H\033[2K{_WHILE_LOADING}" if self._has_panel else rf"{_WHILE_LOADING}\n"
-                self._beside = AnswerBeside(sys.stdout, line)
             previous = {number: signal.signal(number, self._on_signal) for number in _asking_signals()}
             stops = getattr(signal, "SIGTSTP", None)
             if self._has_panel and stops and signal.getsignal(stops) is signal.SIG_DFL:
@@ -94,7 +86,6 @@ class LeaveRequest:
         try:
             yield
         finally:
-            self._end_beside()
             for number, handler in previous.items():
                 signal.signal(number, handler)
 
@@ -103,7 +94,7 @@ class LeaveRequest:
             self._ask_politely()
             return
         self.is_asked = True
-        if self._beside is not None and self._has_panel:
+        if self._is_loading:
             self._say(_WHILE_LOADING)
         raise KeyboardInterrupt
 
@@ -114,11 +105,6 @@ class LeaveRequest:
         self.is_asked = True
         self._say(_POLITELY)
         self._action()
-
-    def _end_beside(self) -> None:
-        if self._beside is not None:
-            self._beside.close()
-            self._beside = None
 
 
 def _asking_signals() -> list[signal.Signals]:

@@ -12,24 +12,19 @@ from rich.text import Text
 
 from dht.ground.fields import printable
 from peer.events.peer_events import Event
-from peer.panel.scene.key_bindings import Controls, hints
-from peer.panel.scene.scene import Scene, settled, with_event, with_note, with_update
-from peer.panel.scene.updates import Action, Leaving, LoadingStep, ViewUpdate
+from peer.panel.key_bindings import Controls, hints
+from peer.panel.scene import Scene, with_event, with_note, with_update
 from peer.panel.screen_painter import Painter
-from peer.panel.screens.goodbye import COMMAND, PAGE, goodbye
-from peer.panel.screens.key_screens import addresses_screen, details_screen, help_screen
-from peer.panel.screens.loading_screen import loading_screen
-from peer.panel.screens.seed_screen import seed_screen
-from peer.panel.screens.text_lines_that_fit import ACCENT, CARE, DIM, SEPARATOR, flowed, one_part, part
-from peer.panel.screens.training_screen import header, training_screen
+from peer.panel.screens import screen
+from peer.panel.sentences import ACCENT, CARE, COMMAND, DIM, PAGE, capitalised, goodbye
 from peer.panel.terminal_keys import Keys
+from peer.panel.text_lines import SEPARATOR, flowed, part
+from peer.panel.updates import Action, Leaving, LoadingStep, ViewUpdate
 
 REFRESH_SECONDS = 1.0
 """Between two pictures; a picture takes some milliseconds. What somebody pressed is shown at once."""
 LOADING_REFRESH_SECONDS = 0.2
 """While it loads there is no training to hold up, and people watch."""
-SMALLEST = (40, 8)
-"""Columns and lines of the smallest picture; on a smaller terminal the rest is not seen."""
 NUM_KEPT_NOTES = 20
 """Sentences for the owner that are said again when the panel is gone."""
 
@@ -85,7 +80,6 @@ class PanelView:
 
     def tick(self, now: float) -> None:
         self._now = max(self._now, now)
-        self._scene = settled(self._scene, self._now)
         if self._broken:
             return
         if self._is_to_stop:
@@ -114,7 +108,7 @@ class PanelView:
     def close(self) -> None:
         self._keys.close()
         if not self._broken:
-            kept = [one[:1].upper() + one[1:] for one in self._kept]
+            kept = map(capitalised, self._kept)
             lines = [*map(printable, kept), *farewell(self._scene, self._now, self._size_of()[0])]
             self._try(lambda: self._painter.say(lines))
 
@@ -137,41 +131,17 @@ class PanelView:
     def _draw(self) -> None:
         width, height = self._drawn_size = self._size_of()
         self._drawn_at = self._now
-        picture = screen(self._scene, self._controls, self._now, width, height - 1, self._painter.ascii_only)
+        picture = screen(self._scene, self._controls, self._now, width, height - 1)
         self._try(lambda: self._painter.show(picture, self._footer(), width, height))
 
     def _footer(self) -> Text:
         room = self._drawn_size[0] - 1
         if self._scene.leaving:
-            return part(self._scene.leaving[:1].upper() + self._scene.leaving[1:], CARE)
+            return part(capitalised(self._scene.leaving), CARE)
         if (question := self._controls.question) is not None:
             return part(question.text(room), CARE if question.problem else ACCENT)
         keys = self._keys.are_there
         return part(hints(self._controls, has_keys=keys, is_resting=self._scene.is_resting, room=room), DIM)
-
-
-def screen(
-    scene: Scene, controls: Controls, now: float, width: int, height: int, ascii_only: bool = False
-) -> list[Text]:
-    """The picture for a page: at most `height` lines."""
-    width, height = max(SMALLEST[0], width), max(SMALLEST[1], height)
-    head = [*header(scene, now, width), Text()]
-    if controls.page != "main":
-        return [*head, *one_part(_page(scene, controls, now, width), controls.part, width, height - len(head))]
-    if not scene.loading.is_over:
-        return loading_screen(scene, now, width, height)
-    if scene.is_seed:
-        return seed_screen(scene, now, width, height)
-    return training_screen(scene, now, width, height, ascii_only=ascii_only)
-
-
-def _page(scene: Scene, controls: Controls, now: float, width: int) -> list[Text]:
-    """The whole of a page that a key brought up, of any height."""
-    if controls.page == "help":
-        return help_screen(width, can_rest=controls.can_rest)
-    if controls.page == "addresses":
-        return addresses_screen(scene, scene.join_command, now, width)
-    return details_screen(scene, now, width)
 
 
 def farewell(scene: Scene, now: float, width: int) -> list[str]:

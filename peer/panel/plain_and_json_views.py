@@ -1,23 +1,26 @@
-"""How a peer shows itself without a panel: plain lines with a summary now and then, or JSON lines."""
+"""Which view shows a peer: a live panel on a terminal, else plain lines with a summary now and then, or JSON lines."""
 
 from __future__ import annotations
 
 import math
-from typing import TextIO
+from collections.abc import Callable, Mapping
+from typing import Literal, Protocol, TextIO
 
 from dht.ground.fields import printable
-from dht.ground.quantities import clock_text, count_text, loss_text, plural, seconds_text
-from peer.console.first_lines import LABELS
+from dht.ground.quantities import clock_text
 from peer.console.word_wrap import fitting
 from peer.events import peer_events as events
 from peer.events.anchor_events import Fetched
 from peer.events.event_log import to_json
-from peer.panel.scene.news import NewsLine
-from peer.panel.scene.scene import Scene, with_event, with_update
-from peer.panel.scene.updates import Compiling, Leaving, LoadingStep, Remark, Resting, RunFacts, ViewUpdate
-from peer.panel.screens.goodbye import goodbye
+from peer.panel.checklist import LABELS
+from peer.panel.key_bindings import Controls
+from peer.panel.news import NewsLine
+from peer.panel.scene import Scene, with_event, with_update
+from peer.panel.sentences import capitalised, goodbye, summary
+from peer.panel.updates import Action, Compiling, Leaving, LoadingStep, Remark, Resting, RunFacts, ViewUpdate
 from peer.view.swarm_seen import OwnAddresses, SwarmSeen
 
+Output = Literal["auto", "panel", "plain", "json"]
 CATCH_UP_SECONDS = 5.0
 """Between two plain lines about a download."""
 HEARTBEAT_SECONDS = 30.0
@@ -26,6 +29,31 @@ NAMES_SECONDS = 5.0
 """News of somebody whose name is not known waits this long for it; the next look at the members brings it."""
 _FOR_PEOPLE = (Fetched, events.JoinedRun, events.LeftRun)
 """Events that a plain log has beside the news: how a peer gets into a run, and out of it."""
+
+
+class EventView(Protocol):
+    """What shows one peer. No method raises, whatever becomes of the output."""
+
+    def show(self, event: events.Event) -> None:
+        """Take in one event."""
+
+    def tell(self, update: ViewUpdate) -> None:
+        """Take in something else."""
+
+    def tick(self, now: float) -> None:
+        """Let time pass (unix seconds); call it several times a second."""
+
+    def note(self, sentence: str) -> None:
+        """Tell the owner something that is not an event, e.g. a warning of the event log."""
+
+    def suspend_soon(self) -> None:
+        """The owner pressed Ctrl+Z; for a signal handler."""
+
+    def restore(self) -> None:
+        """Give back what was taken of the terminal, even if the output is stuck; may be called from any thread."""
+
+    def close(self) -> None:
+        """Leave the terminal as it was found."""
 
 
 class _Lines:
@@ -46,7 +74,7 @@ class _Lines:
                 self.note(sentence)
 
     def note(self, sentence: str) -> None:
-        _write_sentence(self._notes, _capitalised(sentence))
+        _write_sentence(self._notes, capitalised(sentence))
 
     def tick(self, now: float) -> None:
         pass
@@ -62,18 +90,13 @@ class _Lines:
 
 
 class PlainView(_Lines):
-    """Events that concern people, one line each, and a line about everything every `HEARTBEAT_SECONDS`.
+    """Events that concern people, one line each, and a line about everything every `HEARTBEAT_SECONDS`."""
 
-    Args:
-        is_verbose: all events, and the line only when nothing else was said for this long.
-    """
-
-    def __init__(self, stdout: TextIO, scene: Scene | None = None, *, is_verbose: bool = False) -> None:
+    def __init__(self, stdout: TextIO, scene: Scene | None = None) -> None:
         super().__init__(stdout)
         self._stdout = stdout
         self._scene = scene or Scene()
-        self._is_verbose = is_verbose
-        self._spoke_at: float | None = None
+        self._summed_up_at: float | None = None
         self._told_at = -math.inf
         self._now = self._scene.began_at
         self._awaited = ""
@@ -91,9 +114,8 @@ class PlainView(_Lines):
         if isinstance(event.fact, events.SwarmContact) and is_waiting:
             is_soon = event.fact.reason == self._awaited and event.at - self._told_at < HEARTBEAT_SECONDS
             self._awaited, self._waited_at = event.fact.reason, event.at
-        if is_waiting or isinstance(event.fact, _FOR_PEOPLE) or self._is_verbose:
-            # Progress comes every few steps; the heartbeat carries it.
-            if not isinstance(event.fact, events.TrainingProgressed) and not is_soon:
+        if is_waiting or isinstance(event.fact, _FOR_PEOPLE):
+            if not is_soon:
                 self._told_at = event.at
                 self._print(event.at, self._scene.sentence_of(event))
         elif self._scene.news[-1:] != num_news:
@@ -118,17 +140,16 @@ class PlainView(_Lines):
     def note(self, sentence: str) -> None:
         # Before the first event of a view without a clock nobody knows the time.
         clock = f"{clock_text(self._now)} " if self._now else ""
-        _write_sentence(self._stdout, f"{clock}{_capitalised(sentence)}")
+        _write_sentence(self._stdout, f"{clock}{capitalised(sentence)}")
 
     def tick(self, now: float) -> None:
         self._now = max(self._now, now)
         self._print_unnamed(now - NAMES_SECONDS)
-        if self._spoke_at is None:
-            self._spoke_at = now
-        elif now - max(self._spoke_at, self._waited_at) >= HEARTBEAT_SECONDS:
-            self._spoke_at = now
-            told = heartbeat(self._scene, now) if self._is_verbose else summary(self._scene, now)
-            self._print(now, told)
+        if self._summed_up_at is None:
+            self._summed_up_at = now
+        elif now - max(self._summed_up_at, self._waited_at) >= HEARTBEAT_SECONDS:
+            self._summed_up_at = now
+            self._print(now, summary(self._scene, now))
 
     def close(self) -> None:
         self._print_unnamed(math.inf)
@@ -144,12 +165,12 @@ class PlainView(_Lines):
 
     def _print_news(self, at: float, new: NewsLine) -> None:
         who = "" if new.remote is None else self._scene.name_of(new.remote)
-        text = _capitalised(new.text).replace("{who}", who)
+        text = capitalised(new.text).replace("{who}", who)
         self._print(at, f"{text.rstrip('.')}.")
 
     def _print(self, at: float, sentence: str) -> None:
-        if self._is_verbose or self._spoke_at is None:
-            self._spoke_at = at
+        if self._summed_up_at is None:
+            self._summed_up_at = at
         _write_sentence(self._stdout, f"{clock_text(at)} {sentence}")
 
 
@@ -164,59 +185,32 @@ class JsonView(_Lines):
         _write_line(self._stdout, printable(to_json(event)))
 
 
-def summary(scene: Scene, now: float) -> str:
-    """One line for people: what this peer does, how far it and the run are."""
-    state, swarm = scene.own, scene.swarm
-    if state.last_event_at is None or not scene.loading.is_over:
-        is_found = not scene.is_seed and not any(line.is_waiting for line in scene.loading.lines)
-        return "Still starting." if is_found and state.phase == "waiting for peers" else f"Still {state.phase}."
-    others = scene.others_here
-    if scene.lone_rounds and (scene.swarm.num_other_trainers > 1 or not scene.is_seed):
-        from peer.panel.screens.health_sentence import lone_words  # with it the library that draws
+def make_view(
+    output: Output,
+    stdout: TextIO,
+    stderr: TextIO,
+    environ: Mapping[str, str],
+    scene: Scene | None = None,
+    act: Callable[[Action], object] = lambda action: None,
+    keyboard: TextIO | None = None,
+    controls: Controls | None = None,
+    began_at: float = 0.0,
+) -> EventView:
+    """The view for `output`; "auto" is the panel on a capable terminal and plain lines everywhere else.
 
-        others += f". {lone_words(scene)}"
-    if scene.is_seed:
-        served = f"{plural(state.num_newcomers, 'newcomer')} served"
-        return f"Seed: {served}, {scene.num_training} training, {others}."
-    speed = f"{count_text(state.tokens_per_second)} tokens/s"
-    parts = [
-        "Paused" if scene.is_resting else _capitalised(scene.phase),
-        scene.own_work,
-        plural(state.rounds_contributed, "round"),
-        *([] if scene.is_resting or scene.is_compiling else [speed]),
-    ]
-    if state.train_loss is not None:
-        parts.append(f"loss {loss_text(state.train_loss, scene.run.loss_unit)}")
-    row = swarm.own_row
-    if row is not None and row.tokens and swarm.num_ranked > 1:
-        parts.append(f"rank {row.rank} of {swarm.num_ranked} met")
-    if scene.own.joined_at is not None:
-        parts.append(seconds_text(round(max(0.0, now - scene.own.joined_at))))
-    return f"{parts[0]}: {', '.join(parts[1:])}, {others}."
+    Args:
+        scene, act, keyboard, controls, began_at: of `PanelView`.
+    """
+    if output == "auto":
+        output = "panel" if stdout.isatty() and environ.get("TERM") not in ("dumb", "") else "plain"
+    scene = scene or Scene()
+    if output == "json":
+        return JsonView(stdout, stderr)
+    if output == "panel":
+        from peer.panel.live_panel import PanelView  # with it the library that draws, which plain lines have no need of
 
-
-def heartbeat(scene: Scene, now: float) -> str:
-    """One line that says how this peer is doing; every figure in it is as old as it says."""
-    state, run = scene.own, scene.run
-    if state.last_event_at is None:
-        return "Starting."
-    from peer.panel.screens.key_screens import age, parts_averaged, run_progress  # with it the library that draws
-
-    if state.is_seed:
-        return f"Still {state.phase}: {parts_averaged(state)}, {scene.others_here}."
-    loss = loss_text(state.train_loss, run.loss_unit)
-    last = "no round yet" if state.last_round_at is None else f"last round {age(state.last_round_at, now)}"
-    return (
-        f"Still {scene.phase}: inner step {state.inner_steps}, loss {loss}, {count_text(state.tokens_per_second)} "
-        f"tokens/s, {scene.others_here}, "
-        f"{plural(state.rounds_contributed, 'round')} contributed to, "
-        f"{run_progress(scene)}, {last}."
-    )
-
-
-def _capitalised(sentence: str) -> str:
-    """With a capital first letter."""
-    return sentence[:1].upper() + sentence[1:]
+        return PanelView(stdout, scene, act, keyboard, environ, controls=controls, began_at=began_at)
+    return PlainView(stdout, scene)
 
 
 def _write_sentence(stream: TextIO, text: str) -> None:

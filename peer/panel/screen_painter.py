@@ -10,7 +10,7 @@ from rich.text import Text
 
 from peer.console.plain_console import PlainConsole
 from peer.console.word_wrap import fitting
-from peer.panel.screens.text_lines_that_fit import num_rows, without_signs
+from peer.panel.text_lines import num_rows, without_signs
 
 OPEN = "\x1b[?1049h\x1b[?25l\x1b[H\x1b[2J\x1b[?2004h"
 """The other screen, without a cursor, and with marks around what is pasted."""

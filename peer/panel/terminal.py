@@ -17,19 +17,18 @@ from dht.ground.errors import DeviceFault, Incompatible, InterruptionTold, Usage
 from dht.identity.keys import Identity
 from dht.identity.speakable import speakable_name
 from peer.config.peer_config import PeerConfig, make_data_dir
-from peer.console.first_lines import clear_first_lines
 from peer.data_folder_choice import HeldFolder
 from peer.events.event_log import to_json
 from peer.events.peer_events import Event, JoinedRun
 from peer.events.rotating_log import LineLog
 from peer.folder_lock import FolderLock
+from peer.panel import updates
 from peer.panel.ctrl_c import LeaveRequest
+from peer.panel.key_bindings import Controls
+from peer.panel.plain_and_json_views import EventView, make_view
 from peer.panel.return_command import same_with
-from peer.panel.scene import updates
-from peer.panel.scene.key_bindings import Controls
-from peer.panel.scene.scene import scene_of
+from peer.panel.scene import scene_of
 from peer.panel.stderr_capture import KeptErrors
-from peer.panel.view_choice import EventView, make_view
 from peer.run_folders import keep_name
 from peer.user_folders import PASS_NAME
 
@@ -72,7 +71,6 @@ class Terminal:
         self._give_up = self._folder.close if held is None else held.give_up
         self._is_spare = held is not None and held.is_spare
         is_seed = what == "peer seed"
-        clear_first_lines()
         limits = updates.LineLimits(config.upload_limit_mbit, config.download_limit_mbit)
         self._view = view or make_view(
             *(config.output, sys.stdout, sys.stderr, os.environ),

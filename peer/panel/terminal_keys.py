@@ -8,7 +8,7 @@ import os
 import select
 from typing import Any, TextIO
 
-from peer.panel.scene.key_bindings import PASTED
+from peer.panel.key_bindings import PASTED
 
 try:
     import termios

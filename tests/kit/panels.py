@@ -28,10 +28,10 @@ from peer.events.peer_events import (
     SwarmContact,
     TrainingProgressed,
 )
-from peer.panel.live_panel import screen
-from peer.panel.scene.key_bindings import Controls, Page, hints
-from peer.panel.scene.scene import Scene, scene_of, with_event, with_update
-from peer.panel.scene.updates import Compiling, LineLimits, LoadingStep, Resting, RunFacts
+from peer.panel.key_bindings import Controls, Page, hints
+from peer.panel.scene import Scene, scene_of, with_event, with_update
+from peer.panel.screens import screen
+from peer.panel.updates import Compiling, LineLimits, LoadingStep, Resting, RunFacts
 from peer.view.run_view import RunView
 from peer.view.swarm_seen import OwnAddresses, PersonSeen, SwarmSeen
 
@@ -172,11 +172,10 @@ def lines_of(
     now: float = NOW,
     *,
     index: int = 0,
-    ascii_only: bool = False,
 ) -> list[Text]:
     """The picture with its last line, as the painter puts them on a terminal."""
     controls = Controls(page, index, can_rest=not scene.is_seed)
-    picture = screen(scene, controls, now, width, height - 1, ascii_only)
+    picture = screen(scene, controls, now, width, height - 1)
     picture += [Text()] * (height - 1 - sum(max(1, -(-line.cell_len // width)) for line in picture))
     return [
         *picture,

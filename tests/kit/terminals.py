@@ -6,7 +6,7 @@ import threading
 
 from dht.ground.host import PeerId
 from peer.events.peer_events import Event, SwarmContact
-from peer.panel.scene.updates import Leaving, Remark, ViewUpdate
+from peer.panel.updates import Leaving, Remark, ViewUpdate
 
 
 class StuckView:

@@ -56,7 +56,6 @@ AsJson = Annotated[bool, typer.Option("--json", help="JSON on standard output.")
 AsPlain = Annotated[
     bool, typer.Option("--plain", help="Plain lines instead of the panel: news, and a line every 30 s.")
 ]
-IsVerbose = Annotated[bool, typer.Option("-v", "--verbose", help="Plain lines about every event.")]
 PAGE_PORT: Final = 8080
 """Of a page on this machine, unless somebody says otherwise."""
 Port = Annotated[
@@ -64,12 +63,11 @@ Port = Annotated[
 ]
 
 
-def output_of(as_json: bool, plain: bool, verbose: bool = False) -> str | None:
+def output_of(as_json: bool, plain: bool) -> str | None:
     """Of what kind the output is; None: as the terminal is."""
-    if as_json and (plain or verbose):
-        other = "--plain" if plain else "--verbose"
-        raise UsageFault(f"--json and {other} are given together; expected one of them.")
-    return "json" if as_json else "verbose" if verbose else "plain" if plain else None
+    if as_json and plain:
+        raise UsageFault("--json and --plain are given together; expected one of them.")
+    return "json" if as_json else "plain" if plain else None
 
 
 def spread_peers(arguments: Sequence[str]) -> list[str]:

@@ -21,7 +21,7 @@ from typing import Any
 import typer
 
 from dht.ground.errors import EXIT_INTERRUPTED, InterruptionTold, LocalFault, MurmurationError, UsageFault
-from peer.console.first_lines import say
+from peer.console.notices import say
 from peer.console.plain_output import plain_output
 from peer.import_path import PACKAGES
 

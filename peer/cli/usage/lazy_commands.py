@@ -13,7 +13,7 @@ from typer.core import TyperGroup
 from dht.ground.errors import EXIT_INTERRUPTED
 from peer.cli.usage.commands import COMMANDS, MAX_COLUMNS, help_text
 from peer.cli.usage.plain_command import CONTEXT
-from peer.console.first_lines import say
+from peer.console.notices import say
 from peer.version import software
 
 

@@ -12,7 +12,7 @@ from typing import Any
 from dht.ground.errors import LocalFault
 from dht.ground.regular_files import read_regular
 from peer.config.manifest import RunManifest
-from peer.console.first_lines import notice
+from peer.console.notices import notice
 from peer.export.formats.byte_tokenizer import END_TOKEN, byte_tokenizer_files
 from peer.trainer.data.loaded_tokenizer import CONFIG_NAMES, TOKENIZER_NAME
 from peer.trainer.data.tokenizing import OpenTokenizer

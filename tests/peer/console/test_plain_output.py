@@ -123,7 +123,7 @@ def test_a_table_in_a_pipe_has_no_blanks_at_the_ends_of_lines() -> None:
 def test_a_view_shows_events_of_others_in_one_plain_line() -> None:
     output = io.StringIO()
     event = Event(1.0, named(1), RefusedPeer(remote=named(2), reason=f"{HOSTILE}\nforged line"))
-    PlainView(output, is_verbose=True).show(event)
+    PlainView(output).note(event.sentence())
     assert is_plain(output.getvalue())
     assert output.getvalue().count("\n") == 1
 

@@ -22,8 +22,9 @@ from peer.mailbox.mailbox import Mailbox
 from peer.network.node.refusal_reports import REFUSAL_SECONDS
 from peer.network.node.reporter import Reporter
 from peer.observe.status import local_facts, local_lines
-from peer.panel.scene.scene import Scene as PanelScene
-from peer.panel.screens.key_screens import details_screen
+from peer.panel.key_bindings import Controls
+from peer.panel.scene import Scene as PanelScene
+from peer.panel.screens import details_page
 from peer.run_folders import keep_name
 from peer.view.own_view import OwnView, own_view_after
 from tests.kit.panels import text_of
@@ -115,7 +116,7 @@ def test_who_is_left_out_stays_so_through_later_refusals() -> None:
 
 def test_the_panel_has_a_line_for_it_only_while_somebody_is_left_out() -> None:
     def swarm_of(state: OwnView, now: float) -> str:
-        return text_of(details_screen(PanelScene(own=replace(state, recent=())), now, 80))
+        return text_of(details_page(PanelScene(own=replace(state, recent=())), Controls(), now, 80))
 
     state = own_view_after(own_view_after(OwnView(), joined(0.0)), refused(1.0, OTHER))
     # One refusal in passing concerns nobody: a friend on a busy machine.

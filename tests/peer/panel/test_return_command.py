@@ -13,9 +13,9 @@ from peer.cli import init_join_seed
 from peer.cli.app import run
 from peer.config.peer_config import PeerConfig, load_config
 from peer.panel.return_command import same_again, same_with
-from peer.panel.scene.scene import scene_of, with_update
-from peer.panel.scene.updates import LineLimits
-from peer.panel.screens.goodbye import comeback
+from peer.panel.scene import scene_of, with_update
+from peer.panel.sentences import comeback
+from peer.panel.updates import LineLimits
 from peer.view.swarm_seen import OwnAddresses
 
 RUN_ID = "own." + "a" * 20

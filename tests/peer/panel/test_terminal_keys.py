@@ -14,8 +14,8 @@ from dataclasses import dataclass
 import pytest
 
 from peer.panel.live_panel import PanelView
-from peer.panel.scene.updates import Action, Leaving, LineLimits
 from peer.panel.terminal_keys import Keys, keys_in
+from peer.panel.updates import Action, Leaving, LineLimits
 from tests.kit.panels import NOW, an_evening
 from tests.kit.peer_events import StringTerminal
 

@@ -7,8 +7,16 @@ from dataclasses import dataclass, replace
 from dht.ground.quantities import bytes_text, plural, seconds_text, share_text
 from peer.events import peer_events as events
 from peer.events.anchor_events import Fetched
-from peer.panel.scene.updates import LoadingStep, StepName
+from peer.panel.updates import LoadingStep, StepName
 
+LABELS: dict[StepName, str] = {
+    "key": "Your key",
+    "program": "Program",
+    "run": "The run",
+    "model": "Model",
+    "state": "State",
+}
+"""Steps in their order. A seed has neither a program nor a model."""
 DOING: dict[StepName, str] = {
     "key": "reading it",
     "program": "loading PyTorch",
@@ -47,9 +55,7 @@ class Checklist:
 
     @classmethod
     def of(cls, *, is_seed: bool) -> Checklist:
-        names: tuple[StepName, ...] = (
-            ("key", "run", "state") if is_seed else ("key", "program", "run", "model", "state")
-        )
+        names = [name for name in LABELS if not is_seed or name not in ("program", "model")]
         return cls(tuple(Line(name, is_begun=name == "key") for name in names))
 
     def with_step(self, step: LoadingStep) -> Checklist:

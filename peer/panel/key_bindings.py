@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from peer.panel.scene.updates import Action, LineLimits
+from peer.panel.updates import Action, LineLimits
 
 Page = Literal["main", "details", "help", "addresses"]
 _PAGES: dict[str, Page] = {"d": "details", "?": "help", "h": "help", "i": "addresses"}

@@ -27,17 +27,14 @@ from peer.events.peer_events import (
     RunChanged,
     SwarmContact,
 )
+from peer.panel.key_bindings import Page
 from peer.panel.live_panel import farewell
-from peer.panel.plain_and_json_views import summary
-from peer.panel.scene.key_bindings import Page
-from peer.panel.scene.scene import SETTLE_SECONDS, Scene, with_event, with_note, with_update
-from peer.panel.scene.updates import EndedForGood, Resting
+from peer.panel.scene import SETTLE_SECONDS, Scene, with_event, with_note, with_update
 from peer.panel.screen_painter import END_OF_LINE, Painter
-from peer.panel.screens.curve import curve
-from peer.panel.screens.goodbye import goodbye
-from peer.panel.screens.health_sentence import health
-from peer.panel.screens.text_lines_that_fit import num_rows, part, without_signs, wrapped
-from peer.panel.screens.training_screen import doing
+from peer.panel.screens import sparkline
+from peer.panel.sentences import doing, goodbye, health, summary
+from peer.panel.text_lines import num_rows, part, without_signs, wrapped
+from peer.panel.updates import EndedForGood, Resting
 from peer.run_clock import arrival
 from peer.view.swarm_seen import OwnAddresses, SwarmSeen
 from tests.kit.panels import (
@@ -60,9 +57,12 @@ from tests.kit.panels import (
     with_own,
 )
 
-GOLDEN = Path(__file__).parents[3] / "golden" / "panel"
+GOLDEN = Path(__file__).parents[2] / "golden" / "panel"
 PICTURE_SIZE = (92, 24)
-SIZES = [(60, 24), (80, 24), (80, 45), (120, 40), (200, 60)]
+SIZES = [(40, 12), (80, 24), (120, 40), (200, 60)]
+
+
+PAGES: tuple[Page, ...] = ("details", "help", "addresses")
 
 
 @pytest.fixture(autouse=True)
@@ -84,21 +84,11 @@ def agrees(name: str, text: str, regenerate: bool) -> None:
 @pytest.mark.parametrize(("width", "height"), SIZES)
 def test_pictures_at_each_size_stay_as_they_are(width: int, height: int, regenerate_golden: bool) -> None:
     scenes = {"training": an_evening(), "seed": an_evening(is_seed=True), "loading": a_beginning(), "waiting": a_wait()}
+    scenes |= states_of_a_trainer() if width <= 80 else {}
     text = "".join(f"== {name}\n{text_of(lines_of(scene, width, height))}" for name, scene in scenes.items())
+    for page in PAGES if width == 80 else ():
+        text += f"== {page}\n{text_of(lines_of(an_evening(), width, height, page))}"
     agrees(f"{width}x{height}", text, regenerate_golden)
-
-
-@pytest.mark.parametrize(("width", "height"), [(40, 10), (80, 24), (120, 40)])
-def test_each_state_of_a_trainer_stays_as_it_is(width: int, height: int, regenerate_golden: bool) -> None:
-    scenes = states_of_a_trainer()
-    text = "".join(f"== {name}\n{text_of(lines_of(scene, width, height))}" for name, scene in scenes.items())
-    agrees(f"states-{width}x{height}", text, regenerate_golden)
-
-
-def test_a_paused_panel_says_nothing_of_computing() -> None:
-    paused = text_of(lines_of(states_of_a_trainer()["paused"], 200, 60))
-    assert "computing" not in paused
-    assert "paused on RTX 3060" in paused
 
 
 def picture_of(scene: Scene) -> str:
@@ -243,41 +233,15 @@ def test_a_seed_says_that_others_train_alone() -> None:
     assert "had one member" not in picture_of(with_one)
 
 
-def test_a_seed_is_up_from_its_start_and_both_say_that_they_leave() -> None:
-    seed = replace(an_evening(is_seed=True), began_at=NOW - 9000.0)
-    assert "seed, up 2 h 30 min" in picture_of(seed)
-    assert "Your seed was up for 2 h 30 min" in goodbye(seed, NOW)[0]
-    assert "seed, leaving, up" in picture_of(replace(seed, leaving="finishing"))
-    assert "leaving 2 h 14 min" in picture_of(replace(an_evening(), began_at=NOW - 9000.0, leaving="finishing"))
-
-
-def test_a_seed_of_a_private_run_says_how_others_get_in() -> None:
-    private = with_update(an_evening(is_seed=True), replace(FACTS, is_private=True))
-    shown = text_of(lines_of(private, 60, 24))
-    assert "`peer invite` writes it" in shown
-    assert "peer join --invite FILE" in shown
-    assert "Share this" not in shown
-
-
-def test_the_other_pages_stay_as_they_are(regenerate_golden: bool) -> None:
-    pages: tuple[Page, ...] = ("details", "help", "addresses")
-    text = "".join(f"== {page}\n{text_of(lines_of(an_evening(), 80, 24, page))}" for page in pages)
-    agrees("pages", text, regenerate_golden)
-
-
 def test_the_picture_in_the_documents_is_of_this_panel(regenerate_golden: bool) -> None:
-    """`pytest --regenerate-golden tests/peer/panel/screens` draws it anew."""
-    path = Path(__file__).parents[4] / "docs" / "images" / "panel.svg"
+    """`pytest --regenerate-golden tests/peer/panel/test_screens.py` draws it anew."""
+    path = Path(__file__).parents[3] / "docs" / "images" / "panel.svg"
     picture = render_svg(lines_of(an_evening(), *PICTURE_SIZE), PICTURE_SIZE[0])
     if regenerate_golden:
         path.write_text(picture)
     assert picture == path.read_text()
     assert xml.etree.ElementTree.fromstring(picture).tag.endswith("svg")
     assert "http://" not in picture.replace("http://www.w3.org", "").replace("http://203.0.113.7", "")
-
-
-def rows(scene: Scene, width: int, height: int, page: Page = "main") -> int:
-    return sum(max(1, -(-line.cell_len // width)) for line in lines_of(scene, width, height, page))
 
 
 HOSTILE = "\x1b[2J[red]\u202e" + "wide \u8a9e" * 60
@@ -306,7 +270,7 @@ def test_a_picture_fits_its_terminal_and_takes_no_orders(
         assert line.cell_len <= width or line.plain.startswith(may_be_long)
         assert not any(character in line.plain for character in "\x1b\u202e")
     if width >= 60 and height >= 24:
-        assert rows(scene, width, height) <= height
+        assert num_rows(lines, width) <= height
 
 
 @pytest.mark.parametrize("width", [60, 80, 120, 200])
@@ -376,8 +340,7 @@ def all_gone(scene: Scene) -> Scene:
 
 
 def sentence_of(scene: Scene) -> tuple[str, str]:
-    sentence = health(scene, NOW)
-    return sentence.plain, str(sentence.style)
+    return health(scene, NOW)
 
 
 def test_that_all_have_gone_comes_before_the_goal_that_is_reached() -> None:
@@ -389,7 +352,7 @@ def test_that_all_have_gone_comes_before_the_goal_that_is_reached() -> None:
         "yellow",
     )
     assert doing(gone) == ("training alone", "yellow")
-    assert "nobody else here" not in picture_of(gone), "the sentence below says it"
+    assert "nobody else here" not in picture_of(gone), "the sentence above tells it"
     silent = with_update(gone, replace(gone.swarm, num_silent=2))
     assert sentence_of(silent)[0].startswith("Nobody else answers at the moment")
     assert doing(silent) == ("training alone", "yellow")
@@ -425,7 +388,7 @@ def test_a_seed_alone_does_its_job() -> None:
 
 
 def test_a_terminal_of_letters_gets_letters() -> None:
-    lines = lines_of(an_evening(), 80, 24, ascii_only=True)
+    lines = lines_of(an_evening(), 80, 24)
     text = without_signs(text_of(lines)).replace("Lindström", "")
     assert text.isascii()
     assert [len(line.plain) for line in lines] == [len(without_signs(line.plain)) for line in lines]
@@ -479,26 +442,16 @@ def test_a_goodbye_says_that_work_was_not_saved_until_it_is() -> None:
 
 def test_rounds_that_are_slow_in_this_run_are_no_silence() -> None:
     evening = an_evening()  # a round a minute
-    assert "No exchange" not in health(evening, NOW + 270).plain
-    assert health(evening, NOW + 310).plain.startswith("No exchange has ended for 5")
+    assert "No exchange" not in health(evening, NOW + 270)[0]
+    assert health(evening, NOW + 310)[0].startswith("No exchange has ended for 5")
     first = with_own(evening, joined_at=NOW - 5, rounds_committed=1)
-    assert "No exchange" not in health(first, NOW + 110).plain
-    assert health(first, NOW + 130).plain.startswith("No exchange has ended for 2 min 10 s")
+    assert "No exchange" not in health(first, NOW + 110)[0]
+    assert health(first, NOW + 130)[0].startswith("No exchange has ended for 2 min 10 s")
 
 
-@given(st.lists(st.floats(-1e6, 1e6), max_size=300), st.integers(1, 200), st.integers(0, 30), st.booleans())
-def test_a_curve_fits(values: list[float], width: int, height: int, ascii_only: bool) -> None:
-    lines = curve(values, (0.0, 60.0), width, height, ascii_only=ascii_only)
-    assert len(lines) in (0, height)
-    assert all(len(line) <= max(width, 20) for line in lines)
-
-
-def test_a_curve_goes_from_where_it_was_to_where_it_is() -> None:
-    lines = curve([2.0, 1.0], (0.0, 3600.0), 28, 4)
-    assert lines[-1].split() == ["00:00", "01:00"]
-    # Down from left to right: the first row ends before the last one does.
-    assert lines[0].startswith("  2.000 │")
-    assert len(lines[0]) < len(lines[2])
+def test_a_curve_has_its_highest_and_its_lowest_bar() -> None:
+    assert sparkline([4.0, 4.0, 2.0, 1.0], 2) == "█▁"
+    assert sparkline([1.0], 60) == "▁"
 
 
 @given(st.text(min_size=1, max_size=200), st.integers(2, 40))

@@ -13,9 +13,9 @@ from dht.identity.join_link import join_link
 from dht.identity.speakable import speakable_name
 from peer.events import peer_events as events
 from peer.events.lone_rounds import LONE_ROUNDS
-from peer.panel.scene import updates
-from peer.panel.scene.loading import Checklist
-from peer.panel.scene.news import PRESENCE, NewsLine, is_passed, is_passing, news_of, note_of
+from peer.panel import updates
+from peer.panel.checklist import Checklist
+from peer.panel.news import NewsLine, is_passed, news_of, note_of
 from peer.view.own_view import OwnView, own_view_after
 from peer.view.swarm_seen import OwnAddresses, SwarmSeen
 
@@ -23,7 +23,7 @@ MAX_NEWS = 60
 """More than the tallest terminal shows."""
 MAX_NAMES = 5000
 SETTLE_SECONDS = 20.0
-"""A record that has not expired yet brings back somebody who has gone, and a busy machine is silent for a moment."""
+"""After others came: until then they are on their way into a first round."""
 NOTHING: Mapping[PeerId, str] = MappingProxyType({})
 
 
@@ -59,11 +59,6 @@ class Scene:
     """When this peer saw others train with whom rounds can be shared, after a time without any."""
     began_at: float = 0.0
     """When this process began; a seed is up from then on, also before the first trainer came. 0: not known."""
-    first_rank: int | None = None
-    best_rank: int | None = None
-    """The best one that was told in this session, or the first."""
-    unsettled: tuple[NewsLine, ...] = ()
-    """People that fell silent or came back a moment ago: news once it has lasted."""
     is_ended_for_good: bool = False
     """For a reason that the next start would meet again."""
 
@@ -190,24 +185,14 @@ def scene_of(run_id: str, limits: updates.LineLimits, *, is_seed: bool) -> Scene
 
 def with_event(scene: Scene, event: events.Event) -> Scene:
     """The scene after an event."""
-    before = settled(scene, event.at)
-    own = own_view_after(before.own, event, before.sentence_of(event))
-    scene = replace(before, own=own, loading=before.loading.after(event), is_seed=before.is_seed or own.is_seed)
+    before, own = scene.own, own_view_after(scene.own, event, scene.sentence_of(event))
+    scene = replace(scene, own=own, loading=scene.loading.after(event), is_seed=scene.is_seed or own.is_seed)
     if isinstance(event.fact, events.TrainingProgressed):
         scene = replace(scene, is_compiling=scene.is_compiling and not scene.session_tokens)
-    news = news_of(event, before.own, own, before.own.best_validation_loss, scene.run)
-    if before.own.is_unsaved and not own.is_unsaved:
+    news = news_of(event, before, own, scene.run)
+    if before.is_unsaved and not own.is_unsaved:
         news.append(NewsLine(event.at, "good", "Checkpoints are saved again", topic="checkpoint"))
     return _with_news(scene, news)
-
-
-def settled(scene: Scene, now: float) -> Scene:
-    """The scene with the news of those who have been silent, or back, for long enough."""
-    lasted = [one for one in scene.unsettled if now - one.at >= SETTLE_SECONDS]
-    if not lasted:
-        return scene
-    waiting = tuple(one for one in scene.unsettled if one not in lasted)
-    return _told(replace(scene, unsettled=waiting), lasted)
 
 
 def with_note(scene: Scene, sentence: str, at: float) -> Scene:
@@ -256,15 +241,7 @@ def _with_swarm(scene: Scene, seen: SwarmSeen) -> Scene:
     sharing = 2 if scene.is_seed else 1
     if scene.swarm.num_other_trainers < sharing <= seen.num_other_trainers:
         scene = replace(scene, met_at=seen.at, own=replace(scene.own, lone_rounds=0))
-    row, news = seen.own_row, []
-    first, best = scene.first_rank, scene.best_rank
-    if row is not None and scene.session_tokens > 0:
-        if first is None or best is None:
-            first = best = row.rank
-        elif row.rank < best:
-            best = row.rank
-            news.append(NewsLine(seen.at, "own", f"You are rank {row.rank} now"))
-    return _with_news(replace(scene, swarm=seen, names=names, first_rank=first, best_rank=best), news)
+    return replace(scene, swarm=seen, names=names)
 
 
 def _renamed(
@@ -278,26 +255,7 @@ def _renamed(
 
 
 def _with_news(scene: Scene, news: list[NewsLine]) -> Scene:
-    """Tell news; of who is silent or back only what lasts, and nothing of somebody who is both within a moment."""
-    told = []
-    for one in news:
-        if one.topic != PRESENCE:
-            told.append(one)
-            continue
-        others = tuple(old for old in scene.unsettled if old.remote != one.remote)
-        is_undone = len(others) < len(scene.unsettled)
-        if is_passing(one):
-            scene = replace(scene, unsettled=others if is_undone else (*others, one)[-MAX_NEWS:])
-        else:
-            scene = replace(scene, unsettled=others)
-            told.append(one)
-    return _told(scene, told)
-
-
-def _told(scene: Scene, news: list[NewsLine]) -> Scene:
-    if not news:
-        return scene
     kept = scene.news
-    for one in news:
-        kept = (*(old for old in kept if not is_passed(old, one)), one)
+    for line in news:
+        kept = (*(old for old in kept if not is_passed(old, line)), line)
     return replace(scene, news=kept[-MAX_NEWS:])

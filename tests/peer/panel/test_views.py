@@ -11,27 +11,31 @@ from datetime import datetime
 
 import pytest
 
-from averaging.rounds.round_facts import AttemptEnded
 from dht.identity.speakable import speakable_name
 from peer.events.anchor_events import Fetched
 from peer.events.event_log import from_json
 from peer.events.peer_events import (
     CheckpointFailed,
     Event,
-    JoinedRun,
     LeftRun,
     MemberChanged,
     SwarmContact,
     TrainingProgressed,
 )
 from peer.panel.live_panel import PanelView
-from peer.panel.plain_and_json_views import HEARTBEAT_SECONDS, NAMES_SECONDS, JsonView, PlainView, heartbeat, summary
-from peer.panel.scene.scene import Scene, scene_of, with_event, with_update
-from peer.panel.scene.updates import Compiling, LineLimits, LoadingStep, Remark, Resting, RunFacts
-from peer.panel.view_choice import make_view
+from peer.panel.plain_and_json_views import (
+    HEARTBEAT_SECONDS,
+    NAMES_SECONDS,
+    JsonView,
+    PlainView,
+    make_view,
+)
+from peer.panel.scene import Scene, scene_of, with_event, with_update
+from peer.panel.sentences import summary
+from peer.panel.updates import Compiling, LineLimits, LoadingStep, Remark, Resting, RunFacts
 from peer.view.swarm_seen import OwnAddresses, SwarmSeen
 from tests.kit.panels import ADDRESS, KIRAN, NOW, an_evening
-from tests.kit.peer_events import ME, OTHER, StringTerminal, committed, joined, progressed
+from tests.kit.peer_events import ME, StringTerminal, committed, joined, progressed
 
 
 def told_by(view: PlainView, stream: io.StringIO) -> list[str]:
@@ -48,15 +52,14 @@ def test_plain_lines_are_for_people() -> None:
     view.tell(SwarmSeen(at=104.0, names=((KIRAN, "Kiran"),), num_others=1))
     view.tell(Remark("the manifest is new"))
     view.tick(100.0 + HEARTBEAT_SECONDS - 1)
-    assert len(stream.getvalue().splitlines()) == 4
+    assert len(stream.getvalue().splitlines()) == 3
     view.tick(100.0 + HEARTBEAT_SECONDS)
     view.tick(100.0 + HEARTBEAT_SECONDS + 1)
     said = told_by(view, stream)
     assert said[0] == "Joined demo.abc on cpu with 860 k parameters, before the first round."
-    assert said[1] == "You passed 100 k tokens."
-    assert said[2] == "Kiran is here."
-    assert said[3] == "The manifest is new"
-    assert said[4] == "Training: 101 k tokens, 1 round, 1000 tokens/s, loss 2.000 nats per token, 30 s, 1 other here."
+    assert said[1] == "Kiran is here."
+    assert said[2] == "The manifest is new"
+    assert said[3] == "Training: 101 k tokens, 1 round, 1000 tokens/s, loss 2.000 nats per token, 30 s, 1 other here."
 
 
 def test_a_plain_line_waits_for_a_name_and_not_for_long() -> None:
@@ -85,23 +88,6 @@ def test_a_plain_line_comes_every_half_minute_whatever_else_was_said() -> None:
         view.tick(float(second))
     assert sum("Training:" in line for line in stream.getvalue().splitlines()) == 3
     assert len(stream.getvalue().splitlines()) == 4
-
-
-def test_verbose_lines_are_one_for_each_event_and_a_heartbeat() -> None:
-    stream = io.StringIO()
-    view = PlainView(stream, is_verbose=True)
-    view.show(joined(100.0))
-    view.show(progressed(101.0))
-    view.show(committed(101.0))
-    assert len(stream.getvalue().splitlines()) == 2
-    view.tick(100.0 + HEARTBEAT_SECONDS)
-    assert len(stream.getvalue().splitlines()) == 2
-    view.tick(101.0 + HEARTBEAT_SECONDS)
-    view.tick(102.0 + HEARTBEAT_SECONDS)
-    first, second, third = stream.getvalue().splitlines()
-    assert first.endswith("Joined demo.abc on cpu with 860 k parameters, before the first round.")
-    assert "Fragment 1 reached version 5" in second
-    assert "Still training: inner step 101, loss 2.000 nats per token, 1000 tokens/s, 0 others here" in third
 
 
 def test_plain_output_tells_loading_pausing_and_goodbye() -> None:
@@ -148,7 +134,7 @@ def test_every_plain_line_has_its_time_from_the_first_one_on() -> None:
 
 def test_lines_say_that_the_model_is_compiled_until_the_first_step_is_done() -> None:
     stream = io.StringIO()
-    view, verbose = PlainView(stream), with_update(with_event(Scene(), joined(0.0)), Compiling(True))
+    view = PlainView(stream)
     view.show(joined(0.0))
     view.tick(0.0)
     view.tell(Compiling(True))
@@ -163,7 +149,6 @@ def test_lines_say_that_the_model_is_compiled_until_the_first_step_is_done() -> 
         "Training: 40.0 k tokens",
     ]
     assert "tokens/s" not in stream.getvalue().splitlines()[2]
-    assert heartbeat(verbose, 30.0).startswith("Still compiling the first step: inner step 0,")
 
 
 def test_waiting_is_said_once_in_half_a_minute_unless_the_reason_changes() -> None:
@@ -192,15 +177,6 @@ def test_plain_lines_about_a_download_come_now_and_then() -> None:
     assert out.getvalue().count("Catching up") == 3
 
 
-def test_lines_about_a_seed_tell_of_no_inner_step() -> None:
-    seed = JoinedRun(run_id="demo.abc", device="seed", num_parameters=860_000, versions=(3, 4))
-    scene = with_event(Scene(is_seed=True), Event(1.0, ME, seed))
-    assert (
-        heartbeat(scene, 40.0) == "Still serving: the model's 2 parts were averaged 3 to 4 times each, 0 others here."
-    )
-    assert summary(an_evening(is_seed=True), NOW) == "Seed: 12 newcomers served, 12 training, 12 others here."
-
-
 def test_plain_lines_say_that_rounds_have_one_member() -> None:
     stream = io.StringIO()
     view = PlainView(stream)
@@ -218,24 +194,6 @@ def test_plain_lines_say_that_rounds_have_one_member() -> None:
         "2 of them do not answer this machine."
     )
     assert together.endswith("1 other here, 2 not answering.")
-
-
-def test_one_peer_has_one_name_in_all_lines() -> None:
-    stream = io.StringIO()
-    view = PlainView(stream, is_verbose=True)
-    view.tell(SwarmSeen(at=1.0, names=((KIRAN, "Kiran"),)))
-    reason = f"peer {OTHER[-8:]}: cannot open a stream"
-    came = MemberChanged(KIRAN), MemberChanged(OTHER), MemberChanged(KIRAN, path="direct"), MemberChanged(OTHER, reason)
-    for fact in (*came, AttemptEnded(0, 1, 1, "it was silent", KIRAN, ME)):
-        view.show(Event(2.0, ME, fact))
-    name = speakable_name(OTHER)
-    assert told_by(view, stream) == [
-        "Peer Kiran joined.",
-        f"Peer {name} joined.",
-        "Talks to Kiran directly.",
-        f"Peer {name} left: peer {name}: cannot open a stream.",
-        "This peer took over version 2 of fragment 0 from Kiran: it was silent.",
-    ]
 
 
 def test_json_lines_are_events_and_notes_go_elsewhere() -> None:
@@ -261,7 +219,7 @@ class Gone(StringTerminal):
         raise BrokenPipeError(32, "Broken pipe")
 
 
-@pytest.mark.parametrize("output", ["panel", "plain", "verbose", "json"])
+@pytest.mark.parametrize("output", ["panel", "plain", "json"])
 def test_a_reader_that_is_gone_stops_nothing(output: str) -> None:
     view = make_view(output, Gone(), Gone(), {"TERM": "xterm"})  # type: ignore[arg-type]
     view.show(joined())
@@ -348,7 +306,7 @@ def test_on_a_terminal_of_letters_the_panel_is_of_letters() -> None:
     with io.TextIOWrapper(raw, encoding="ascii") as stream:
         PanelView(stream, an_evening(), environ={"TERM": "xterm"}).tick(NOW)
         assert b"~" in raw.getvalue()
-        assert "⠑".encode() not in raw.getvalue()
+        assert "█".encode() not in raw.getvalue()
 
 
 def test_drawing_is_light_for_the_trainer() -> None:

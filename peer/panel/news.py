@@ -1,4 +1,4 @@
-"""News for people: what happened to them and their friends, in a few words each. Pure."""
+"""News for people: what happened to them and to others in the run, in a few words each. Pure."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from typing import Literal
 
 from averaging.rounds.round_facts import WorkLost
 from dht.ground.host import PeerId
-from dht.ground.quantities import bytes_text, count_text, loss_text, plural
+from dht.ground.quantities import bytes_text, loss_text, plural
 from peer.events import peer_events as events
 from peer.events.anchor_events import AnchorRepair
-from peer.panel.scene.updates import RunFacts
+from peer.panel.updates import RunFacts
 from peer.view.own_view import OwnView
 
 NewsKind = Literal["person", "own", "good", "trouble", "note"]
@@ -25,8 +25,7 @@ _PART_TAKEN = 0.01
 ARRIVAL_SECONDS = 20.0
 """After joining, for the records of those who were there before: two announcements."""
 PRESENCE = "presence"
-"""Topic of somebody who came or went: on a busy machine somebody may do so every few seconds."""
-_PASSING = ("{who} is back", "{who} is not heard any more")
+"""Topic of a member that came or went."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,14 +40,11 @@ class NewsLine:
     """Of lines on one topic about one person only the newest is kept; empty: it passes none."""
 
 
-def news_of(
-    event: events.Event, before: OwnView, after: OwnView, best_loss: float | None, run: RunFacts
-) -> list[NewsLine]:
+def news_of(event: events.Event, before: OwnView, after: OwnView, run: RunFacts) -> list[NewsLine]:
     """What people want to hear of an event; nothing for most of them.
 
     Args:
         before, after: the event's `OwnView`.
-        best_loss: the best validation loss before it.
         run: has the unit of its losses.
     """
     at, fact = event.at, event.fact
@@ -57,16 +53,16 @@ def news_of(
             doing = "serving" if fact.device == "seed" else f"training on {fact.device}"
             found = f", with {plural(len(after.others), 'other')} here" if after.others else ""
             return [] if before.run_id else [NewsLine(at, "own", f"You are in: {doing}{found}")]
-        case events.MemberChanged(has_joined=True):
+        case events.MemberChanged(has_joined=True) if before.run_id and fact.remote not in before.met:
             # A member that was here before this peer did not join now.
             is_early = before.started_at is not None and at - before.started_at < ARRIVAL_SECONDS
-            what = "is back" if fact.remote in before.met else "is here" if is_early else "joined"
-            if before.is_seed and what != "is back" and fact.remote in before.served:
+            what = "is here" if is_early else "joined"
+            if before.is_seed and fact.remote in before.served:
                 what = "joined, with parts of the model from here"
-            return [NewsLine(at, "person", f"{{who}} {what}", fact.remote, PRESENCE)] if before.run_id else []
-        case events.MemberChanged() if fact.reason and fact.remote in before.others:
-            how = "left" if "goodbye" in fact.reason else "is not heard any more"
-            return [NewsLine(at, "person", f"{{who}} {how}", fact.remote, PRESENCE)]
+            return [NewsLine(at, "person", f"{{who}} {what}", fact.remote, PRESENCE)]
+        case events.MemberChanged() if "goodbye" in fact.reason and fact.remote in before.others:
+            # A member that only became unresponsive may be back in a moment: the figures count it meanwhile.
+            return [NewsLine(at, "person", "{who} left", fact.remote, PRESENCE)]
         case events.StateServed() if (
             before.is_seed and fact.remote in before.met and (fact.num_bytes >= _PART_TAKEN * 4 * before.num_parameters)
         ):
@@ -74,8 +70,9 @@ def news_of(
             took = f"{{who}} took {bytes_text(fact.num_bytes)} of the model here"
             return [NewsLine(at, "good", took, fact.remote, "taken")]
         case events.Evaluated() if fact.validation_loss is not None and (
-            best_loss is None or fact.validation_loss < best_loss
+            before.best_validation_loss is None or fact.validation_loss < before.best_validation_loss
         ):
+            best_loss = before.best_validation_loss
             loss = loss_text(fact.validation_loss, run.loss_unit)
             if best_loss is None:
                 return [NewsLine(at, "good", f"First validation loss: {loss}")]
@@ -104,8 +101,7 @@ def news_of(
                 return [note_of(at, event.sentence())]
             topic = "checkpoint" if isinstance(fact, events.CheckpointFailed) and not fact.kept_at else ""
             return [NewsLine(at, "trouble", event.sentence(), topic=topic)]
-    passed = milestone_between(before.tokens, after.tokens) if before.run_id else None
-    return [] if passed is None else [NewsLine(at, "own", f"You passed {count_text(passed)} tokens")]
+    return []
 
 
 def note_of(at: float, sentence: str) -> NewsLine:
@@ -113,29 +109,6 @@ def note_of(at: float, sentence: str) -> NewsLine:
     return NewsLine(at, "note", sentence, topic=sentence)
 
 
-def is_passing(one: NewsLine) -> bool:
-    """Whether it may be undone in a moment: somebody fell silent or is heard again."""
-    return one.text in _PASSING
-
-
 def is_passed(old: NewsLine, new: NewsLine) -> bool:
     """Whether a line says what the new one says better."""
     return bool(new.topic) and (old.topic, old.remote) == (new.topic, new.remote)
-
-
-def next_milestone(tokens: int) -> int:
-    """The next of 1, 2 or 5 times a power of ten, from 100 k tokens on."""
-    step = 100_000
-    while True:
-        for factor in (1, 2, 5):
-            if tokens < factor * step:
-                return factor * step
-        step *= 10
-
-
-def milestone_between(before: int, after: int) -> int | None:
-    """The highest milestone that was passed from `before` to `after`."""
-    passed, mark = None, next_milestone(before)
-    while mark <= after:
-        passed, mark = mark, next_milestone(mark)
-    return passed

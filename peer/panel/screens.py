@@ -1,0 +1,437 @@
+"""Pictures of a scene as lines of text: a trainer's, a seed's, the checklist, and the pages that keys bring up. Pure.
+
+Lines are at most `width` columns wide, except text to copy, which has no break in it.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+
+from rich.text import Text
+
+from dht.ground.quantities import (
+    arrival_text,
+    bit_rate_text,
+    bytes_text,
+    clock_text,
+    count_text,
+    loss_text,
+    plural,
+    seconds_text,
+    share_text,
+    short_peer,
+    until_text,
+)
+from peer.panel.checklist import LABELS, Line
+from peer.panel.key_bindings import Controls, mbit_text
+from peer.panel.news import NewsLine
+from peer.panel.scene import Scene
+from peer.panel.sentences import ACCENT, CARE, DIM, GOOD, age, capitalised, doing, health
+from peer.panel.text_lines import flowed, joined, labelled, num_rows, one_part, part, to_copy, wrapped
+from peer.run_clock import arrival
+from peer.view.own_view import OwnView
+from peer.view.swarm_seen import SHARE_SECONDS, SHARE_STEP_SECONDS, PersonSeen
+
+SMALLEST = (40, 8)
+"""Columns and lines of the smallest picture; on a smaller terminal the rest is not seen."""
+TABLE_WIDTH, WIDEST_TABLE = 52, 90
+"""Columns that the table of people needs, and beyond which an eye loses its row."""
+LONE_SHARE = 0.02
+"""Of a session's work, in rounds of one member, from which it is told: a late round now and then is no news."""
+WIDEST_CURVE = 60
+PINNED_SECONDS = 600.0
+"""A warning, e.g. of a full disk, stays on top for this long, whatever else happens."""
+NUM_RELAYED_NAMES = 4
+SPINNER, FRAMES_PER_SECOND = "⠋⠙⠹⠸⠼⠴", 5
+STEPS = "▁▂▃▄▅▆▇█"
+_NEWS_STYLE = {"person": "", "own": ACCENT, "good": GOOD, "trouble": CARE, "note": CARE}
+
+HELP = (
+    ("q", "leave: your machine finishes its round, saves, says goodbye; again: leave at once"),
+    ("p", "pause or go on; a paused machine still serves others"),
+    ("l", "how much may go up and down your line, changed at once (u does the same)"),
+    ("d", "details: work, loss, rounds, traffic, newest events"),
+    ("i", "addresses of this machine, and the command that others join with"),
+    ("?", "this page; the same key goes back"),
+)
+WORDS = (
+    ("round", "an exchange with the others, averaged; it is confirmed once another machine signed for it"),
+    ("loss", "how badly the model guesses, in nats (bits are 1.44 times as many): lower is better"),
+    ("token", "a piece of text: a letter, or a few of them"),
+    ("rank", "place among those that this machine has met; the page ranks all, by confirmed work"),
+)
+
+
+def screen(scene: Scene, controls: Controls, now: float, width: int, height: int) -> list[Text]:
+    """The picture for a page. The painter leaves out the last lines where they do not fit into `height`."""
+    width, height = max(SMALLEST[0], width), max(SMALLEST[1], height)
+    if controls.page != "main":
+        pages = {"help": help_page, "addresses": addresses_page, "details": details_page}
+        head = [*_header(scene, now, width), Text()]
+        page = pages[controls.page](scene, controls, now, width)
+        return [*head, *one_part(page, controls.part, width, height - len(head))]
+    if not scene.loading.is_over:
+        lines = _checklist(scene, now, width)
+    else:
+        lines = [*_header(scene, now, width), *(_seed if scene.is_seed else _trainer)(scene, now, width)]
+        people = people_table(scene, width, (height - num_rows(lines, width)) // 2)
+        lines += [Text(), *people] if people else []
+    return [*lines, Text(), *news_lines(scene, width, height - num_rows(lines, width) - 1)]
+
+
+def _header(scene: Scene, now: float, width: int) -> list[Text]:
+    """Run, what this peer does, for how long, who its owner is and which rank they have."""
+    words, style = doing(scene)
+    began_at = {"paused": scene.resting_at, "training alone": scene.own.alone_at}.get(words, scene.own.joined_at)
+    if scene.is_seed:
+        words = "seed, leaving" if words == "leaving" else "seed" if words in ("serving", "alone") else words
+        words, style, began_at = f"{words}, up", GOOD, scene.began_at or scene.own.joined_at
+    words += " after" if words in ("left", "ended") else ""
+    since = f" {seconds_text(round(max(0.0, now - began_at)))}" if began_at else ""
+    parts = [joined([part("≋ ", ACCENT), part(scene.run.name, "bold")]), part(words + since, style)]
+    parts.append(part(scene.own_name, ACCENT))
+    row = scene.swarm.own_row
+    # Not of how many: people met are no machines here, and two counts on one screen would seem to disagree.
+    if row is not None and row.tokens and scene.swarm.num_ranked > 1:
+        parts.append(part(f"rank {row.rank}"))
+    return flowed(parts, width)
+
+
+def _trainer(scene: Scene, now: float, width: int) -> list[Text]:
+    state = scene.own
+    # First, so that the smallest terminal has it.
+    lines = [] if state.phase == "left" else labelled("Now", [part(*health(scene, now))], width)
+    lines += labelled("You", _work_parts(scene, now), width)
+    lines += labelled("Speed", _speed_parts(scene, now), width)
+    progress = goal_parts(scene, now, width)
+    # That no other is here is in the sentence above.
+    is_alone = state.phase == "training alone" or scene.is_left_alone
+    lines += labelled("Run", progress if progress and is_alone else [*progress, _people_here(scene)], width)
+    lines += _page_line(scene, scene.marked_page, width)
+    return [*lines, *_loss(scene, width)]
+
+
+def _work_parts(scene: Scene, now: float) -> list[Text]:
+    state, swarm = scene.own, scene.swarm
+    parts = [part(scene.own_work, ACCENT)]
+    if state.tokens:
+        parts.append(part(plural(state.rounds_contributed, "round"), ACCENT))
+    if scene.lone_tokens >= LONE_SHARE * max(1, scene.session_tokens):
+        session = f"this session's {count_text(scene.session_tokens)}" if state.earlier_tokens else "it"
+        alone = f"{count_text(scene.lone_tokens)} of {session} alone"
+        parts.append(part(f"{alone}; the page counts what others confirmed", DIM))
+    here_seconds = 0.0 if state.joined_at is None else now - state.joined_at
+    if swarm.share_of_hour is not None and here_seconds >= SHARE_STEP_SECONDS:
+        whole = "of the last hour's work" if here_seconds >= SHARE_SECONDS else "of the work since you joined"
+        parts.append(part(f"{share_text(swarm.share_of_hour)} {whole}"))
+    return parts
+
+
+def _speed_parts(scene: Scene, now: float) -> list[Text]:
+    state = scene.own
+    words, style = doing(scene)
+    has_left = state.phase == "left" or state.has_ended
+    if has_left or scene.is_resting or not state.phase.startswith("training"):
+        parts = [part(f"{'stopped; it trained' if has_left else words} on {state.device}", style)]
+    elif state.tokens_per_second <= 0:
+        first = scene.phase if scene.is_compiling else "first steps"
+        parts = [part(f"{'waiting for the next step' if scene.session_tokens else first} on {state.device}")]
+    else:
+        computing = max(0.0, 1.0 - state.wait_fraction)
+        parts = [part(f"{count_text(state.tokens_per_second)} tokens/s on {state.device}")]
+        parts.append(part(f"{share_text(computing)} computing", GOOD if computing > 0.9 else CARE))
+    return [*parts, line_use(scene, now)]
+
+
+def _people_here(scene: Scene) -> Text:
+    swarm, others = scene.swarm, scene.num_others
+    words = "nobody else here" if swarm.at else "looking for the others"
+    if others or swarm.num_silent:
+        words = scene.others_here
+    if others and swarm.num_countries > 1:
+        words += f", {swarm.num_countries} countries"
+    if others and (num_paused := swarm.run.num_paused - scene.is_resting) > 0:
+        words += f", {num_paused} paused"
+    return part(words)
+
+
+def _page_line(scene: Scene, page: str, width: int) -> list[Text]:
+    """Where the run is seen on its page."""
+    return [to_copy("Page", part(page, "underline"), width)] if scene.run.page else []
+
+
+def line_use(scene: Scene, now: float) -> Text:
+    """What goes up and down the line now, and how much the owner allows."""
+
+    def words(sign: str, bits: float, most: float | None) -> str:
+        return f"{sign} {bits / 1e6:.1f}" + ("" if most is None else f" of {mbit_text(most)}")
+
+    up, down = scene.own.bits_per_second(now)
+    return part(f"{words('↑', up, scene.limits.up_mbit)}  {words('↓', down, scene.limits.down_mbit)} Mbit/s")
+
+
+def goal_parts(scene: Scene, now: float, width: int) -> list[Text]:
+    """A bar to the run's goal with an estimate, or the tokens of a run without a goal; and its validation loss."""
+    run, loss = scene.run, scene.validation_loss
+    goal = run.goal_tokens or scene.own.budget_tokens
+    parts = []
+    if goal:
+        parts.append(bar(scene.committed_tokens / goal, width))
+        when = "" if scene.own.has_ended else _arrival(scene, goal, now)
+        parts += [part(when)] if when else []
+    elif run.goal_until is not None:
+        parts.append(part(until_text(run.goal_until, now)))
+    if loss is not None:
+        aim = f", goal {loss_text(run.goal_loss)}" if run.goal_loss is not None else ""
+        parts.append(part(f"validation loss {loss_text(loss)}{aim}"))
+    if not goal and scene.committed_tokens:
+        parts.append(part(f"{count_text(scene.committed_tokens)} tokens learned"))
+    return parts
+
+
+def bar(share: float, width: int) -> Text:
+    """A bar with its percentage."""
+    share = min(1.0, max(0.0, share))
+    num = 17 if width >= 76 else 10
+    full = int(share * num)
+    return joined([part("█" * full, GOOD), part("░" * (num - full), DIM), part(f" {share_text(share)}")])
+
+
+def _arrival(scene: Scene, goal: int, now: float) -> str:
+    if scene.committed_tokens >= goal:
+        return "goal reached"
+    soonest_at, latest_at = arrival(scene.own.pace, goal - scene.committed_tokens, now)
+    return "" if soonest_at is None else f"done {arrival_text(soonest_at, latest_at, now)}"
+
+
+def _loss(scene: Scene, width: int) -> list[Text]:
+    """The first loss, the best and the newest, and a line of bars between them."""
+    state = scene.own
+    if not state.losses or state.train_loss is None or not all(map(math.isfinite, state.losses)):
+        return labelled("Loss", [part("the first one comes after a few steps", DIM)], width)
+    means = [part(f"first {loss_text(state.losses[0])}"), part(f"best {loss_text(min(state.losses))}", GOOD)]
+    now_is = [part("now "), part(loss_text(state.train_loss), ACCENT)]
+    means.append(joined([*now_is, part(f" {scene.run.loss_unit}".rstrip(), DIM)]))
+    bars = part(sparkline(state.losses, min(WIDEST_CURVE, width - 10)), "cyan")
+    return [*labelled("Loss", means, width), *labelled("", [bars], width)]
+
+
+def sparkline(values: Sequence[float], width: int) -> str:
+    """The values as at most `width` bars, the oldest first; each is the mean of neighbours."""
+    num = min(width, len(values))
+    cuts = [len(values) * index // num for index in range(num + 1)]
+    means = [sum(values[begin:end]) / (end - begin) for begin, end in itertools.pairwise(cuts)]
+    low, high = min(means), max(means)
+    scale = (len(STEPS) - 1) / (high - low) if high > low else 0.0
+    return "".join(STEPS[round((mean - low) * scale)] for mean in means)
+
+
+def people_table(scene: Scene, width: int, room: int) -> list[Text]:
+    """The ranking as far as this peer has met it, one line each; nothing while there is nobody to compare with."""
+    rows = scene.swarm.rows
+    if len(rows) < 2 or room < 4 or width < TABLE_WIDTH:
+        return []
+    shown: Sequence[PersonSeen] = rows[: room - 1]
+    own = scene.swarm.own_row
+    if own is not None and own not in shown:
+        shown = [*shown[:-1], own]
+    name_width = max(12, min(width, WIDEST_TABLE) - 36)
+    lines = [part(f"{'Rank':>4} {'Name':<{name_width}}{'Tokens':>10}{'Tokens/s':>11}  Now", "bold")]
+    for row in shown:
+        name = part(row.name or scene.name_of(row.peer_id))
+        name.truncate(name_width - 1, overflow="ellipsis")
+        style = ACCENT if row.is_own else ""
+        speed = count_text(row.tokens_per_second) if row.tokens_per_second else ""
+        figures = " " * (name_width - name.cell_len) + f"{count_text(row.tokens):>10}{speed:>11}  "
+        state = part(row.doing, GOOD if row.doing == "training" else CARE if row.doing == "paused" else DIM)
+        lines.append(joined([part(f"{row.rank:>4} ", style), name, part(figures, style), state]))
+    return lines
+
+
+def news_lines(scene: Scene, width: int, room: int) -> list[Text]:
+    """The newest news first, each whole, as many as `room` lines hold."""
+    lines: list[Text] = []
+    for news in _newest_first(scene):
+        # A name that begins a line stays as its owner writes it.
+        text = capitalised(news.text)
+        text = text if news.remote is None else text.replace("{who}", scene.name_of(news.remote))
+        told = wrapped(part(text, _NEWS_STYLE[news.kind]), width - 6)
+        if len(lines) + len(told) > room:
+            break
+        at = part(f"{clock_text(news.at)[:5]} ", DIM)
+        lines += [joined([at if index == 0 else Text(" " * 6), line]) for index, line in enumerate(told)]
+    return lines
+
+
+def _newest_first(scene: Scene) -> list[NewsLine]:
+    """News in the order in which they are shown: a warning that came after joining stays on top for a while."""
+    news = list(reversed(scene.news))
+    pinned = next((line for line in news if line.kind == "note"), None)
+    since = scene.own.joined_at
+    if pinned is None or since is None or pinned.at <= since or news[0].at - pinned.at > PINNED_SECONDS:
+        return news
+    return [pinned, *(line for line in news if line is not pinned)]
+
+
+def _seed(scene: Scene, now: float, width: int) -> list[Text]:
+    """The command that others join with, what this seed gave, and how the swarm is."""
+    state, command = scene.own, scene.join_command
+    lines = [Text(), part(scene.join_heading, "bold"), part(command, ACCENT), Text()] if command else []
+    gave = [part(bytes_text(state.served_bytes), ACCENT)]
+    if state.num_newcomers or not state.num_readers:
+        gave.insert(0, part(plural(state.num_newcomers, "newcomer"), ACCENT))
+    if state.num_readers:
+        gave.append(part(f"{plural(state.num_readers, 'reader')} (pages, exports)"))
+    lines += labelled("Served", [*gave, line_use(scene, now)], width)
+    if state.relaying == "full" or scene.swarm.relayed:
+        lines += labelled("Relays", [_relayed(scene)], width)
+    lines += labelled("Reached", [reached(scene, now)], width)
+    last = "no round yet" if state.last_round_at is None else f"last round {age(state.last_round_at, now)}"
+    lines += labelled("Swarm", [part(f"{scene.num_training} training"), part(last)], width)
+    lines += labelled("Run", goal_parts(scene, now, width) or [part("nothing learned yet", DIM)], width)
+    is_cut_off = state.phase == "alone" or not (scene.has_network or scene.num_others)
+    if is_cut_off or (scene.lone_rounds and scene.swarm.num_other_trainers > 1):
+        lines += labelled("", [part(*health(scene, now))], width)
+    return [*lines, *_page_line(scene, scene.run.page, width)]
+
+
+def _relayed(scene: Scene) -> Text:
+    """The members that others reach through this machine alone."""
+    names = [scene.name_of(peer_id) for peer_id in scene.swarm.relayed]
+    if not names:
+        return part("for nobody now; members that nobody can dial may come through this machine", DIM)
+    more = f" and {len(names) - NUM_RELAYED_NAMES} more" if len(names) > NUM_RELAYED_NAMES else ""
+    return part(
+        f"for {plural(len(names), 'member')} that nobody can dial: {', '.join(names[:NUM_RELAYED_NAMES])}{more}"
+    )
+
+
+def _checklist(scene: Scene, now: float, width: int) -> list[Text]:
+    """What is done, under way and to come until this peer is a member."""
+    words = "opening as a seed" if scene.is_seed else "joining"
+    lines = [joined([part("≋ ", ACCENT), part(scene.run.name, "bold"), part(" · ", DIM), part(words, CARE)]), Text()]
+    for step in scene.loading.lines:
+        sign, style = _sign(step, now)
+        detail = wrapped(part(step.text, CARE if step.is_waiting else ""), width - 13)
+        begin = [part(f" {sign} ", style), part(f"{LABELS[step.name]:<10}", "" if step.is_begun else DIM)]
+        lines += [joined([*(begin if index == 0 else [Text(" " * 13)]), text]) for index, text in enumerate(detail)]
+    if scene.is_seed and (command := scene.join_command):
+        lines += [Text(), part(scene.join_heading, "bold"), part(command, ACCENT)]
+    return lines
+
+
+def _sign(step: Line, now: float) -> tuple[str, str]:
+    if step.is_done:
+        return "✓", GOOD
+    if not step.is_begun:
+        return "·", DIM
+    return SPINNER[int(now * FRAMES_PER_SECOND) % len(SPINNER)], CARE
+
+
+def help_page(scene: Scene, controls: Controls, now: float, width: int) -> list[Text]:
+    """The keys that there are, and the words of the panel."""
+    lines = [part("Keys", "bold")]
+    for key, text in HELP:
+        if key != "p" or controls.can_rest:
+            lines += labelled(key, [part(text)], width)
+    lines += [Text(), part("Words", "bold")]
+    for word, text in WORDS:
+        lines += labelled(word, [part(text)], width)
+    return lines
+
+
+def addresses_page(scene: Scene, controls: Controls, now: float, width: int) -> list[Text]:
+    """Where this machine is reached."""
+    command = scene.join_command
+    lines = [part("Others join this run through your machine with", "bold"), part(command, ACCENT), Text()]
+    if not command:
+        lines = [part("This machine has no address yet.", DIM)]
+    lines += [part("Addresses", "bold"), *map(part, scene.addresses), Text()] if scene.addresses else []
+    lines += labelled("Reached", [reached(scene, now)], width)
+    lines.append(to_copy("Run id", part(scene.run.run_id), width))
+    lines.append(to_copy("Peer id", part(scene.own.peer_id or "not known yet"), width))
+    return lines
+
+
+def reached(scene: Scene, now: float) -> Text:
+    """Whether others can dial this machine, as the last member that tried reports, and what to do if not."""
+    own = scene.own
+    checked = "" if own.reachable_at is None else f", checked {age(own.reachable_at, now)}"
+    if own.is_reachable and own.is_private_path:
+        return part(f"from the same private network{checked}; whether from outside is not known", DIM)
+    if own.is_reachable:
+        return part(f"from outside ✓{checked}", GOOD)
+    if own.is_reachable is None:
+        return part("no member has tried yet to reach this machine from outside", DIM)
+    if own.relays:
+        return part(f"only through another member that relays{checked}", CARE)
+    return part(f"nobody can reach this machine{checked}; forward its port in the router, or give --announce", CARE)
+
+
+def details_page(scene: Scene, controls: Controls, now: float, width: int) -> list[Text]:
+    """Figures of rounds and line, and the newest events in their own words."""
+    state, run = scene.own, scene.run
+    last = "none yet" if state.last_round_at is None else age(state.last_round_at, now)
+    up, down = state.bits_per_second(now)
+    rows = [("Served", f"{plural(state.num_newcomers, 'newcomer')}, {bytes_text(state.served_bytes)}")]
+    if not state.is_seed:
+        validation = loss_text(state.validation_loss)
+        waiting = f"{share_text(state.wait_fraction)} of the time waiting"
+        rows = [
+            ("Device", f"{state.device or 'not chosen yet'}, {count_text(state.num_parameters)} {run.trained}"),
+            ("", f"{count_text(state.tokens_per_second)} tokens/s, {waiting}"),
+            *zip(("Work", ""), _work(state), strict=False),
+            ("", f"as {short_peer(state.peer_id or '')}"),
+            ("Loss", f"train {loss_text(state.train_loss)}, validation {validation} {run.loss_unit}".rstrip()),
+        ]
+    left_out = [refusals.sentence(now) for refusals in state.refusals if refusals.is_left_out(now)]
+    more = f"; {len(left_out) - 1} more are left out" if len(left_out) > 1 else ""
+    rows += [
+        ("Swarm", f"{scene.others_here}; last round {last}"),
+        *(("", f"{sentence}{more}") for sentence in left_out[:1]),
+        ("Run", _run_progress(scene)),
+        ("", _parts_averaged(state)),
+        ("Line", f"up {bit_rate_text(up)} ({bytes_text(state.bytes_up)} in this session)"),
+        ("", f"down {bit_rate_text(down)} ({bytes_text(state.bytes_down)} in this session)"),
+        *((age(at, now).removesuffix(" ago"), sentence) for at, sentence in reversed(state.recent)),
+    ]
+    return [line for label, text in rows for line in labelled(label, [part(text)], width)]
+
+
+def _parts_averaged(state: OwnView) -> str:
+    """How often the parts of the model have been averaged, since the run began."""
+    if not state.versions:
+        return "no part of the model is here yet"
+    least, most = min(state.versions), max(state.versions)
+    times = f"{least} times" if least == most else f"{least} to {most} times"
+    if len(state.versions) == 1:
+        return f"the model was averaged {times}"
+    return f"the model's {len(state.versions)} parts were averaged {times} each"
+
+
+def _run_progress(scene: Scene) -> str:
+    """What the swarm has committed, of its budget where it has one, and the learning rate."""
+    state, tokens = scene.own, scene.committed_tokens
+    progress = f"{count_text(tokens)} tokens committed"
+    if state.budget_tokens is not None:
+        progress = f"{share_text(tokens / state.budget_tokens)} of {count_text(state.budget_tokens)} tokens"
+    return progress if state.learning_rate is None else f"{progress}, rate {state.learning_rate:.2g}"
+
+
+def _work(state: OwnView) -> list[str]:
+    """Work of this session, and with earlier sessions also altogether."""
+
+    def line(tokens: int, inner_steps: int, rounds: int) -> str:
+        return f"{count_text(tokens)} tokens in {plural(inner_steps, 'step')}, {plural(rounds, 'round')}"
+
+    in_all = line(state.tokens, state.inner_steps, state.rounds_contributed)
+    if not state.earlier_inner_steps and not state.earlier_rounds:
+        return [in_all]
+    session = line(
+        max(0, state.tokens - state.earlier_tokens),
+        max(0, state.inner_steps - state.earlier_inner_steps),
+        max(0, state.rounds_contributed - state.earlier_rounds),
+    )
+    return [f"{session} in this session", f"{in_all} in all"]
