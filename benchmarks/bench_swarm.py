@@ -49,7 +49,6 @@ sync_every = {sync_every}
 num_fragments = 2
 [network]
 announce_seconds = 10.0
-sites = {sites}
 """
 JOIN_SECONDS = 300.0
 AT_ONCE = 2
@@ -173,7 +172,7 @@ def main() -> int:
         parser.error("--sync-every from 1 is expected")
     if any(not re.fullmatch("[a-z0-9-]{1,40}", name) for name in sites):
         parser.error(f"--sites is {given.sites!r}; expected names of a-z, 0-9 and '-' with commas between them")
-    run = RUN.format(sync_every=given.sync_every, sites=json.dumps(sites))
+    run = RUN.format(sync_every=given.sync_every)
     with process_swarm(run) as swarm:
         peers = start_all(swarm, given.peers, sites)
         marks, before = [peer.mark() for peer in peers], [abroad_of(peer) for peer in peers]

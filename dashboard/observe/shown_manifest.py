@@ -30,17 +30,6 @@ Made = TypeVar("Made")
 
 
 @dataclass(frozen=True, slots=True)
-class RunGoal:
-    """What the run is to reach: one of the three, or none."""
-
-    tokens: int | None = None
-    until: float | None = None
-    """Unix seconds."""
-    loss: float | None = None
-    """Held out, in the unit of the run's losses."""
-
-
-@dataclass(frozen=True, slots=True)
 class RunNote:
     """What the organiser wrote beside the curve."""
 
@@ -69,14 +58,13 @@ class ShownManifest:
     is_private: bool = False
     """Whether only members that its owner admitted or invited can join."""
     organiser: str = ""
-    homepage: str = ""
     """Begins with http:// or https://, or empty."""
     page: str = ""
     """Where the run is shown, as its owner says: begins with http:// or https://, or empty."""
     licence: str = ""
-    starts_at: float | None = None
     """Unix seconds."""
-    goal: RunGoal = RunGoal()
+    goal_tokens: int | None = None
+    """At which the schedule ends; None: it has no end."""
     needs: HomeNeeds | None = None
     """What it asks of a usual home; None: this software cannot say."""
     writes: bool = True
@@ -126,11 +114,9 @@ def run_facts(record: RunRecord) -> ShownManifest:
         end_version=_end_version(manifest),
         is_private=_field(manifest, "access", "mode") in ("allowlist", "invite"),
         organiser=_line(manifest.get("organiser"), MAX_LINE_LENGTH),
-        homepage=_web_address(manifest.get("homepage")),
         page=_page(manifest),
         licence=_line(manifest.get("licence"), MAX_LINE_LENGTH),
-        starts_at=_real(manifest.get("starts_at")),
-        goal=_goal(manifest),
+        goal_tokens=_goal_tokens(manifest),
         needs=_or_none(home_needs, known) if known is not None else None,
         writes=_writes(manifest),
         loss_unit=_loss_unit(manifest),
@@ -197,13 +183,9 @@ def _end_version(manifest: dict[str, Any]) -> int | None:
     return min(ends, default=None)
 
 
-def _goal(manifest: dict[str, Any]) -> RunGoal:
-    until, loss = _number(manifest, "goal", "until"), _number(manifest, "goal", "loss")
-    tokens = _number(manifest, "goal", "tokens")
-    if tokens is None and until is None and loss is None:
-        # A schedule has a budget: the run is done when that is spent.
-        tokens = _number(manifest, "training", "schedule", "tokens")
-    return RunGoal(None if tokens is None or tokens < 1 else int(tokens), until, loss)
+def _goal_tokens(manifest: dict[str, Any]) -> int | None:
+    tokens = _number(manifest, "training", "schedule", "tokens")
+    return None if tokens is None or tokens < 1 else int(tokens)
 
 
 def _or_none(make: Callable[[Given], Made], given: Given) -> Made | None:

@@ -17,7 +17,7 @@ from dht.identity.speakable import speakable_name
 _AGE: Final = re.compile(r'(<span class="age" data-at="([0-9.]+)">)(?=</span>)')
 _FORMATS: Final = (
     *("bit_rate_text", "bytes_text", "choices_text", "count_text", "date_text", "day_text", "loss_text"),
-    *("plural", "seconds_text", "share_text", "short_peer", "short_time", "state_text", "until_text", "words_text"),
+    *("plural", "seconds_text", "share_text", "short_peer", "short_time", "state_text", "words_text"),
 )
 
 

@@ -98,11 +98,10 @@ class Loss(Model):
 
 
 class RunProgress(Model):
-    """`target` and `value` are tokens, unix seconds, or in the unit of the run's losses."""
+    """`target` and `value` are tokens."""
 
-    kind: str
     target: Number
-    value: Number | None
+    value: Number
     share: Number
     soonest_at: Number | None
     latest_at: Number | None
@@ -122,7 +121,6 @@ class Run(Answer):
     description: str | None
     what: str | None
     organiser: TextOrNull
-    homepage: TextOrNull
     page: TextOrNull
     licence: TextOrNull
     notes: list[Note]
@@ -387,7 +385,7 @@ async def run(site: Site, query: Query) -> Run:
         Run,
         site,
         REPORTED,
-        **_said(owner, "name", "description", "what", "organiser", "homepage", "page", "licence", "revision"),
+        **_said(owner, "name", "description", "what", "organiser", "page", "licence", "revision"),
         **_said(owner, "model_kind", "code", "command"),
         figures=state.view.to_json(),
         notes=owner.notes if owner else (),

@@ -166,12 +166,6 @@ def arrival_text(soonest_at: float, latest_at: float | None, now: float) -> str:
     return f"about {first}" if first == last else f"between {first} and {last}"
 
 
-def until_text(until: float, now: float) -> str:
-    """A date that is a goal, of unix seconds: ``until 3 March 2030, 26 h left``."""
-    left = until - now
-    return f"until {day_text(until)}" if left <= 0 else f"until {day_text(until)}, {short_time(left)} left"
-
-
 def _moment(at: float) -> datetime:
     """The moment in UTC. What no calendar has, as in a manifest of a stranger, is the first or last moment of one."""
     return datetime.fromtimestamp(max(0.0, min(_LATEST, at)), UTC)

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from averaging.codec.codec import Codec, make_codec
 from averaging.outer.outer_settings import OuterRule
 from averaging.wire.field_checks import Limits
-from dht.ground.errors import UsageFault
 from peer.config.manifest import RunManifest
 
 OVERLAY_GAIN = 0.7
@@ -68,19 +67,6 @@ def limits_of(sizes: Sequence[int], codecs: Codec | Sequence[Codec]) -> Limits:
     of_each = [codecs] * len(sizes) if isinstance(codecs, Codec) else codecs
     longest = max(codec.encoded_num_bytes(size) for size, codec in zip(sizes, of_each, strict=True))
     return Limits(tuple(sizes), longest)
-
-
-def check_site(manifest: RunManifest, site: str) -> None:
-    """Check the site that a peer of the run announces.
-
-    Raises:
-        UsageFault: the manifest lists other sites.
-    """
-    sites = manifest.network.sites
-    if sites and site and site not in sites:
-        raise UsageFault(
-            f"site {site!r} is not one of the run's; expected {', '.join(sites)}; change --site, or ask the run's owner"
-        )
 
 
 def sent_bytes_of(manifest: RunManifest, sizes: Sequence[int]) -> tuple[int, ...]:

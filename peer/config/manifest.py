@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import hashlib
 import json
-from datetime import datetime
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal, Self
+from typing import Any, Final, Literal, Self
 
-from pydantic import BeforeValidator, Field, ValidationError, ValidationInfo, field_validator, model_validator
+from pydantic import Field, ValidationError, ValidationInfo, model_validator
 
 from averaging.rules import RULES, UNNUMBERED
 from dht.ground.errors import UsageFault
@@ -31,21 +30,6 @@ MAX_MANIFEST_BYTES = 12 * 1024
 
 CODE_PATTERN = r"^https://[!-?A-~]{1,240}@([0-9a-f]{40}|[0-9a-f]{64})$"
 """A repository at a commit: ASCII only, and one @, so that no address looks like another one."""
-
-SITE_PATTERN = "^[a-z0-9-]{1,40}$"
-"""Of the name of a site."""
-
-
-def _unix_seconds(value: object) -> object:
-    if not isinstance(value, datetime):
-        return value
-    if value.tzinfo is None:
-        raise ValueError("the date has no time zone; write it like 2030-01-31T18:00:00Z")
-    return value.timestamp()
-
-
-Moment = Annotated[float | None, BeforeValidator(_unix_seconds)]
-"""Unix seconds, which a run file may give as a date of TOML."""
 
 
 class AveragingSection(Section):
@@ -85,42 +69,6 @@ class NetworkSection(Section):
     announce_seconds: float = Field(
         default=10.0, ge=1, le=600, description="seconds between two peer records of one peer"
     )
-    sites: tuple[Annotated[str, Field(pattern=SITE_PATTERN)], ...] = Field(
-        default=(),
-        strict=False,
-        max_length=64,
-        examples=['["east", "west"]'],
-        description="names that peers may give as their site; empty: any",
-    )
-
-    @field_validator("sites")
-    @classmethod
-    def _check_sites(cls, sites: tuple[str, ...]) -> tuple[str, ...]:
-        if len(set(sites)) != len(sites):
-            raise ValueError(f"{len(sites)} sites, one of them twice; expected each once")
-        return sites
-
-
-class GoalSection(Section):
-    """What the run is to reach, for people: at most one of them. Nothing ends when it is reached."""
-
-    tokens: int | None = Field(
-        default=None,
-        ge=1,
-        le=MAX_WHOLE_NUMBER,
-        description="committed by the swarm; absent: training.schedule.tokens, if that is given",
-    )
-    until: Moment = Field(
-        default=None, ge=0, le=MAX_WHOLE_NUMBER, description="unix seconds, or a TOML date with a time zone"
-    )
-    loss: float | None = Field(default=None, gt=0, le=1000, description="validation loss, in nats per token")
-
-    @model_validator(mode="after")
-    def _check_together(self) -> Self:
-        given = [name for name in ("tokens", "until", "loss") if getattr(self, name) is not None]
-        if len(given) > 1:
-            raise ValueError(f"{' and '.join(given)} are given; expected one goal, because a bar shows one; remove one")
-        return self
 
 
 FORMAT_VERSION: Final = 5
@@ -164,12 +112,6 @@ class RunManifest(Section):
         examples=["one line of printable text, such as a name"],
         description="the person or group that runs it, for people",
     )
-    homepage: str | None = Field(
-        default=None,
-        pattern=WEB_PATTERN,
-        examples=[WEB_EXAMPLE],
-        description="where people read more about it; a link on the page, never fetched",
-    )
     page: str | None = Field(
         default=None,
         pattern=WEB_PATTERN,
@@ -182,10 +124,6 @@ class RunManifest(Section):
         pattern=LINE_OF_TEXT["pattern"],
         examples=["one line of printable text, such as MIT"],
         description="under which the model may be used, for people",
-    )
-    goal: GoalSection = Field(default=GoalSection())
-    starts_at: Moment = Field(
-        default=None, ge=0, le=MAX_WHOLE_NUMBER, description="unix seconds before which nobody trains; absent: at once"
     )
     code: str | None = Field(
         default=None,

@@ -51,8 +51,6 @@ DEMO_RUN = """
 description = "A try on one machine: it learns to write Python, letter by letter, from the standard library"
 organiser = "this machine"
 seed = 1
-[goal]
-loss = 1.5
 [model]
 num_layers = 4
 d_model = 128

@@ -174,10 +174,6 @@ def _check(record: RunRecord, config: PeerConfig, *, trains: bool) -> None:
     end = end_in(manifest, config.run_id, config.data_dir, "from a member")
     if end is not None and end.is_over:
         raise end.refusal()
-    if manifest.network.sites:
-        from peer.config.averaging_rules import check_site
-
-        check_site(manifest, config.site)
     if not trains or manifest.model.kind == "custom":
         return
     source_here(manifest.data.source, config.data, manifest.data.tokenizer, manifest.data.digest)

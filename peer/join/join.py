@@ -6,7 +6,6 @@ import contextlib
 import os
 import threading
 import time
-from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import NamedTuple
@@ -15,7 +14,7 @@ import torch
 from torch import nn
 
 from dht.ground.errors import EXIT_INTERRUPTED, UsageFault
-from dht.ground.quantities import count_text, date_text
+from dht.ground.quantities import count_text
 from peer.config.data_source import LIBRARY, source_here
 from peer.config.manifest import RunManifest
 from peer.config.model_shapes import averaged_parts
@@ -130,7 +129,6 @@ def _train(
             num_trained = count_text(trainer.link.layout.num_values)
             terminal.step("model", f"{num_trained} {trained_in(manifest)} on {device}", is_done=True)
             terminal.step("state")
-            _wait_for_start(manifest.starts_at, terminal, stop)
             trainer.run(stop, config.max_steps, terminal.is_resting)
         reason = "asked to stop" if terminal.stop_asked() else "its steps are done"
         if connection.network.run_has_ended:
@@ -172,14 +170,6 @@ def _num_devices(config: PeerConfig, place: Place | None) -> int:
     for rank in range(size if size > 1 else 0):
         device_of(config.device, Place(rank, rank, size, "", 0))
     return size
-
-
-def _wait_for_start(starts_at: float | None, terminal: Terminal, stop: Callable[[], bool]) -> None:
-    """Until the manifest's starting time nobody trains; this peer is a member meanwhile."""
-    if starts_at is not None and time.time() < starts_at:
-        terminal.mention(f"this run starts to train at {date_text(starts_at)}")
-        while time.time() < starts_at and not stop():
-            time.sleep(min(0.5, max(0.0, starts_at - time.time())))
 
 
 class _Loaded(NamedTuple):

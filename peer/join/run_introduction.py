@@ -12,12 +12,9 @@ ADAPTERS = {"lora": "LoRA", "dora": "DoRA"}
 
 def run_facts(run_id: str, manifest: RunManifest) -> RunFacts:
     """What the manifest says to people."""
-    goal = manifest.goal
     return RunFacts(
         run_id,
-        goal.tokens,
-        goal.until,
-        goal.loss,
+        manifest.training.schedule.tokens,
         page=(manifest.page_address or "").rstrip("/"),
         is_private=manifest.access.mode != "open",
         loss_unit=manifest.loss_unit,

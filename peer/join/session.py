@@ -21,7 +21,6 @@ import logging
 import os
 import signal
 import threading
-import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -297,8 +296,6 @@ class Swarm:
         self._training = training
         self._schedulers = RunSchedulers(training.optimizers, lambda: self.learning_rate_factor)
         training.__enter__()
-        while manifest.starts_at is not None and time.time() < manifest.starts_at and not self.should_stop:
-            time.sleep(min(0.5, max(0.0, manifest.starts_at - time.time())))
 
     @faults_in_python()
     def __exit__(

@@ -11,13 +11,7 @@ EXAMPLE: Final = """\
 description = "A small model that completes Python, for editors that are offline"    # what it is for: people ask first
 organiser = "Ada"
 licence = "MIT"
-# homepage = "https://example.org/"
 # page = "https://run.example.org"        # where `peer dashboard` will show it: people join with `peer join URL`
-
-[goal]                                    # what the bar on the page fills up to; nothing ends there
-tokens = 2_000_000_000
-# until = 2030-01-31T18:00:00Z            # or a day
-# loss = 1.2                              # or a validation loss
 
 [model]                                   # the built-in one has 4 layers, 4 heads and a width of 128; this has 27 M:
 # num_layers = 8                          # with `--model` leave these three out
@@ -32,6 +26,9 @@ source = "stdlib:"                        # Python's own library, which every ma
 [training]
 batch_size = 8
 learning_rate = 0.003
+
+[training.schedule]
+tokens = 2_000_000_000                    # of the swarm: the bar on the page fills up to them; nothing ends there
 
 [averaging]
 num_fragments = 4                         # the model is averaged in so many parts, one after the other

@@ -22,7 +22,6 @@ from dht.ground.quantities import (
     seconds_text,
     share_text,
     short_peer,
-    until_text,
 )
 from peer.panel.checklist import LABELS, Line
 from peer.panel.key_bindings import Controls, mbit_text
@@ -174,18 +173,15 @@ def line_use(scene: Scene, now: float) -> Text:
 
 def goal_parts(scene: Scene, now: float, width: int) -> list[Text]:
     """A bar to the run's goal with an estimate, or the tokens of a run without a goal; and its validation loss."""
-    run, loss = scene.run, scene.validation_loss
-    goal = run.goal_tokens or scene.own.budget_tokens
+    loss = scene.validation_loss
+    goal = scene.run.goal_tokens or scene.own.budget_tokens
     parts = []
     if goal:
         parts.append(bar(scene.committed_tokens / goal, width))
         when = "" if scene.own.has_ended else _arrival(scene, goal, now)
         parts += [part(when)] if when else []
-    elif run.goal_until is not None:
-        parts.append(part(until_text(run.goal_until, now)))
     if loss is not None:
-        aim = f", goal {loss_text(run.goal_loss)}" if run.goal_loss is not None else ""
-        parts.append(part(f"validation loss {loss_text(loss)}{aim}"))
+        parts.append(part(f"validation loss {loss_text(loss)}"))
     if not goal and scene.committed_tokens:
         parts.append(part(f"{count_text(scene.committed_tokens)} tokens learned"))
     return parts

@@ -38,7 +38,7 @@ def health(scene: Scene, now: float) -> tuple[str, str]:
     if scene.is_left_alone and own.last_round_at is not None:
         everybody = "Everybody else has left; your machine trains alone, and others may join again"
         return lone_words(scene) if scene.lone_rounds else everybody, CARE
-    if _is_at_goal(scene, now):
+    if _is_at_goal(scene):
         return "The goal is reached; training goes on until the organiser ends the run", GOOD
     if not scene.num_others:
         if own.last_round_at is None:
@@ -54,13 +54,9 @@ def health(scene: Scene, now: float) -> tuple[str, str]:
     return "Everything is up to date", GOOD
 
 
-def _is_at_goal(scene: Scene, now: float) -> bool:
-    run, goal, loss = scene.run, scene.run.goal_tokens or scene.own.budget_tokens, scene.validation_loss
-    return (
-        (goal is not None and scene.committed_tokens >= goal)
-        or (run.goal_until is not None and now >= run.goal_until)
-        or (run.goal_loss is not None and loss is not None and loss <= run.goal_loss)
-    )
+def _is_at_goal(scene: Scene) -> bool:
+    goal = scene.run.goal_tokens or scene.own.budget_tokens
+    return goal is not None and scene.committed_tokens >= goal
 
 
 def _alone_at_first(scene: Scene) -> str:

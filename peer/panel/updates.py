@@ -25,7 +25,7 @@ class RunFacts:
     """What the signed manifest says to people.
 
     Attributes:
-        goal_tokens, goal_until, goal_loss: at most one of them; tokens of the swarm, unix seconds, `loss_unit`.
+        goal_tokens: of the swarm, at which the schedule ends; None: it has no end.
         page: address of the run's page, without a slash at its end; empty: nobody named one.
         flags_to_bring: see `RunManifest.flags_to_bring`.
         loss_unit: of each loss; empty: the run's own code decides.
@@ -34,8 +34,6 @@ class RunFacts:
 
     run_id: str
     goal_tokens: int | None = None
-    goal_until: float | None = None
-    goal_loss: float | None = None
     page: str = ""
     is_private: bool = False
     """Only members with an invite or on a list get in."""

@@ -160,7 +160,7 @@ def plan_run(
     tokens_per_second = sum(home.count * home.tokens_per_second for home in homes)
     goal_tokens = profile.goal.tokens
     if "tokens" not in profile.goal.model_fields_set:
-        goal_tokens = manifest.goal.tokens or manifest.training.schedule.tokens or goal_tokens
+        goal_tokens = manifest.training.schedule.tokens or goal_tokens
     return RunPlan(
         num_parameters=sum(sizes),
         fragment_sizes=sizes,

@@ -91,11 +91,11 @@ OUTSIDE_NAMES: Final = (
         f"{_PUBLIC}, redirects to the same server alone and never from https to http, 64 KiB in 10 s; of its "
         "addresses 8 are dialled, and none of this machine",
     ),
-    OutsideName(("homepage", "code"), "an address, which people see"),
+    OutsideName(("code",), "an address, which people see"),
     OutsideName(
         ("description", "organiser", "licence", "command", "changes.note"), "one line of text, which people see"
     ),
-    OutsideName(("name", "network.sites"), "a word of a-z, 0-9 and `-`"),
+    OutsideName(("name",), "a word of a-z, 0-9 and `-`"),
     OutsideName(
         ("model.adapter.targets", "model.adapter.new_modules", "model.frozen"),
         "the name of a part of the model, which is looked up in the model alone",

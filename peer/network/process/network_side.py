@@ -35,7 +35,7 @@ from dht.records.signed_manifest import RunRecord
 from dht.streams.remote_memory import DEFAULT_BYTES_PER_PEER, RemoteMemory
 from dht.streams.upload_and_download_limits import RateLimits
 from peer.checkpoint.checkpoint import CheckpointFolder, CheckpointOwner
-from peer.config.averaging_rules import check_site, codecs_of, limits_of
+from peer.config.averaging_rules import codecs_of, limits_of
 from peer.config.manifest import RunManifest
 from peer.config.model_shapes import layout_digest_of
 from peer.config.peer_config import ADDRESSES_NAME, PeerConfig, write_cached_peers
@@ -183,7 +183,6 @@ class NetworkSide:
             if found is None:
                 return
             record, manifest = found
-            check_site(manifest, self.config.site)
             keep_record(self.config.run_record_path, record)
             upkeep = self._upkeep = RecordUpkeep(
                 self.config, record, host, store, self._admission, self._report, self._clock

@@ -96,14 +96,13 @@ def test_an_organiser_says_how_visitors_get_the_program() -> None:
 
 
 @pytest.mark.parametrize("is_over", [False, True])
-@pytest.mark.parametrize("homepage", ["", "https://example.org/starlings"])
-def test_without_a_line_that_works_for_all_the_organiser_has_the_program(homepage: str, is_over: bool) -> None:
+def test_without_a_line_that_works_for_all_the_organiser_has_the_program(is_over: bool) -> None:
     """Nobody is told to install a package whose name anybody may register."""
-    state = live(homepage=homepage, **({"end_version": 0} if is_over else {}))
+    state = live(**({"end_version": 0} if is_over else {}))
     sections = render_sections(state, NOBODY)
     for key in ("join", "model", "way-in")[: 1 if is_over else 3]:
         words = TextOnly(sections[key]).text
-        asked = f"First ask the run's organiser for Murmuration's folder{f' ({homepage})' if homepage else ''}."
+        asked = "First ask the run's organiser for Murmuration's folder."
         assert asked in " ".join(words.split()), key
         assert "murmuration-swarm" not in words
         assert ("pip install ./FOLDER" in words) is (key != "way-in")

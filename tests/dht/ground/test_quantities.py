@@ -16,7 +16,6 @@ from dht.ground.quantities import (
     share_text,
     short_time,
     state_text,
-    until_text,
 )
 
 NOW = 1_900_000_000.0
@@ -42,23 +41,9 @@ def test_a_goal_is_as_near_in_words_as_it_is(soonest: float, latest: float | Non
     assert arrival_text(NOW + soonest, None if latest is None else NOW + latest, NOW) == told
 
 
-@pytest.mark.parametrize(
-    ("left", "told"),
-    [
-        (5 * DAY, "until 22 March 2030, 5 d left"),
-        (26 * HOUR, "until 18 March 2030, 26 h left"),
-        (50.0, "until 17 March 2030, 50 s left"),
-        (-DAY, "until 16 March 2030"),
-    ],
-)
-def test_a_date_is_a_goal_with_the_time_that_is_left(left: float, told: str) -> None:
-    assert until_text(NOW + left, NOW) == told
-
-
 @pytest.mark.parametrize("at", [float(2**53 - 1), 1e300])
 def test_a_moment_after_all_calendars_is_the_last_one_of_them(at: float) -> None:
     assert date_text(at) == "31 December 9999, 00:00 UTC"
-    assert until_text(at, NOW).startswith("until 31 December 9999")
     assert moment_text(at, DAY) == "00:00"
     assert clock_text(at).endswith(":00")
 

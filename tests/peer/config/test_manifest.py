@@ -31,7 +31,6 @@ manifests = st.builds(
     name=st.from_regex(r"[a-z0-9-]{1,40}", fullmatch=True),
     seed=st.integers(0, 2**53 - 1),
     description=PRINTABLE,
-    starts_at=st.none() | st.floats(0, 2**40),
     model=st.builds(ModelSection, num_layers=st.integers(1, 512), tied_head=st.booleans()),
     data=st.builds(DataSection, source=PRINTABLE.filter(len).map(lambda path: f"text:{path[:495]}")),
     training=st.builds(TrainingSection, learning_rate=st.floats(1e-300, 10)),
@@ -179,11 +178,9 @@ def test_every_field_says_what_it_is_and_has_a_default() -> None:
 def test_toml_is_read_with_the_name_given(tmp_path: Path) -> None:
     path = tmp_path / "run.toml"
     # With the mark that some editors write, and their ends of lines.
-    path.write_text(
-        '\ufeffname = "other"\r\nstarts_at = 2030-01-01T00:00:00Z\n[averaging]\nsync_every = 50\nouter_lr = 0.5\n'
-    )
+    path.write_text('\ufeffname = "other"\r\n[averaging]\nsync_every = 50\nouter_lr = 0.5\n')
     manifest = RunManifest.load_toml(path, name="mine")
-    assert (manifest.name, manifest.averaging.sync_every, manifest.starts_at) == ("mine", 50, 1_893_456_000.0)
+    assert (manifest.name, manifest.averaging.sync_every) == ("mine", 50)
     assert RunManifest.from_bytes(manifest.to_bytes()) == manifest
 
 
@@ -192,12 +189,8 @@ def test_toml_is_read_with_the_name_given(tmp_path: Path) -> None:
     [
         ("[averaging]\nsync_evry = 50", "did you mean sync_every?"),
         ("[averaging\n", "is not a TOML file"),
-        ("starts_at = 2030-01-01T00:00:00", "has no time zone"),
-        ("[goal]\nuntil = 2030-01-01T00:00:00", "goal.until: the date has no time zone"),
-        ("[goal]\ntokens = 5\nloss = 1.5", "tokens and loss are given; expected one goal"),
-        ("[goal]\nlos = 1.5", "did you mean loss?"),
+        ("[goal]\ntokens = 5", "goal was removed; write the tokens"),
         ('page = "run.example.org"', "page is 'run.example.org'; expected something like https://example.org/"),
-        ('homepage = "example.org"', "homepage is 'example.org'; expected something like https://example.org/"),
         ("seed = 1.5", "seed is 1.5; expected a whole number"),
         ("[training]\nlearning_rate = nan", "training.learning_rate is nan; expected a finite number"),
     ],
@@ -209,15 +202,6 @@ def test_toml_faults_are_one_sentence_with_the_path(tmp_path: Path, text: str, s
         RunManifest.load_toml(path, name="demo")
     assert str(path) in str(caught.value)
     assert sentence in str(caught.value)
-
-
-def test_a_goal_is_in_the_manifest(tmp_path: Path) -> None:
-    path = tmp_path / "run.toml"
-    path.write_text('organiser = "Ada"\n[goal]\nuntil = 2030-01-01T00:00:00Z\n')
-    manifest = RunManifest.load_toml(path, name="mine")
-    assert (manifest.organiser, manifest.goal.until) == ("Ada", 1_893_456_000.0)
-    assert RunManifest.from_bytes(manifest.to_bytes()) == manifest
-    assert b'"until":1893456000.0' in manifest.to_bytes()
 
 
 def test_the_page_is_the_one_that_its_owner_said_last() -> None:

@@ -21,7 +21,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from dht.ground.errors import DeviceFault, Incompatible, LocalFault
-from peer.config.averaging_rules import check_site, codec_of, limits_of, rule_of, sent_bytes_of
+from peer.config.averaging_rules import codec_of, limits_of, rule_of, sent_bytes_of
 from peer.config.data_source import source_here
 from peer.config.manifest import RunManifest
 from peer.config.model_shapes import layout_digest_of, num_orthogonalised, seed_sizes
@@ -81,7 +81,6 @@ TEXTS = {
         "description",
         "data.source",
         "data.text_field",
-        "network.sites",
         "access.members",
         "changes",
     ),
@@ -125,7 +124,6 @@ def work_out(manifest: RunManifest) -> None:
     """All that a peer derives from a manifest before it takes memory for a model; raises nothing but a LocalFault."""
     RunManifest.from_bytes(manifest.to_bytes())
     source_here(manifest.data.source, None)
-    check_site(manifest, "")
     sizes = seed_sizes(manifest)
     assert sum(sizes) < 10**14
     layout_digest_of(manifest)

@@ -41,7 +41,7 @@ HF_MODEL: dict[str, Any] = {
     "layout_digest": DIGEST,
     "init": {"source": "folder", "digest": DIGEST, "num_bytes": 10},
 }
-WITH_KINDS = ("source", "page", "homepage", "code")
+WITH_KINDS = ("source", "page", "code")
 """Fields that take a word such as `hf:` in front."""
 CHANGE: dict[str, Any] = {"at_version": 5}
 
@@ -87,7 +87,7 @@ def with_value(name: str, value: str) -> dict[str, Any]:
     for section in sections:
         place = place.setdefault(section, {})
         place = place[0] if isinstance(place, list) else place
-    is_list = any(isinstance(one, type(place.get(last))) for one in ([], ())) or last in ("frozen", "sites", "members")
+    is_list = any(isinstance(one, type(place.get(last))) for one in ([], ())) or last in ("frozen", "members")
     is_list = is_list or last in ("targets", "new_modules", "admit", "revoke", "revoke_invites")
     place[last] = [value] if is_list else value
     if name == "data.tokenizer":

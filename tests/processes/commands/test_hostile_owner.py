@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -69,21 +68,3 @@ def test_the_volunteer_chooses_and_sees_what_is_read(tmp_path: Path) -> None:
     assert code == 0, said
     assert f"Training on text:{tmp_path}/books.txt (as chosen here; 1 file, 48.9 kB)" in said
     assert '"JoinedRun"' in shown
-
-
-def test_a_start_in_the_far_future_is_waited_for_and_can_be_left(tmp_path: Path) -> None:
-    run_id = signed_run(tmp_path / "peer", starts_at=2.0**53 - 1)
-    process = start(tmp_path / "peer", run_id, "--json")
-    assert process.stderr is not None
-    said = ""
-    try:
-        while "starts to train" not in said:
-            line = process.stderr.readline()
-            assert line, f"ended: {said}"
-            said += line
-        process.send_signal(signal.SIGTERM)
-        code, _, rest = ended(process)
-    finally:
-        process.kill()
-    assert code == 130, said + rest
-    assert "bug" not in said + rest
