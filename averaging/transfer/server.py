@@ -92,7 +92,6 @@ class StateServer:
         compute: where the digests of a snapshot are computed.
         most_bits_per_second: what all transfers together may take of the line now.
         on_served: called with a remote and the bytes of state that it took, when its stream ends.
-        max_transfers: pieces that are served at once, of state and of files together.
         files: of the run.
     """
 
@@ -104,7 +103,6 @@ class StateServer:
         num_fragments: int,
         compute: Compute = compute_inline,
         most_bits_per_second: Callable[[], float] = lambda: math.inf,
-        max_transfers: int = MAX_TRANSFERS,
         on_served: Callable[[PeerId, int], None] = lambda _remote, _num_bytes: None,
         files: FileSource | None = None,
     ) -> None:
@@ -117,8 +115,8 @@ class StateServer:
         self._files: FileSource = files or NoFiles()
         self._snapshots = snapshots.HeldSnapshots(source, compute)
         self._streams = StreamCounts(MAX_STREAMS_PER_PEER)
-        self._transfers = FairTurns(max_transfers, MAX_TRANSFERS_PER_PEER)
-        self._pages = FairTurns(max_transfers, 1)
+        self._transfers = FairTurns(MAX_TRANSFERS, MAX_TRANSFERS_PER_PEER)
+        self._pages = FairTurns(MAX_TRANSFERS, 1)
         host.handle(STATE_PROTOCOL, self._serve)
 
     async def _serve(self, stream: Stream) -> None:

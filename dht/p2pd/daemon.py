@@ -74,10 +74,8 @@ def find_p2pd() -> Path:
     )
 
 
-def claim_ports(listen: list[Multiaddr], port_range: range | None = None) -> list[Multiaddr]:
+def claim_ports(listen: list[Multiaddr]) -> list[Multiaddr]:
     """Replace port 0 by a free port (the same wherever it is asked for), and check that fixed ones are free.
-
-    The free port is the first of `port_range` at which all that ask for it can listen; without a range, any.
 
     A daemon behind NAT opens its ports so that another one can share them, and then each loses half of its callers in
     silence. Hence this check before every start.
@@ -86,34 +84,17 @@ def claim_ports(listen: list[Multiaddr], port_range: range | None = None) -> lis
         LocalFault: the port is taken.
         UsageFault: the address is not one of this machine.
     """
-    open_ones = [address for address in listen if address.port == 0]
     for address in listen:
         if address.port != 0:
             _bind_once(address)
-    port = _free_port(open_ones, port_range) if open_ones else 0
-    return [address.with_port(port) if address.port == 0 else address for address in listen]
-
-
-def _free_port(addresses: list[Multiaddr], port_range: range | None) -> int:
-    first, *others = addresses
-    if port_range is None:
-        port = _bind_once(first)
-        for other in others:
-            _bind_once(other.with_port(port))
-        return port
-    for port in port_range:
-        try:
-            for address in addresses:
-                _bind_once(address.with_port(port))
-        except UsageFault:
-            raise
-        except LocalFault:
-            continue
-        return port
-    raise LocalFault(
-        f"no port from {port_range.start} to {port_range.stop - 1} is free for {', '.join(map(str, addresses))}; "
-        "expected one; give a wider --port-range, or end what else listens there"
-    )
+    port = 0
+    claimed = []
+    for address in listen:
+        if address.port == 0:
+            port = _bind_once(address.with_port(port))
+            address = address.with_port(port)
+        claimed.append(address)
+    return claimed
 
 
 def announced_addresses(announce: list[Multiaddr], listen: list[Multiaddr]) -> list[Multiaddr]:

@@ -65,9 +65,6 @@ class P2pdHost:
         announce: multiaddrs told to others in place of the found ones; port 0 means the port listened on.
         options: reachability, relays, port mapping.
         limits: what all streams of this host together may send and take.
-        memory: what is kept of one remote's frames.
-        max_streams_per_peer: that one remote may have open towards us.
-        port_range: where port 0 is taken from.
 
     Attributes:
         daemon: the child process over all its lives.
@@ -84,9 +81,6 @@ class P2pdHost:
         *,
         options: DaemonOptions | None = None,
         limits: RateLimits | None = None,
-        memory: RemoteMemory | None = None,
-        max_streams_per_peer: int = MAX_INCOMING_STREAMS_PER_PEER,
-        port_range: range | None = None,
     ) -> None:
         self._identity = identity
         self.daemon = P2pdSupervisor(
@@ -94,7 +88,6 @@ class P2pdHost:
             [parse_multiaddr(text) for text in listen],
             [parse_multiaddr(text) for text in announce],
             options or DaemonOptions(),
-            port_range,
             on_launch=self._register_all,
             on_healthy=self._refresh_connections,
             on_restarted=self._after_restart,
@@ -102,8 +95,7 @@ class P2pdHost:
         self._limits = limits or RateLimits()
         self._paces = self._limits.paces(time.monotonic)
         self._line_paces: dict[str, Pace] = {}
-        self.memory = memory or RemoteMemory(max_streams=max_streams_per_peer)
-        self._max_streams_per_peer = max_streams_per_peer
+        self.memory = RemoteMemory()
         self._handlers: dict[str, StreamHandler] = {}
         self._restart_listeners: list[RestartListener] = []
         self._opening = asyncio.Semaphore(MAX_OPENING_STREAMS)
@@ -424,7 +416,7 @@ class P2pdHost:
             connection.transport.abort()
             raise
         handler = self._handlers.get(protocol)
-        is_full = self._incoming[remote] >= self._max_streams_per_peer or not self._has_room_for(remote)
+        is_full = self._incoming[remote] >= MAX_INCOMING_STREAMS_PER_PEER or not self._has_room_for(remote)
         if handler is None or is_full or self.daemon.is_closed:
             logger.info("refused a stream %s of peer %s: %s", protocol, remote, "too many" if is_full else "no handler")
             connection.transport.abort()

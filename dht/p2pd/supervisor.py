@@ -55,7 +55,6 @@ class P2pdSupervisor:
         listen, announce: parsed multiaddrs; port 0 is replaced at the first start and stays, unless another program
             has taken it when the daemon must be started again.
         options: reachability, relays, port mapping.
-        port_range: where port 0 is taken from; None: anywhere.
         on_launch: awaited in each start before the daemon counts as up; it registers the protocols.
         on_healthy: awaited after each answered question.
         on_restarted: awaited after each restart, one after the other.
@@ -72,7 +71,6 @@ class P2pdSupervisor:
         listen: list[Multiaddr],
         announce: list[Multiaddr],
         options: DaemonOptions,
-        port_range: range | None = None,
         *,
         on_launch: Callable[[], Awaitable[None]],
         on_healthy: Callable[[], Awaitable[None]],
@@ -84,7 +82,6 @@ class P2pdSupervisor:
         self._asked_announce = announce
         self._announce = announce
         self.options = options
-        self._port_range = port_range
         self._on_launch = on_launch
         self._on_healthy = on_healthy
         self._on_restarted = on_restarted
@@ -287,7 +284,7 @@ class P2pdSupervisor:
         return pause_seconds
 
     def _claim(self, listen: list[Multiaddr]) -> None:
-        claimed = claim_ports(listen, self._port_range)
+        claimed = claim_ports(listen)
         self._announce = announced_addresses(self._asked_announce, claimed)
         self._listen = claimed
 

@@ -12,6 +12,7 @@ from typing import Final
 
 from dht.ground.errors import PeerFault
 from dht.ground.host import PeerId
+from dht.streams.streams_per_remote import MAX_INCOMING_STREAMS_PER_PEER
 from dht.streams.upload_and_download_limits import URGENT_BYTES
 
 DEFAULT_BYTES_PER_PEER: Final = 256 * 1024 * 1024
@@ -24,14 +25,13 @@ SMALLEST_READ_BUFFER_BYTES: Final = 16 * 1024
 
 
 class RemoteMemory:
-    """Half of `bytes_per_peer` is for frames in flight, half for the read buffers of `max_streams` streams.
+    """Half of `bytes_per_peer` is for frames in flight, half for the read buffers of a remote's streams.
 
     Frames of at most `URGENT_BYTES` are not counted: signs of life never wait behind bulk data.
     """
 
-    def __init__(self, bytes_per_peer: int = DEFAULT_BYTES_PER_PEER, max_streams: int = 64) -> None:
+    def __init__(self, bytes_per_peer: int = DEFAULT_BYTES_PER_PEER) -> None:
         self.bytes_per_peer = bytes_per_peer
-        self._max_streams = max_streams
         self._used: dict[PeerId, int] = {}
         self._waiting: dict[PeerId, deque[tuple[int, asyncio.Future[None]]]] = {}
 
@@ -43,7 +43,7 @@ class RemoteMemory:
     @property
     def read_buffer_bytes(self) -> int:
         """asyncio's limit for one stream; it holds at most twice of that."""
-        wanted = self.bytes_per_peer // (4 * self._max_streams)
+        wanted = self.bytes_per_peer // (4 * MAX_INCOMING_STREAMS_PER_PEER)
         return min(READ_BUFFER_BYTES, max(SMALLEST_READ_BUFFER_BYTES, wanted))
 
     def used_bytes(self, remote: PeerId) -> int:

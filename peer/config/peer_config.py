@@ -37,8 +37,6 @@ IDENTITY_NAME = "identity.key"
 ADDRESSES_NAME = "addresses.json"
 """Where this peer was reached last, in its data folder: what its owner's invites name."""
 
-MAX_PORT = 65_535
-
 MAX_CACHED_PEERS = 50
 """Addresses of earlier sessions: far more than one join dials, so that a few survive a month of absence."""
 
@@ -136,14 +134,6 @@ def _dialable(addresses: tuple[str, ...]) -> tuple[str, ...]:
         if parse_multiaddr(address).port == 0:
             raise ValueError(f"{address!r} has port 0, which nobody can dial; give the forwarded port")
     return addresses
-
-
-def _port_range(text: str | None) -> str | None:
-    if text is not None:
-        first, last = map(int, text.split("-"))
-        if not 1 <= first <= last <= MAX_PORT:
-            raise ValueError(f"{text!r} is no range of ports; expected two from 1 to {MAX_PORT}, the smaller first")
-    return text
 
 
 def _seen(name: str) -> str:
@@ -295,22 +285,8 @@ class PeerConfig(BaseModel):
         le=10**6,
         description="highest rate in Mbit/s for newcomers' downloads; default: what rounds leave",
     )
-    max_transfers: int = Field(default=4, ge=1, le=64, description="pieces of state to serve at once")
-    max_streams_per_peer: int = Field(default=64, ge=8, le=4096, description="streams that one remote peer may open")
-    max_memory_mb_per_peer: Annotated[int | None, Shown("MB")] = Field(
-        default=None,
-        ge=4,
-        le=1_000_000,
-        description="memory for data from one remote peer; default: what the run needs",
-    )
     ip_version: Annotated[IpVersion, Shown("V")] = Field(
         default="auto", description="IP version without --listen: auto (all versions of this machine), 4 or 6"
-    )
-    port_range: Annotated[str | None, Shown("A-B"), AfterValidator(_port_range)] = Field(
-        default=None,
-        pattern="^[0-9]{1,5}-[0-9]{1,5}$",
-        examples=["40000-40100"],
-        description="ports to choose from for port 0, both ends included; default: any",
     )
     map_ports: bool = Field(
         default=False, description="ask the router to forward the port (UPnP, NAT-PMP: multicast in the local network)"
@@ -329,14 +305,6 @@ class PeerConfig(BaseModel):
     def listen_addresses(self) -> tuple[str, ...]:
         """Where to listen, on this machine."""
         return self.listen or default_listen(self.ip_version)
-
-    @property
-    def ports(self) -> range | None:
-        """Those that port 0 is taken from; None: any."""
-        if self.port_range is None:
-            return None
-        first, last = map(int, self.port_range.split("-"))
-        return range(first, last + 1)
 
     @property
     def cached_peers_path(self) -> Path:

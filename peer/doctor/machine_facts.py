@@ -54,7 +54,7 @@ def look_at_machine(config: PeerConfig) -> MachineFacts:
         memory_free_bytes=available_memory_bytes(),
         disk_free_bytes=_disk_free_bytes(config.data_dir),
         data_dir=str(config.data_dir),
-        port_fault=_port_fault(config.listen_addresses, config.ports),
+        port_fault=_port_fault(config.listen_addresses),
         congestion_control=congestion_control(),
         kernels_fault=compiled_kernels.missing_reason(),
         other_peers=tuple(f"process {number} (peer {command})" for number, command in running_peers()),
@@ -126,9 +126,9 @@ def _bits_fault(config: PeerConfig, device: torch.device) -> str:
     return ""
 
 
-def _port_fault(listen: Sequence[str], ports: range | None) -> str:
+def _port_fault(listen: Sequence[str]) -> str:
     try:
-        claim_ports([parse_multiaddr(address) for address in listen], ports)
+        claim_ports([parse_multiaddr(address) for address in listen])
     except UsageFault as fault:
         return str(fault)
     except LocalFault as fault:

@@ -37,12 +37,12 @@ def check_choices(config: PeerConfig, *, trains: bool) -> None:
         check_data(config)
     if config.contributor_key is not None:
         load_contributor(config.contributor_key, create=False)
-    if {"listen", "port_range"} & config.model_fields_set:
+    if "listen" in config.model_fields_set:
         from dht.identity.multiaddr import parse_multiaddr
         from dht.p2pd.daemon import claim_ports
 
         try:
-            claim_ports([parse_multiaddr(address) for address in config.listen_addresses], config.ports)
+            claim_ports([parse_multiaddr(address) for address in config.listen_addresses])
         except UsageFault:
             raise  # no address of this machine
         except LocalFault as fault:

@@ -8,7 +8,6 @@ The files, each built on those above it:
     reporter.py           reports what happens as events
     anchor_repairs.py     audits of this peer's own anchors: whose counts, and taking that one over
     trainer_desk.py       takes work from the trainer, hands it changes, never waits
-    serving_limits.py     what newcomers may have of the line
     checkpoint_keeper.py  the network side of a checkpoint: asks for a moment, saves, finds what to restore
     graceful_leave.py     how a node leaves
     starting_state.py     where a peer starts from: memory, checkpoint, swarm, initial parameters

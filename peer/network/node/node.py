@@ -63,6 +63,9 @@ REPLAY_SECONDS = 5.0
 """Time limit for a joiner to apply commits made during its download: small messages and result shards. A
 joiner that takes longer begins with what it has, and the commits come meanwhile."""
 
+SERVING_SHARE = 0.5
+"""Share of the measured upload rate for newcomers: they have other donors, and a late round costs all members."""
+
 log = logging.getLogger(__name__)
 
 
@@ -155,8 +158,7 @@ class Node:
             self,
             len(mailbox.sizes),
             ports.compute,
-            most_bits_per_second=lambda: ports.serving.now(self.links),
-            max_transfers=ports.serving.max_transfers,
+            most_bits_per_second=lambda: bits_for_newcomers(ports.serve_bits_per_second, self.links),
             on_served=lambda remote, num_bytes: report(events.StateServed(remote, num_bytes)),
             files=ports.files,
         )
@@ -539,3 +541,9 @@ class Node:
 
 def _finite(value: float) -> float | None:
     return value if math.isfinite(value) else None
+
+
+def bits_for_newcomers(most: float, links: Links) -> float:
+    """Return the upload for newcomers now, in bits per second: `most`, and half while rounds have data to send."""
+    rate = links.traffic.upload_bits_per_second
+    return min(most, SERVING_SHARE * rate if rate and links.has_bulk_waiting else math.inf)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import random
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -18,7 +19,6 @@ from dht.records.signature_cache import VerifiedRecords
 from dht.streams.upload_and_download_limits import Pace
 from peer.events.peer_events import Event
 from peer.network.membership.run_handshake_policy import RunHandshakePolicy
-from peer.network.node.serving_limits import FREELY, ServingLimits
 
 POLL_SECONDS = 0.02
 """Pause between two looks at the outbox: far below an inner step of any model worth training here."""
@@ -57,7 +57,7 @@ class NodePorts:
     verified: VerifiedRecords | None = None
     """Records known to be good; None begins with none. The peers of a simulation share theirs."""
     owner_public_key: bytes = bytes(32)
-    serving: ServingLimits = FREELY
+    serve_bits_per_second: float = math.inf  # most upload for newcomers that fetch state
     line: Pace | None = None  # None: rounds do not pace themselves
     max_queued_bytes: int = MAX_QUEUED_BYTES  # per lane to a remote
     parts: RoundParts = HONEST  # what rounds are made of

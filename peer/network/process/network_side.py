@@ -32,7 +32,6 @@ from dht.p2pd.fresh_dial import dial_freshly
 from dht.p2pd.host import P2pdHost
 from dht.p2pd.own_relay_trial import check_relay
 from dht.records.signed_manifest import RunRecord
-from dht.streams.remote_memory import DEFAULT_BYTES_PER_PEER, RemoteMemory
 from dht.streams.upload_and_download_limits import RateLimits
 from peer.checkpoint.checkpoint import CheckpointFolder, CheckpointOwner
 from peer.config.averaging_rules import codecs_of, limits_of
@@ -56,7 +55,6 @@ from peer.network.membership.run_handshake_policy import RunHandshakePolicy
 from peer.network.membership.run_protocol import serve_run
 from peer.network.node.node import Node
 from peer.network.node.node_inputs import NodeIdentity, NodePorts
-from peer.network.node.serving_limits import ServingLimits, bytes_per_peer
 from peer.network.process.panel_looks import PanelLooks
 from peer.network.process.record_upkeep import RecordUpkeep
 from peer.network.process.run_files import KeptAddresses, have_files
@@ -69,6 +67,8 @@ from peer.view.swarm_seen import SwarmSeen
 
 T = TypeVar("T")
 
+FRAMES_PER_REMOTE = 4
+"""Largest frames of the run in memory for each remote: two under way, and as much in the buffers of its streams."""
 LAST_LOOK_SECONDS = 2.0
 """On leaving, to remember who is there for the next time; a daemon that is just being started is not waited for."""
 NUM_SILENT_ANNOUNCEMENTS = 3
@@ -253,16 +253,12 @@ class NetworkSide:
     def _make_host(self) -> P2pdHost:
         config = self.config
         options = DaemonOptions(relays_for_others=self._relays_for_others, map_ports=config.map_ports)
-        most = config.max_memory_mb_per_peer
         return P2pdHost(
             self._identity,
             config.listen_addresses,
             config.announce,
             options=options,
             limits=self._limits,
-            memory=RemoteMemory(DEFAULT_BYTES_PER_PEER if most is None else most * 10**6, config.max_streams_per_peer),
-            max_streams_per_peer=config.max_streams_per_peer,
-            port_range=config.ports,
         )
 
     @property
@@ -314,7 +310,7 @@ class NetworkSide:
             site=config.site,
         )
         limits = limits_of(mailbox.sizes, codecs_of(manifest, len(mailbox.sizes)))
-        allowed = bytes_per_peer(config.max_memory_mb_per_peer, limits.max_frame_bytes)
+        allowed = FRAMES_PER_REMOTE * limits.max_frame_bytes
         host.memory.raise_to(allowed)
         ports = NodePorts(
             host,
@@ -326,9 +322,7 @@ class NetworkSide:
             self._emit,
             random.Random(secrets.randbits(64)),
             owner_public_key=owner_public_key,
-            serving=ServingLimits(
-                math.inf if config.serve_limit_mbit is None else 1e6 * config.serve_limit_mbit, config.max_transfers
-            ),
+            serve_bits_per_second=math.inf if config.serve_limit_mbit is None else 1e6 * config.serve_limit_mbit,
             line=host.pace_of(ROUND_PROTOCOL),
             max_queued_bytes=max(allowed, MAX_QUEUED_BYTES),
             files=files,

@@ -264,10 +264,10 @@ def test_a_port_that_another_program_took_after_the_look_is_replaced_unless_some
         of_another = parse_multiaddr(f"/ip4/127.0.0.1/tcp/{taken.getsockname()[1]}")
         num_looks = 0
 
-        def late_look(listen: list[Multiaddr], port_range: range | None) -> list[Multiaddr]:
+        def late_look(listen: list[Multiaddr]) -> list[Multiaddr]:
             nonlocal num_looks
             num_looks += 1
-            return [of_another] if num_looks == 1 else claim_ports(listen, port_range)
+            return [of_another] if num_looks == 1 else claim_ports(listen)
 
         monkeypatch.setattr(supervisor, "claim_ports", late_look)
 

@@ -19,10 +19,12 @@ from tests.kit.host_contract import ECHO, echo
 LOOPBACK = "/ip4/127.0.0.1/tcp/0"
 
 
-def test_a_remote_has_no_more_streams_than_allowed() -> None:
+def test_a_remote_has_no_more_streams_than_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(host, "MAX_INCOMING_STREAMS_PER_PEER", 8)
+
     async def scene() -> None:
         async with (
-            P2pdHost(Identity.generate(), [LOOPBACK], max_streams_per_peer=8) as called,
+            P2pdHost(Identity.generate(), [LOOPBACK]) as called,
             P2pdHost(Identity.generate(), [LOOPBACK]) as caller,
         ):
             called.handle(ECHO, echo)

@@ -60,11 +60,7 @@ GIVEN: dict[str, object] = {
     "upload_limit_mbit": 3.5,
     "download_limit_mbit": 20.0,
     "serve_limit_mbit": 1.0,
-    "max_transfers": 2,
-    "max_streams_per_peer": 32,
-    "max_memory_mb_per_peer": 100,
     "ip_version": "4",
-    "port_range": "4000-4002",
     "map_ports": True,
     "relay": False,
     "relay_for_others": False,
@@ -163,7 +159,7 @@ def test_help_names_the_value_and_the_default(capsys: pytest.CaptureFixture[str]
     text = " ".join(capsys.readouterr().out.split())
     assert "--join-timeout SECONDS Give up if no member answers for this long; default 300." in text
     assert "--map-ports / --no-map-ports Ask the router" in text
-    assert "--max-transfers N Pieces of state to serve at once; default 4." in text
+    assert "--checkpoints-kept N Checkpoints to keep on disk; default 2." in text
     assert "--name TEXT Your public name; default: anonymous." in text
     assert "PydanticUndefined" not in text
     assert "None" not in text

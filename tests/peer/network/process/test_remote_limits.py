@@ -1,4 +1,4 @@
-"""Limits per remote: memory, streams; ports and IP versions to listen on; what is served to newcomers."""
+"""Memory for each remote, IP versions to listen on, and the upload for newcomers."""
 
 from __future__ import annotations
 
@@ -13,15 +13,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from averaging.lanes.links import Traffic
-from dht.ground.errors import LocalFault, PeerFault, PeerUnreachable, UsageFault
+from dht.ground.errors import PeerFault, PeerUnreachable, UsageFault
 from dht.ground.host import PeerId
-from dht.identity.multiaddr import parse_multiaddr
-from dht.p2pd.daemon import claim_ports
 from dht.streams.framing import FramedStream
 from dht.streams.remote_memory import RemoteMemory
+from dht.streams.streams_per_remote import MAX_INCOMING_STREAMS_PER_PEER
 from dht.streams.upload_and_download_limits import URGENT_BYTES
 from peer.config.peer_config import IPV4_ANYWHERE, IPV6_ANYWHERE, default_listen, load_config
-from peer.network.node.serving_limits import ServingLimits, bytes_per_peer
+from peer.network.node.node import bits_for_newcomers
 from tests.kit.network.memory_networks import named
 
 RUN_ID = "tiny.abcdefghij234567abcd"
@@ -74,11 +73,11 @@ def test_a_frame_that_never_fits_is_a_fault_until_more_is_allowed() -> None:
     asyncio.run(scene())
 
 
-@pytest.mark.parametrize(("megabytes", "streams"), [(4, 64), (256, 64), (4096, 8), (16, 4096)])
-def test_read_buffers_take_at_most_the_other_half(megabytes: int, streams: int) -> None:
-    memory = RemoteMemory(megabytes * 10**6, streams)
-    smallest = 2 * 16 * 1024 * streams
-    assert 2 * memory.read_buffer_bytes * streams <= max(megabytes * 10**6 // 2, smallest)
+@pytest.mark.parametrize("megabytes", [4, 256, 4096])
+def test_read_buffers_take_at_most_the_other_half(megabytes: int) -> None:
+    memory = RemoteMemory(megabytes * 10**6)
+    smallest = 2 * 16 * 1024 * MAX_INCOMING_STREAMS_PER_PEER
+    assert 2 * memory.read_buffer_bytes * MAX_INCOMING_STREAMS_PER_PEER <= max(megabytes * 10**6 // 2, smallest)
 
 
 async def _stream(memory: RemoteMemory, remote: PeerId) -> tuple[FramedStream, socket.socket]:
@@ -123,32 +122,11 @@ def test_a_remote_with_a_large_frame_under_way_waits_with_the_next_and_others_do
     asyncio.run(scene())
 
 
-def test_ports_are_taken_from_the_range_and_taken_ones_are_passed_over() -> None:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        port = taken.getsockname()[1]
-        ports = range(port, min(port + 20, 65_536))
-        (claimed,) = claim_ports([parse_multiaddr(LOOPBACK)], ports)
-        assert claimed.port in ports
-        assert claimed.port != port
-        with pytest.raises(LocalFault, match=rf"no port from {port} to {port} is free .* --port-range"):
-            claim_ports([parse_multiaddr(LOOPBACK)], range(port, port + 1))
-    fixed = parse_multiaddr(LOOPBACK).with_port(port)
-    assert claim_ports([fixed], range(1, 2)) == [fixed]
-
-
 @pytest.mark.parametrize(
     ("flags", "sentence"),
     [
-        ({"port_range": "5000"}, "--port-range is '5000'; expected something like 40000-40100"),
-        ({"port_range": "5000-4000"}, "--port-range: '5000-4000' is no range of ports"),
-        ({"port_range": "0-70000"}, "--port-range: '0-70000' is no range of ports; expected two from 1 to 65535"),
         ({"ip_version": "5"}, "--ip-version is '5'; expected"),
-        ({"max_streams_per_peer": 1}, "--max-streams-per-peer is 1; expected a whole number from 8"),
-        ({"max_memory_mb_per_peer": 1}, "--max-memory-mb-per-peer is 1; expected a whole number from 4"),
         ({"serve_limit_mbit": 0.0}, "--serve-limit-mbit is 0.0; expected"),
-        ({"max_transfers": 0}, "--max-transfers is 0; expected a whole number from 1"),
     ],
 )
 def test_limits_out_of_range_name_their_flag(flags: dict[str, object], sentence: str) -> None:
@@ -162,23 +140,10 @@ def test_where_to_listen_follows_the_flags() -> None:
     assert load_config({"run_id": RUN_ID, "ip_version": "6"}).listen_addresses == (IPV6_ANYWHERE,)
     assert load_config({"run_id": RUN_ID}).listen_addresses == default_listen("auto")
     assert load_config({"run_id": RUN_ID, "listen": [LOOPBACK], "ip_version": "6"}).listen_addresses == (LOOPBACK,)
-    assert load_config({"run_id": RUN_ID, "port_range": "4000-4002"}).ports == range(4000, 4003)
-
-
-def test_memory_per_remote_fits_the_run_or_its_owner_is_told_the_number() -> None:
-    assert bytes_per_peer(None, 50_000_000) == 200_000_000
-    assert bytes_per_peer(100, 50_000_000) == 100_000_000
-    with pytest.raises(UsageFault, match=r"per-peer is 99 .* takes up to 50.0 MB; expected at least 100; allow more"):
-        bytes_per_peer(99, 50_000_000)
-    # What is asked for holds one of the largest frames, whatever its size.
-    for frame in (1, 999_999, 50_000_000, 2**31):
-        least = -(-2 * frame // 10**6)
-        if least >= 4:
-            assert RemoteMemory(bytes_per_peer(least, frame)).frame_bytes >= frame
 
 
 class Lanes:
-    """What `ServingLimits` reads of the links."""
+    """What `bits_for_newcomers` reads of the links."""
 
     def __init__(self, upload_bits_per_second: float, has_bulk_waiting: bool) -> None:
         self.traffic = Traffic(upload_bits_per_second=upload_bits_per_second)
@@ -199,4 +164,4 @@ class Lanes:
 def test_newcomers_get_no_more_than_the_cap_and_half_the_line_during_rounds(
     limit: float, rate: float, is_busy: bool, allowed: float
 ) -> None:
-    assert ServingLimits(limit).now(Lanes(rate, is_busy)) == allowed  # type: ignore[arg-type]
+    assert bits_for_newcomers(limit, Lanes(rate, is_busy)) == allowed  # type: ignore[arg-type]
