@@ -22,8 +22,8 @@ from typing import Any
 
 ROOT = Path(__file__).parents[1]
 NOTE = "<!-- Made by `make docs` from {source}: change that, not this page. -->"
-HELP_COLUMNS = 100
-"""Width of the help texts; a terminal of 80 columns breaks too many of them."""
+CODE_COLUMNS = 100
+"""Width of signatures."""
 
 
 def table(head: tuple[str, ...], lines: Sequence[tuple[str, ...]]) -> str:
@@ -36,12 +36,9 @@ def table(head: tuple[str, ...], lines: Sequence[tuple[str, ...]]) -> str:
     )
 
 
-def prose(text: str, mark: str = "") -> str:
-    """One paragraph, wrapped as the written pages are, with a mark before each line."""
-    wrapping = textwrap.TextWrapper(
-        120, initial_indent=mark, subsequent_indent=mark, break_long_words=False, break_on_hyphens=False
-    )
-    return wrapping.fill(one_line(text))
+def prose(text: str) -> str:
+    """One paragraph, wrapped as the written pages are."""
+    return textwrap.fill(one_line(text), 120, break_long_words=False, break_on_hyphens=False)
 
 
 def one_line(text: str | None) -> str:
@@ -85,13 +82,6 @@ def commands() -> Iterator[tuple[str, Any]]:
     yield from walk("peer", peer_command())
 
 
-def help_of(name: str, command: Any) -> str:
-    """What `--help` prints, whatever the width of the terminal."""
-    context = command.context_class(command, info_name=name, terminal_width=HELP_COLUMNS)
-    lines = command.get_help(context).splitlines()
-    return "\n".join(line.rstrip() for line in lines).strip()
-
-
 def flags_of(command: Any) -> str:
     """The flags of a command, as a line of text; empty: it has none."""
     options = [parameter for parameter in command.params if parameter.param_type_name == "option"]
@@ -107,19 +97,15 @@ def cli_page() -> str:
     parts = [
         "# Commands",
         prose(
-            "Every command with its flags, which `--help` explains, and all of `peer join` in full. Each flag of "
-            "`peer join` and `peer seed` is also a key of the TOML file that `--config FILE` names: "
-            "`--upload-limit-mbit 10` is `upload_limit_mbit = 10`. A flag beats the file. RUN is a run's id, the "
-            "address of its page, its `murmuration://` link, or the name of a run that this machine joined before."
+            "Every command with its flags; `peer COMMAND --help` explains them. Each flag of `peer join` and `peer "
+            "seed` is also a key of the TOML file that `--config FILE` names: `--upload-limit-mbit 10` is "
+            "`upload_limit_mbit = 10`. A flag overrides the file. RUN is a run's id, the address of its page, its "
+            "`murmuration://` link, or the name of a run that this machine joined before."
         ),
         f"Exit codes:\n\n{codes}",
     ]
     for name, command in commands():
-        parts.append(f"## {name}")
-        if name == "peer join":
-            parts.append(f"```\n{help_of(name, command)}\n```")
-        else:
-            parts += [prose(command.get_short_help_str(limit=200)), prose(flags_of(command))]
+        parts += [f"## {name}", prose(command.get_short_help_str(limit=200)), prose(flags_of(command))]
     return "\n\n".join(filter(None, parts))
 
 
@@ -216,25 +202,6 @@ def manifest_page() -> str:
 
 # --- developer/events.md ---
 
-SAMPLE_PEER = "12D3KooWQYKePtWhbyLYcnaBMqRz1zTnT8eGfmnpZL3CiHV1hLQB"
-SAMPLES: dict[Any, Any] = {int: 12, float: 0.5, bool: True}
-
-
-def sample_of(kind: Any, name: str) -> Any:
-    """A value of a field's type, for an example of an event's sentence."""
-    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
-    if kind_text(kind) == "PeerId":
-        return SAMPLE_PEER
-    if origin is typing.Literal:
-        return arguments[0]
-    if origin in (types.UnionType, typing.Union):
-        return sample_of(next(part for part in arguments if part is not type(None)), name)
-    if origin is tuple:
-        return (sample_of(arguments[0], name),) * 2
-    if kind is str:
-        return name.upper()
-    return SAMPLES[kind]
-
 
 def kind_text(kind: Any) -> str:
     """A field's type as JSON knows it."""
@@ -266,16 +233,14 @@ def events_page() -> str:
         ),
         prose(
             "In events about rounds and work, `version` is the version that the round leaves. In events about anchors "
-            "it is the version that is now held. Under each name stand its meaning, a sentence as the log shows it, "
-            "and its fields. The sentences are made from sample values: a number is 12 or 0.5, a text its field's name."
+            "it is the version that is now held."
         ),
     ]
     for name, kind in event_log.EVENT_TYPES.items():
         hints = typing.get_type_hints(kind)
         under = docs_under(typing.cast(ast.ClassDef, ast.parse(inspect.getsource(kind)).body[0]))
         fields = [field.name for field in dataclasses.fields(kind)]
-        sample = kind(**{field: sample_of(hints[field], field) for field in fields})
-        parts += [f"## `{name}`", prose(kind.__doc__ or ""), prose(sample.sentence(), "> ")]
+        parts += [f"## `{name}`", prose(kind.__doc__ or "")]
         types_of = [f"`{field}` {kind_text(hints[field])}" for field in fields]
         parts.append(prose(f"Fields: {', '.join(types_of)}."))
         parts.append("\n".join(prose(f"- `{field}`: {under[field]}") for field in fields if under.get(field)))
@@ -293,7 +258,7 @@ def signature_of(function: Any, name: str) -> str:
     whole = f"{name}({ast.unparse(node.args)}){returned}"
     return textwrap.fill(
         whole,
-        HELP_COLUMNS,
+        CODE_COLUMNS,
         subsequent_indent="    ",
         break_long_words=False,
         break_on_hyphens=False,

@@ -1,4 +1,4 @@
-"""Hostile peers of the simulator; docs/developer/simulation.md has the list of kinds.
+"""Hostile peers of the simulator; each file describes its kinds.
 
 The files, each built on those above it:
 
