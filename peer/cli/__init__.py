@@ -1,19 +1,37 @@
 """The command line: arguments in, exit code out, nothing else. Commands import what they need when they run.
 
-The rooms below it, and the files, each built on those above it:
+    usage/          how the command line speaks: help, mistakes, exit codes
+    app.py          the `peer` command
+    options.py      flags made from the fields of PeerConfig, and those that several commands share
+    owned.py        the run in its owner's folder, for the commands of an owner
+    named_model.py  the model that export, sample and evaluate take
 
-    usage/                          how the command line speaks: help, mistakes, exit codes
-    arguments/                      what commands are given: the run that is meant, flags that several share
-    init_join_seed.py               init, join, seed
-    owner.py                        key, invite, revoke, members, manifest
-    data.py                         data tokenizer, data prepare
-    status_and_dashboard.py         status, dashboard
-    doctor.py                       doctor
-    export.py                       export, sample, evaluate
-    receipts.py                     receipts
-    profile.py                      profile
-    demo_plan.py                    demo, plan
-    service_files.py                what keeps a peer running without a terminal (pure)
-    runs_open_stop_logs_service.py  runs, open, stop, logs, service
-    app.py                          the `peer` command
+Each command has a file of its name, and `app` in it:
+
+    dashboard.py    `peer dashboard`
+    data.py         `peer data`
+    demo.py         `peer demo`
+    doctor.py       `peer doctor`
+    evaluate.py     `peer evaluate`
+    export.py       `peer export`
+    forget.py       `peer forget`
+    init.py         `peer init`
+    invite.py       `peer invite`
+    join.py         `peer join`
+    key.py          `peer key`
+    logs.py         `peer logs`
+    manifest.py     `peer manifest`
+    members.py      `peer members`
+    note.py         `peer note`
+    open.py         `peer open`
+    plan.py         `peer plan`
+    profile.py      `peer profile`
+    receipts.py     `peer receipts`
+    revoke.py       `peer revoke`
+    runs.py         `peer runs`
+    sample.py       `peer sample`
+    seed.py         `peer seed`
+    service.py      `peer service`
+    status.py       `peer status`
+    stop.py         `peer stop`
 """

@@ -43,7 +43,7 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _run_command(words: list[str]) -> int:
-    from peer.cli.arguments.options import spread_peers
+    from peer.cli.options import spread_peers
     from peer.cli.usage.lazy_commands import peer_command
     from peer.cli.usage.plain_command import UsageError, sentence_of
 

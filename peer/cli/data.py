@@ -8,18 +8,16 @@ from typing import Annotated
 
 import typer
 
-from peer.cli.arguments.options import AsJson
+from peer.cli.options import AsJson
 from peer.cli.usage.exit_codes import exits_with_sentence
 from peer.cli.usage.plain_command import Commands
 from peer.console.progress import loading, tell_progress
 from peer.user_folders import check_out
 
-commands = Commands()
-data_commands = Commands(
+app = Commands(
     help="Make a tokenizer, and shards of tokens that volunteers of a run share.",
     no_args_is_help=True,
 )
-commands.add_typer(data_commands, name="data")
 
 Files = Annotated[
     list[str],
@@ -34,7 +32,7 @@ FieldName = Annotated[
 ]
 
 
-@data_commands.command(
+@app.command(
     short_help="Train a tokenizer on text.",
     epilog="\b\nExample:\n  peer data tokenizer --vocab-size 8192 --out ./tokenizer corpus/*.jsonl",
 )
@@ -65,7 +63,7 @@ def tokenizer(
     return 0
 
 
-@data_commands.command(
+@app.command(
     short_help="Tokenize text into shards that a run can name.",
     epilog="\b\nExample:\n  peer data prepare --tokenizer ./tokenizer --out ./shards corpus/*.jsonl",
 )

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import typer
 
-from peer.cli.arguments.options import (
+from peer.cli.options import (
+    NO_RUN,
     AsJson,
     ConfigFile,
     InviteFile,
@@ -20,10 +21,7 @@ from peer.console.progress import loading
 from peer.observe.named_run import to_name_again, with_named_run
 from peer.observe.run_and_address import checked_target
 
-commands = Commands()
-
-NO_RUN = "any.aaaaaaaaaaaaaaaaaaaa"
-"""Stands for the run id that nobody named; nothing is looked up under it."""
+app = Commands()
 
 LOOKED_AT = (
     *("run_id", "peers", "device", "listen", "announce", "data", "base", "base_bits", "optimizer_bits"),
@@ -32,7 +30,7 @@ LOOKED_AT = (
 """Fields of `PeerConfig` that change what it finds."""
 
 
-@commands.command(
+@app.command(
     cls=with_choices(only=LOOKED_AT),
     epilog="\b\nExample:\n  peer doctor --run-id tinybytes.abcdefghij234567abcd \\\n"
     "              --peers /ip4/203.0.113.5/tcp/4001/p2p/12D3KooW... --listen /ip4/0.0.0.0/tcp/4001",

@@ -7,20 +7,18 @@ from typing import Annotated
 
 import typer
 
-from peer.cli.arguments.options import AsJson, ContributorKey, Peers, RunId
+from peer.cli.options import AsJson, ContributorKey, Peers, RunId
 from peer.cli.usage.exit_codes import exits_with_sentence
 from peer.cli.usage.plain_command import Commands
 
-commands = Commands()
-profile = Commands(
+app = Commands(
     help="Choose what others see about you, the person behind your machines: a name, a country and a team, or nothing.",
     epilog='\b\nExample:\n  peer profile set --name "Ada" --country NL',
     no_args_is_help=True,
 )
-commands.add_typer(profile, name="profile")
 
 
-@profile.command(short_help="Show it.", epilog="\b\nExample:\n  peer profile show")
+@app.command(short_help="Show it.", epilog="\b\nExample:\n  peer profile show")
 @exits_with_sentence
 def show(contributor_key: ContributorKey = None, as_json: AsJson = False) -> int:
     """Show your contributor id and your profile."""
@@ -29,7 +27,7 @@ def show(contributor_key: ContributorKey = None, as_json: AsJson = False) -> int
     return show_profile(_path(contributor_key), as_json)
 
 
-@profile.command("set", short_help="Change it.", epilog='\b\nExample:\n  peer profile set --name "Ada" --country NL')
+@app.command("set", short_help="Change it.", epilog='\b\nExample:\n  peer profile set --name "Ada" --country NL')
 @exits_with_sentence
 def set_(
     name: Annotated[str | None, typer.Option("--name", metavar="TEXT", help="Your public name; '' removes it.")] = None,
@@ -52,7 +50,7 @@ def set_(
     return set_profile(_path(contributor_key), name, country, team, machines, run_id, peers or [])
 
 
-@profile.command(short_help="Withdraw name, country and team.", epilog="\b\nExample:\n  peer profile hide")
+@app.command(short_help="Withdraw name, country and team.", epilog="\b\nExample:\n  peer profile hide")
 @exits_with_sentence
 def hide(contributor_key: ContributorKey = None, run_id: RunId = None, peers: Peers = None) -> int:
     """Withdraw name, country and team everywhere. Contributions stay, without a name."""

@@ -7,25 +7,23 @@ from typing import Annotated
 
 import typer
 
-from peer.cli.arguments.options import AsJson, RunId
+from peer.cli.options import AsJson, RunId
 from peer.cli.usage.exit_codes import exits_with_sentence
 from peer.cli.usage.plain_command import Commands
 
-commands = Commands()
-receipts = Commands(
+app = Commands(
     help="Verify signed proofs of contribution, which a run's page offers for download.",
     epilog="\b\nExample:\n  peer receipts verify proof.jsonl",
     no_args_is_help=True,
 )
-commands.add_typer(receipts, name="receipts")
 
 
-@receipts.callback()
+@app.callback()
 def _receipts() -> None:
     """Keeps `verify` a subcommand."""
 
 
-@receipts.command(
+@app.command(
     short_help="Verify a file of receipts.",
     epilog="\b\nExample:\n  peer receipts verify proof.jsonl --run-id tinybytes.abcdefghij234567abcd",
 )

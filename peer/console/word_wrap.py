@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 from typing import TextIO
 
 _TO_COPY = re.compile(r"`[^`]*`|(?<=: )peer [a-z]+( .*)?$")
@@ -33,3 +34,8 @@ def wrapped(text: str, columns: int, first: str = "", rest: str = "") -> list[st
     kept = _TO_COPY.sub(lambda command: command[0].replace(" ", "\0"), text)
     wrapper = TextWrapper(columns, first, rest, break_long_words=False, break_on_hyphens=False)
     return [line.replace("\0", " ") for line in wrapper.wrap(kept)]
+
+
+def print_fitting(sentence: str) -> None:
+    """Print a sentence in lines that fit the terminal."""
+    print(fitting(sentence, sys.stdout), flush=True)

@@ -16,10 +16,11 @@ from peer.config.peer_config import load_config
 from peer.folder_lock import last_use_of, read_holder_of
 from peer.observe.ended_run import end_in
 from peer.observe.kept_manifest import manifest_here
-from peer.observe.run_names import has_owner_key
+from peer.observe.run_names import every_run_here, has_owner_key
 from peer.observe.run_page import MAX_URL_LENGTH, TokenAsked, ask_page, is_page
 from peer.observe.running_peer import name_in
 from peer.run_folders import SEED, folders_of, known_places
+from peer.user_folders import expanded
 
 PAGE_NAME = "page.address"
 """In a run's folder: where its dashboard on this machine was last."""
@@ -184,3 +185,16 @@ def _state(run: OwnRun, now: float) -> str:
     else:
         state = "never joined from here"
     return f"ended, {state}" if run.has_ended else state
+
+
+def own_folders(run_id: str | None, data_dir: str | None) -> list[Path]:
+    """Data folders on this machine: `data_dir` alone, or those of a run, or of all runs.
+
+    Raises:
+        UsageFault: `data_dir` is no folder.
+    """
+    if data_dir is not None:
+        if not expanded(data_dir).is_dir():
+            raise UsageFault(f"{data_dir} is not a folder; expected the data folder of a peer; check --data-dir.")
+        return [expanded(data_dir)]
+    return [one.folder for named in ([run_id] if run_id else every_run_here()) for one in own_runs(named)]

@@ -21,7 +21,7 @@ from dht.admission.handshake_frames import Hello
 from dht.records.peer_record import PeerRecord
 from docs.generate import EMBEDDED, PAGES, page
 from peer.cli import app
-from peer.cli.arguments.options import spread_peers
+from peer.cli.options import spread_peers
 from peer.cli.usage.lazy_commands import peer_command
 from peer.config.manifest import RunManifest
 from peer.events.event_log import EVENT_TYPES

@@ -1,4 +1,4 @@
-"""All commands of `peer`: what each is for, in which group, and which file has it. Loads nothing but this table.
+"""All commands of `peer`: what each is for, in which group. `peer/cli/NAME.py` has each. Loads nothing but this table.
 
 `peer --help` is written from here alone, so that it costs no more than starting Python.
 """
@@ -7,58 +7,49 @@ from __future__ import annotations
 
 import shutil
 import textwrap
-from dataclasses import dataclass
 from typing import Final
 
 MAX_COLUMNS: Final = 100
 """Of help: longer lines are harder to read than more of them."""
 
 
-@dataclass(frozen=True, slots=True)
-class Listed:
-    """A command as `peer --help` shows it; `module` is the file of `peer.cli` that has it."""
-
-    module: str
-    what: str
-
-
-GROUPS: Final[dict[str, dict[str, Listed]]] = {
+GROUPS: Final[dict[str, dict[str, str]]] = {
     "Take part": {
-        "join": Listed("init_join_seed", "Join a run and train."),
-        "doctor": Listed("doctor", "Check whether this machine can join a run."),
-        "profile": Listed("profile", "Choose what others see about you."),
-        "runs": Listed("runs_open_stop_logs_service", "List the runs on this machine."),
-        "forget": Listed("runs_open_stop_logs_service", "Delete a run from this machine."),
-        "stop": Listed("runs_open_stop_logs_service", "Stop the peer on this machine."),
-        "logs": Listed("runs_open_stop_logs_service", "Print the log of the peer on this machine."),
-        "service": Listed("runs_open_stop_logs_service", "Run a peer as a background service."),
-        "open": Listed("runs_open_stop_logs_service", "Open a run's page in the browser."),
+        "join": "Join a run and train.",
+        "doctor": "Check whether this machine can join a run.",
+        "profile": "Choose what others see about you.",
+        "runs": "List the runs on this machine.",
+        "forget": "Delete a run from this machine.",
+        "stop": "Stop the peer on this machine.",
+        "logs": "Print the log of the peer on this machine.",
+        "service": "Run a peer as a background service.",
+        "open": "Open a run's page in the browser.",
     },
     "Look": {
-        "status": Listed("status_and_dashboard", "Show the state of a run."),
-        "dashboard": Listed("status_and_dashboard", "Serve the web page of a run."),
-        "sample": Listed("export", "Generate text with a model."),
-        "evaluate": Listed("export", "Measure a model's validation loss or scores."),
-        "export": Listed("export", "Download the model of a run."),
-        "receipts": Listed("receipts", "Verify signed proofs of contribution."),
+        "status": "Show the state of a run.",
+        "dashboard": "Serve the web page of a run.",
+        "sample": "Generate text with a model.",
+        "evaluate": "Measure a model's validation loss or scores.",
+        "export": "Download the model of a run.",
+        "receipts": "Verify signed proofs of contribution.",
     },
     "Run one": {
-        "init": Listed("init_join_seed", "Create a run: owner key and signed manifest."),
-        "seed": Listed("init_join_seed", "Serve a run to newcomers without training."),
-        "data": Listed("data", "Prepare a tokenizer and data for a run."),
-        "key": Listed("owner", "Print this machine's key for a run."),
-        "invite": Listed("owner", "Invite a person or machine to a private run."),
-        "members": Listed("owner", "List the members of a run."),
-        "note": Listed("owner", "Publish a note on the page of your run."),
-        "revoke": Listed("owner", "Revoke a key or an invite."),
-        "manifest": Listed("owner", "Show, change, sign and publish a run's manifest."),
+        "init": "Create a run: owner key and signed manifest.",
+        "seed": "Serve a run to newcomers without training.",
+        "data": "Prepare a tokenizer and data for a run.",
+        "key": "Print this machine's key for a run.",
+        "invite": "Invite a person or machine to a private run.",
+        "members": "List the members of a run.",
+        "note": "Publish a note on the page of your run.",
+        "revoke": "Revoke a key or an invite.",
+        "manifest": "Show, change, sign and publish a run's manifest.",
     },
     "Try": {
-        "demo": Listed("demo_plan", "Train with several real peers on this machine."),
-        "plan": Listed("demo_plan", "Estimate traffic, memory, disk and time of a run."),
+        "demo": "Train with several real peers on this machine.",
+        "plan": "Estimate traffic, memory, disk and time of a run.",
     },
 }
-COMMANDS: Final = {name: listed for group in GROUPS.values() for name, listed in group.items()}
+COMMANDS: Final = {name: what for group in GROUPS.values() for name, what in group.items()}
 
 _OPTIONS: Final = {
     "-h, --help": "Show this message, or the help of a command.",
@@ -80,7 +71,7 @@ def help_text(columns: int | None = None) -> str:
         subsequent_indent="  ",
     )
     for title, group in GROUPS.items():
-        lines += ["", f"{title}:", *_rows({name: listed.what for name, listed in group.items()}, 11, width)]
+        lines += ["", f"{title}:", *_rows(group, 11, width)]
     lines += ["", "Options:", *_rows(_OPTIONS, 22, width)]
     lines += [
         "",

@@ -18,29 +18,23 @@ from peer.version import software
 
 
 class LazyCommands(Mapping[str, Any]):
-    """Name -> command; the file that has it is imported when it is asked for.
-
-    The commands of a file are made once, since the library asks for one of them several times.
-    """
+    """Name -> command; `peer/cli/NAME.py` is imported when its command is asked for."""
 
     def __init__(self) -> None:
-        self._of_file: dict[str, Mapping[str, Any]] = {}
+        self._made: dict[str, Any] = {}
 
     def __getitem__(self, name: str) -> Any:
-        file = COMMANDS[name].module
-        if file not in self._of_file:
-            module = importlib.import_module(f"peer.cli.{file}")
-            self._of_file[file] = typer.main.get_group(module.commands).commands
-        return self._of_file[file][name]
+        if name not in self._made and name in COMMANDS:
+            app = importlib.import_module(f"peer.cli.{name}").app
+            self._made[name] = typer.main.get_command(app)
+            self._made[name].name = name
+        return self._made[name]
 
     def __iter__(self) -> Iterator[str]:
         return iter(COMMANDS)
 
     def __len__(self) -> int:
         return len(COMMANDS)
-
-    def __contains__(self, name: object) -> bool:
-        return name in COMMANDS
 
 
 class LazyGroup(TyperGroup):

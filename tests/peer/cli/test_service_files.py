@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from dht.ground.errors import UsageFault
-from peer.cli.service_files import ServiceFile, service_file
+from peer.cli.service import ServiceFile, service_file
 
 RUN = "demo.aaaaaaaaaaaaaaaaaaaa"
 AWKWARD = ["--data", "text:/my notes/50% of $HOME", "--name", 'Ada "the\\first"', "--site", "it's", ";", ""]

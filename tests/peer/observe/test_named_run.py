@@ -227,7 +227,7 @@ def test_the_only_run_here_needs_no_name_in_status_and_key(
         asked.append(run_id)
         raise UsageFault("looked")
 
-    monkeypatch.setattr("peer.cli.status_and_dashboard.checked_target", look)
+    monkeypatch.setattr("peer.cli.status.checked_target", look)
     assert app.run(["status"]) == 2
     assert asked == [RUN_ID]
     (home / OTHER_ID).mkdir()

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from peer.cli import init_join_seed
+from peer.cli import join, seed
 from peer.cli.app import run
 from peer.config.peer_config import PeerConfig, load_config
 from peer.panel.return_command import same_again, same_with
@@ -56,7 +56,8 @@ def test_what_is_printed_starts_the_same_peer(
         read.append(load_config(flags))
         return 0
 
-    monkeypatch.setattr(init_join_seed, "_run_peer", start)
+    for command in (join, seed):
+        monkeypatch.setattr(command, "run_peer", start)
     assert run(shlex.split(same_again(config, what))[1:]) == 0
     assert read == [load_config({"run_id": RUN_ID, **{name: absolute(value) for name, value in flags.items()}})]
 

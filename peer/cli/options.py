@@ -56,11 +56,21 @@ AsJson = Annotated[bool, typer.Option("--json", help="JSON on standard output.")
 AsPlain = Annotated[
     bool, typer.Option("--plain", help="Plain lines instead of the panel: news, and a line every 30 s.")
 ]
+Backend = Annotated[
+    str | None,
+    typer.Option(
+        "--host-backend", metavar="NAME", help="libp2p or p2pd; default: libp2p, which needs no daemon, if installed."
+    ),
+]
 PAGE_PORT: Final = 8080
 """Of a page on this machine, unless somebody says otherwise."""
 Port = Annotated[
     int, typer.Option("--port", min=0, max=65_535, metavar="N", help="Port of the page; 0 takes a free one.")
 ]
+
+
+NO_RUN: Final = "any.aaaaaaaaaaaaaaaaaaaa"
+"""Stands for the run id where none is named; nothing is looked up under it."""
 
 
 def output_of(as_json: bool, plain: bool) -> str | None:

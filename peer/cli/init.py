@@ -1,11 +1,10 @@
-"""Commands that make a run and take part in it: init, join, seed."""
+"""`peer init`: makes a run."""
 
 from __future__ import annotations
 
 import contextlib
 import json
-import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -13,19 +12,18 @@ from typing import Annotated, Any
 import typer
 
 from dht.ground.errors import Incompatible, UsageFault
-from peer.cli.arguments import options
+from peer.cli import options
 from peer.cli.usage.exit_codes import exits_with_sentence
 from peer.cli.usage.plain_command import Commands
 from peer.console.notices import notice
 from peer.console.progress import loading, tell_progress
-from peer.observe.named_run import with_named_run
 from peer.observe.run_names import owned_folders, runs_here
-from peer.user_folders import check_out, expanded
+from peer.user_folders import check_out
 
-commands = Commands()
+app = Commands()
 
 
-@commands.command(
+@app.command(
     epilog="\b\nExample:\n  peer init --example\n  peer init tinybytes\n  peer init tinybytes --config run.toml "
     "--out ./tinybytes\n"
     "  peer init qwen --model ./qwen3-0.6b --config run.toml",
@@ -245,137 +243,3 @@ def _usable_context(notes: list[str], manifest: Any) -> int:
     trial = try_model(manifest, free_memory_bytes())
     notes.extend(trial.notes)
     return trial.context
-
-
-@commands.command(
-    cls=options.with_choices(),
-    epilog="\b\nExample:\n  peer join --device cuda \\\n"
-    "    murmuration://tinybytes.abcdefghij234567abcd@203.0.113.5:4001/12D3KooW...",
-)
-@exits_with_sentence
-def join(
-    context: typer.Context,
-    run: options.Run = None,
-    invite: options.InviteFile = None,
-    config: options.ConfigFile = None,
-    as_json: options.AsJson = False,
-    plain: options.AsPlain = False,
-) -> int:
-    """Join a run and train: find other members, download the current state, and share what this machine learns."""
-    return _run_peer(_flags(context, run, as_json, plain), config, invite, seed_only=False)
-
-
-@commands.command(
-    cls=options.with_choices(is_seed=True),
-    epilog="\b\nExample:\n  peer seed --run-id tinybytes.abcdefghij234567abcd \\\n"
-    "            --listen /ip4/0.0.0.0/tcp/4001",
-)
-@exits_with_sentence
-def seed(
-    context: typer.Context,
-    run: options.Run = None,
-    invite: options.InviteFile = None,
-    config: options.ConfigFile = None,
-    as_json: options.AsJson = False,
-    plain: options.AsPlain = False,
-) -> int:
-    """Serve a run without training: give newcomers an address to join at, and the current state.
-
-    Without RUN, it seeds the run of --data-dir, of the current folder, or of the only run folder inside it.
-    """
-    flags = _flags(context, run, as_json, plain)
-    if (flags.get("run_id"), config, invite) == (None,) * 3:
-        flags |= _run_in_folder(flags.get("data_dir"))
-    return _run_peer(flags, config, invite, seed_only=True)
-
-
-def _run_in_folder(data_dir: object) -> dict[str, object]:
-    """Run id and data folder, told to the person: of the run in that folder.
-
-    Without one, the working folder may be that of a run, or hold a single such folder.
-
-    Nothing is checked here: what is in the folder is, before anything is done with it.
-    """
-    from dht.ground.regular_files import read_regular
-    from dht.records.signed_manifest import MAX_RUN_RECORD_BYTES, claimed_run_id
-    from peer.config.peer_config import RUN_RECORD_NAME
-
-    found: dict[Path, str] = {}
-    with contextlib.suppress(OSError):
-        here = Path.cwd()
-        within = sorted(one for one in here.iterdir() if one.is_dir()) if data_dir is None else ()
-        for folder in (here if data_dir is None else expanded(str(data_dir)), *within):
-            with contextlib.suppress(OSError):
-                run_id = claimed_run_id(read_regular(folder / RUN_RECORD_NAME, MAX_RUN_RECORD_BYTES))
-                found |= {} if run_id is None else {folder: run_id}
-    if len(found) != 1:
-        return {}
-    ((folder, run_id),) = found.items()
-    notice(f"Seeding {run_id}, whose folder is {folder}.")
-    return {"run_id": run_id, "data_dir": str(folder)}
-
-
-def _flags(context: typer.Context, run: str | None, as_json: bool, plain: bool) -> dict[str, object]:
-    output = options.output_of(as_json, plain)
-    return with_named_run(context.obj, run) | {"output": output}
-
-
-def _run_peer(
-    flags: Mapping[str, object], config_path: str | None, invite_source: str | None, *, seed_only: bool
-) -> int:
-    # Checked before anything heavy is imported: a mistyped flag must not cost seconds.
-    config, invite = options.chosen_config(flags, config_path, invite_source)
-    if not seed_only and os.environ.get("WORLD_SIZE", "1") != "1" and os.environ.get("RANK", "").strip("0"):
-        # Only the first of torchrun's processes has a network side and the folder; the others follow it.
-        from peer.join.join import run_rank
-
-        return int(run_rank())
-    from peer.data_folder_choice import hold_folder
-    from peer.observe.ended_run import end_signed_here
-    from peer.run_folders import remember_place
-
-    end = end_signed_here(config.run_id, config.data_dir)
-    if end is not None and end.is_over:
-        raise end.refusal()
-    files: tuple[str, ...] = ()
-    if invite is not None:
-        from peer.network.membership.invitation import PASS_NAME
-
-        files = (PASS_NAME,)
-    from peer.join.before_start import check_choices, wait_for_members
-
-    check_choices(config, trains=not seed_only)
-    what = "peer seed" if seed_only else "peer join"
-    config, held = hold_folder(config, what, files)
-    try:
-        if not seed_only and not config.peers:
-            from peer.observe.known_addresses import check_addresses
-
-            check_addresses(config)
-        options.use_invite(invite, config)
-    except BaseException:
-        held.give_up()
-        raise
-    from peer.panel.terminal import opened_terminal
-
-    # The terminal first: what a child says on standard error must not tear its picture.
-    with opened_terminal(config, what, held) as terminal:
-        if seed_only:
-            wait_for_members(config, terminal, trains=False)
-            remember_place(config.run_id, config.data_dir)
-            from peer.join.seed import run_seed
-
-            return int(run_seed(config, terminal))
-        from peer.network.membership.profile_file import unused_key
-        from peer.network.process.child_start import early_network_child
-
-        end = end_signed_here(config.run_id, config.data_dir)
-        for hint in (None if end is None else end.known, unused_key(config)):
-            if hint:
-                terminal.mention(hint)
-        wait_for_members(config, terminal, trains=True)
-        remember_place(config.run_id, config.data_dir)
-        with early_network_child() as child:
-            from peer.join.join import run_trainer
-
-            return int(run_trainer(config, child, terminal))

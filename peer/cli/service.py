@@ -1,13 +1,26 @@
-"""What keeps a peer running without a terminal: a user unit of systemd, or an agent of launchd. Pure."""
+"""`peer service`: keeps a peer running without a terminal."""
 
 from __future__ import annotations
 
+import os
 import plistlib
+import sys
+import sysconfig
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
-from dht.ground.errors import UsageFault
+import typer
+
+from dht.ground.errors import UsageFault, writing
+from peer.cli.options import spread_peers
+from peer.cli.usage.exit_codes import exits_with_sentence
+from peer.cli.usage.plain_command import Commands, UsageError, sentence_of
+from peer.console.word_wrap import print_fitting
+from peer.observe.named_run import named_run
+
+app = Commands()
 
 STOP_SECONDS = 120
 """For a peer to finish its step and its round after it was asked to leave: far above what a round takes."""
@@ -15,6 +28,79 @@ RESTART_SECONDS = 60
 """After a fault: often enough to come back in the evening, rare enough for a run that has ended."""
 NICENESS = 10
 """Of what trains: half of the way to the lowest priority, so that programs with a window are served first."""
+
+
+@app.command(
+    epilog="\b\nExample:\n  peer service tinybytes\n"
+    "  peer service tinybytes --install -- --upload-limit-mbit 5 --device cpu\n"
+    "  peer service tinybytes --seed -- --listen /ip4/0.0.0.0/tcp/4001",
+)
+@exits_with_sentence
+def service(
+    run: Annotated[str, typer.Argument(metavar="RUN", help="The run, as for `peer join`.", show_default=False)],
+    flags: Annotated[
+        list[str] | None, typer.Argument(metavar="-- FLAGS", help="Flags for `peer join` or `peer seed`.")
+    ] = None,
+    seed: Annotated[bool, typer.Option("--seed", help="Run `peer seed` instead of `peer join`.")] = False,
+    install: Annotated[
+        bool,
+        typer.Option("--install", help="Write the file instead of printing it, and print how to start it."),
+    ] = False,
+) -> int:
+    """Run a peer as a user service: print or install a unit for systemd or launchd."""
+    from peer.import_path import python_command
+
+    what = "seed" if seed else "join"
+    found, peers, _ = named_run(run, None, None)
+    words = [what, str(found), *(word for address in peers or () for word in ("--peers", address)), *(flags or ())]
+    _check(what, words[1:])
+    program = Path(sysconfig.get_path("scripts")) / "peer"
+    command = [str(program)] if program.exists() else python_command("peer")
+    environment = {
+        name: os.environ[name] for name in ("XDG_DATA_HOME", "HF_HOME", "OMP_NUM_THREADS") if os.environ.get(name)
+    }
+    try:
+        home, folder = Path.home(), Path.cwd()
+    except (RuntimeError, OSError) as error:
+        raise UsageFault(f"There is no home or working folder ({error}); expected both; set HOME.") from error
+    made = service_file(
+        str(found).partition(".")[0],
+        [*command, *words, "--plain"],
+        folder,
+        environment,
+        sys.platform,
+        home,
+        niceness=0 if seed else NICENESS,
+    )
+    if made is None:
+        raise UsageFault(f"{sys.platform} has neither systemd nor launchd; expected Linux or macOS.")
+    if not install:
+        print(made.text, end="")
+        return 0
+    from dht.ground.regular_files import write_whole
+
+    there = made.path.exists()
+    with writing(made.path):
+        write_whole(made.path, made.text.encode())
+    print(f"{'Replaced' if there else 'Written':<12}{made.path}")
+    print(f"Start it:   {made.start}")
+    print(f"Look:       {made.look}")
+    print(f"End it:     {made.end}")
+    if sys.platform.startswith("linux"):
+        print_fitting("It runs while you are logged in; `loginctl enable-linger` keeps it after you log out.")
+    return 0
+
+
+def _check(what: str, words: list[str]) -> None:
+    """Refuse flags that the command would refuse: a service says so where nobody looks."""
+    from peer.cli.usage.lazy_commands import peer_command
+    from peer.config.peer_config import load_config
+
+    try:
+        context = peer_command().commands[what].make_context(f"peer {what}", spread_peers(words))
+    except UsageError as mistake:
+        raise UsageFault(sentence_of(mistake)) from mistake
+    load_config({**context.obj, "run_id": words[0]}, context.params.get("config"))
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,8 +17,7 @@ from hypothesis import strategies as st
 from pydantic import Field
 
 from dht.identity.keys import Identity, make_run_id
-from peer.cli import app
-from peer.cli.arguments import options
+from peer.cli import app, options
 from peer.cli.usage.lazy_commands import peer_command
 from peer.config import peer_config
 from peer.config.peer_config import ChoiceMark, PeerConfig, choices_with, flag_of

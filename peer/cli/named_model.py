@@ -1,0 +1,72 @@
+"""The model that `peer export`, `peer sample` and `peer evaluate` take."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from dht.ground.errors import UsageFault
+from peer.cli.options import NO_RUN
+from peer.export import model_source
+from peer.observe.named_run import NamedRun
+from peer.observe.run_and_address import checked_target
+
+BaseFolder = Annotated[
+    Path | None,
+    typer.Option("--base", metavar="DIR", help="Pretrained weights of an adapter; default: from the hub."),
+]
+
+
+def check_choices(device: str, base: Path | None, data: str | None = None) -> None:
+    """Refuse what no machine has, or this one has not, before torch is loaded and anybody is looked for."""
+    from peer.config.peer_config import load_config
+
+    config = load_config({"run_id": NO_RUN, "data_dir": ".", "device": device, "base": base, "data": data})
+    if base is not None or data is not None:
+        from peer.join.before_start import check_data
+
+        check_data(config)
+
+
+_SOURCES = {
+    True: "--model PATH (what `peer export` wrote), RUN (its id, page or link), or --checkpoint DIR",
+    False: "RUN (its id, page or link), or --checkpoint DIR, the data folder of a peer here",
+}
+
+
+def named_model(
+    model: Path | None,
+    checkpoint: Path | None,
+    named: NamedRun,
+    invite: str | None,
+    timeout_seconds: float,
+    *,
+    takes_files: bool = True,
+) -> model_source.ModelSource:
+    """The one place a model is taken from."""
+    run_id, peers, end = named
+    if model is not None:
+        if checkpoint is not None or run_id is not None or peers or invite:
+            raise UsageFault("--model is given beside another source; expected --model alone, or RUN.")
+        model_source.check_folder_source(model)
+        return model_source.FolderSource(model)
+    if checkpoint is not None:
+        from peer.config.peer_config import load_config
+
+        if peers or invite:
+            other = "--peers" if peers else "--invite"
+            raise UsageFault(f"--checkpoint and {other} are given together; expected one of them.")
+        if not (checkpoint / "run.record").exists():
+            raise UsageFault(
+                f"{checkpoint} holds no run.record; expected the data folder of a peer of this run; check --checkpoint."
+            )
+        return model_source.CheckpointSource(
+            load_config({"run_id": run_id or model_source.run_in(checkpoint)}).run_id, checkpoint
+        )
+    if run_id is None and invite is None:
+        raise UsageFault(f"No model is given; expected {_SOURCES[takes_files]}.")
+    target = checked_target(run_id, peers, invite, None, end)
+    target.look_first(timeout_seconds)
+    return model_source.RunSource(target.run_id, tuple(target.addresses), timeout_seconds, target.observer_folder)
