@@ -5,17 +5,16 @@ A group is what comes, and is shuffled, as a whole: a shard. A position is a gro
 
 from __future__ import annotations
 
-import bisect
 import hashlib
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from dht.ground.errors import LocalFault, UsageFault
+from dht.ground.errors import UsageFault
 from peer.trainer.data.fetching_within_disk_limit import Stock
-from peer.trainer.text.source_files import FileTokens, Tokens
+from peer.trainer.text.source_files import Tokens
 
 GROUP_POSITIONS = 1 << 40
 """Positions that a group has for itself where lengths are not known in advance: 2 TB of tokens."""
@@ -53,21 +52,9 @@ class OneGroup:
 
 
 class TokenStream(OneGroup):
-    """One long sequence of tokens made of segments (files), read in any order.
+    """One long sequence of tokens made of segments (files), read in any order."""
 
-    Args:
-        note: takes one sentence if files have become shorter meanwhile.
-    """
-
-    def __init__(
-        self,
-        segments: Sequence[tuple[str, Tokens]],
-        vocab_size: int,
-        identity: int | None = None,
-        note: Callable[[str], None] = lambda text: None,
-    ) -> None:
-        self._note = note
-        self._rest: TokenStream | None = None
+    def __init__(self, segments: Sequence[tuple[str, Tokens]], vocab_size: int, identity: int | None = None) -> None:
         self._segments = [(name, tokens) for name, tokens in segments if len(tokens)]
         self._ends = np.cumsum([len(tokens) for _, tokens in self._segments], dtype=np.int64)
         self._vocab_size = vocab_size
@@ -99,40 +86,13 @@ class TokenStream(OneGroup):
         return block
 
     def batch(self, positions: NDArray[np.int64], context: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """See `GroupedStream.batch`. Blocks of a file that has become shorter are others of those that are there.
+        """Return what `GroupedStream.batch` does.
 
         Raises:
             UsageFault: as there.
-            LocalFault: there is no whole block any more.
+            LocalFault: a file has become shorter.
         """
-        return _batch([self._block(int(position), context + 1) for position in positions])
-
-    def _block(self, position: int, length: int) -> NDArray[np.int64]:
-        try:
-            return self.read(position, length)
-        except UsageFault:
-            raise
-        except LocalFault as fault:
-            if self._rest is None:
-                self._note(f"{fault}; training goes on with what is there")
-            # Looked at again each time: it may go on becoming shorter.
-            self._rest = TokenStream(list(self._pieces_here()), self._vocab_size)
-            room = self._rest.num_tokens - length
-            if room < 0:
-                raise
-            return self._rest.read(position % (room + 1), length)
-
-    def _pieces_here(self) -> Iterator[tuple[str, Tokens]]:
-        """What can still be read of each segment."""
-        for name, tokens in self._segments:
-            if not isinstance(tokens, FileTokens) or tokens.is_here:
-                yield name, tokens
-                continue
-            num_here = bisect.bisect_left(
-                range(len(tokens)), True, key=lambda last: not tokens.part(0, last + 1).is_here
-            )
-            if num_here:
-                yield name, tokens.part(0, num_here)
+        return _batch([self.read(int(position), context + 1) for position in positions])
 
 
 class GroupedStream:

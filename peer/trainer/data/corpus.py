@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import blake3
@@ -44,8 +44,6 @@ from peer.user_folders import paths_in
 Segments = list[tuple[str, FileTokens]]
 """Files, or parts of them, each with its name."""
 
-MAX_KEPT_TOKENS = 1 << 24
-"""Of the batches to measure on: 256 MB as two tensors of int64. The usual 16 batches are a hundredth of that."""
 CACHE_NAME = "data"
 """Of tokenized text, in the data folder."""
 
@@ -65,7 +63,6 @@ class Corpus:
     facts: str = ""
     bytes_per_token: float | None = None
     close: Callable[[], None] = lambda: None
-    _kept: dict[tuple[int, int, int], list[tuple[torch.Tensor, torch.Tensor]]] = field(default_factory=dict, repr=False)
 
     def num_held_out(self, num_batches: int, batch_size: int, context: int) -> int:
         """Tokens of `held_out_batches`, each once: of short text blocks overlap."""
@@ -74,38 +71,12 @@ class Corpus:
     def held_out_batches(
         self, num_batches: int, batch_size: int, context: int
     ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-        """The same batches every time, spread evenly over the held-out text; each as from `TokenStream.batch`.
-
-        They are kept, unless they are many: files may become shorter, and the loss is still that of the same text.
-        """
-        chosen = (num_batches, batch_size, context)
-        if chosen not in self._kept:
-            batches = self._read_held_out(num_batches, batch_size, context)
-            if num_batches * batch_size * context > MAX_KEPT_TOKENS:
-                yield from batches
-                return
-            self._kept[chosen] = list(batches)
-        yield from self._kept[chosen]
-
-    def _read_held_out(
-        self, num_batches: int, batch_size: int, context: int
-    ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        """Yield the same batches every time, spread evenly over the held-out text; each as `TokenStream.batch`."""
         last_block = max(1, num_batches * batch_size - 1)
         room = self.held_out.num_tokens - context - 1
         for first in range(0, num_batches * batch_size, batch_size):
-            positions = [
-                self._held_out_position(room * block // last_block) for block in range(first, first + batch_size)
-            ]
+            positions = [room * block // last_block for block in range(first, first + batch_size)]
             yield self.held_out.batch(np.array(positions, np.int64), context)
-
-    def _held_out_position(self, index: int) -> int:
-        """Where number `index` of what is held out is: examples of several files are in several groups."""
-        for place in filter(None, map(self.held_out.group_range, range(self.held_out.num_groups))):
-            first, length = place
-            if index < length:
-                return first + index
-            index -= length
-        raise IndexError(f"{index} more than is held out")
 
 
 def open_run_corpus(
@@ -150,7 +121,6 @@ def open_run_corpus(
         held_out_fraction=HELD_OUT_FRACTION,
         tokenizer_digest=tokenizer_digest_of(manifest),
         digest=data.digest,
-        note=note,
     )
 
 
@@ -211,7 +181,6 @@ def open_corpus(
     held_out_fraction: float,
     tokenizer_digest: str | None = None,
     digest: str | None = None,
-    note: Callable[[str], None] = lambda text: None,
 ) -> Corpus:
     """Open the data of a run.
 
@@ -221,7 +190,6 @@ def open_corpus(
             library are chosen by their names; prepared shards say it themselves.
         tokenizer_digest: of the run's tokenizer; None: it names none.
         digest: of the meta.json that the run names; None: it names none.
-        note: takes a sentence for the owner if files change while they are read.
 
     Raises:
         UsageFault: unknown kind, missing or unreadable path, something that is no regular file, no text, tokens outside
@@ -250,7 +218,7 @@ def open_corpus(
     if found.num_left_out:
         facts += f"; {found.num_left_out} entries that lead out of the folder, or are no files, were left out"
     corpus = Corpus(
-        TokenStream(training, vocab_size, identity, note),
+        TokenStream(training, vocab_size, identity),
         TokenStream(held_out, vocab_size),
         facts,
         1.0 if reads_bytes(source) else None,

@@ -199,7 +199,7 @@ class TextStock:
         ((source, number, num_parts, _),) = part.pieces
         copy = self.folder / f"{COPY_PREFIX}{os.getpid()}-{group:06d}"
         try:
-            with hub_copy(source, number, num_parts, (self._rules.text_field,), copy, is_own=self._is_own) as found:
+            with hub_copy(source, number, num_parts, self._rules.text_field, copy, is_own=self._is_own) as found:
                 yield found
         except LocalFault as fault:  # it names the copy
             raise type(fault)(str(fault).replace(f"{copy}{os.sep}", f"{source}: ")) from fault

@@ -12,7 +12,7 @@ import hashlib
 import json
 import os
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from io import BufferedReader
@@ -40,7 +40,6 @@ from peer.trainer.text.source_files import files_at
 from peer.user_folders import paths_in
 
 T = TypeVar("T")
-V = TypeVar("V")
 
 SUFFIXES = {".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "jsonl", ".parquet": "parquet"}
 """Everything else is text."""
@@ -235,9 +234,8 @@ def documents(
                 with open_regular(path) as file:
                     texts = iter([_decoded(file.read(LONG_BYTES), complaints)])
             else:
-                texts = texts_of(
-                    rows_of(part.kind, piece, (text_field,), complaints), text_field, piece.path, complaints
-                )
+                rows = rows_of(part.kind, piece, text_field, complaints)
+                texts = _texts(rows, text_field, piece.path, complaints)
             for text in texts:
                 yield from _segments(text.removeprefix(BYTE_ORDER_MARK), rule, short)
 
@@ -261,54 +259,30 @@ def _segments(text: str, rule: HeldOutRule, short: ShortDocuments) -> Iterator[T
         yield TextSegment(segment.decode(), is_held_out, number == len(segments))
 
 
-def rows_of(kind: str, piece: FileRange, fields: Sequence[str], complaints: Complaints) -> Iterator[Any]:
-    """Rows of a piece of JSON lines or Parquet; of Parquet these fields alone.
+def rows_of(kind: str, piece: FileRange, field: str, complaints: Complaints) -> Iterator[Any]:
+    """Yield the rows of a piece of JSON lines or Parquet; a row of Parquet has this field alone.
 
     Raises:
         OSError, UsageFault: a file cannot be read.
         LocalFault: a library is missing.
     """
-    if kind == "jsonl":
-        return _json_rows(piece, complaints)
-    return _parquet(piece, fields, complaints)
+    return _json_rows(piece, complaints) if kind == "jsonl" else _parquet(piece, field, complaints)
 
 
-def usable(
-    rows: Iterator[T],
-    value_in: Callable[[T], V | None],
-    complaints: Complaints,
-    lack: str,
-    fault: Callable[[T], str],
-) -> Iterator[V]:
-    """What `value_in` finds in each row; rows in which it finds nothing are counted as `lack`.
-
-    The first of them is described by `fault` in `Complaints.lack`.
-    """
+def _texts(rows: Iterator[Any], text_field: str, where: str, complaints: Complaints) -> Iterator[str]:
+    """Yield the text of each row that has one, and count the other rows."""
     for row in rows:
-        value = value_in(row)
-        if value is None:
-            complaints.counts[lack] += 1
-            complaints.lack = complaints.lack or fault(row)
-            continue
-        yield value
-
-
-def texts_of(rows: Iterator[Any], text_field: str, where: str, complaints: Complaints) -> Iterator[str]:
-    """The text of each row that has one."""
-
-    def text_in(row: Any) -> str | None:
         text = row.get(text_field) if isinstance(row, dict) else None
         if isinstance(text, bytes):
-            return _decoded(text, complaints)
-        return text if isinstance(text, str) else None
-
-    no_field = partial(_no_field, where, text_field)
-    for text in usable(rows, text_in, complaints, ROWS_WITHOUT_TEXT, no_field):
-        if not text.strip():
+            text = _decoded(text, complaints)
+        if not isinstance(text, str):
+            complaints.counts[ROWS_WITHOUT_TEXT] += 1
+            complaints.lack = complaints.lack or _no_field(where, text_field, row)
+        elif not text.strip():
             complaints.counts["empty rows"] += 1
-            continue
-        # Half a pair of UTF-16, which JSON can hold and no tokenizer takes.
-        yield text if text.isascii() else text.encode("utf-8", "replace").decode()
+        else:
+            # Half a pair of UTF-16, which JSON can hold and no tokenizer takes.
+            yield text if text.isascii() else text.encode("utf-8", "replace").decode()
 
 
 def _no_field(where: str, text_field: str, row: Any) -> str:
@@ -443,20 +417,19 @@ def _array(file: BufferedReader, piece: FileRange) -> list[Any] | None:
     return rows if isinstance(rows, list) else None
 
 
-def _parquet(piece: FileRange, fields: Sequence[str], complaints: Complaints) -> Iterator[Any]:
-    names, num_rows = parquet_columns(Path(piece.path), range(piece.start, piece.stop))
-    missing = next((name for name in fields if name not in names), None)
-    if missing is not None:
+def _parquet(piece: FileRange, field: str, complaints: Complaints) -> Iterator[Any]:
+    path, groups = Path(piece.path), range(piece.start, piece.stop)
+    names, num_rows = parquet_columns(path, groups)
+    if field not in names:
         complaints.counts[ROWS_WITHOUT_TEXT] += num_rows
-        complaints.lack = complaints.lack or _no_field(piece.path, missing, dict.fromkeys(names))
+        complaints.lack = complaints.lack or _no_field(piece.path, field, dict.fromkeys(names))
         return
 
     def leave_out() -> None:
         complaints.counts[TOO_LONG] += 1
 
     decoded = partial(_decoded, complaints=complaints)
-    groups = range(piece.start, piece.stop)
-    yield from parquet_rows(Path(piece.path), groups, fields, MAX_ROW_BYTES, decoded, leave_out)
+    yield from parquet_rows(path, groups, field, MAX_ROW_BYTES, decoded, leave_out)
 
 
 def _decoded(content: bytes, complaints: Complaints) -> str:

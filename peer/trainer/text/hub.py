@@ -18,7 +18,7 @@ import json
 import re
 import shutil
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
@@ -74,13 +74,11 @@ def hub_parts(source: str, max_parts: int, *, is_own: bool) -> list[tuple[int, i
 
 
 @contextlib.contextmanager
-def hub_copy(
-    source: str, number: int, num_parts: int, fields: Sequence[str], folder: Path, *, is_own: bool
-) -> Iterator[TextPart]:
+def hub_copy(source: str, number: int, num_parts: int, field: str, folder: Path, *, is_own: bool) -> Iterator[TextPart]:
     """A part as local files in `folder`, which are removed afterwards.
 
     Args:
-        fields: of the rows, that are read.
+        field: of the rows, that is read.
         is_own: see `hub_repository`.
 
     Raises:
@@ -105,7 +103,7 @@ def hub_copy(
             pieces = [
                 piece
                 for count, path in enumerate(files)
-                for piece in _copied(opened, path, (part, parts_of_file), fields, folder / _name(count, path), lists)
+                for piece in _copied(opened, path, (part, parts_of_file), field, folder / _name(count, path), lists)
             ]
         yield TextPart("jsonl" if split.form in ("csv", "tsv") else split.form, tuple(pieces))
     finally:
@@ -146,7 +144,7 @@ def _opened_at(source: str, is_own: bool, endpoint: str, offline: bool) -> Opene
 
 
 def _copied(
-    opened: Opened, path: str, which: tuple[int, int], fields: Sequence[str], copy: Path, lists: RowGroupLists
+    opened: Opened, path: str, which: tuple[int, int], field: str, copy: Path, lists: RowGroupLists
 ) -> Iterator[FileRange]:
     """The piece of a file that belongs to a part, after it was written to `copy`."""
     (repository, split), (part, num_parts) = opened, which
@@ -154,7 +152,7 @@ def _copied(
         where, footer, size = f"{repository.where}: {path}", _footer(repository, path, copy), copy.stat().st_size
         num_groups = lists.num_groups(footer, where)
         start, stop = (num_groups * number // num_parts for number in (part, part + 1))
-        ranges = lists.columns(footer, where, range(start, stop), fields, size)
+        ranges = lists.columns(footer, where, range(start, stop), field, size)
         with copy.open("r+b") as file:
             _check_room(file, sum(last - first for first, last in ranges))
             for first, last in ranges:
@@ -164,7 +162,7 @@ def _copied(
     if split.packing or split.form in ("csv", "tsv"):
         where = f"{repository.where}: {path}"
         with _unpacked(repository, path, split.packing) as stream, copy.open("wb") as file:
-            lines = _csv_lines(stream, split.form, fields, where) if split.form in ("csv", "tsv") else _lines(stream)
+            lines = _csv_lines(stream, split.form, field, where) if split.form in ("csv", "tsv") else _lines(stream)
             num_unchecked = _ROOM_BYTES
             for line in itertools.islice(lines, part, None, num_parts):
                 num_unchecked += len(line)
@@ -292,8 +290,8 @@ def _lines(stream: Any) -> Iterator[bytes]:
             line = stream.readline(MAX_ROW_BYTES)
 
 
-def _csv_lines(stream: Any, form: str, fields: Sequence[str], where: str) -> Iterator[bytes]:
-    """Rows of a CSV file as JSON lines, with the fields that are read."""
+def _csv_lines(stream: Any, form: str, field: str, where: str) -> Iterator[bytes]:
+    """Yield the rows of a CSV file as JSON lines, with the field that is read."""
     csv.field_size_limit(MAX_ROW_BYTES)
     text = io.TextIOWrapper(stream, "utf-8-sig", "replace", newline="")
     row_length = 0
@@ -310,9 +308,9 @@ def _csv_lines(stream: Any, form: str, fields: Sequence[str], where: str) -> Ite
             yield line
 
     rows = csv.DictReader(lines(), delimiter="\t" if form == "tsv" else ",")
-    missing = [name for name in fields if name not in (rows.fieldnames or ())]
+    has_field = field in (rows.fieldnames or ())
     for row in rows:
         row_length = 0
         # Without the field, a row shows which ones there are.
-        kept = {name: row[name] for name in row if isinstance(name, str)} if missing else {n: row[n] for n in fields}
+        kept = {field: row[field]} if has_field else {name: row[name] for name in row if isinstance(name, str)}
         yield json.dumps(kept).encode() + b"\n"

@@ -63,19 +63,17 @@ class RowGroupLists:
             raise _no_answer(where)
         return num_groups
 
-    def columns(
-        self, footer: bytes, where: str, groups: range, fields: Sequence[str], file_bytes: int
-    ) -> list[tuple[int, int]]:
+    def columns(self, footer: bytes, where: str, groups: range, field: str, file_bytes: int) -> list[tuple[int, int]]:
         """Ranges of bytes of the columns of row groups, in order; they lie apart, between the mark and the footer.
 
         Args:
-            fields: of the rows, whose columns these are.
+            field: of the rows, whose columns these are.
             file_bytes: length of the whole file.
 
         Raises:
             UsageFault, LocalFault: as from `num_groups`, or the columns do not lie there.
         """
-        question = {"where": where, "groups": [groups.start, groups.stop], "fields": list(fields)}
+        question = {"where": where, "groups": [groups.start, groups.stop], "field": field}
         ranges = self._answer(where, question, footer).get("ranges")
         if not isinstance(ranges, list) or len(ranges) > MAX_COLUMN_RANGES:
             raise _no_answer(where)
@@ -142,8 +140,8 @@ def prepare(setup: dict[str, Any], parent: ParentLink) -> Any:
                 f"{where} has {plural(metadata.num_row_groups, 'row group')}; expected at most {MAX_ROW_GROUPS}; write "
                 "it with larger ones, or as several files"
             )
-        if "fields" in question:
-            return {"ranges": _column_ranges(metadata, range(*question["groups"]), question["fields"], where)}
+        if "field" in question:
+            return {"ranges": _column_ranges(metadata, range(*question["groups"]), question["field"], where)}
         if body:
             return {"num_groups": metadata.num_row_groups}
         return {"sizes": [metadata.row_group(group).total_byte_size for group in range(metadata.num_row_groups)]}
@@ -163,10 +161,10 @@ def _metadata(footer: bytes, where: str) -> Any:
         raise LocalFault(f"its footer cannot be read ({str(error)[:200]}); expected a whole Parquet file") from error
 
 
-def _column_ranges(metadata: Any, groups: range, fields: Sequence[str], where: str) -> list[tuple[int, int]]:
+def _column_ranges(metadata: Any, groups: range, field: str, where: str) -> list[tuple[int, int]]:
     """(start, stop) of each column of these row groups, as the footer says."""
     schema = metadata.schema
-    columns = [number for number in range(len(schema)) if is_part_of(schema.column(number).path, fields)]
+    columns = [number for number in range(len(schema)) if is_part_of(schema.column(number).path, field)]
     num_ranges = len(columns) * len(groups)
     if num_ranges > MAX_COLUMN_RANGES:
         raise UsageFault(

@@ -5,7 +5,7 @@ Lengths in a Parquet file are claims of its writer. A process that reads a stran
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -65,12 +65,12 @@ def _with_groups(path: Path, groups: range) -> Any:
 def parquet_rows(
     path: Path,
     groups: range,
-    fields: Sequence[str],
+    field: str,
     max_value_bytes: int,
     decoded: Callable[[bytes], str],
     leave_out: Callable[[], None],
 ) -> Iterator[dict[str, Any]]:
-    """Rows of row groups, with these fields alone.
+    """Yield the rows of row groups, with this field alone.
 
     Args:
         max_value_bytes: of one text; a row with a longer one is left out.
@@ -85,27 +85,27 @@ def parquet_rows(
 
     try:
         for group in groups:
-            num_rows = _batch_rows(file.metadata.row_group(group), fields)
-            for batch in file.iter_batches(batch_size=num_rows, row_groups=[group], columns=list(fields)):
-                columns = [_values_of(column, max_value_bytes, decoded) for column in batch.columns]
+            num_rows = _batch_rows(file.metadata.row_group(group), field)
+            for batch in file.iter_batches(batch_size=num_rows, row_groups=[group], columns=[field]):
+                value = _values_of(batch.column(batch.schema.names.index(field)), max_value_bytes, decoded)
                 for number in range(batch.num_rows):
                     try:
-                        yield {name: value(number) for name, value in zip(batch.schema.names, columns, strict=True)}
+                        yield {field: value(number)}
                     except OverflowError:
                         leave_out()
     except (pyarrow.ArrowException, OSError) as error:
         raise UsageFault(f"{path} cannot be read ({str(error)[:200]}); expected a whole Parquet file") from error
 
 
-def is_part_of(path: str, fields: Sequence[str]) -> bool:
-    """Whether a column belongs to one of these fields of a row, by its path; a field's own name may have dots."""
-    return any(path == name or path.startswith(f"{name}.") for name in fields)
+def is_part_of(path: str, field: str) -> bool:
+    """Return whether a column belongs to a field of a row, by its path; the field's own name may have dots."""
+    return path == field or path.startswith(f"{field}.")
 
 
-def _batch_rows(group: Any, fields: Sequence[str]) -> int:
+def _batch_rows(group: Any, field: str) -> int:
     """Rows of `BATCH_BYTES`, by the mean length of a row."""
     columns = (group.column(number) for number in range(group.num_columns))
-    sizes = (column.total_uncompressed_size for column in columns if is_part_of(column.path_in_schema, fields))
+    sizes = (column.total_uncompressed_size for column in columns if is_part_of(column.path_in_schema, field))
     num_bytes = max(1, sum(max(0, size) for size in sizes))
     mean_bytes: int = num_bytes // max(1, group.num_rows)
     return max(1, min(MAX_BATCH_ROWS, BATCH_BYTES // max(1, mean_bytes)))

@@ -52,22 +52,6 @@ class OpenFiles:
         Raises:
             LocalFault: it cannot be read now, or has become shorter. Another start may do: it was fine at this one.
         """
-        content = self._read(path, start, num_bytes)
-        if len(content) < num_bytes:
-            raise LocalFault(
-                f"{path} has become shorter than {start + num_bytes} bytes; expected it as it was when training began; "
-                "start again"
-            )
-        return content
-
-    def has(self, path: Path, stop: int) -> bool:
-        """Whether it still has so many bytes."""
-        try:
-            return stop == 0 or len(self._read(path, stop - 1, 1)) == 1
-        except LocalFault:
-            return False
-
-    def _read(self, path: Path, start: int, num_bytes: int) -> bytes:
         try:
             if path not in self._descriptors:
                 while len(self._descriptors) >= MAX_OPEN_FILES:
@@ -75,12 +59,18 @@ class OpenFiles:
                 with open_regular(path) as file:
                     self._descriptors[path] = os.dup(file.fileno())
             self._descriptors.move_to_end(path)
-            return os.pread(self._descriptors[path], num_bytes, start)
+            content = os.pread(self._descriptors[path], num_bytes, start)
         except OSError as error:
             raise LocalFault(
                 f"{path} cannot be read ({error.strerror or error}); expected it as it was when training began; start "
                 "again"
             ) from error
+        if len(content) < num_bytes:
+            raise LocalFault(
+                f"{path} has become shorter than {start + num_bytes} bytes; expected it as it was when training began; "
+                "start again"
+            )
+        return content
 
     def forget(self, path: Path) -> None:
         """Close it: a deleted file takes room on the disk as long as it is open."""
@@ -120,11 +110,6 @@ class FileTokens:
     def part(self, start: int, stop: int) -> FileTokens:
         """Tokens `start` to `stop` of it, not read yet."""
         return FileTokens(self._files, self.path, self.dtype, self._first + start, stop - start)
-
-    @property
-    def is_here(self) -> bool:
-        """Whether all of it can still be read."""
-        return self._files.has(self.path, (self._first + self._length) * self.dtype.itemsize)
 
     @property
     def nbytes(self) -> int:

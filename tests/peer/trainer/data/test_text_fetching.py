@@ -403,7 +403,7 @@ def test_a_stock_begins_while_the_hub_is_away_if_it_was_here_before(tmp_path, ru
         return [(0, 2), (1, 2)]
 
     @contextlib.contextmanager
-    def copied(source, number, num_parts, fields, folder, is_own):
+    def copied(source, number, num_parts, field, folder, is_own):
         if is_away.is_set():
             raise LocalFault("the hub is away")
         folder.mkdir(parents=True)

@@ -62,7 +62,7 @@ def books(tmp_path: Path, hub: LocalHub) -> Path:
 
 
 def texts_of(tmp_path: Path, source: str, number: int, count: int, *, is_own: bool = False) -> list[str]:
-    with hub_copy(source, number, count, ("text",), tmp_path / "copy", is_own=is_own) as part:
+    with hub_copy(source, number, count, "text", tmp_path / "copy", is_own=is_own) as part:
         return [text for text, *_ in documents(part, "text", Complaints())]
 
 
@@ -257,8 +257,8 @@ def test_what_a_parquet_file_says_of_its_columns_opens_nothing(tmp_path: Path, b
     table = pyarrow.table({"text": rows}).replace_schema_metadata({"huggingface": json.dumps(kind)})
     parquet.write_table(table, books / "train.parquet")
     ((number, count),) = hub_parts(SOURCE, 12, is_own=False)
-    with hub_copy(SOURCE, number, count, ("text",), tmp_path / "copy", is_own=False) as part:
-        found = list(rows_of(part.kind, part.pieces[0], ("text",), Complaints()))
+    with hub_copy(SOURCE, number, count, "text", tmp_path / "copy", is_own=False) as part:
+        found = list(rows_of(part.kind, part.pieces[0], "text", Complaints()))
     assert found == [{"text": {"bytes": None, "path": str(secret)}}] * 3
 
 
@@ -375,4 +375,4 @@ def test_an_answer_that_is_no_list_is_one_sentence(monkeypatch: pytest.MonkeyPat
         with pytest.raises(LocalFault, match="sent no list"):
             lists.num_groups(b"", "x.parquet")
         with pytest.raises(LocalFault, match="sent no list"):
-            lists.columns(b"", "x.parquet", range(1), ("text",), 100)
+            lists.columns(b"", "x.parquet", range(1), "text", 100)
