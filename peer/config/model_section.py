@@ -54,13 +54,6 @@ class AdapterSection(Section):
         examples=['["q_proj", "v_proj"]'],
         description="names of the linear layers that get one",
     )
-    new_modules: tuple[Annotated[str, Field(pattern=r"^[A-Za-z0-9_.]{1,120}$")], ...] = Field(
-        default=(),
-        strict=False,
-        max_length=32,
-        examples=['["classifier"]'],
-        description="parts that the given weights lack, such as a new head; they are trained whole",
-    )
 
 
 class ModelSection(Section):

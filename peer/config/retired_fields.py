@@ -36,6 +36,7 @@ RETIRED_FIELDS: Mapping[str, str] = {
     "data.order": "remove it: each block of the data is read once per epoch over the swarm",
     "goal": "write the tokens of the whole swarm into training.schedule.tokens",
     "homepage": "remove it; page is the run's address, and description may name another",
+    "model.adapter.new_modules": "remove it; an adapter stands on whole weights (docs/organiser/hf-model.md)",
     "model.image_size": _CLASSIFIER,
     "network.sites": "remove it; peers name their own sites with --site",
     "picture": "remove it; the page shows the run's name alone",

@@ -97,7 +97,7 @@ OUTSIDE_NAMES: Final = (
     ),
     OutsideName(("name",), "a word of a-z, 0-9 and `-`"),
     OutsideName(
-        ("model.adapter.targets", "model.adapter.new_modules", "model.frozen"),
+        ("model.adapter.targets", "model.frozen"),
         "the name of a part of the model, which is looked up in the model alone",
     ),
     OutsideName(("data.text_field",), "the name of a field, which is looked up in a row alone"),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -42,16 +42,12 @@ def with_adapter(base: nn.Module, section: AdapterSection, seed: int | None) -> 
 
     Raises:
         UsageFault: peft is not installed.
-        Incompatible: nothing in the base has the name of a target or new module, or it cannot be adapted.
+        Incompatible: nothing in the base has the name of a target, or it cannot be adapted.
     """
     check_adapters()
     from peft import LoraConfig, get_peft_model
 
     _check_targets(base, section.targets)
-    new_modules = list(section.new_modules) or None
-    modules = dict(base.named_modules())
-    if unknown := [name for name in section.new_modules if name not in modules]:
-        raise Incompatible(f"{type(base).__name__} has no part {unknown[0]!r} to train; choose others")
     config = LoraConfig(
         r=section.rank,
         lora_alpha=section.alpha,
@@ -59,8 +55,6 @@ def with_adapter(base: nn.Module, section: AdapterSection, seed: int | None) -> 
         use_dora=section.kind == "dora",
         lora_dropout=0.0,
         bias="none",
-        modules_to_save=new_modules,
-        exclude_modules=new_modules,
     )
     device = next(base.parameters()).device
     try:
@@ -76,24 +70,6 @@ def with_adapter(base: nn.Module, section: AdapterSection, seed: int | None) -> 
     if seed is not None:
         _initialise(model, seed)
     return model
-
-
-def new_modules_of(base: nn.Module, lacking: Collection[str]) -> tuple[str, ...]:
-    """The modules whose own parameters given weights lack, some of them or all; none is inside another.
-
-    Args:
-        lacking: names of tensors.
-
-    Raises:
-        Incompatible: the model itself has such a parameter.
-    """
-    owners = {name.rpartition(".")[0] for name, _ in base.named_parameters() if name in lacking}
-    if "" in owners:
-        raise Incompatible(
-            f"the given weights lack {', '.join(sorted(lacking))[:300]}, which an adapter cannot bring; expected whole "
-            "weights; train the model without an adapter"
-        )
-    return tuple(sorted(name for name in owners if not any(name.startswith(f"{other}.") for other in owners)))
 
 
 def candidates(base: nn.Module) -> list[str]:

@@ -6,7 +6,7 @@ memory of the process that reads it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -67,15 +67,10 @@ def build_architecture(text: str, task: str, *, without_values: bool = False) ->
 
 @dataclass(frozen=True, slots=True)
 class Compressed:
-    """Frozen weights of 8 (arXiv 2208.07339) or 4 bits (NF4, arXiv 2305.14314) through bitsandbytes, on a device.
-
-    Attributes:
-        trained: names of modules that are not frozen, and keep all bits as output layers do.
-    """
+    """Frozen weights of 8 (arXiv 2208.07339) or 4 bits (NF4, arXiv 2305.14314) through bitsandbytes, on a device."""
 
     num_bits: int
     device: torch.device
-    trained: tuple[str, ...] = ()
 
     def check(self) -> None:
         """See on one small layer that this machine has the library, and that it computes on the device.
@@ -98,39 +93,29 @@ class Compressed:
                 "install bitsandbytes, or leave --base-bits out"
             ) from error
 
-    def options(self, text: str, task: str) -> dict[str, Any]:
-        """For the library's `from_pretrained` of a config text.
+    def options(self) -> dict[str, Any]:
+        """Return arguments of the library's `from_pretrained`, which leaves output layers as they are.
 
         Raises:
             UsageFault: as from `check`.
         """
         self.check()
         kind = {"load_in_8bit": True} if self.num_bits == 8 else {"load_in_4bit": True, "bnb_4bit_quant_type": "nf4"}
-        # The library leaves output layers out by itself, unless it is given names.
-        kept = [*self.trained, *_output_layers(text, task)] if self.trained else None
-        config = library().BitsAndBytesConfig(**kind, llm_int8_skip_modules=kept)
-        return {"quantization_config": config, "device_map": {"": self.device}}
+        return {"quantization_config": library().BitsAndBytesConfig(**kind), "device_map": {"": self.device}}
 
 
-def load_architecture(
-    text: str, task: str, folder: Path, missing: Callable[[], nn.Module], compressed: Compressed | None = None
-) -> nn.Module:
-    """A module of the library with given weights, in training mode, on the CPU and of the config's type.
+def load_architecture(text: str, task: str, folder: Path, compressed: Compressed | None = None) -> nn.Module:
+    """Return a module of the library with pretrained weights, in training mode, on the CPU and of the config's type.
 
     Args:
         folder: with safetensors files and nothing else that is loaded.
-        missing: builds the same module with initial values, for parameters that the weights lack, such as a new head.
         compressed: fewer bits for linear layers, which are then on its device; None: all bits.
 
     Raises:
         UsageFault: the library, or the one for fewer bits, is not installed.
         Incompatible: the weights do not fit the config, or are only an adapter of others.
     """
-    options = {} if compressed is None else compressed.options(text, task)
-    module, missing_names = _loaded(text, task, folder, options)
-    if missing_names:
-        _fill_in(module, missing(), missing_names)
-    return _to_train(module)
+    return _to_train(_loaded(text, task, folder, {} if compressed is None else compressed.options()))
 
 
 def _to_train(module: nn.Module) -> nn.Module:
@@ -142,14 +127,14 @@ def _to_train(module: nn.Module) -> nn.Module:
     return trained
 
 
-def check_weights(text: str, task: str, folder: Path) -> Collection[str]:
-    """The names of parameters that given weights lack; only names and shapes are looked at.
+def check_weights(text: str, task: str, folder: Path) -> None:
+    """Check the names and shapes of pretrained weights, without their values.
 
     Raises:
         UsageFault: the library is not installed.
         Incompatible: as from `load_architecture`.
     """
-    return _loaded(text, task, folder, _NAMES_ALONE)[1]
+    _loaded(text, task, folder, _NAMES_ALONE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,17 +168,6 @@ def weights_fit(text: str, task: str, folder: Path) -> WeightsFit:
     return WeightsFit(found["unexpected_keys"], tied)
 
 
-def _is_below_head(module: nn.Module, name: str) -> bool:
-    """Whether weights that were trained for another task have a tensor, too."""
-    if name.endswith(".num_batches_tracked") or "pooler" in name:
-        # Files of older versions have no such counts; who learned to fill in words pooled nothing.
-        return False
-    prefix = str(getattr(module, "base_model_prefix", ""))
-    if prefix and hasattr(module, prefix):
-        return name.startswith(f"{prefix}.")
-    return any(part.isdecimal() for part in name.split("."))
-
-
 def _opened(text: str, task: str, folder: Path, options: Mapping[str, Any]) -> tuple[nn.Module, Mapping[str, Any]]:
     """The module with what the library takes of given weights, and its `loading_info`."""
     sizes_of(text, task)
@@ -222,8 +196,8 @@ def _opened(text: str, task: str, folder: Path, options: Mapping[str, Any]) -> t
     return module, found
 
 
-def _loaded(text: str, task: str, folder: Path, options: Mapping[str, Any]) -> tuple[nn.Module, Collection[str]]:
-    """The module with given weights, and the names of the parameters that these lack."""
+def _loaded(text: str, task: str, folder: Path, options: Mapping[str, Any]) -> nn.Module:
+    """Return the module with all of its weights from a folder."""
     module, found = _opened(text, task, folder, options)
     if found["mismatched_keys"]:
         name, shape, expected = min(found["mismatched_keys"])
@@ -233,9 +207,8 @@ def _loaded(text: str, task: str, folder: Path, options: Mapping[str, Any]) -> t
         )
     if found["error_msgs"]:
         raise refused(config_of(text, task).model_type, ValueError(str(found["error_msgs"])))
-    num_tensors, lacking = len(module.state_dict()), found["missing_keys"]
-    # A new head or a pooler is a few of them; another architecture's weights have nearly none.
-    if 2 * len(lacking) > num_tensors:
+    num_tensors, lacking = len(module.state_dict()), sorted(found["missing_keys"])
+    if 2 * len(lacking) > num_tensors:  # another architecture's weights have nearly none
         others = f", and others such as {min(found['unexpected_keys'])}" if found["unexpected_keys"] else ""
         if wrapper := next((one for one in _WRAPPERS if any(f"{one}." in key for key in found["unexpected_keys"])), ""):
             raise Incompatible(
@@ -248,25 +221,12 @@ def _loaded(text: str, task: str, folder: Path, options: Mapping[str, Any]) -> t
             f"{type(module).__name__}{others}; expected those of this architecture; take the config.json that belongs "
             "to them"
         )
-    if below := sorted(name for name in lacking if _is_below_head(module, name)):
-        more = f" and {len(below) - 3} more" if len(below) > 3 else ""
+    if lacking:
+        more = f" and {len(lacking) - 3} more" if len(lacking) > 3 else ""
         raise Incompatible(
-            f"the weights in {folder} lack {', '.join(below[:3])}{more}, of the {num_tensors} tensors of "
-            f"{type(module).__name__}; expected all but those of a new head, as the rest would begin with random "
-            "values; take whole weights, or a config.json with as many layers as they have"
+            f"the weights in {folder} lack {', '.join(lacking[:3])}{more}, of the {num_tensors} tensors of "
+            f"{type(module).__name__}; expected all of them; take whole weights, or a config.json with as many layers "
+            f"as they have, or add a new head with transformers: {type(module).__name__}.from_pretrained(DIR)"
+            ".save_pretrained(DIR)"
         )
-    return module, lacking
-
-
-def _output_layers(text: str, task: str) -> list[str]:
-    module: Any = build_architecture(text, task, without_values=True)
-    output = module.get_output_embeddings()
-    return [name for name, part in module.named_modules() if part is output]
-
-
-@torch.no_grad()
-def _fill_in(module: nn.Module, initial: nn.Module, names: Iterable[str]) -> None:
-    values = initial.state_dict()
-    for name, tensor in module.state_dict().items():
-        if name in names and name in values:
-            tensor.copy_(values[name])
+    return module

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from peer.config.validation_sentences import explain
 from peer.hf_model_section import DescribedModel
 from peer.trainer.data.loaded_tokenizer import USUAL_MASKS
 from peer.trainer.data.tokenizing import TextTokenizer, load_tokenizer
-from peer.trainer.hf.adapter import chosen_targets, new_modules_of
+from peer.trainer.hf.adapter import chosen_targets
 from peer.trainer.hf.architecture import build_architecture, check_weights, config_of, weights_fit
 from peer.trainer.hf.base_weights import HUB, check_files, from_hub, has_weights, read_base
 from peer.trainer.hf.library_modules import head_of, tasks_of
@@ -93,7 +93,6 @@ def describe_model(
     check_tokenizer_form(path, None if source == "folder" else str(where))
     tokenizer = load_tokenizer(path) if path.is_dir() and (path / TOKENIZER_FILES[0]).is_file() else None
     init = None
-    lacking: Collection[str] = ()
     is_given = has_weights(path)
     if source != "folder" and not is_given:
         raise UsageFault(
@@ -103,11 +102,11 @@ def describe_model(
     if is_given:
         tell(f"reading the weights in {path}")
         check_files(path)
-        lacking = check_weights(text, chosen, path)
+        check_weights(text, chosen, path)
         digest, num_bytes = read_base(path, weights_fit(text, chosen, path))
         init = {"source": source, "digest": digest, "num_bytes": num_bytes}
     tell("counting parameters")
-    section_of_adapter = None if adapter is None else _adapter(adapter, text, chosen, lacking if init else None)
+    section_of_adapter = None if adapter is None else _adapter(adapter, text, chosen, has_weights=is_given)
     if frozen and adapter is not None:
         raise UsageFault("--freeze is given with --adapter, which freezes all of the model; expected one of them.")
     shapes, buffer_shapes = architecture_parts(text, chosen, section_of_adapter, frozen)
@@ -129,19 +128,9 @@ def describe_model(
         files=tuple(path / name for name in TOKENIZER_FILES if path.is_dir() and (path / name).is_file()),
         notes=(
             *task_notes,
-            *_new_modules_note(section_of_adapter, lacking),
             *unused_rows(None if tokenizer is None else tokenizer.vocab_size, vocab_size),
         ),
     )
-
-
-def _new_modules_note(adapter: AdapterSection | None, lacking: Collection[str]) -> tuple[str, ...]:
-    if adapter is None:
-        new = sorted({name.rpartition(".")[0] or name for name in lacking})
-        how = "it begins with values from the run's seed."
-    else:
-        new, how = list(adapter.new_modules), "beside the adapter that is trained whole."
-    return (f"The given weights have no {', '.join(new)}: {how}",) if new else ()
 
 
 def _mask_token(tokenizer: TextTokenizer | None, vocab_size: int | None) -> int | None:
@@ -157,13 +146,9 @@ def _mask_token(tokenizer: TextTokenizer | None, vocab_size: int | None) -> int 
     return found[0]
 
 
-def _adapter(asked: AdapterChoice, text: str, task: str, lacking: Collection[str] | None) -> AdapterSection:
-    """The section of the manifest.
-
-    Args:
-        lacking: names of parameters that the given weights lack; None: there are no weights.
-    """
-    if lacking is None:
+def _adapter(asked: AdapterChoice, text: str, task: str, *, has_weights: bool) -> AdapterSection:
+    """Return the section of the manifest."""
+    if not has_weights:
         raise UsageFault(
             "--adapter is given, and --model has no weights beside its config; expected a folder with *.safetensors, "
             "because an adapter stands on given weights."
@@ -173,13 +158,7 @@ def _adapter(asked: AdapterChoice, text: str, task: str, lacking: Collection[str
     alpha = 2 * asked.rank if asked.alpha is None else asked.alpha
     try:
         return AdapterSection.model_validate(
-            {
-                "kind": asked.kind,
-                "rank": asked.rank,
-                "alpha": alpha,
-                "targets": targets,
-                "new_modules": new_modules_of(module, lacking),
-            }
+            {"kind": asked.kind, "rank": asked.rank, "alpha": alpha, "targets": targets}
         )
     except ValidationError as error:
         raise UsageFault(

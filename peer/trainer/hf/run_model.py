@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -77,13 +76,10 @@ def build_run_architecture(
     if stands_on_base(manifest) and base is None:
         what = "this run's adapter stands" if section.adapter is not None else "this run's frozen parts stand"
         raise UsageFault(f"{what} on given weights, and none are at hand; expected a folder with them; give --base DIR")
-    if compressed is not None and section.adapter is not None:
-        compressed = replace(compressed, trained=section.adapter.new_modules)
-    initial = partial(built_with_values, partial(build_architecture, *section.described), manifest.seed)
     if base is not None:
-        module = load_architecture(*section.described, base, initial, compressed)
+        module = load_architecture(*section.described, base, compressed)
     else:
-        module = initial()
+        module = built_with_values(partial(build_architecture, *section.described), manifest.seed)
     if section.adapter is not None:
         module = with_adapter(module, section.adapter, manifest.seed)
     freeze(module, section.frozen or ())

@@ -90,7 +90,6 @@ TEXTS = {
         "command",
         "files",
         "model.adapter.targets",
-        "model.adapter.new_modules",
         "model.frozen",
         "model.init.source",
         "model.init.digest",

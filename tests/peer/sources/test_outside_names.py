@@ -88,7 +88,7 @@ def with_value(name: str, value: str) -> dict[str, Any]:
         place = place.setdefault(section, {})
         place = place[0] if isinstance(place, list) else place
     is_list = any(isinstance(one, type(place.get(last))) for one in ([], ())) or last in ("frozen", "members")
-    is_list = is_list or last in ("targets", "new_modules", "admit", "revoke", "revoke_invites")
+    is_list = is_list or last in ("targets", "admit", "revoke", "revoke_invites")
     place[last] = [value] if is_list else value
     if name == "data.tokenizer":
         fields["files"].append({"name": value, "bytes": 10, "digest": DIGEST})

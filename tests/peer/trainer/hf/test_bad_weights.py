@@ -115,14 +115,13 @@ def test_a_volunteer_s_peer_refuses_weights_that_lack_a_layer(model: Path, tmp_p
         build_run_model(manifest, model)
 
 
-@pytest.mark.parametrize("adapter", [None, AdapterChoice("lora", 4)])
-def test_a_new_head_is_told(model: Path, adapter: AdapterChoice | None) -> None:
+def test_weights_without_the_head_are_refused_with_the_way_to_add_one(model: Path) -> None:
     config = json.loads((model / "config.json").read_text()) | {"tie_word_embeddings": False}
     (model / "config.json").write_text(json.dumps(config))
     tensors = in_one_file(model)
     in_one_file(model, {name: tensor for name, tensor in tensors.items() if name != "lm_head.weight"})
-    notes = describe_model(model, "causal-lm", adapter).notes
-    assert [note for note in notes if note.startswith("The given weights have no lm_head: ")], notes
+    with pytest.raises(Incompatible, match=r"lack lm_head\.weight, .* LlamaForCausalLM\.from_pretrained\(DIR\)"):
+        describe_model(model, "causal-lm")
 
 
 @pytest.mark.parametrize(

@@ -239,8 +239,8 @@ def test_a_base_of_few_bits_stays_differentiable_after_it_measured(monkeypatch: 
     layer = torch.nn.Linear(2, 2)
     layer.support_avx512bf16_for_cpu = True  # type: ignore[assignment]
     loaded = torch.nn.Sequential(layer, torch.nn.ReLU())
-    monkeypatch.setattr(architecture, "_loaded", lambda *arguments: (loaded, []))
-    assert load_architecture("", "causal-lm", Path(), lambda: loaded) is loaded
+    monkeypatch.setattr(architecture, "_loaded", lambda *arguments: loaded)
+    assert load_architecture("", "causal-lm", Path()) is loaded
     assert layer.support_avx512bf16_for_cpu is False
 
 
@@ -317,12 +317,3 @@ def test_the_hub_s_cache_serves_without_a_network(saved: Path, tmp_path: Path, m
     assert described.init["source"] == f"hub:org/name@{revision}"
     with pytest.raises(LocalFault, match=r"org/other@v1 cannot be read \("):
         from_hub("org/other@v1")
-
-
-def test_a_config_with_a_new_head_takes_it_from_the_seed(saved: Path, tmp_path: Path) -> None:
-    fields = json.loads((saved / "config.json").read_text())
-    folder = tmp_path / "classifier"
-    shutil.copytree(saved, folder)
-    (folder / "config.json").write_text(json.dumps({**fields, "tie_word_embeddings": False}))
-    described = describe_model(folder, "causal-lm")
-    assert "lm_head.weight" in dict(described.shapes)
