@@ -252,7 +252,7 @@ class PeerConfig(BaseModel):
         default="",
         pattern="^[a-z0-9-]{0,40}$",
         examples=["1 to 40 of a-z, 0-9 and -"],
-        description="public name of this machine's location; a run may average within a site first; default: none",
+        description="public name of this location; a mean crosses between two locations about once; default: none",
     )
     contributor_key: Annotated[Path | None, Shown("FILE"), AfterValidator(_at_home)] = Field(
         default=None,
