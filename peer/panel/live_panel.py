@@ -23,14 +23,12 @@ from peer.panel.updates import Action, Leaving, LoadingStep, ViewUpdate
 
 REFRESH_SECONDS = 1.0
 """Between two pictures; a picture takes some milliseconds. What somebody pressed is shown at once."""
-LOADING_REFRESH_SECONDS = 0.2
-"""While it loads there is no training to hold up, and people watch."""
 NUM_KEPT_NOTES = 20
 """Sentences for the owner that are said again when the panel is gone."""
 
 
 class PanelView:
-    """Shows a scene until `close`. No method raises, whatever becomes of the terminal.
+    """Shows a scene until `close`. Nothing that becomes of the terminal makes a method raise.
 
     Args:
         scene: before anything has happened.
@@ -82,6 +80,14 @@ class PanelView:
         self._now = max(self._now, now)
         if self._broken:
             return
+        try:
+            self._look()
+        except Exception:
+            # A fault of this program: it ends the thread of the view, and the terminal is as it was.
+            self._leave_screen()
+            raise
+
+    def _look(self) -> None:
         if self._is_to_stop:
             self._suspend()
         if not self._keys.is_in_front:
@@ -92,8 +98,7 @@ class PanelView:
             self._controls, action = self._controls.press(key, self._scene.limits)
             if action is not None:
                 self._act(action)
-        period = REFRESH_SECONDS if self._scene.loading.is_over else LOADING_REFRESH_SECONDS
-        is_due = self._drawn_at is None or self._now - self._drawn_at >= period
+        is_due = self._drawn_at is None or self._now - self._drawn_at >= REFRESH_SECONDS
         if is_due or pressed or self._size_of() != self._drawn_size:
             self._draw()
 
@@ -119,10 +124,13 @@ class PanelView:
         except (OSError, ValueError):
             self._broken = True
 
-    def _suspend(self) -> None:
-        self._is_to_stop = False
+    def _leave_screen(self) -> None:
         self._keys.close()
         self._try(self._painter.close)
+
+    def _suspend(self) -> None:
+        self._is_to_stop = False
+        self._leave_screen()
         # To this thread: one sent to the process may be taken by another thread, after this one has drawn again.
         signal.pthread_kill(threading.get_ident(), signal.SIGSTOP)
         # Here again after `fg`; everything is drawn anew.

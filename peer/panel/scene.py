@@ -148,14 +148,6 @@ class Scene:
         return max(0, self.own.tokens - self.own.earlier_tokens)
 
     @property
-    def lone_tokens(self) -> int:
-        """Of this session, in rounds without anybody else: nobody confirmed them.
-
-        Work that came back from such a round counts again in the next one, so the sum may be more than there is.
-        """
-        return min(self.session_tokens, self.own.lone_fragment_tokens // max(1, len(self.own.versions)))
-
-    @property
     def usual_round_seconds(self) -> float:
         """From one round to the next, in this session; 0: not known."""
         if self.own.joined_at is None or self.own.last_round_at is None or not self.own.rounds_committed:

@@ -23,7 +23,7 @@ from dht.ground.quantities import (
     share_text,
     short_peer,
 )
-from peer.panel.checklist import LABELS, Line
+from peer.panel.checklist import LABELS
 from peer.panel.key_bindings import Controls, mbit_text
 from peer.panel.news import NewsLine
 from peer.panel.scene import Scene
@@ -31,19 +31,15 @@ from peer.panel.sentences import ACCENT, CARE, DIM, GOOD, age, capitalised, doin
 from peer.panel.text_lines import flowed, joined, labelled, num_rows, one_part, part, to_copy, wrapped
 from peer.run_clock import arrival
 from peer.view.own_view import OwnView
-from peer.view.swarm_seen import SHARE_SECONDS, SHARE_STEP_SECONDS, PersonSeen
+from peer.view.swarm_seen import PersonSeen
 
 SMALLEST = (40, 8)
 """Columns and lines of the smallest picture; on a smaller terminal the rest is not seen."""
 TABLE_WIDTH, WIDEST_TABLE = 52, 90
 """Columns that the table of people needs, and beyond which an eye loses its row."""
-LONE_SHARE = 0.02
-"""Of a session's work, in rounds of one member, from which it is told: a late round now and then is no news."""
 WIDEST_CURVE = 60
 PINNED_SECONDS = 600.0
 """A warning, e.g. of a full disk, stays on top for this long, whatever else happens."""
-NUM_RELAYED_NAMES = 4
-SPINNER, FRAMES_PER_SECOND = "⠋⠙⠹⠸⠼⠴", 5
 STEPS = "▁▂▃▄▅▆▇█"
 _NEWS_STYLE = {"person": "", "own": ACCENT, "good": GOOD, "trouble": CARE, "note": CARE}
 
@@ -72,7 +68,7 @@ def screen(scene: Scene, controls: Controls, now: float, width: int, height: int
         page = pages[controls.page](scene, controls, now, width)
         return [*head, *one_part(page, controls.part, width, height - len(head))]
     if not scene.loading.is_over:
-        lines = _checklist(scene, now, width)
+        lines = _checklist(scene, width)
     else:
         lines = [*_header(scene, now, width), *(_seed if scene.is_seed else _trainer)(scene, now, width)]
         people = people_table(scene, width, (height - num_rows(lines, width)) // 2)
@@ -102,7 +98,8 @@ def _trainer(scene: Scene, now: float, width: int) -> list[Text]:
     state = scene.own
     # First, so that the smallest terminal has it.
     lines = [] if state.phase == "left" else labelled("Now", [part(*health(scene, now))], width)
-    lines += labelled("You", _work_parts(scene, now), width)
+    rounds = [part(plural(state.rounds_contributed, "round"), ACCENT)] if state.tokens else []
+    lines += labelled("You", [part(scene.own_work, ACCENT), *rounds], width)
     lines += labelled("Speed", _speed_parts(scene, now), width)
     progress = goal_parts(scene, now, width)
     # That no other is here is in the sentence above.
@@ -110,22 +107,6 @@ def _trainer(scene: Scene, now: float, width: int) -> list[Text]:
     lines += labelled("Run", progress if progress and is_alone else [*progress, _people_here(scene)], width)
     lines += _page_line(scene, scene.marked_page, width)
     return [*lines, *_loss(scene, width)]
-
-
-def _work_parts(scene: Scene, now: float) -> list[Text]:
-    state, swarm = scene.own, scene.swarm
-    parts = [part(scene.own_work, ACCENT)]
-    if state.tokens:
-        parts.append(part(plural(state.rounds_contributed, "round"), ACCENT))
-    if scene.lone_tokens >= LONE_SHARE * max(1, scene.session_tokens):
-        session = f"this session's {count_text(scene.session_tokens)}" if state.earlier_tokens else "it"
-        alone = f"{count_text(scene.lone_tokens)} of {session} alone"
-        parts.append(part(f"{alone}; the page counts what others confirmed", DIM))
-    here_seconds = 0.0 if state.joined_at is None else now - state.joined_at
-    if swarm.share_of_hour is not None and here_seconds >= SHARE_STEP_SECONDS:
-        whole = "of the last hour's work" if here_seconds >= SHARE_SECONDS else "of the work since you joined"
-        parts.append(part(f"{share_text(swarm.share_of_hour)} {whole}"))
-    return parts
 
 
 def _speed_parts(scene: Scene, now: float) -> list[Text]:
@@ -149,8 +130,6 @@ def _people_here(scene: Scene) -> Text:
     words = "nobody else here" if swarm.at else "looking for the others"
     if others or swarm.num_silent:
         words = scene.others_here
-    if others and swarm.num_countries > 1:
-        words += f", {swarm.num_countries} countries"
     if others and (num_paused := swarm.run.num_paused - scene.is_resting) > 0:
         words += f", {num_paused} paused"
     return part(words)
@@ -282,7 +261,8 @@ def _seed(scene: Scene, now: float, width: int) -> list[Text]:
         gave.append(part(f"{plural(state.num_readers, 'reader')} (pages, exports)"))
     lines += labelled("Served", [*gave, line_use(scene, now)], width)
     if state.relaying == "full" or scene.swarm.relayed:
-        lines += labelled("Relays", [_relayed(scene)], width)
+        members = plural(len(scene.swarm.relayed), "member")
+        lines += labelled("Relays", [part(f"for {members} that nobody can dial")], width)
     lines += labelled("Reached", [reached(scene, now)], width)
     last = "no round yet" if state.last_round_at is None else f"last round {age(state.last_round_at, now)}"
     lines += labelled("Swarm", [part(f"{scene.num_training} training"), part(last)], width)
@@ -293,37 +273,18 @@ def _seed(scene: Scene, now: float, width: int) -> list[Text]:
     return [*lines, *_page_line(scene, scene.run.page, width)]
 
 
-def _relayed(scene: Scene) -> Text:
-    """The members that others reach through this machine alone."""
-    names = [scene.name_of(peer_id) for peer_id in scene.swarm.relayed]
-    if not names:
-        return part("for nobody now; members that nobody can dial may come through this machine", DIM)
-    more = f" and {len(names) - NUM_RELAYED_NAMES} more" if len(names) > NUM_RELAYED_NAMES else ""
-    return part(
-        f"for {plural(len(names), 'member')} that nobody can dial: {', '.join(names[:NUM_RELAYED_NAMES])}{more}"
-    )
-
-
-def _checklist(scene: Scene, now: float, width: int) -> list[Text]:
+def _checklist(scene: Scene, width: int) -> list[Text]:
     """What is done, under way and to come until this peer is a member."""
     words = "opening as a seed" if scene.is_seed else "joining"
     lines = [joined([part("≋ ", ACCENT), part(scene.run.name, "bold"), part(" · ", DIM), part(words, CARE)]), Text()]
     for step in scene.loading.lines:
-        sign, style = _sign(step, now)
+        sign, style = ("✓", GOOD) if step.is_done else ("›", CARE) if step.is_begun else ("·", DIM)
         detail = wrapped(part(step.text, CARE if step.is_waiting else ""), width - 13)
         begin = [part(f" {sign} ", style), part(f"{LABELS[step.name]:<10}", "" if step.is_begun else DIM)]
         lines += [joined([*(begin if index == 0 else [Text(" " * 13)]), text]) for index, text in enumerate(detail)]
     if scene.is_seed and (command := scene.join_command):
         lines += [Text(), part(scene.join_heading, "bold"), part(command, ACCENT)]
     return lines
-
-
-def _sign(step: Line, now: float) -> tuple[str, str]:
-    if step.is_done:
-        return "✓", GOOD
-    if not step.is_begun:
-        return "·", DIM
-    return SPINNER[int(now * FRAMES_PER_SECOND) % len(SPINNER)], CARE
 
 
 def help_page(scene: Scene, controls: Controls, now: float, width: int) -> list[Text]:

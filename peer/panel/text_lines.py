@@ -96,7 +96,7 @@ def to_copy(label: str, text: Text, width: int) -> Text:
     return joined([part(f"{label:<{LABEL_WIDTH}}", "bold"), text])
 
 
-_ASCII = str.maketrans("≋·█░↑↓✓…▁▂▃▄▅▆▇⠋⠙⠹⠸⠼⠴", "~-#.^v+.___----|/-\\|/")
+_ASCII = str.maketrans("≋·█░↑↓✓›…▁▂▃▄▅▆▇", "~-#.^v+>.___----")
 """Letter by letter, so that widths stay."""
 
 

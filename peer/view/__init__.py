@@ -4,5 +4,5 @@ The files, each built on those above it:
 
     run_view.py  the figures of a run, from records and signed work
     own_view.py  the figures of one peer, from its own events
-    swarm_seen.py  ranks, shares and names of the other members, as one peer sees them
+    swarm_seen.py  ranks and names of the other members, as one peer sees them
 """

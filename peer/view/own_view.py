@@ -87,8 +87,6 @@ class OwnView:
     joined_at: float | None = None
     alone_at: float = 0.0
     """When the other members became unresponsive last."""
-    lone_fragment_tokens: int = 0
-    """Own work of this session in rounds without another member, each fragment's for itself."""
     confirmed_rounds: int = 0
     """With work of this peer and of another one, whose signature is under it."""
     losses_at: tuple[float, float] | None = None
@@ -256,7 +254,6 @@ def _with_round(state: OwnView, event: events.Event, fact: RoundCommitted) -> Ow
     return replace(
         state,
         confirmed_rounds=state.confirmed_rounds + (is_own and is_confirmed),
-        lone_fragment_tokens=state.lone_fragment_tokens + (fact.tokens if is_own and not is_confirmed else 0),
         lone_rounds=lone_rounds_after(state.lone_rounds, event, is_seed=state.is_seed),
         last_round_at=event.at,
         rounds_committed=state.rounds_committed + 1,

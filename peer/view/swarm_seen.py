@@ -1,4 +1,4 @@
-"""What a peer sees of the others, for the person at its panel: ranks, shares and names. Pure.
+"""What a peer sees of the others, for the person at its panel: ranks and names. Pure.
 
 It is no event: it comes every few seconds, and nobody asks for it afterwards.
 """
@@ -19,10 +19,6 @@ NUM_ROWS = 12
 """People that are listed: the first ones, and those around the peer itself. A tall terminal has no more room."""
 MAX_PEOPLE = 5000
 """That are told apart in a session; a flood of keys must not fill the memory."""
-SHARE_SECONDS = 3600.0
-SHARE_STEP_SECONDS = 60.0
-"""Work is added up for this long before it counts as one piece of the last hour. No share is shown before, because
-others say only with their next record what they did."""
 PROFILES_SECONDS = 600.0
 """Between two looks at what people say of themselves, which seldom changes."""
 FIRST_PROFILES_SECONDS = 10.0
@@ -79,12 +75,8 @@ class SwarmSeen:
     """Of this peer's person, as the run's page has it in its address."""
     run: RunView = NOWHERE
     """The figures of the run, as each renderer shows them."""
-    num_countries: int = 0
-    """Of people with machines that are here now, as far as they name theirs; seeds do not count."""
     num_ranked: int = 0
     """People met in this session, also if they have left."""
-    share_of_hour: float | None = None
-    """Of the work of the last hour as far as it was seen, 0 to 1; None: there was none."""
     rows: tuple[PersonSeen, ...] = ()
     names: tuple[tuple[PeerId, str], ...] = ()
     """Of machines whose names are new since the last look."""
@@ -158,8 +150,6 @@ class SwarmWatch:
         self._machines: dict[PeerId, int] = {}
         self._names: dict[PeerId, str] = {}
         self._profiles: Mapping[bytes, Profile] = {}
-        self._pieces: list[tuple[float, int, int]] = []
-        """Of the last hour: when it began, work of this peer's person, work of all."""
         self._run = NOWHERE
         self._have_worked: set[PeerId] = set()
         """Machines whose work was in a signed commit of this session."""
@@ -215,18 +205,15 @@ class SwarmWatch:
             ranked = known
             # Before the first signed work everybody was ranked.
             self._met = {one: met for one, met in self._met.items() if one == self.me or one in self._have_worked}
-        self._count_work(ranked, own, now)
+        self._note_work(ranked)
         people = self._rank(ranked, own)
         self._run = run_view_of(here, work, now, self._run)
-        done, of_all = (sum(piece[index] for piece in self._pieces) for index in (1, 2))
         return SwarmSeen(
             at=now,
             own_name=self.own_name or ("" if mine is None else self._name_of(mine)),
             own_id=self.own_id or self.me,
             run=self._run,
-            num_countries=len({said.country for one in trainers if (said := self._said(one)) and said.country}),
             num_ranked=len(people),
-            share_of_hour=done / of_all if of_all else None,
             rows=_chosen(people),
             names=new_names,
             relayed=relayed,
@@ -247,21 +234,10 @@ class SwarmWatch:
             return ""
         return said.name if said is not None and said.name else record.name
 
-    def _count_work(self, trainers: list[PeerRecord], own: bytes, now: float) -> None:
-        done = [
-            (self._person(one), max(0, one.tokens - self._machines[one.peer_id]))
-            for one in trainers
-            if one.peer_id in self._machines
-        ]
+    def _note_work(self, trainers: list[PeerRecord]) -> None:
         if len(self._machines) > MAX_PEOPLE:
             self._machines.clear()
         self._machines.update((one.peer_id, max(one.tokens, self._machines.get(one.peer_id, 0))) for one in trainers)
-        if not self._pieces or now - self._pieces[-1][0] >= SHARE_STEP_SECONDS:
-            self._pieces.append((now, 0, 0))
-        at, work, of_all = self._pieces[-1]
-        work += sum(tokens for person, tokens in done if person == own)
-        self._pieces[-1] = (at, work, of_all + sum(tokens for _, tokens in done))
-        self._pieces = [piece for piece in self._pieces if piece[0] > now - SHARE_SECONDS]
 
     def _rank(self, trainers: list[PeerRecord], own: bytes) -> list[PersonSeen]:
         if len(self._met) + len(trainers) > MAX_PEOPLE:

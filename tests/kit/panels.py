@@ -121,7 +121,7 @@ def seen(at: float, rank: int, names: tuple[tuple[PeerId, str], ...], relayed: t
         for place, one in enumerate(rows, 1)
     )
     run = RunView(at, num_training=12, num_seeds=1, validation_loss=1.93, validation_version=500)
-    return SwarmSeen(at, "Ada", ME, run, 5, 14, 0.278, ranked, names, relayed, 12, 0, 11)
+    return SwarmSeen(at, "Ada", ME, run, 14, ranked, names, relayed, 12, 0, 11)
 
 
 def states_of_a_trainer() -> dict[str, Scene]:

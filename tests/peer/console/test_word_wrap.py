@@ -90,6 +90,6 @@ def test_a_refused_command_keeps_its_words(tmp_path: Path) -> None:
             lines = shown(ours)
         assert len(lines) > 1, lines
         assert all(len(line) <= 60 for line in lines), lines
-        assert " ".join(lines).startswith(("peer: 'foo' is neither", "You take part", "peer: No peer has written")), (
+        assert " ".join(lines).startswith(("peer: 'foo' is neither", "No run on this", "peer: No peer has written")), (
             lines
         )

@@ -1,4 +1,4 @@
-"""What a peer sees of the others: ranks, shares of the last hour, names, in bounded memory."""
+"""What a peer sees of the others: ranks, names, in bounded memory."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from dht.ground.host import PeerId
 from dht.records.peer_record import PeerRecord
 from dht.records.profiles import Profile
-from peer.view.swarm_seen import NUM_ROWS, SHARE_SECONDS, ProfileLooks, SwarmSeen, SwarmWatch
+from peer.view.swarm_seen import NUM_ROWS, ProfileLooks, SwarmSeen, SwarmWatch
 from tests.kit.records import make_record
 
 ME = PeerId("me")
@@ -76,17 +76,6 @@ def test_others_are_counted_once_and_silent_ones_apart() -> None:
     assert (seen.num_other_trainers, seen.num_silent_trainers) == (2, 1)
 
 
-def test_the_share_is_of_what_was_done_within_the_hour() -> None:
-    watch = SwarmWatch(ME)
-    assert watch.look([record("me", 1000), record("other", 5000)], 0.0).share_of_hour is None
-    assert watch.look([record("me", 1100), record("other", 5300)], 10.0).share_of_hour == 0.25
-    # A restart with fewer tokens takes nothing away, and a newcomer's past does not count.
-    seen = watch.look([record("me", 900), record("other", 5300), record("new", 9999)], 20.0)
-    assert seen.share_of_hour == 0.25
-    later = watch.look([record("me", 1200), record("other", 5300)], SHARE_SECONDS + 10.0)
-    assert later.share_of_hour == 1.0
-
-
 def test_names_are_told_once_and_again_when_they_change() -> None:
     watch = SwarmWatch(ME)
     assert watch.look([record("a", 1, name="Kiran"), record("b", 2)], 1.0).names == (("a", "Kiran"),)
@@ -104,7 +93,6 @@ def test_a_profile_names_the_machines_that_it_lists_and_no_other() -> None:
     # Of one whose key came to this machine without the file beside it.
     watch.take_profiles(said("Kiran", "NL", (PeerId("a"), ME)))
     assert watch.look([record("me", 1, **key)], 2.0).own_name == "Kiran"
-    assert seen.num_countries == 1
 
 
 def test_a_person_who_hides_is_not_named_by_any_of_their_machines() -> None:
@@ -162,7 +150,7 @@ def test_the_loss_does_not_go_back_to_an_older_version_when_its_member_leaves() 
     )
 
 
-def test_free_records_take_no_rank_no_share_and_no_word_on_the_loss() -> None:
+def test_free_records_take_no_rank_and_no_word_on_the_loss() -> None:
     watch, work = SwarmWatch(ME), {ME: 500, PeerId("other"): 400}
     honest = [
         record(one, tokens, versions=(5, 4), validation_loss=2.5, validation_version=9) for one, tokens in work.items()
@@ -175,7 +163,7 @@ def test_free_records_take_no_rank_no_share_and_no_word_on_the_loss() -> None:
     more = [replace(one, tokens=one.tokens + 100) for one in (*honest, *free)]
     seen = watch.look(more, 2.0, work=work)
     assert places(seen) == [(1, "me", 600), (2, "other", 500)]
-    assert (seen.share_of_hour, seen.run.validation_loss, seen.run.validation_version) == (0.5, 2.5, 9)
+    assert (seen.run.validation_loss, seen.run.validation_version) == (2.5, 9)
     assert seen.run.num_training == 2
 
 
