@@ -148,11 +148,6 @@ class RoundMachine:
     def plan(self) -> Plan | None:
         return self._member.plan if self._member is not None else None
 
-    @property
-    def is_reducing(self) -> bool:
-        """Whether this peer's reduction in the current version is waited for or done."""
-        return bool(self._reducing.reductions)
-
     def known_commit(self, version: int) -> Commit | None:
         """The commit that left `version`, as long as its results are kept; also while it is being applied here."""
         if self.applying is not None and self.applying.version == version:

@@ -31,7 +31,7 @@ class AuditBudgets:
 
     def __init__(self, audit_fraction: float) -> None:
         self._audit_fraction = audit_fraction
-        self._left: Allowances[tuple[PeerId, int]] = Allowances()
+        self._left = Allowances[tuple[PeerId, int]]()
         self._repeatable: Newest[tuple[PeerId, Hashable], bool] = Newest(MAX_REPEATABLE)
 
     def spend(
@@ -45,10 +45,10 @@ class AuditBudgets:
             most: what it may have left, and begins with.
             is_member: of the run, or of that round; others share what they have.
         """
-        refill = max(LEAST_REFILL, REFILL_OF_MEAN * self._audit_fraction / num_members)
-        all_most, all_refill = num_members * most, num_members * refill
-        return self._left.spend((auditor, fragment), version, burst=most, seconds=1 / refill) and (
-            is_member or self._left.spend((STRANGERS, fragment), version, burst=all_most, seconds=1 / all_refill)
+        pause = 1 / max(LEAST_REFILL, REFILL_OF_MEAN * self._audit_fraction / num_members)
+        return self._left.spend((auditor, fragment), version, burst=most, seconds=pause) and (
+            is_member
+            or self._left.spend((STRANGERS, fragment), version, burst=num_members * most, seconds=pause / num_members)
         )
 
     def answers(

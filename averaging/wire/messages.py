@@ -48,8 +48,6 @@ audited."""
 MAX_PARTS = 8
 """Ranges of values whose work one contribution tells apart. A line that brings a quarter of the shards each round has
 four."""
-MAX_COMMIT_TOKENS = MAX_ROSTER * MAX_TOKENS
-"""Of one commit."""
 MAX_ATTEMPT = 10_000
 """At one version; who gets there goes on with this number."""
 MAX_NUM_ROUNDS = 100

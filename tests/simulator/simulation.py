@@ -359,7 +359,7 @@ class _Simulation:
             return by_id[round_.leader]
         reporter = by_id[peer_id]
         assert reporter.life is not None
-        reduces = reporter.life.node.exchange.fragments[round_.fragment].machine.is_reducing
+        reduces = reporter.life.node.exchange.fragments[round_.fragment].machine._reducing.reductions
         return reporter if reduces and round_.leader != peer_id else None
 
     def _unhandled(self, loop: asyncio.AbstractEventLoop, context: dict[str, object]) -> None:

@@ -56,12 +56,6 @@ def test_a_peer_ten_times_slower_is_in_most_rounds(mode, seed):
     assert not dropped
 
 
-def test_without_its_own_interval_it_would_not_be(monkeypatch):
-    monkeypatch.setattr("peer.network.node.node.effective_sync_every", lambda sync_every, own, fastest: sync_every)
-    shares, _, _ = shares_of_rounds(spec_with_slow_peer(0, 10, sync_every=20))
-    assert shares[SLOW] < 0.4, shares
-
-
 @pytest.mark.parametrize("every", [2, 5])
 def test_a_peer_that_is_in_every_few_rounds_helps_with_its_staleness(every):
     rule = OuterRule("carry", 0.7, 0.5, overlay_gain=0.7)

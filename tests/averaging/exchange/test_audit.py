@@ -12,16 +12,47 @@ from averaging.codec.codec import make_codec
 from averaging.exchange.audit import KEPT_MEANS
 from averaging.fragment.shard_store import payload_digest
 from averaging.outer.contribution_weights import Terms
+from averaging.outer.outer_settings import OuterRule
 from averaging.outer.shard_mean import reduce_shard
 from averaging.rounds.leader import Leading
+from averaging.rounds.round_facts import PeerRefused
 from averaging.trust.audit_budgets import BUDGET
 from averaging.trust.mean_checks import ComparedWork, is_wrong, suspicion, suspicious
 from averaging.wire.messages import MAX_SHARDS, AuditRequest, Commit, Contribution, RosterEntry, ShardPlan, ShardResult
 from tests.kit.network.memory_networks import named
 from tests.kit.notaries import notary_of
-from tests.kit.rounds.audited_swarm import RULE, accused_by, refusals, swarm_of
-from tests.kit.rounds.exchange_swarm import scenario
+from tests.kit.rounds.exchange_swarm import Swarm, scenario
 from tests.kit.tiers import sampled
+
+RULE = OuterRule("carry", 0.7, 0.5, overlay_gain=0.7, combine="centered_clip", clip_norm_ratio=2.0, audit_fraction=2.0)
+
+
+def swarm_of(num_peers, rule=RULE, seed=1):
+    """Everybody audits by a chance of its own."""
+    swarm = Swarm(num_peers, rule=rule, seed=seed)
+    for number, peer in enumerate(swarm.live()):
+        peer.chance = np.random.default_rng(100 * seed + number).random
+    return swarm
+
+
+def refusals(swarm, *besides):
+    """{(who was refused, by whom, kind)}."""
+    return {
+        (report.peer_id, peer.name, kind)
+        for peer in swarm.live()
+        if peer not in besides
+        for report in peer.reports
+        if isinstance(report, PeerRefused)
+        for kind, _ in report.counts
+    }
+
+
+def blamed_by(swarm, kind, *besides):
+    found = {}
+    for remote, by, of_kind in refusals(swarm, *besides):
+        if of_kind == kind:
+            found.setdefault(remote, set()).add(by)
+    return found
 
 
 def normal(seed, num_values):
@@ -73,7 +104,7 @@ def test_whoever_signs_a_wrong_mean_is_left_out_by_those_that_recompute_it(facto
         lie_in_means(liar, factor)
         make_every_mean(liar)
         await swarm.train(5)
-        auditors = accused_by(swarm, "wrong_mean", liar)[liar.name]
+        auditors = blamed_by(swarm, "wrong_mean", liar)[liar.name]
         assert len(auditors) >= 3
         for peer in swarm.live():
             assert peer.exchange.guard.excluded([liar.name]) == ({liar.name} if peer.name in auditors else set())
@@ -92,7 +123,7 @@ def test_a_gross_lie_moves_no_honest_anchor_even_where_few_rounds_are_audited(fa
         make_every_mean(liar)
         await swarm.train(6)
         honest = [peer for peer in swarm.live() if peer is not liar]
-        assert accused_by(swarm, "wrong_mean", liar) == {liar.name: {peer.name for peer in honest}}
+        assert blamed_by(swarm, "wrong_mean", liar) == {liar.name: {peer.name for peer in honest}}
         for peer in honest:
             applied = [closed.commit for closed in peer.closed()]
             assert len(applied) >= 4
@@ -123,7 +154,7 @@ def test_nor_that_of_a_member_whose_work_came_too_late_for_it(with_earlier_work)
                 assert len(applied) >= 3
                 reducers = {commit.roster[shard.reducer].peer_id for commit in applied for shard in commit.shards}
                 assert liar.name not in reducers
-        assert late.name in accused_by(swarm, "wrong_mean", liar)[liar.name]
+        assert late.name in blamed_by(swarm, "wrong_mean", liar)[liar.name]
         return swarm
 
     scenario(play)
@@ -156,7 +187,7 @@ def test_a_member_with_two_faces_cannot_frame_a_reducer(seed):
         audits._own_share = another_share(liar, audits._own_share)
         await swarm.train(6)
         assert reducer.name not in {remote for remote, _, _ in refusals(swarm, liar)}
-        assert liar.name in accused_by(swarm, "two_faced", liar)
+        assert liar.name in blamed_by(swarm, "two_faced", liar)
         return swarm
 
     scenario(play)
@@ -198,7 +229,7 @@ def test_whoever_hides_its_work_from_auditors_is_left_out_after_a_while():
         liar.exchange.audits._answer = lambda fragment, sender, request: None
         await swarm.train(20)
         assert {remote for remote, _, _ in refusals(swarm, liar)} == {liar.name}
-        assert accused_by(swarm, "evasive", liar)
+        assert blamed_by(swarm, "evasive", liar)
         return swarm
 
     scenario(play)
@@ -256,7 +287,7 @@ def test_a_member_that_a_liar_says_is_in_its_mean_is_not_the_one_that_evades(num
         assert sizes
         assert num_audits(swarm) >= 4
         assert {remote for remote, _, _ in refusals(swarm, liar)} == {liar.name}
-        assert accused_by(swarm, "evasive", liar)
+        assert blamed_by(swarm, "evasive", liar)
         return swarm
 
     scenario(play)

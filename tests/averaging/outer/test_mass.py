@@ -122,20 +122,6 @@ def test_work_is_where_the_books_say_to_the_last_bit(codec_name, rounds, seed):
 
 
 @pytest.mark.parametrize("codec_name", CODECS)
-def test_sent_and_error_make_up_all_work(codec_name):
-    """sum(sent) + e = sum(D), with every contribution committed."""
-    books = Books(codec_name)
-    sent = np.zeros(SIZE)
-    for round_ in range(8):
-        books.train(round_)
-        books.send()
-        sent += books._decoded(books.state.pending)
-        books.settle("committed")
-        assert np.array_equal(sent + books.state.residual, books.trained)
-        assert np.array_equal(sent, books.committed)
-
-
-@pytest.mark.parametrize("codec_name", CODECS)
 def test_work_that_nobody_may_apply_any_more_is_dropped_as_a_whole(codec_name):
     """It expires; what left the books is what left the live parameters, and nothing of it is sent later."""
     books = Books(codec_name)

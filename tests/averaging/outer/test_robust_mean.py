@@ -17,6 +17,7 @@ from averaging.codec.blocks import EncodedBlocks
 from averaging.codec.codec import make_codec
 from averaging.outer.contribution_weights import Terms, shard_rates, weights_of
 from averaging.outer.fragment_anchor_and_residual import FragmentState
+from averaging.outer.outer_settings import OuterRule
 from averaging.outer.own_contributions import CommittedShard
 from averaging.outer.robust_mean import (
     EXACT_VALUES,
@@ -32,10 +33,31 @@ from averaging.outer.shard_mean import keep_error, reduce_shard
 from peer.config.averaging_rules import rule_of
 from peer.config.manifest import RunManifest
 from tests.kit.averages.codec_data import KERNELS, decoded
-from tests.kit.averages.robust_work import BLOCK, FREE_CLIP, FRESH, MEAN, combined, group, normal
 from tests.kit.tiers import sampled
 
+MEAN = OuterRule("sync", 0.7, 0.5)
+FREE_CLIP = replace(MEAN, combine="centered_clip")
 CLIPPED = replace(MEAN, combine="centered_clip", clip_norm_ratio=2.0, clip_weight_ratio=3.0)
+BLOCK = 16
+FRESH = Terms(160, 10, 0)
+
+
+def normal(seed, size=50, scale=1.0):
+    return scale * np.random.default_rng(seed).standard_normal(size, dtype=np.float32)
+
+
+def group(values, terms=None, codec_name="fp32"):
+    codec = make_codec(codec_name, BLOCK)
+    terms = terms or [FRESH] * len(values)
+    pairs = zip(values, terms, strict=True)
+    return codec, [(index, one_terms, codec.encode(one)) for index, (one, one_terms) in enumerate(pairs)]
+
+
+def combined(rule, values, terms=None, codec_name="fp32"):
+    codec, contributions = group(values, terms, codec_name)
+    result = combine(contributions, rule, codec, values[0].size)
+    assert result.values.dtype == np.float32
+    return result
 
 
 def name_of(rule):

@@ -97,18 +97,6 @@ ANCHOR, MOMENTUM = normal(1), normal(2)
 HEADER = pack(["state", 7, 99, joined(ANCHOR, MOMENTUM)])
 
 
-def test_an_honest_donor_is_believed():
-    snapshot = fetch(HEADER, raw(ANCHOR), raw(MOMENTUM))
-    assert np.array_equal(snapshot.anchor, ANCHOR)
-    assert np.array_equal(snapshot.momentum, MOMENTUM)
-    assert (snapshot.version, snapshot.lineage_tokens) == (7, 99)
-    assert snapshot.digest == anchor_digest(ANCHOR, MOMENTUM)
-
-
-def test_a_donor_may_have_nothing_yet():
-    assert fetch(pack(["none"])) is None
-
-
 def changed(values, position, value):
     copy = values.copy()
     copy[position] = value

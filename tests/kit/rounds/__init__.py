@@ -8,5 +8,4 @@ The files, each built on those above it:
     memory_files.py      files of a run that a donor gives away
     donor_scene.py       donors that serve states, and a joiner
     guard_scene.py       a guard, and offers and commits for it to judge
-    audited_swarm.py     an exchange swarm with a reducer that lies
 """

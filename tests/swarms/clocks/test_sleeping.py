@@ -47,17 +47,6 @@ def test_a_night_of_sleeping_laptops(minutes, seed, combine, num_laptops):
     assert result.goodput >= 0.9  # of the tokens trained, those that are in the anchors
 
 
-@pytest.mark.parametrize(("seed", "seconds"), sampled([(0, 60.0), (0, 90.0), (1, 60.0), (1, 90.0)], one_in=4))
-def test_a_whole_peer_that_is_stopped_for_a_minute_is_no_liar(seed, seconds):
-    """`kill -STOP` of trainer and network process, then `kill -CONT`."""
-    spec = SimulationSpec(3, 300, seed, tiny_manifest(seed, combine="centered_clip"), workload=LIGHT_WORK)
-    pause = (Fault(30.0, "sleep", (1,)), Fault(30.0 + seconds, "wake", (1,)))
-    result, refusals = refusals_of(dataclasses.replace(spec, faults=pause, duration_seconds=180.0))
-    assert refusals == []
-    assert result.violations == ()
-    assert result.anchors_equal
-
-
 def test_everybody_asleep_at_once_goes_on_where_it_was():
     spec = SimulationSpec(4, 300, 3, tiny_manifest(3, combine="centered_clip"), workload=LIGHT_WORK)
     naps = tuple(
