@@ -40,16 +40,16 @@ class _InTokens:
     """Tokens of what is counted in thousandths of them."""
 
     __slots__ = ()
-    milli_witnessed: int
-    milli_reported: int
+    milli_tokens_witnessed: int
+    milli_tokens_reported: int
 
     @property
     def tokens_witnessed(self) -> float:
-        return self.milli_witnessed / 1000
+        return self.milli_tokens_witnessed / 1000
 
     @property
     def tokens_reported(self) -> float:
-        return self.milli_reported / 1000
+        return self.milli_tokens_reported / 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,14 +59,14 @@ class MachineRow(_InTokens):
     peer_id: str
     device: str
     condition: Condition
-    milli_witnessed: int
+    milli_tokens_witnessed: int
     """Thousandths of a token, here and below."""
     rounds: int
     first_at: float
     last_at: float
     uptime_seconds: float
     """While this dashboard watched; it is no promise about the time before."""
-    milli_reported: int = 0
+    milli_tokens_reported: int = 0
     rounds_missed: int = 0
 
 
@@ -74,7 +74,7 @@ class MachineRow(_InTokens):
 class PeriodRank:
     """A contributor's work in one period, and the rank by it."""
 
-    milli_witnessed: int = 0
+    milli_tokens_witnessed: int = 0
     rank: int = 0
     """From 1; 0: nothing witnessed in this period."""
     rank_before: int = 0
@@ -89,8 +89,8 @@ class ContributorRow(_InTokens):
     name: str
     """Empty: anonymous, or hidden."""
     country: str
-    milli_witnessed: int
-    milli_reported: int
+    milli_tokens_witnessed: int
+    milli_tokens_reported: int
     share: float
     """Of all witnessed tokens, 0 to 1."""
     rounds: int
@@ -117,7 +117,7 @@ class ContributorRow(_InTokens):
         """Work and rank in `period`."""
         if period == "today":
             return self.today
-        return self.week if period == "week" else PeriodRank(self.milli_witnessed, self.rank, self.rank_before)
+        return self.week if period == "week" else PeriodRank(self.milli_tokens_witnessed, self.rank, self.rank_before)
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +126,7 @@ class DayOfWork:
 
     day: int
     """Since 1 January 1970 (UTC)."""
-    milli_witnessed: int
+    milli_tokens_witnessed: int
     rounds: int
 
 
@@ -153,8 +153,7 @@ class ChartMark:
     """Something to be seen beside the curves, which happened at `at`."""
 
     at: float
-    tokens: int
-    """Committed until then."""
+    committed_tokens: int
     kind: MarkKind
     peer_id: str = ""
     """The peer that came or went; empty for the others."""
@@ -245,13 +244,13 @@ class TrafficTotals:
 
 
 @dataclass(frozen=True, slots=True)
-class WorkPoint(_InTokens):
+class WorkPoint:
     """A contributor's work up to one moment."""
 
     at: float
-    milli_witnessed: int
+    tokens_witnessed: float
     """Altogether, up to that moment."""
-    milli_reported: int
+    tokens_reported: float
     rounds: int
 
 
@@ -291,8 +290,8 @@ class ModelSample:
     """When its anchors were taken."""
     version: int
     """The rounds in them: the sum of all fragments' versions."""
-    tokens: int
-    """Committed into them."""
+    committed_tokens: int
+    """Into them."""
     validation_loss: float | None
     """The newest that was known then, in the unit of the run's losses."""
     texts: tuple[WrittenText, ...]
@@ -327,8 +326,8 @@ class TaskScore:
     error: float | None
     """Its standard error; None: not known."""
     num_samples: int
-    tokens: int
-    """Committed into the model that was measured."""
+    committed_tokens: int
+    """Into the model that was measured."""
     version: int
     """The rounds in it: the sum of all fragments' versions."""
 
@@ -363,7 +362,7 @@ class HistoryView:
     missing: tuple[MissingRounds, ...] = ()
     num_rounds: int = 0
     """Rounds whose signed commits are in this history."""
-    milli_witnessed: int = 0
+    milli_tokens_witnessed: int = 0
     """Of everybody, thousandths of tokens."""
     samples: tuple[ModelSample, ...] = ()
     """Oldest first."""
@@ -378,7 +377,7 @@ class HistoryView:
 
     @property
     def tokens_witnessed(self) -> float:
-        return self.milli_witnessed / 1000
+        return self.milli_tokens_witnessed / 1000
 
     def contributor(self, contributor_id: str) -> ContributorRow | None:
         """A row by its id, or by the id of one of its machines."""

@@ -89,7 +89,9 @@ def _looks(state: DashboardState, history: HistoryView) -> Iterator[tuple[Dashbo
             for member in range(8):
                 place = (look * 8 + member * 37) % len(people)
                 row = people[place]
-                people[place] = replace(row, milli_witnessed=row.milli_witnessed + 10_000_000, last_at=now)
+                people[place] = replace(
+                    row, milli_tokens_witnessed=row.milli_tokens_witnessed + 10_000_000, last_at=now
+                )
         newest = replace(
             history.points[-1],
             at=now,
@@ -103,6 +105,6 @@ def _looks(state: DashboardState, history: HistoryView) -> Iterator[tuple[Dashbo
             rounds=rounds_of(now=now - LOOK_SECONDS * (look % ROUND_LOOKS)),
             points=(*history.points[-400:], newest),
             num_rounds=ROUNDS + look // ROUND_LOOKS,
-            milli_witnessed=sum(row.milli_witnessed for row in people),
+            milli_tokens_witnessed=sum(row.milli_tokens_witnessed for row in people),
         )
         yield state, history

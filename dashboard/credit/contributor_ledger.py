@@ -66,8 +66,8 @@ class MachineTotals:
     first_at: float = math.inf
     last_at: float = 0.0
     uptime_seconds: float = 0.0
-    milli_witnessed: int = 0
-    milli_reported: int = 0
+    milli_tokens_witnessed: int = 0
+    milli_tokens_reported: int = 0
     rounds: int = 0
     rounds_missed: int = 0
     days: Counter[int] = field(default_factory=Counter)
@@ -80,8 +80,8 @@ class MachineTotals:
         """Books a share of a round that counts (`sign` 1), or takes it back (-1)."""
         at = receipt.at
         self.log.book(receipt, share, sign)
-        self.milli_witnessed += sign * share.milli_witnessed
-        self.milli_reported += sign * share.milli_tokens
+        self.milli_tokens_witnessed += sign * share.milli_witnessed
+        self.milli_tokens_reported += sign * share.milli_tokens
         if share.milli_tokens:
             self.rounds += sign
             day = int(at // SECONDS_PER_DAY)
@@ -177,7 +177,9 @@ class Ledger:
         """(contributors by witnessed tokens, peers without a row)."""
         # A machine whose only commit lost against heavier ones is as if it had never been in a round.
         listed = {
-            key: one for key, one in self.machines.items() if one.milli_reported or one.rounds or one.rounds_missed
+            key: one
+            for key, one in self.machines.items()
+            if one.milli_tokens_reported or one.rounds or one.rounds_missed
         }
         others = [presence for presence in self.present.values() if presence.peer_id not in listed]
         others = [presence for presence in others if presence.condition == "here"]
@@ -191,7 +193,7 @@ class Ledger:
         groups: dict[str, list[MachineTotals]] = {}
         for machine in listed.values():
             groups.setdefault(self.contributor_of(machine.peer_id), []).append(machine)
-        total = sum(machine.milli_witnessed for machine in self.machines.values())
+        total = sum(machine.milli_tokens_witnessed for machine in self.machines.values())
         ranked = sorted(groups.items(), key=lambda group: _rank_key(*group))
         today = int(now // SECONDS_PER_DAY)
         work = {key: recent_work((machine.work for machine in machines), today) for key, machines in ranked}
@@ -214,8 +216,8 @@ class Ledger:
         return TrafficTotals(self.payload_bytes, self.payload_bytes, self.data_parallel_bytes or None)
 
     @property
-    def milli_witnessed(self) -> int:
-        return sum(machine.milli_witnessed for machine in self.machines.values())
+    def milli_tokens_witnessed(self) -> int:
+        return sum(machine.milli_tokens_witnessed for machine in self.machines.values())
 
     def days_of(self, peer_ids: Iterable[str]) -> tuple[DayOfWork, ...]:
         """Days with a round of any of these machines, oldest first."""
@@ -243,7 +245,7 @@ class Ledger:
         for peer_id, machine in self.machines.items():
             if rounds := sum(machine.days.get(day, 0) for day in days):
                 witnessed[peer_id] = sum(machine.work.get(day, 0) for day in days)
-                reported[peer_id] = rounds * machine.milli_reported // max(1, machine.rounds)
+                reported[peer_id] = rounds * machine.milli_tokens_reported // max(1, machine.rounds)
         most = max(witnessed.values(), default=0)
         return {peer_id: max(witnessed[peer_id], min(claimed, most)) for peer_id, claimed in reported.items()}
 
@@ -273,15 +275,15 @@ class Ledger:
         self, contributor_id: str, machines: Sequence[MachineTotals], total: int, now: float, place: int
     ) -> ContributorRow:
         profile = self.shown_profile(contributor_id)
-        witnessed = sum(machine.milli_witnessed for machine in machines)
+        witnessed = sum(machine.milli_tokens_witnessed for machine in machines)
         rows = [self._machine_row(machine) for machine in machines]
-        rows.sort(key=lambda row: (-row.milli_witnessed, row.first_at, row.peer_id))
+        rows.sort(key=lambda row: (-row.milli_tokens_witnessed, row.first_at, row.peer_id))
         return ContributorRow(
             contributor_id=contributor_id,
             name=self.shown_name(machines[0].peer_id),
             country=profile.country if profile is not None else "",
-            milli_witnessed=witnessed,
-            milli_reported=sum(machine.milli_reported for machine in machines),
+            milli_tokens_witnessed=witnessed,
+            milli_tokens_reported=sum(machine.milli_tokens_reported for machine in machines),
             share=witnessed / total if total else 0.0,
             rounds=sum(machine.rounds for machine in machines),
             rounds_missed=sum(machine.rounds_missed for machine in machines),
@@ -299,12 +301,12 @@ class Ledger:
             peer_id=machine.peer_id,
             device=machine.device,
             condition=presence.condition if presence is not None else "silent",
-            milli_witnessed=machine.milli_witnessed,
+            milli_tokens_witnessed=machine.milli_tokens_witnessed,
             rounds=machine.rounds,
             first_at=machine.first_at if math.isfinite(machine.first_at) else machine.last_at,
             last_at=machine.last_at,
             uptime_seconds=machine.uptime_seconds,
-            milli_reported=machine.milli_reported,
+            milli_tokens_reported=machine.milli_tokens_reported,
             rounds_missed=machine.rounds_missed,
         )
 
@@ -326,12 +328,12 @@ class Ledger:
 
 
 def _witnessed(machines: Sequence[MachineTotals]) -> int:
-    return sum(machine.milli_witnessed for machine in machines)
+    return sum(machine.milli_tokens_witnessed for machine in machines)
 
 
 def _rank_key(contributor_id: str, machines: Sequence[MachineTotals]) -> tuple[int, int, float, str]:
     witnessed = _witnessed(machines)
-    reported = sum(machine.milli_reported for machine in machines)
+    reported = sum(machine.milli_tokens_reported for machine in machines)
     return -witnessed, -reported, min(machine.first_at for machine in machines), contributor_id
 
 

@@ -25,25 +25,25 @@ class WorkLog:
     """In the order in which they were booked; thirty bytes each, since a run may have millions."""
 
     receipts: list[StoredReceipt] = field(default_factory=list)
-    milli_witnessed: array[int] = field(default_factory=lambda: array("q"))
-    milli_reported: array[int] = field(default_factory=lambda: array("q"))
+    milli_tokens_witnessed: array[int] = field(default_factory=lambda: array("q"))
+    milli_tokens_reported: array[int] = field(default_factory=lambda: array("q"))
 
     def book(self, receipt: StoredReceipt, share: MachineShare, sign: int) -> None:
         """Adds a share (`sign` 1), or takes it back (-1)."""
         if sign > 0:
             self.receipts.append(receipt)
-            self.milli_witnessed.append(share.milli_witnessed)
-            self.milli_reported.append(share.milli_tokens)
+            self.milli_tokens_witnessed.append(share.milli_witnessed)
+            self.milli_tokens_reported.append(share.milli_tokens)
             return
         # What is taken back was mostly booked lately.
         for place in range(len(self.receipts) - 1, -1, -1):
             if self.receipts[place] is receipt:
-                del self.receipts[place], self.milli_witnessed[place], self.milli_reported[place]
+                del self.receipts[place], self.milli_tokens_witnessed[place], self.milli_tokens_reported[place]
                 return
 
     def __iter__(self) -> Iterator[tuple[StoredReceipt, int, int]]:
         """(receipt, thousandths witnessed, thousandths reported)."""
-        return zip(self.receipts, self.milli_witnessed, self.milli_reported, strict=True)
+        return zip(self.receipts, self.milli_tokens_witnessed, self.milli_tokens_reported, strict=True)
 
 
 def numbers_of(logs: Iterable[WorkLog]) -> list[int]:
@@ -65,10 +65,10 @@ def curve_of(logs: Iterable[WorkLog], first_at: float, now: float) -> list[WorkP
     seconds = 60 if now - first_at <= FIRST_DAY_SECONDS else SECONDS_PER_HOUR
     work: dict[int, tuple[int, int, int]] = {}
     for log in logs:
-        for receipt, milli_witnessed, milli_reported in log:
+        for receipt, more_witnessed, more_reported in log:
             place = int(receipt.at // seconds)
             held = work.get(place, (0, 0, 0))
-            work[place] = held[0] + milli_witnessed, held[1] + milli_reported, held[2] + bool(milli_reported)
+            work[place] = (held[0] + more_witnessed, held[1] + more_reported, held[2] + bool(more_reported))
     witnessed = reported = rounds = 0
     points: list[WorkPoint] = []
     for place, (more_witnessed, more_reported, more_rounds) in sorted(work.items()):
@@ -77,10 +77,10 @@ def curve_of(logs: Iterable[WorkLog], first_at: float, now: float) -> list[WorkP
             points.append(WorkPoint(first_at if first_at < end_at else begin_at, 0, 0, 0))
         elif points[-1].at < begin_at < now:
             # Without work in between the line is level up to here.
-            points.append(WorkPoint(begin_at, witnessed, reported, rounds))
+            points.append(WorkPoint(begin_at, witnessed / 1000, reported / 1000, rounds))
         witnessed, reported, rounds = witnessed + more_witnessed, reported + more_reported, rounds + more_rounds
-        points.append(WorkPoint(min(end_at, now), witnessed, reported, rounds))
+        points.append(WorkPoint(min(end_at, now), witnessed / 1000, reported / 1000, rounds))
     if points and points[-1].at < now:
-        points.append(WorkPoint(now, witnessed, reported, rounds))
+        points.append(WorkPoint(now, witnessed / 1000, reported / 1000, rounds))
     step = -(-len(points) // MAX_CURVE_POINTS) or 1
     return points[:1] + points[1:][::-1][::step][::-1]

@@ -316,7 +316,7 @@ class History:
             gaps=tuple(self._gaps[-MAX_GAPS:]),
             missing=tuple(self._missing[-MAX_GAPS:]),
             num_rounds=self.ledger.num_rounds,
-            milli_witnessed=self.ledger.milli_witnessed,
+            milli_tokens_witnessed=self.ledger.milli_tokens_witnessed,
             samples=self.samples,
             scores=self._scores,
             storage=(

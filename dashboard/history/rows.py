@@ -284,7 +284,7 @@ def machine_of_row(peer_id: Any, text: Any) -> MachineTotals:
 
 def sample_values(sample: ModelSample) -> tuple[Any, ...]:
     texts = [(one.prompt, one.text) for one in sample.texts]
-    return sample.at, sample.version, sample.tokens, _short(sample.validation_loss), texts
+    return sample.at, sample.version, sample.committed_tokens, _short(sample.validation_loss), texts
 
 
 def sample_of_values(at: Any, version: Any, tokens: Any, loss: Any, texts: Any) -> ModelSample:

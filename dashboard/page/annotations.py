@@ -33,7 +33,7 @@ def annotations_of(state: DashboardState, history: HistoryView) -> tuple[ChartMa
         tokens = round(clock_at(clock, note.at)) if clock else 0
         marks.append(ChartMark(note.at, tokens, "note", text=note.text))
     written = chosen_samples(history.samples, MAX_SAMPLES)
-    marks += [ChartMark(sample.at, sample.tokens, "sample") for sample in written]
+    marks += [ChartMark(sample.at, sample.committed_tokens, "sample") for sample in written]
     return tuple(sorted(marks, key=lambda mark: mark.at))
 
 

@@ -115,7 +115,7 @@ def weeks(days: Sequence[DayOfWork], now: float) -> tuple[Week, ...]:
     monday = today - _weekday(today)
     first_day = min((one.day for one in days), default=today)
     num_weeks = max(MIN_WEEKS, min(MAX_WEEKS, (monday - (first_day - _weekday(first_day))) // 7 + 1))
-    most = max((one.milli_witnessed for one in days if one.day > today - 7 * MAX_WEEKS), default=0)
+    most = max((one.milli_tokens_witnessed for one in days if one.day > today - 7 * MAX_WEEKS), default=0)
     columns = []
     before = ""
     for first in range(monday - 7 * (num_weeks - 1), monday + 1, 7):
@@ -136,4 +136,4 @@ def _weekday(day: int) -> int:
 def _level(work: DayOfWork | None, most: int) -> int:
     if work is None:
         return 0
-    return max(1, -(-LEVELS * work.milli_witnessed // most)) if most else 1
+    return max(1, -(-LEVELS * work.milli_tokens_witnessed // most)) if most else 1

@@ -40,10 +40,10 @@ def metric_words(metric: str) -> str:
 def _curve(scores: Sequence[TaskScore]) -> list[ScorePoint]:
     first, newest = scores[0], scores[-1]
     lowest, highest = min(one.value for one in scores), max(one.value for one in scores)
-    span, room = newest.tokens - first.tokens, highest - lowest
+    span, room = newest.committed_tokens - first.committed_tokens, highest - lowest
     points = []
     for one in scores:
-        x = (one.tokens - first.tokens) / span if span else 0.5
+        x = (one.committed_tokens - first.committed_tokens) / span if span else 0.5
         y = (one.value - lowest) / room if room else 0.5
         points.append(ScorePoint(MARGIN + x * (WIDTH - 2 * MARGIN), HEIGHT - MARGIN - y * (HEIGHT - 2 * MARGIN), one))
     return points

@@ -20,13 +20,13 @@ class TeamRow:
     name: str
     """As most of its members write it."""
     num_people: int
-    milli_witnessed: int
+    milli_tokens_witnessed: int
     share: float
     """Of the witnessed tokens of all contributors, 0 to 1."""
 
     @property
     def tokens_witnessed(self) -> float:
-        return self.milli_witnessed / 1000
+        return self.milli_tokens_witnessed / 1000
 
 
 def teams(rows: Sequence[ContributorRow]) -> tuple[TeamRow, ...]:
@@ -35,14 +35,14 @@ def teams(rows: Sequence[ContributorRow]) -> tuple[TeamRow, ...]:
     for row in rows:
         if row.team:
             members.setdefault(row.team.casefold(), []).append(row)
-    total = sum(row.milli_witnessed for row in rows)
+    total = sum(row.milli_tokens_witnessed for row in rows)
     found = []
     for group in members.values():
         spellings = Counter(row.team for row in group)
         name = min(spellings, key=lambda text: (-spellings[text], text))
-        milli = sum(row.milli_witnessed for row in group)
+        milli = sum(row.milli_tokens_witnessed for row in group)
         found.append(TeamRow(name, len(group), milli, milli / total if total else 0.0))
-    return tuple(sorted(found, key=lambda team: (-team.milli_witnessed, -team.num_people, team.name)))
+    return tuple(sorted(found, key=lambda team: (-team.milli_tokens_witnessed, -team.num_people, team.name)))
 
 
 def countries(rows: Sequence[ContributorRow]) -> tuple[tuple[tuple[str, int], ...], int]:

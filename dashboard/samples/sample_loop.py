@@ -55,7 +55,14 @@ async def follow_samples(
             found = NoSample(str(error))
         if isinstance(found, ModelSample):
             # Its anchors are those with most tokens; the page goes by the middle member, of two by the lower one.
-            keep(kept((*samples(), replace(found, tokens=min(found.tokens, state().view.committed_tokens)))))
+            keep(
+                kept(
+                    (
+                        *samples(),
+                        replace(found, committed_tokens=min(found.committed_tokens, state().view.committed_tokens)),
+                    )
+                )
+            )
             again_at, patience = clock() + MIN_SECONDS, MIN_SECONDS
             continue
         if found.lasts:

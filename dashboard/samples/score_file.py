@@ -58,7 +58,7 @@ def read_scores(content: bytes, run_id: str) -> tuple[tuple[TaskScore, ...], str
             found += _scores_of(line, run_id)
         except ValueError as error:
             fault = fault or f"line {number} {error}"
-    found.sort(key=lambda score: score.tokens)
+    found.sort(key=lambda score: score.committed_tokens)
     return tuple(found[-MAX_SCORES:]), fault
 
 
@@ -78,7 +78,7 @@ def _scores_of(line: bytes, run_id: str) -> Iterator[TaskScore]:
             value=score.value,
             error=score.error,
             num_samples=score.num_samples,
-            tokens=facts.tokens,
+            committed_tokens=facts.tokens,
             version=sum(facts.versions),
         )
         for score in facts.scores or ()

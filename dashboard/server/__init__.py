@@ -13,8 +13,7 @@ The files, each built on those above it:
     handler_context.py      what the handlers share; answers made once per look
     middleware.py           who may read, security headers, faults as answers
     metrics.py              figures for Prometheus
-    api_answers.py          what the API gives: answers as models
-    api_model_answers.py    of them, those about the model: what it wrote, its scores
+    api_answers.py          what the API gives: the read model
     api_routes.py           the API over HTTP, exports as CSV and JSON lines
     person_routes.py        addresses about one person, cards for links
     live_stream.py          live updates over HTTP; a viewer that reads too slowly is cut off

@@ -155,6 +155,10 @@ class _Untitled(GenerateJsonSchema):
     def field_title_should_be_set(self, schema: Any) -> bool:
         return False
 
+    def field_is_required(self, field: Any, total: bool) -> bool:
+        """An answer has all of its fields; a query needs none that has a default."""
+        return self.mode == "serialization" or super().field_is_required(field, total)
+
 
 def _parameters(model: type[Query]) -> dict[str, dict[str, Any]]:
     """Schemas by parameter; null, which is the default of some, cannot be written in a query."""

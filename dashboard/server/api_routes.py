@@ -15,10 +15,11 @@ from typing import Any, Final, get_type_hints
 
 from aiohttp import web
 from pydantic import BaseModel
+from pydantic_core import to_json
 
 from dashboard.credit.work_log import curve_of, leaders_of
 from dashboard.history_facts import ContributorRow, ContributorView
-from dashboard.server import api_answers, api_model_answers
+from dashboard.server import api_answers
 from dashboard.server.api_queries import ID_PATTERN, PREFIX, BadQuery, Endpoint, Query, openapi, read_query
 from dashboard.server.conditional_answers import respond
 from dashboard.server.connection_bound import SEND_SECONDS
@@ -32,15 +33,12 @@ PROOF_LINES: Final = 100
 """Sent at a time."""
 EXPORTED_ROUNDS: Final = 500
 """Read at a time."""
-CSV_COLUMNS: Final = {
-    **{name: name for name in ("rank", "contributor_id", "name", "country", "tokens_witnessed", "tokens_reported")},
-    **{name: name for name in ("share", "rounds", "rounds_missed", "first_at", "last_at", "is_here")},
-    "num_machines": "num_machines",
-    "milli_tokens_witnessed": "milli_witnessed",
-    "milli_tokens_reported": "milli_reported",
-    "team": "team",
-}
-"""Titles, and the attributes of a `ContributorRow` below them."""
+CSV_COLUMNS: Final = (
+    *("rank", "contributor_id", "name", "country", "team", "tokens_witnessed", "tokens_reported", "share"),
+    *("rounds", "rounds_missed", "first_at", "last_at", "is_here", "num_machines"),
+    *("milli_tokens_witnessed", "milli_tokens_reported"),
+)
+"""Attributes of a `ContributorRow`."""
 
 _ID = re.compile(ID_PATTERN)
 
@@ -170,7 +168,7 @@ async def _export_csv(request: web.Request, query: Query) -> web.StreamResponse:
         file = io.StringIO()
         writer = csv.writer(file, lineterminator="\r\n")
         writer.writerow(CSV_COLUMNS)
-        values = attrgetter(*CSV_COLUMNS.values())
+        values = attrgetter(*CSV_COLUMNS)
         writer.writerows(map(_cell, values(row)) for row in site.live.history.contributors)
         return file.getvalue()
 
@@ -192,15 +190,15 @@ async def export_lines(site: Site) -> AsyncIterator[bytes]:
     """Lines of JSON with a field ``kind``: the run, each contributor, each round (newest first); many at a time."""
     rows = site.live.history.contributors
     yield _joined([_line("run", await api_answers.run(site, Query()))])
-    yield _joined(_line("contributor", api_answers.Contributor.model_validate(row)) for row in rows)
+    yield _joined(_line("contributor", row) for row in rows)
     before: int | None = None
     while rounds := await site.reader.rounds(EXPORTED_ROUNDS, before):
         yield _joined(_line("round", api_answers.round_of(facts, number)) for number, facts in rounds)
         before = rounds[-1][0]
 
 
-def _line(kind: str, content: BaseModel) -> str:
-    return f'{{"kind":"{kind}",{content.model_dump_json(ensure_ascii=True)[1:]}'
+def _line(kind: str, content: BaseModel | ContributorRow) -> str:
+    return f'{{"kind":"{kind}",{to_json(content, by_alias=True, ensure_ascii=True)[1:].decode()}'
 
 
 def _joined(lines: Iterable[str]) -> bytes:
@@ -272,8 +270,8 @@ ENDPOINTS: Final = (
         _json(api_answers.fragments),
         _json(api_answers.events),
         _json(api_answers.points),
-        _json(api_model_answers.samples),
-        _json(api_model_answers.evaluations),
+        _json(api_answers.samples),
+        _json(api_answers.evaluations),
     ),
     Endpoint("export.csv", "/export.csv", "All contributors as a table.", _export_csv, media_type="text/csv"),
     Endpoint("export.jsonl", "/export.jsonl", _HISTORY, _export_jsonl, media_type=_JSONL),

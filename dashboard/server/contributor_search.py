@@ -25,7 +25,7 @@ def found_contributors(history: HistoryView, query: ContributorsQuery) -> list[C
 
 
 _SORT_KEYS: Final[dict[str, Callable[[ContributorRow], Any]]] = {
-    "reported": lambda row: -row.milli_reported,
+    "reported": lambda row: -row.milli_tokens_reported,
     "rounds": lambda row: -row.rounds,
     "first": lambda row: row.first_at,
     "last": lambda row: -row.last_at,

@@ -131,7 +131,7 @@ def _person_card(site: Site, view: ContributorView) -> Card:
         run=site.live.state.run_id.partition(".")[0],
         figure=f"{words_text(row.tokens_witnessed)} tokens",
         facts=" \u00b7 ".join(part for part in parts if part),
-        curve=[float(point.milli_witnessed) for point in view.curve],
+        curve=[point.tokens_witnessed for point in view.curve],
     )
 
 

@@ -7,7 +7,7 @@ import json
 import time
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from rich.cells import cell_len
 from rich.table import Table
@@ -29,13 +29,7 @@ from peer.observe.observer import observe
 from peer.observe.observer_entry import observer_entry
 from peer.observe.run_and_address import Target
 from peer.run_folders import given_name
-from peer.view.run_view import RunView, run_view_of
-
-_FIGURES: Final = (
-    *("inner_steps", "tokens", "tokens_per_second", "rounds_contributed", "upload_bits_per_second"),
-    *("train_loss", "validation_loss"),
-)
-"""Of a peer's record, in the JSON of the status."""
+from peer.view.run_view import MEMBER_FIGURES, RunView, run_view_of
 
 
 def show_status(target: Target, as_json: bool, timeout_seconds: float, backend: HostBackend, event_log: Path) -> int:
@@ -151,11 +145,9 @@ def status_facts(
         "tokens_reported": sum(record.tokens for record in view.electors),
         "peers": [
             {
-                **{name: getattr(record, name) for name in ("peer_id", "name", "state", "role", "device")},
-                "versions": list(record.versions),
+                **{name: getattr(record, name) for name in MEMBER_FIGURES},
                 "digests": [digest.hex() for digest in record.digests],
                 "differing_fragments": list(differing.get(record.peer_id, ())),
-                **{name: getattr(record, name) for name in _FIGURES},
                 "seconds_in_run": max(0.0, now - record.started_at),
             }
             for record in records

@@ -84,6 +84,12 @@ class RunView:
 
 FIGURES: Final = tuple(field.name for field in fields(RunView) if field.name != "electors")
 """Names of the figures, in JSON as in code."""
+MEMBER_FIGURES: Final = (
+    *("peer_id", "name", "state", "role", "device", "software", "reachable", "started_at", "versions"),
+    *("inner_steps", "tokens", "tokens_per_second", "rounds_contributed", "upload_bits_per_second"),
+    *("train_loss", "validation_loss"),
+)
+"""Fields of a member's record that `peer status` and the page's API show."""
 NOWHERE: Final = RunView()
 """Before anybody has said anything."""
 

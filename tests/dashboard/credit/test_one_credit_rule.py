@@ -10,7 +10,7 @@ import json
 import random
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 
 import pytest
@@ -34,7 +34,6 @@ from dashboard.history.history import History, open_history
 from dashboard.history.reading import HistoryReader
 from dashboard.observe.dashboard_state import fold
 from dashboard.observe.listed_peers import Look
-from dashboard.server.api_answers import Contributor
 from dashboard.server.api_answers import run as run_answer
 from dashboard.server.api_queries import Query
 from dashboard.server.api_routes import export_lines
@@ -62,7 +61,12 @@ def page_totals(ledger: Ledger) -> dict[str, tuple[float, float, int, int]]:
 
 def proof_totals(rounds: Sequence[CreditedRound]) -> dict[str, tuple[float, float, int, int]]:
     return {
-        one.peer_id: (one.milli_witnessed / 1000, one.milli_reported / 1000, one.rounds, one.rounds_missed)
+        one.peer_id: (
+            one.milli_witnessed / 1000,
+            one.milli_reported / 1000,
+            one.rounds,
+            one.rounds_missed,
+        )
         for one in totals(counted(rounds))
     }
 
@@ -172,9 +176,14 @@ def expected_of(made: Sequence[Made]) -> Totals:
 
 def held_by(ledger: Ledger) -> Totals:
     return {
-        machine.peer_id: (machine.milli_witnessed, machine.milli_reported, machine.rounds, machine.rounds_missed)
+        machine.peer_id: (
+            machine.milli_tokens_witnessed,
+            machine.milli_tokens_reported,
+            machine.rounds,
+            machine.rounds_missed,
+        )
         for machine in ledger.machines.values()
-        if machine.milli_reported or machine.rounds or machine.rounds_missed
+        if machine.milli_tokens_reported or machine.rounds or machine.rounds_missed
     }
 
 
@@ -233,20 +242,19 @@ async def _everywhere(history: History, reader: HistoryReader, by_raw: dict[byte
     state = fold(empty_state(), Look(now=NOW, num_members=1))
     witnessed = sum(one[0] for one in expected.values())
     site = make_app(Site(Live(state, "boot", history.view), history, reader))[SITE]
-    assert (await run_answer(site, Query())).witnessed_milli_tokens == witnessed
+    assert (await run_answer(site, Query())).milli_tokens_witnessed == witnessed
     lines = b"".join([part async for part in export_lines(site)]).splitlines()
     exported = {one["contributor_id"]: one for one in map(json.loads, lines) if one["kind"] == "contributor"}
     assert set(exported) == {peer_id for peer_id, one in expected.items() if any(one)}
     for row in history.view.contributors:
-        facts = Contributor.model_validate(row).model_dump()
-        assert facts.items() <= exported[row.contributor_id].items()
-        shown = (facts["milli_tokens_witnessed"], facts["milli_tokens_reported"], row.rounds, row.rounds_missed)
+        assert {**json.loads(json.dumps(asdict(row))), "kind": "contributor"} == exported[row.contributor_id]
+        shown = (row.milli_tokens_witnessed, row.milli_tokens_reported, row.rounds, row.rounds_missed)
         assert shown == expected[row.contributor_id]
         logs = history.ledger.logs_of(row)
         proof = [by_raw[raw] async for raw in reader.proof(logs)]
         assert expected_of(proof)[row.contributor_id] == shown
         curve = curve_of(logs, row.first_at, NOW)
-        assert (curve[-1].milli_witnessed, curve[-1].milli_reported, curve[-1].rounds) == shown[:3]
+        assert (curve[-1].tokens_witnessed, curve[-1].tokens_reported) == (shown[0] / 1000, shown[1] / 1000)
 
 
 def test_a_round_that_counts_only_after_a_restart_is_shown(tmp_path: Path) -> None:

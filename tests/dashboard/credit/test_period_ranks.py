@@ -43,8 +43,8 @@ def test_a_ledger_says_who_passed_whom_since_yesterday() -> None:
     rows, _ = ledger.rows(NOW)
     assert [(row.contributor_id, row.rank, row.rank_before) for row in rows] == [("jo", 1, 2), ("ada", 2, 1)]
     assert [row.today for row in rows] == [PeriodRank(50_000, 1, 2), PeriodRank(10_000, 2, 1)]
-    assert rows[0].week.milli_witnessed == 140_000
-    assert [(one.day - TODAY, one.milli_witnessed, one.rounds) for one in ledger.days_of(["jo"])] == [
+    assert rows[0].week.milli_tokens_witnessed == 140_000
+    assert [(one.day - TODAY, one.milli_tokens_witnessed, one.rounds) for one in ledger.days_of(["jo"])] == [
         (-1, 90_000, 1),
         (0, 50_000, 1),
     ]

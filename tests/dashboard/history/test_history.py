@@ -387,7 +387,7 @@ def test_questions_to_the_file(tmp_path: Path) -> None:
             assert curve[-1].tokens_witnessed == row.tokens_witnessed
             assert curve[-1].rounds == 51
             # From nothing when the person came, to now; nothing later, and nothing of an hour that has not been.
-            assert (curve[0].at, curve[0].milli_witnessed, curve[0].milli_reported) == (row.first_at, 0, 0)
+            assert (curve[0].at, curve[0].tokens_witnessed, curve[0].tokens_reported) == (row.first_at, 0, 0)
             assert max(point.at for point in curve) <= NOW
             assert [raw async for raw in reader.proof(logs)][-1] == raw
             events = await reader.events(0, 1000)

@@ -63,10 +63,10 @@ def test_the_largest_commits_are_kept_and_read_again(tmp_path: Path) -> None:
             feed(history, [], now=NOW + 8)
             view = history.view
             assert view.num_rounds == num_commits
-            assert view.contributors[0].milli_witnessed == num_commits * MAX_SHARE_MILLI
-            assert view.milli_witnessed == 256 * num_commits * MAX_SHARE_MILLI
+            assert view.contributors[0].milli_tokens_witnessed == num_commits * MAX_SHARE_MILLI
+            assert view.milli_tokens_witnessed == 256 * num_commits * MAX_SHARE_MILLI
             curve = curve_of(history.ledger.logs_of(view.contributors[0]), NOW, NOW)
-            assert 0 < curve[-1].milli_witnessed <= view.contributors[0].milli_witnessed
+            assert 0 < curve[-1].tokens_witnessed <= view.contributors[0].tokens_witnessed
             assert len(await reader.rounds(100, None)) == num_commits
             app = make_app(Site(Live(_state(history), "b", view), history, reader, clock=lambda: NOW + 30))
             async with TestClient(TestServer(app)) as client:
@@ -132,7 +132,7 @@ def test_a_bad_row_costs_itself_and_one_sentence(
             async with open_history(path, RUN_ID, clock=lambda: NOW, warn=warnings.append) as (history, reader):
                 feed(history, [], now=NOW + 100)
                 assert history.view.num_rounds == num_kept
-                assert history.view.contributors[0].milli_witnessed == num_kept * 103_000
+                assert history.view.contributors[0].milli_tokens_witnessed == num_kept * 103_000
                 assert len(warnings) == bool(table)
                 assert all(table in sentence for sentence in warnings)
                 live = Live(_state(history), "b", history.view)

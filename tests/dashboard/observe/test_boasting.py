@@ -282,7 +282,9 @@ def at_head(head: int, num_donors: int) -> DashboardState:
 
 
 def credited(history: History) -> set[str]:
-    return {machine.peer_id for row in history.view.contributors for machine in row.machines if row.milli_reported}
+    return {
+        machine.peer_id for row in history.view.contributors for machine in row.machines if row.milli_tokens_reported
+    }
 
 
 @pytest.mark.parametrize("num_donors", [2, 3, 4])
@@ -383,7 +385,7 @@ def test_the_other_side_of_a_long_fork_is_read_back_to_where_it_began(depth: int
         for _ in range(8):
             await gatherer.gather(source, at_head(12 + depth, 3))
         assert credited(history) == {"a", "b", "e", "f"}
-        assert history.view.milli_witnessed == 2_000_000 + 220_000 * (depth + 2)
+        assert history.view.milli_tokens_witnessed == 2_000_000 + 220_000 * (depth + 2)
 
     in_history(check)
 

@@ -26,7 +26,7 @@ def test_marks_say_who_and_notes_stand_where_the_run_was() -> None:
     assert {mark.who for mark in found if mark.kind == "join"} == {"Kiran", "نور"}
     note = next(mark for mark in found if mark.kind == "note")
     before, after = (point.tokens for point in history.points[119:121])
-    assert before <= note.tokens <= after
+    assert before <= note.committed_tokens <= after
     assert (note.text, note.peer_id) == ("raised H to 40", "")
     nameless = replace(history, contributors=())
     left = next(mark for mark in annotations_of(empty_state(), nameless) if mark.kind == "leave")

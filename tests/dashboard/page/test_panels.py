@@ -55,9 +55,9 @@ def test_contributors_are_ranked_by_what_others_witnessed_and_say_what_is_only_r
     assert text.index("Ada") < text.index("basement-4090") < text.index("Lindström")
     assert "111 M self-reported" in text
     assert "2 more machines say that they are here; nobody has confirmed their work yet" in text
-    honest = replace(contributor_of(0), milli_reported=contributor_of(0).milli_witnessed)
+    honest = replace(contributor_of(0), milli_tokens_reported=contributor_of(0).milli_tokens_witnessed)
     assert "reported" not in text_of("contributors", replace(NOBODY, contributors=(honest,)))
-    unranked = replace(contributor_of(0), rank=0, milli_witnessed=0, share=0.0)
+    unranked = replace(contributor_of(0), rank=0, milli_tokens_witnessed=0, share=0.0)
     assert (
         "nothing confirmed yet"
         in render_sections(empty_state(), replace(NOBODY, contributors=(unranked,)))["contributors"]
@@ -254,7 +254,7 @@ def test_a_contributors_page_has_its_proof_and_its_address() -> None:
     alone = render_contributor(state_of(), view, Frame(NOW, assets(), "b-1"), num_namesakes=2)
     assert "2 other contributors have this name" in TextOnly(alone).text
     assert "og:image" not in alone
-    fresh = replace(view.row, rounds=0, rounds_missed=0, milli_witnessed=0, rank=0, machines=())
+    fresh = replace(view.row, rounds=0, rounds_missed=0, milli_tokens_witnessed=0, rank=0, machines=())
     empty = replace(view, row=fresh, curve=(), rounds=(), days=())
     text = TextOnly(render_contributor(state_of(), empty, Frame(NOW, assets(), "b-1"))).text
     assert "not ranked yet" in text

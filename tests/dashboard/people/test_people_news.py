@@ -13,9 +13,9 @@ IDS = [contributor_of(index).contributor_id for index in range(20)]
 
 def rows(*tokens: int) -> list[ContributorRow]:
     """People by index with so many tokens, as the ranking has them."""
-    made = [replace(contributor_of(index), milli_witnessed=1000 * count) for index, count in enumerate(tokens)]
-    made.sort(key=lambda row: -row.milli_witnessed)
-    return [replace(row, rank=place if row.milli_witnessed else 0) for place, row in enumerate(made, 1)]
+    made = [replace(contributor_of(index), milli_tokens_witnessed=1000 * count) for index, count in enumerate(tokens)]
+    made.sort(key=lambda row: -row.milli_tokens_witnessed)
+    return [replace(row, rank=place if row.milli_tokens_witnessed else 0) for place, row in enumerate(made, 1)]
 
 
 def look(

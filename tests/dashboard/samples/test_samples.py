@@ -263,14 +263,14 @@ def test_samples_come_and_are_kept() -> None:
     assert len(history.samples) == len(asked) >= 8
     assert not told
     assert history.samples[0].validation_loss == STATE.view.validation_loss
-    assert history.samples[0].tokens == 700
+    assert history.samples[0].committed_tokens == 700
 
 
 def test_a_sample_counts_no_more_tokens_than_the_page_does() -> None:
     """Its anchors are those with most tokens, where the page goes by the middle member."""
     young = replace(STATE, view=replace(STATE.view, committed_tokens=600))
     history, _, _ = followed([answer(versions=[n, n]) for n in range(1, 90)], lambda now: young, 100.0)
-    assert {one.tokens for one in history.samples} == {600}
+    assert {one.committed_tokens for one in history.samples} == {600}
 
 
 def test_a_failure_is_one_sentence_and_tried_again_later_and_later() -> None:

@@ -52,7 +52,7 @@ def test_lines_of_peer_evaluate_are_scores_by_tokens() -> None:
 )
 def test_a_line_that_cannot_be_used_costs_itself(bad: bytes, words: str) -> None:
     scores, fault = read_scores(line() + bad.rstrip(b"\n") + b"\n" + line(tokens=800), RUN_ID)
-    assert [score.tokens for score in scores] == [700, 800]
+    assert [score.committed_tokens for score in scores] == [700, 800]
     assert fault.startswith("line 2 ")
     assert words in fault
 
@@ -60,7 +60,7 @@ def test_a_line_that_cannot_be_used_costs_itself(bad: bytes, words: str) -> None
 def test_scores_are_bounded_and_finite() -> None:
     many, _ = read_scores(line(scores=[SCORE] * MAX_SCORES) + line(tokens=800), RUN_ID)
     assert len(many) == MAX_SCORES
-    assert many[-1].tokens == 800
+    assert many[-1].committed_tokens == 800
     assert read_scores(line(scores=[{**SCORE, "value": float("nan")}]), RUN_ID)[0] == ()
     (hostile,), _ = read_scores(line(scores=[{**SCORE, "task": "\x1b[2J" + "x" * 500}]), RUN_ID)
     assert hostile.task.startswith("[2Jx")

@@ -7,7 +7,6 @@ import csv
 import io
 import json
 import re
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,18 +14,15 @@ from typing import Any
 from prometheus_client.parser import text_string_to_metric_families
 
 from dashboard.history.history import History
-from dashboard.history_facts import HistoryPoint, HistoryView, ProfileFacts
+from dashboard.history_facts import ProfileFacts
 from dashboard.observe.dashboard_state import fold
 from dashboard.observe.listed_peers import Look
-from dashboard.server.api_answers import MAX_LOSSES
-from dashboard.server.api_answers import run as run_answer
-from dashboard.server.api_queries import MAX_PAGE, PREFIX, Query, openapi
+from dashboard.server.api_queries import MAX_PAGE, PREFIX, openapi
 from dashboard.server.api_routes import ENDPOINTS
-from dashboard.server.handler_context import SITE
 from dashboard.server.live_updates import Live
 from tests.kit.dashboard.history import check_raw, usual_commit
-from tests.kit.dashboard.records import NOW, PEERS, empty_state, record_of
-from tests.kit.dashboard.serving import IDS, NUM_ROUNDS, Client, in_memory, in_site, raw_answer, serving, until_tick
+from tests.kit.dashboard.records import NOW, PEERS, record_of
+from tests.kit.dashboard.serving import IDS, NUM_ROUNDS, Client, in_site, raw_answer, serving, until_tick
 
 SCHEMAS = openapi(ENDPOINTS)["components"]["schemas"]
 PLAIN = {"number": (int, float), "integer": (int,), "string": (str,), "boolean": (bool,), "null": (type(None),)}
@@ -44,8 +40,15 @@ def complaints(value: Any, schema: dict[str, Any], where: str) -> list[str]:
     if schema["type"] == "array":
         if not isinstance(value, list):
             return [f"{where} is no list"]
-        items = schema["items"]
-        return [text for index, item in enumerate(value) for text in complaints(item, items, f"{where}[{index}]")]
+        kinds = schema.get("prefixItems", [schema["items"]] * len(value) if "items" in schema else [])
+        return [
+            text
+            for index, (item, kind) in enumerate(zip(value, kinds, strict=True))
+            for text in complaints(item, kind, f"{where}[{index}]")
+        ]
+    if "additionalProperties" in schema and "properties" not in schema:
+        kind = schema["additionalProperties"]
+        return [text for name, item in value.items() for text in complaints(item, kind, f"{where}.{name}")]
     if schema["type"] == "object":
         fields = schema["properties"]
         assert set(fields) == set(schema["required"])
@@ -69,7 +72,7 @@ def test_every_answer_is_as_described(tmp_path: Path) -> None:
                 assert not complaints(answer, SCHEMAS[endpoint.answer.__name__], endpoint.name)
                 # A description of empty lists proves little.
                 empty = [name for name, value in answer.items() if value == []]
-                may_be_empty = {"gaps", "losses", "countries", "join_addresses", "addresses", "notes"}
+                may_be_empty = {"gaps", "countries", "join_addresses", "addresses", "notes"}
                 assert set(empty) <= may_be_empty, path
         assert json.loads(await (await client.get("/api/v1/openapi.json")).text()) == openapi(ENDPOINTS)
 
@@ -85,13 +88,13 @@ def test_the_description_is_closed() -> None:
 
 
 def test_what_does_not_fit_its_description_is_noticed() -> None:
-    country = SCHEMAS["Country"]
-    assert complaints({"country": None, "num_contributors": None}, country, "x")
-    assert complaints({"country": "DE"}, country, "x")
-    assert complaints({"country": "DE", "num_contributors": True}, country, "x")
-    assert complaints([{"country": "DE", "num_contributors": 3}], country, "x")
-    assert not complaints({"country": "DE", "num_contributors": 3}, country, "x")
-    assert complaints({"countries": [{"country": 3}]}, SCHEMAS["Run"], "x")
+    gap = SCHEMAS["Gap"]
+    assert complaints({"begin_at": None, "end_at": 1.0, "reason": ""}, gap, "x")
+    assert complaints({"begin_at": 0.0}, gap, "x")
+    assert complaints({"begin_at": 0.0, "end_at": True, "reason": ""}, gap, "x")
+    assert complaints([{"begin_at": 0.0, "end_at": 1.0, "reason": ""}], gap, "x")
+    assert not complaints({"begin_at": 0.0, "end_at": 1.0, "reason": ""}, gap, "x")
+    assert complaints({"gaps": [{"begin_at": 3}]}, SCHEMAS["Run"], "x")
 
 
 WRONG = [
@@ -236,26 +239,6 @@ def test_columns_are_ready_for_a_chart(tmp_path: Path) -> None:
             assert along
 
     in_site(tmp_path, check)
-
-
-def test_the_loss_curve_has_a_point_where_something_changed_and_is_bounded() -> None:
-    points = [
-        HistoryPoint(NOW + at, 100 * (at // 3), 0, None if at < 6 else 5.0 / at, None, 3, 3, 1000.0, 0.0, 0.0)
-        for at in range(4 * MAX_LOSSES)
-    ]
-
-    async def times_of(points: Sequence[HistoryPoint]) -> list[float]:
-        view = HistoryView(NOW, NOW, points=tuple(points))
-        async with in_memory(empty_state(), view) as (_, app):
-            return [point.at for point in (await run_answer(app[SITE], Query())).losses]
-
-    async def check() -> None:
-        assert await times_of(points[:10]) == [NOW + 6, NOW + 7, NOW + 8, NOW + 9]
-        assert await times_of([replace(points[6], at=NOW + at) for at in range(50)]) == [NOW]
-        many = await times_of(points)
-        assert (len(many), many[0], many[-1]) == (MAX_LOSSES, NOW + 6, points[-1].at)
-
-    asyncio.run(check())
 
 
 def test_exports_say_what_the_page_says(tmp_path: Path) -> None:

@@ -158,12 +158,12 @@ def contributor_of(index: int, now: float = NOW) -> ContributorRow:
             peer_id=peer_id_of(index + 100 * number),
             device=DEVICES[(index + number) % len(DEVICES)],
             condition="here" if index % 9 != 5 else "left",
-            milli_witnessed=milli // num_machines,
+            milli_tokens_witnessed=milli // num_machines,
             rounds=max(1, SCALE * 390 // (1 + index)),
             first_at=now - 3 * DAY,
             last_at=now - 4 - 40 * index,
             uptime_seconds=61_000.0 / (1 + index) + 900,
-            milli_reported=106 * milli // 100 // num_machines,
+            milli_tokens_reported=106 * milli // 100 // num_machines,
             rounds_missed=index % 4,
         )
         for number in range(num_machines)
@@ -172,8 +172,8 @@ def contributor_of(index: int, now: float = NOW) -> ContributorRow:
         contributor_id=machines[0].peer_id,
         name=NAMES[index % len(NAMES)] if index < 40 else "",
         country=COUNTRIES[index % len(COUNTRIES)] if index < 40 else "",
-        milli_witnessed=milli,
-        milli_reported=106 * milli // 100,
+        milli_tokens_witnessed=milli,
+        milli_tokens_reported=106 * milli // 100,
         share=0.31 / (1 + index),
         rounds=max(1, SCALE * 390 // (1 + index)),
         rounds_missed=index % 4,
@@ -260,7 +260,7 @@ def history_of_run(num_contributors: int = 12, now: float = NOW) -> HistoryView:
         countries=(("DE", 5), ("FR", 4), ("IN", 3)),
         num_country_undeclared=9,
         num_rounds=ROUNDS,
-        milli_witnessed=SCALE * 8_900_000_000,
+        milli_tokens_witnessed=SCALE * 8_900_000_000,
         samples=samples_of(now),
         scores=scores_of(),
         storage="It keeps its history in a file, so the history survives restarts.",
@@ -270,13 +270,13 @@ def history_of_run(num_contributors: int = 12, now: float = NOW) -> HistoryView:
 def contributor_view(index: int = 1, now: float = NOW) -> ContributorView:
     row = contributor_of(index, now)
     curve = tuple(
-        WorkPoint(now - 3600.0 * (30 - hour), row.milli_witnessed * hour // 30, row.milli_reported * hour // 30, hour)
+        WorkPoint(now - 3600.0 * (30 - hour), row.tokens_witnessed * hour / 30, row.tokens_reported * hour / 30, hour)
         for hour in range(31)
     )
     today = int(now // DAY)
     # Some days off, and no two alike.
     days = tuple(
-        DayOfWork(today - ago, row.milli_witnessed // 90 * (1 + (ago * 7) % 5), 1 + ago % 4)
+        DayOfWork(today - ago, row.milli_tokens_witnessed // 90 * (1 + (ago * 7) % 5), 1 + ago % 4)
         for ago in range(130, -1, -1)
         if ago % 11 not in (3, 4)
     )

@@ -48,7 +48,7 @@ def test_the_page_of_a_real_swarm_shows_what_its_model_writes() -> None:
             (sample,) = shown()
             assert sample["version"] > 0
             assert sample["committed_tokens"] > 0
-            assert [one["prompt"] for one in sample["texts"]] == ["line 7", None]
+            assert [one["prompt"] for one in sample["texts"]] == ["line 7", ""]
             assert all(one["text"] for one in sample["texts"])
             assert "What it writes now" in text()
             assert _writers(page.pid) == []
