@@ -229,21 +229,10 @@ def _with_swarm(scene: Scene, seen: SwarmSeen) -> Scene:
     if seen.names:
         kept = {} if len(names) + len(seen.names) > MAX_NAMES else dict(names)
         names = MappingProxyType(kept | dict(seen.names))
-        scene = replace(scene, own=replace(scene.own, recent=_renamed(scene.own.recent, seen.names)))
     sharing = 2 if scene.is_seed else 1
     if scene.swarm.num_other_trainers < sharing <= seen.num_other_trainers:
         scene = replace(scene, met_at=seen.at, own=replace(scene.own, lone_rounds=0))
     return replace(scene, swarm=seen, names=names)
-
-
-def _renamed(
-    recent: tuple[tuple[float, str], ...], names: tuple[tuple[PeerId, str], ...]
-) -> tuple[tuple[float, str], ...]:
-    """What happened before the names of those in it were known, with these names."""
-    for peer_id, name in names:
-        if name:
-            recent = tuple((at, told.replace(speakable_name(peer_id), name)) for at, told in recent)
-    return recent
 
 
 def _with_news(scene: Scene, news: list[NewsLine]) -> Scene:

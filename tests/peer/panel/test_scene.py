@@ -8,7 +8,7 @@ import pytest
 
 from dht.ground.host import PeerId
 from dht.identity.speakable import speakable_name
-from peer.events.anchor_events import AnchorRepair, Fetched
+from peer.events.anchor_events import Fetched
 from peer.events.lone_rounds import LONE_ROUNDS
 from peer.events.path_events import ReachabilityFound
 from peer.events.peer_events import Evaluated, Event, JoinedRun, MemberChanged, RefusedPeer, StateServed, SwarmContact
@@ -17,9 +17,9 @@ from peer.panel.key_bindings import PASTED, Controls
 from peer.panel.news import ARRIVAL_SECONDS
 from peer.panel.scene import SETTLE_SECONDS, Scene, scene_of, with_event, with_note, with_update
 from peer.panel.screens import news_lines, reached
-from peer.panel.updates import Action, LineLimits, LoadingStep, Resting
+from peer.panel.updates import Action, LineLimits, LoadingStep
 from peer.view.swarm_seen import SwarmSeen
-from tests.kit.panels import JO, KIRAN, ME, NOW, RUN_ID, an_evening, committed, progress
+from tests.kit.panels import JO, KIRAN, ME, NOW, RUN_ID, committed, progress
 
 JOINED = Event(1.0, ME, JoinedRun(RUN_ID, "cpu", 860_000, (0, 0)))
 
@@ -90,18 +90,6 @@ def test_rounds_before_others_came_are_nobodys_fault() -> None:
     assert met.lone_rounds == 0  # it may still be on its way into its first round
     later = with_update(met, SwarmSeen(30.0 + SETTLE_SECONDS, num_others=1, num_other_trainers=1))
     assert later.lone_rounds == LONE_ROUNDS
-
-
-def test_rounds_of_another_alone_are_not_shared_either() -> None:
-    """A machine with a thin line is in few rounds; the page says that those of the other have one member."""
-    others = SwarmSeen(1.0, num_others=1, num_other_trainers=1)
-    scene = with_update(with_update(after(JOINED), others), replace(others, at=2.0 + SETTLE_SECONDS))
-    for number in range(LONE_ROUNDS):
-        assert scene.lone_rounds == 0
-        scene = with_event(scene, committed(30.0 + number, ((KIRAN,), (ME,))[number == 3]))
-    assert scene.lone_rounds == LONE_ROUNDS
-    assert with_event(scene, committed(50.0, (KIRAN, JO))).lone_rounds == LONE_ROUNDS, "nothing of its own"
-    assert with_event(scene, committed(50.0, (KIRAN, ME))).lone_rounds == 0
 
 
 def test_a_refusal_is_news_only_while_somebody_is_left_out() -> None:
@@ -180,12 +168,6 @@ def test_whoever_changes_one_limit_keeps_the_other() -> None:
     assert told[1] == "Most Mbit/s to receive (now 1000000): _", "what is asked, where there is no room for more"
 
 
-def test_pausing_is_in_the_scene_until_training_goes_on() -> None:
-    scene = with_update(an_evening(), Resting(True))
-    assert scene.is_resting
-    assert not with_update(scene, Resting(False)).is_resting
-
-
 def test_names_of_strangers_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("peer.panel.scene.MAX_NAMES", 3)
     scene = after(JOINED)
@@ -222,14 +204,6 @@ def test_who_only_looks_at_a_seed_is_no_news() -> None:
     assert said(with_event(newcomer, replace(took, at=5.0)))[-1].endswith(" took 543 kB of the model here")
     elsewhere = after(seed, Event(44.0, ME, MemberChanged(KIRAN)))
     assert said(elsewhere)[-1].endswith(" joined")
-
-
-def test_a_model_that_is_fetched_anew_frightens_nobody_and_a_seed_has_no_work() -> None:
-    differed = Event(9.0, ME, AnchorRepair(1, 7, is_done=False, num_others=2))
-    for device, told in (("cpu", "; your unsent work is kept"), ("seed", "")):
-        scene = after(Event(1.0, ME, JoinedRun(RUN_ID, device, 860_000, (0, 0))), differed)
-        assert said(scene)[-1] == f"More work stands behind the others' model: it is fetched{told}"
-        assert scene.news[-1].kind == "person"
 
 
 def test_a_new_runs_seed_waits_for_a_trainer_until_somebody_is_here() -> None:

@@ -35,10 +35,8 @@ from peer.panel.screens import sparkline
 from peer.panel.sentences import doing, goodbye, health, summary
 from peer.panel.text_lines import num_rows, part, wrapped
 from peer.panel.updates import EndedForGood
-from peer.run_clock import arrival
 from peer.view.swarm_seen import OwnAddresses, SwarmSeen
 from tests.kit.panels import (
-    FACTS,
     JO,
     KIRAN,
     LINDSTROEM,
@@ -138,27 +136,6 @@ def test_the_work_of_one_machine_is_not_taken_for_that_of_its_person() -> None:
         scene = with_update(evening, replace(evening.swarm, rows=rows))
         assert told in picture_of(scene)
         assert told.replace(" · ", ", ") in summary(scene, NOW)
-
-
-def test_two_panels_of_a_run_tell_dates_that_fit_together() -> None:
-    """One has watched the run for long, one for an hour. Its speed varies, so that one claims to know no day."""
-    clock = [(NOW - 20 * 3600, 1_000_000_000)]
-    for step in range(240):
-        clock.append((clock[-1][0] + 300, clock[-1][1] + (20_000, 60_000, 45_000)[step * step % 7 % 3]))
-    left = 100_000_000
-    shown, ranges = [], []
-    for pace in (clock, clock[-14:]):
-        scene = replace(an_evening(), run=replace(FACTS, goal_tokens=clock[-1][1] + left))
-        scene = with_own(scene, pace=tuple(pace), run_tokens=clock[-1][1])
-        shown.append("done between" in picture_of(scene))
-        ranges.append(arrival(pace, left, NOW))
-    assert shown[1]
-    (soonest, latest), (other_soonest, other_latest) = ranges
-    assert soonest is not None
-    assert latest is not None
-    assert other_soonest is not None
-    assert other_latest is not None
-    assert other_soonest < soonest < latest < other_latest
 
 
 @pytest.mark.parametrize("page", ["help", "addresses", "details"])
@@ -288,13 +265,6 @@ def test_that_all_have_gone_comes_before_the_goal_that_is_reached() -> None:
     assert doing(silent) == ("training alone", "yellow")
     back = with_update(gone, replace(gone.swarm, at=NOW + 1, num_others=1, num_other_trainers=1))
     assert doing(back) == ("training", "green")
-
-
-def test_whoever_trains_alone_from_the_first_is_not_in_trouble() -> None:
-    alone = with_event(a_beginning(), Event(NOW, ME, JoinedRun(RUN_ID, "cpu", 860_000, (0, 0))))
-    alone = with_update(with_event(alone, progress(NOW, 100, 2.0)), SwarmSeen(NOW))
-    assert doing(alone) == ("training", "green")
-    assert sentence_of(alone)[1] != "yellow"
 
 
 @pytest.mark.parametrize("is_seed", [False, True])

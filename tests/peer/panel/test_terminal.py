@@ -140,19 +140,6 @@ def test_who_leaves_at_once_reads_what_is_lost_and_no_word_of_an_interruption(
     assert capsys.readouterr().err == ""
 
 
-def test_a_trainer_that_is_asked_between_loading_and_joining_has_left_early(tmp_path: Path) -> None:
-    view = StuckView()
-    view.freed.set()
-    terminal = Terminal(PeerConfig(run_id=RUN_ID, data_dir=tmp_path), view)
-    with terminal.interruptible(is_loading=True):
-        terminal.loaded()
-        assert not terminal.left_early
-        os.kill(os.getpid(), signal.SIGTERM)
-        assert terminal.stop_asked()
-    assert terminal.left_early
-    assert view.shown[-1] == "left before training began: nothing is lost"
-
-
 def test_a_member_that_leaves_politely_ends_well(tmp_path: Path) -> None:
     view = StuckView()
     view.freed.set()

@@ -16,7 +16,6 @@ from peer.events.peer_events import (
     LeftRun,
     MemberChanged,
     SwarmContact,
-    TrainingProgressed,
 )
 from peer.panel.live_panel import PanelView
 from peer.panel.plain_and_json_views import (
@@ -26,7 +25,7 @@ from peer.panel.plain_and_json_views import (
     PlainView,
     make_view,
 )
-from peer.panel.updates import Compiling, LoadingStep, Remark, Resting, RunFacts
+from peer.panel.updates import LoadingStep, Remark, Resting, RunFacts
 from peer.view.swarm_seen import OwnAddresses, SwarmSeen
 from tests.kit.panels import ADDRESS, KIRAN, NOW, an_evening
 from tests.kit.peer_events import ME, StringTerminal, committed, joined, progressed
@@ -109,25 +108,6 @@ def test_plain_output_tells_loading_pausing_and_goodbye() -> None:
     assert said[-4].startswith("Thank you, Ada.")
 
 
-def test_lines_say_that_the_model_is_compiled_until_the_first_step_is_done() -> None:
-    stream = io.StringIO()
-    view = PlainView(stream)
-    view.show(joined(0.0))
-    view.tick(0.0)
-    view.tell(Compiling(True))
-    nothing_yet = TrainingProgressed(0, 0, train_loss=None, tokens_per_second=0.0, wait_fraction=0.0)
-    view.show(Event(20.0, ME, nothing_yet))
-    view.tick(30.0)
-    view.show(progressed(40.0))
-    view.tick(60.0)
-    assert [line.partition(",")[0] for line in told_by(view, stream)[1:]] == [
-        "--compile: the first step is being compiled",
-        "Compiling the first step: 0 tokens",
-        "Training: 40.0 k tokens",
-    ]
-    assert "tokens/s" not in stream.getvalue().splitlines()[2]
-
-
 def test_waiting_is_said_once_in_half_a_minute_unless_the_reason_changes() -> None:
     stream = io.StringIO()
     view = PlainView(stream)
@@ -143,25 +123,6 @@ def test_waiting_is_said_once_in_half_a_minute_unless_the_reason_changes() -> No
         "Waiting for peers since 35 s: nobody answers.",
         "Waiting for peers since 41 s: no trainer has the model yet.",
     ]
-
-
-def test_plain_lines_say_that_rounds_have_one_member() -> None:
-    stream = io.StringIO()
-    view = PlainView(stream)
-    view.tick(100.0)
-    view.tell(SwarmSeen(at=80.0, num_others=1, num_other_trainers=3))
-    for event in (joined(100.0), *(committed(101.0, (ME,)) for _ in range(9))):
-        view.show(event)
-    view.tell(SwarmSeen(at=104.0, num_others=1, num_other_trainers=3, num_silent=2, num_silent_trainers=2))
-    view.tick(100.0 + HEARTBEAT_SECONDS)
-    view.show(committed(131.0))
-    view.tick(101.0 + 2 * HEARTBEAT_SECONDS)
-    alone, together = told_by(view, stream)[-2:]
-    assert alone.endswith(
-        "1 other here, 2 not answering. Trains alone: 3 others are known, none shared the last 9 rounds; "
-        "2 of them do not answer this machine."
-    )
-    assert together.endswith("1 other here, 2 not answering.")
 
 
 def test_json_lines_are_events_and_notes_go_elsewhere() -> None:
