@@ -115,27 +115,25 @@ def profiles_key(run_id: str, shard: int) -> str:
 
 def _pack(profile: Profile) -> bytes:
     machines = b"".join(public_key_of(machine) for machine in profile.machines)
-    team = [profile.team] if profile.team else []  # without one the bytes are those of before there were teams
     return pack(
         [
             *(_FORMAT, profile.run_id, profile.sequence, float(profile.issued_at), float(profile.expires_at)),
-            *(profile.name, profile.country, profile.is_hidden, machines),
-            *team,
+            *(profile.name, profile.country, profile.is_hidden, machines, profile.team),
         ]
     )
 
 
 def _unpack(body: bytes, contributor_id: PeerId) -> Profile:
     items: Any = unpack(body)
-    if type(items) is not list or len(items) not in (9, 10) or type(items[0]) is not int or items[0] != _FORMAT:
+    if type(items) is not list or len(items) != 10 or type(items[0]) is not int or items[0] != _FORMAT:
         raise ValueError(f"an unknown format; expected format {_FORMAT}; one of the two sides needs an update")
-    _, run_id, sequence, issued_at, expires_at, name, country, is_hidden, keys = items[:9]
+    _, run_id, sequence, issued_at, expires_at, name, country, is_hidden, keys, team = items
     if type(keys) is not bytes or len(keys) % PUBLIC_KEY_BYTES or len(keys) > MAX_MACHINES * PUBLIC_KEY_BYTES:
         raise ValueError(f"machines of a wrong type or length; expected at most {MAX_MACHINES} keys")
     starts = range(0, len(keys), PUBLIC_KEY_BYTES)
     machines = tuple(peer_id_of(keys[start : start + PUBLIC_KEY_BYTES]) for start in starts)
     head = (run_id, contributor_id, sequence, issued_at, expires_at)
-    profile = Profile(*head, name, country, is_hidden, machines, *items[9:])
+    profile = Profile(*head, name, country, is_hidden, machines, team)
     _check(profile)
     return profile
 

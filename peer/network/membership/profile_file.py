@@ -172,8 +172,7 @@ def unused_key(config: PeerConfig) -> str | None:
 
 
 def _checked(found: Any) -> Choice:
-    # Files of before there were teams have none.
-    if type(found) is not dict or set(found) | {"team"} != set(Choice.__dataclass_fields__):
+    if type(found) is not dict or set(found) != set(Choice.__dataclass_fields__):
         raise ValueError(f"expected the fields {', '.join(Choice.__dataclass_fields__)}")
     choice = Choice(**{**found, "machines": tuple(found["machines"])})
     if type(choice.sequence) is not int or type(choice.is_hidden) is not bool or choice.sequence < 0:
