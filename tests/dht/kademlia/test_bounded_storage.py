@@ -49,7 +49,6 @@ from dht.kademlia.dht_guards import (
     key_id_of,
     node_id_of,
     pack_value,
-    unpack_value,
 )
 from tests.simulator.virtual_time import run_virtual
 
@@ -271,25 +270,6 @@ def test_a_peer_record_stands_under_the_keys_of_its_vote_only(vote: int) -> None
         assert not is_valid(name, ALICE.peer_id, pack_value(name, record), NOW + 90)
 
 
-def test_holders_take_the_records_of_more_peers_than_four_dictionaries_hold() -> None:
-    people = [Identity.generate() for _ in range(560)]
-    records = SignedRecords(Clock(NOW))
-
-    def num_taken(level: int) -> int:
-        storage = BoundedStorage(Clock(NOW))
-        count = 0
-        for person in people:
-            name = peers_key(RUN_ID, key_at(person.peer_id, level))
-            data = encode_peer_record(dataclasses.replace(peer_record(person), level=level), person)
-            value, subkey = pack_value(name, data), MSGPackSerializer.dumps(person.peer_id)
-            assert records.validate(DHTRecord(key_id_of(name).to_bytes(), subkey, value, NOW + 90))
-            count += storage.store_subkey(key_id_of(name), person.peer_id, value, NOW + 90)
-        return count
-
-    assert num_taken(0) <= 4 * MAX_ENTRIES_PER_DICTIONARY < len(people)
-    assert num_taken(2) == len(people)
-
-
 @pytest.mark.parametrize("expires_at", [NOW + 91, NOW + 89, math.inf, -math.inf, math.nan])
 def test_a_peer_record_lives_as_long_as_it_was_signed_for(expires_at: float) -> None:
     assert not is_valid(ALICE_KEY, ALICE.peer_id, alice_at(ALICE_KEY), expires_at)
@@ -330,11 +310,6 @@ def test_any_changed_byte_is_refused(position: int, flip: int) -> None:
 @given(junk=st.binary(max_size=200), subkey=st.binary(max_size=20), key=st.binary(max_size=30))
 def test_the_validator_never_raises(junk: bytes, subkey: bytes, key: bytes) -> None:
     assert not SignedRecords(Clock(NOW)).validate(DHTRecord(key, subkey, junk, NOW + 1))
-
-
-@given(key=st.text(max_size=80), record=st.binary(max_size=200))
-def test_value_round_trip(key: str, record: bytes) -> None:
-    assert unpack_value(pack_value(key, record)) == (key, record)
 
 
 def peer_bytes(identity: Identity) -> bytes:
@@ -484,9 +459,3 @@ def test_calls_of_one_remote_at_once_are_counted_and_others_are_answered() -> No
         assert await call(ALICE) == "answered"
 
     asyncio.run(play())
-
-
-def test_an_id_whose_key_is_hidden_is_no_member() -> None:
-    rsa_like = bytes.fromhex("1220") + bytes(32)
-    with pytest.raises(GateRefusal):
-        Gate(SimpleNamespace(peer_id=None))._check_remote(rsa_like, b"")

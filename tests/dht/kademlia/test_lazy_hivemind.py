@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import textwrap
 from pathlib import Path
 
 import pytest
@@ -73,55 +72,3 @@ def test_a_hivemind_that_is_loaded_stays_as_it_is(tmp_path: Path):
         + "assert type(hivemind) is type(hivemind.utils) is types.ModuleType",
         tmp_path,
     )
-
-
-def test_every_way_to_get_a_name(tmp_path: Path):
-    """On a package that says which of its files ran, and in what order."""
-    files = {
-        "__init__.py": """
-            from hivemind.averaging import Averager as Mean, mean
-            from .utils import twice
-            from . import optim
-            import math
-            ran("hivemind")
-            __version__ = "7"
-            made_here = twice(21)
-        """,
-        "averaging.py": """
-            import hivemind.dht.node
-            from hivemind.utils import twice
-            ran("averaging")
-            mean = "mean"
-            class Averager:
-                node = hivemind.dht.node
-        """,
-        "optim.py": "ran('optim')",
-        "utils/__init__.py": "from .numbers import *\nfrom .numbers import twice\nran('utils')",
-        "utils/numbers.py": "ran('numbers')\ndef twice(x): return 2 * x",
-        "utils/words.py": "from hivemind.utils import numbers\nran('words')",
-        "dht/__init__.py": "from hivemind.dht.node import Node\nran('dht')",
-        # Asks for itself through its parents, before it is their attribute.
-        "dht/node.py": "import hivemind.dht.node as me\nran('node')\nNode = me.__name__",
-    }
-    for name, content in files.items():
-        file = tmp_path / "hivemind" / name
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(textwrap.dedent(content))
-    start = "import builtins\nloaded = []\nbuiltins.ran = loaded.append\n" + PARTS
-    steps = """
-        import hivemind
-        assert loaded == []
-        from hivemind.dht.node import Node
-        assert Node == hivemind.dht.Node == "hivemind.dht.node" and loaded == ["node"]
-        assert hivemind.utils.words is hivemind.utils.words and loaded == ["node", "numbers", "words"]
-        assert hivemind.Mean.node is hivemind.dht.node and loaded[3:] == ["averaging"]
-        from hivemind import mean, optim
-        assert (mean, loaded[4:]) == ("mean", ["optim"])
-        assert not hasattr(hivemind, "Averager")
-        assert loaded[5:] == ["hivemind"]
-        assert (hivemind.__version__, hivemind.made_here, hivemind.math.floor(1.5)) == ("7", 42, 1)
-        from hivemind.utils import *
-        assert twice(2) == 4 and loaded[6:] == ["utils"]
-        assert not hasattr(hivemind.dht, "__wrapped__") and loaded[7:] == []
-    """
-    run(start + textwrap.dedent(steps), tmp_path)

@@ -333,19 +333,3 @@ def test_strangers_are_kept_out() -> None:
         assert len(await seen_by(guarded)) == 2
 
     with_members(check)
-
-
-def test_close_leaves_no_process_and_no_socket() -> None:
-    async def check(members: Members) -> None:
-        swarm = await members.swarm(2)
-        directories = [member.host.daemon.directory for member in swarm]
-        processes = [member.host.daemon.process_id for member in swarm]
-        for member in swarm:
-            await member.close()
-        assert not any(directory.exists() for directory in directories)
-        for process_id in processes:
-            assert process_id is not None
-            with pytest.raises(ProcessLookupError):
-                os.kill(process_id, 0)
-
-    with_members(check)

@@ -49,22 +49,6 @@ def test_order_batches_and_repetition_do_not_matter(records: list[PeerRecord], r
     assert picture(one_by_one) == picture(at_once)
 
 
-@given(st.lists(any_records(), max_size=12))
-def test_what_a_view_shows(records: list[PeerRecord]) -> None:
-    view = view_of(*records)
-    members = view.members(NOW)
-    assert [record.peer_id for record in members] == sorted({record.peer_id for record in members})
-    for member in members:
-        own = [record for record in records if record.peer_id == member.peer_id and record.expires_at > NOW]
-        assert member in own
-        assert member.state != "left"
-        assert all(record.sequence <= member.sequence for record in own if record.session == member.session)
-        assert view.get(member.peer_id, NOW) == member
-    assert set(trainers(view, NOW)) == {
-        record for record in members if record.state == "training" and record.role == "trainer"
-    }
-
-
 @given(st.lists(any_records(), max_size=8), st.lists(any_records(), max_size=8), st.integers(0, 120))
 def test_changes_add_up(first: list[PeerRecord], second: list[PeerRecord], later: int) -> None:
     before = view_of(*first)
@@ -110,18 +94,6 @@ def test_merge_leaves_the_old_view_alone() -> None:
     one = empty.merge([make_record("A")], NOW)
     two = one.merge([make_record("B")], NOW)
     assert [names(view.members(NOW)) for view in (empty, one, two)] == ["", "A", "AB"]
-
-
-def test_highest_sequence_wins_within_a_session() -> None:
-    view = view_of(make_record(sequence=5, tokens=5), make_record(sequence=4, tokens=4))
-    assert view.members(NOW)[0].tokens == 5
-
-
-def test_the_session_that_started_last_wins() -> None:
-    view = view_of(
-        make_record(session=9, sequence=1, started_at=50.0), make_record(session=3, sequence=900, started_at=40.0)
-    )
-    assert view.members(NOW)[0].session == 9
 
 
 def test_of_many_sessions_of_one_peer_the_last_few_are_kept_in_whatever_order_they_come() -> None:

@@ -38,14 +38,6 @@ def on_socket(check: Callable[[FramedStream, socket.socket], Awaitable[None]]) -
     asyncio.run(run())
 
 
-@given(num_bytes=st.integers(0, MAX_FRAME_BYTES))
-def test_header_round_trip(num_bytes: int) -> None:
-    header = frame_header(num_bytes)
-    assert len(header) == FRAME_HEADER_BYTES
-    assert header == num_bytes.to_bytes(4, "big")
-    assert int.from_bytes(header, "big") == num_bytes
-
-
 @pytest.mark.parametrize("num_bytes", [-1, MAX_FRAME_BYTES + 1])
 def test_a_length_beyond_32_bits_is_refused(num_bytes: int) -> None:
     with pytest.raises(ValueError, match="in parts"):

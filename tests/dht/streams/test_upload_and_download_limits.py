@@ -61,25 +61,6 @@ def test_a_clock_that_stands_still_earns_nothing() -> None:
     assert bucket.take(0, 5.501) == 0
 
 
-def test_another_limit_holds_from_now_on_and_debts_stay() -> None:
-    bucket = TokenBucket(1000.0, 0.0)
-    bucket.take(1000 + 1000 * BURST_SECONDS, 0.0)
-    bucket.change(4000.0, 0.5)
-    assert bucket.take(0, 0.5) == pytest.approx(500 / 4000)
-    assert bucket.take(0, 0.625) == pytest.approx(0.0)
-
-
-def test_limits_are_bits_per_second_of_the_line() -> None:
-    async def run() -> float:
-        clock = Clock()
-        pace = Pace(8 * MBIT, clock, clock.sleep)
-        for _ in range(1000):
-            await pace.let_pass(10_000)
-        return 10_000 * 1000 * LINE_BYTES_PER_BYTE / clock.now
-
-    assert asyncio.run(run()) == pytest.approx(MBIT, rel=0.05)
-
-
 def test_without_a_limit_there_is_nothing_to_wait_for() -> None:
     paces = RateLimits(1e6, None).paces(Clock())
     assert (paces.upload and paces.upload.is_free, paces.download and paces.download.is_free) == (False, True)

@@ -10,18 +10,16 @@ from collections import Counter
 from collections.abc import Callable
 from functools import cache
 
-import pytest
-
 from averaging.lanes.handshake import open_greeted_stream
 from averaging.rounds.round_facts import Fact
 from dashboard.observe.swarm_observer import SwarmObserver
 from dht.admission.handshake_frames import AccessRule
 from dht.ground.errors import PeerFault
 from dht.ground.host import PeerId
-from dht.ground.store import LEVEL_0_KEYS, PeerKey
+from dht.ground.store import LEVEL_0_KEYS
 from dht.identity.keys import Identity, make_run_id
 from dht.kademlia.census import fetch_everyone
-from dht.records.key_levels import Levels, is_beacon, key_at, keys_for, num_keys, turn_seconds
+from dht.records.key_levels import is_beacon, key_at, turn_seconds
 from dht.records.peer_record import PeerRecord, encode_peer_record
 from dht.records.signature_cache import VerifiedRecords
 from peer.network.membership.membership import (
@@ -353,35 +351,6 @@ def test_the_dashboard_sees_everybody_after_a_turn() -> None:
         assert all(row.condition == "here" for row in observer.state.peers)
 
     run_virtual(main(), START)
-
-
-def test_a_record_belongs_under_its_own_keys_only() -> None:
-    async def main() -> None:
-        records = MemoryRecords(fixed_network(), now)
-        identity = crowd()[0]
-        store = MemoryStore(records, MemoryHost(records.network, identity.peer_id))
-        record = encode_peer_record(record_of(identity, expires_at=now() + 90.0, level=4), identity)
-        allowed = {key.level for key in keys_for(identity.peer_id, 4)}
-        for level in range(-1, 9):
-            publishing = store.publish_peer(RUN_ID, identity.peer_id, record, now() + 90.0, [level])
-            if level in allowed:
-                await publishing
-            else:
-                with pytest.raises(PeerFault, match="level 4"):
-                    await publishing
-        assert {3, 4, 5} <= allowed <= {0, 3, 4, 5}
-        keys = [PeerKey(level, shard) for level in allowed for shard in range(num_keys(level))]
-        assert await store.fetch_peers(RUN_ID, keys) == [record]
-
-    run_virtual(main(), START)
-
-
-def test_the_levels_of_an_observer_need_no_peer_id() -> None:
-    levels = Levels()
-    levels.next_keys(2.0)
-    levels.note([2] * 30)
-    closely, briefly = levels.next_keys(2.0)
-    assert (list(closely), len(briefly)) == ([], 2)
 
 
 def test_introductions_within_a_second_get_one_record_until_something_has_changed() -> None:

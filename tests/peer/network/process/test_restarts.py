@@ -57,12 +57,6 @@ def test_no_window_sees_more_restarts_than_allowed(gaps):
     assert all(sum(at <= other < at + WINDOW_SECONDS for other in allowed) <= MAX_RESTARTS for at in allowed)
 
 
-def test_what_is_wrong_from_the_beginning_is_told_soon():
-    restarts = Restarts()
-    pauses = [restarts.pause_seconds(float(number), has_begun=False) for number in range(MAX_RESTARTS_AT_START + 1)]
-    assert pauses == [1.0, 2.0, 4.0, 8.0, None]
-
-
 class Children:
     """In place of network processes: each runs a few lines with its end of the socket pair as `channel`."""
 
