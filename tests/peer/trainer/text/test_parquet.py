@@ -77,15 +77,6 @@ def test_columns_of_other_kinds_are_rows_without_text(tmp_path: Path, values: An
     assert "no text in field 'text'" in complaints.lack
 
 
-def test_one_file_without_text_does_not_cost_that_of_others(tmp_path: Path) -> None:
-    written(tmp_path / "a.parquet", pyarrow.nulls(1, pyarrow.string()))
-    written(tmp_path / "b.parquet", ["some text"])
-    pyarrow.parquet.write_table(pyarrow.table({"body": ["other"]}), tmp_path / "c.parquet")
-    complaints = Complaints()
-    assert texts_of(tmp_path, complaints) == ["some text"]
-    assert complaints.counts == {"rows without the field": 2}
-
-
 def test_thousands_of_columns_and_deep_ones_are_read(tmp_path: Path) -> None:
     deep = pyarrow.string()
     for _ in range(20):
@@ -205,7 +196,7 @@ def test_the_column_of_a_field_with_dots_is_fetched_and_read(tmp_path: Path) -> 
     whole = path.read_bytes()
     last = whole[-int.from_bytes(whole[-8:-4], "little") - 8 :]
     link: Any = None
-    question = {"where": "x", "groups": [0, 1], "fields": ["meta.text"]}
+    question = {"where": "x", "groups": [0, 1], "field": "meta.text"}
     ((start, stop),) = parquet_groups.prepare({}, link)(question, last)["ranges"]
     path.write_bytes(b"PAR1" + bytes(start - 4) + whole[start:stop] + bytes(len(whole) - len(last) - stop) + last)
     (part,) = parts_of(files_of([str(path)]), 1 << 20)
