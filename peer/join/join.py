@@ -38,11 +38,10 @@ from peer.trainer.computing.compute_choices import ComputeChoices, Tell
 from peer.trainer.computing.memory_exceptions import memory_fault
 from peer.trainer.computing.recompute_and_attention import prepare_module
 from peer.trainer.data.corpus import Corpus, open_run_corpus
-from peer.trainer.devices.batch_shares import check_division
 from peer.trainer.devices.device_choice import device_of, select_device
 from peer.trainer.devices.rank_orders import ALONE, OrderKind, Ranks
 from peer.trainer.devices.rank_rendezvous import RankGroup, RankSetup
-from peer.trainer.devices.sharding import check_can_shard, shard
+from peer.trainer.devices.sharding import check_can_shard, check_division, shard
 from peer.trainer.devices.torchrun import Place, check_meeting_place, place_from
 from peer.trainer.hf.architecture import Compressed
 from peer.trainer.hf.base_weights import find_base

@@ -116,17 +116,6 @@ class _ShardFile:
                 self._draft.unlink(missing_ok=True)
 
 
-def tokenize_part(order: TokenizeOrder, tokenizer: LoadedTokenizer) -> dict[str, Any]:
-    """Write the shards of one part at once; see `steps_of`."""
-    steps = steps_of(order, tokenizer)
-    while True:
-        try:
-            next(steps)
-        except StopIteration as end:
-            facts: dict[str, Any] = end.value
-            return facts
-
-
 def steps_of(order: TokenizeOrder, tokenizer: LoadedTokenizer) -> Generator[None, None, dict[str, Any]]:
     """Write the shards of one part, a batch of text with each step; returns what there is to say about them.
 

@@ -33,7 +33,7 @@ class TokenizeWorker:
         self._is_loaded = False
 
     def tokenize(self, order: TokenizeOrder) -> dict[str, Any]:
-        """What `tokenize_part` returns.
+        """Return what `steps_of` does.
 
         Raises:
             UsageFault: as there, or the tokenizer cannot be used.
@@ -78,7 +78,7 @@ def _checked(facts: Any, order: TokenizeOrder) -> dict[str, Any]:
 def tokenize_all(
     orders: Iterable[tuple[int, TokenizeOrder]], tokenizer: Path, end: str | None, num_processes: int
 ) -> Iterator[tuple[int, dict[str, Any]]]:
-    """(number, what `tokenize_part` says) of each order, as they are done.
+    """(number, what `steps_of` returns) of each order, as they are done.
 
     Raises:
         UsageFault, LocalFault: the first that a worker said; the others are ended.

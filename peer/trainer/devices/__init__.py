@@ -4,12 +4,9 @@ The files, each built on those above it:
 
     at_once.py          several changes that nothing interrupts
     side_stream.py      copies from a CUDA device beside its computing
-    rounding_errors.py  values in a short format, and what rounding left out of them
-    finite_tensors.py   whether all values of a tensor are finite (pure)
     portion.py          what one process holds of the parameters
-    batch_shares.py     how the sequences of a step are shared between devices (pure)
     rank_orders.py      the processes of a peer with several devices: one leads, the others follow
-    sharding.py         a model over several processes
+    sharding.py         a model and the sequences of a step over several processes
     torchrun.py         what torchrun says to each process that it starts
     device_choice.py    which device a peer takes, or each of its processes; what people call it
     rank_rendezvous.py  how the processes find each other, and what ends them

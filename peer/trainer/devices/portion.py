@@ -21,9 +21,10 @@ from averaging.outer.fragment_layout import Fragment, FragmentLayout
 from dht.ground.errors import LocalFault, UsageFault
 from peer.mailbox.slots import MergeKind
 from peer.trainer.devices.at_once import Change, at_once
-from peer.trainer.devices.rounding_errors import ROUNDED, HeldPiece
 from peer.trainer.devices.side_stream import SideStream
 
+ROUNDED = (torch.bfloat16, torch.float16)
+"""They hold x only rounded."""
 CARRIED = (torch.float32, torch.float64, *ROUNDED)
 """A fragment's values travel as float32: what these types hold comes through as far as that goes."""
 LOCAL_SHARE = 0.5
@@ -84,6 +85,45 @@ def range_of_rows(num_rows: int, rank: int, num_ranks: int) -> tuple[int, int]:
     """First row of a rank's shard and the row behind its last: equal shares, the last ones shorter or empty."""
     share = -(-num_rows // num_ranks)
     return min(rank * share, num_rows), min((rank + 1) * share, num_rows)
+
+
+@dataclass(frozen=True, slots=True)
+class HeldPiece:
+    """Some consecutive values: live, reference, error of rounding (None: exact), and their place in the fragment.
+
+    A parameter of fewer bits than float32 shows x rounded: 1e-4 added to 0.5 in bfloat16 is 0.5 again. So `error` keeps
+    what rounding left out, x = live + error in float32, and merges add up in it. The optimizer's own steps, which are
+    in the live values, are measured to the last bit.
+
+    Attributes:
+        beside: copies of them that the optimizer keeps.
+    """
+
+    live: Tensor
+    ref: Tensor
+    error: Tensor | None
+    place: slice
+    beside: tuple[Tensor, ...] = ()
+
+    def exact(self) -> Tensor:
+        """x, of the reference's type, on its device; perhaps a view of the live values."""
+        live = self.live.to(self.ref.device, self.ref.dtype)
+        return live if self.error is None else live.add_(self.error)  # of another type, so a copy
+
+    def putting(self, values: Tensor) -> list[Change]:
+        """x := `values`, on the reference's device."""
+        changes: list[Change] = [partial(self.live.copy_, values)]
+        if self.error is not None:
+            rounded = values.to(self.live.dtype).to(torch.float32)
+            changes.append(partial(self.error.copy_, torch.sub(values, rounded, out=rounded)))
+        return changes
+
+    def measuring_anew(self) -> list[Change]:
+        """ref := x."""
+        changes: list[Change] = [partial(self.ref.copy_, self.live)]
+        if self.error is not None:
+            changes.append(partial(self.ref.add_, self.error))
+        return changes
 
 
 class Portion:

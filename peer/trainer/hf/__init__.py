@@ -15,6 +15,5 @@ The files, each built on those above it:
     trial_child.py           one step of a new run's model at full context, in a limited child
     trial.py                 whether a new run's model can be trained, and with which context
     run_model.py             the model of any run that `peer join` trains
-    vocabulary_fit.py        whether token rows fit the tokenizer: not too few, and not far too many
     manifest_from_config.py  what `peer init --model` writes about a folder or a config file
 """

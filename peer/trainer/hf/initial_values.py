@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from dht.ground.errors import Incompatible
-from peer.trainer.model.reproducible_random import Uniform
+from peer.trainer.model.reproducible_random import draw_uniform
 
 aten = torch.ops.aten
 
@@ -66,7 +66,7 @@ def built_with_values(build: Callable[[], nn.Module], seed: int) -> nn.Module:
 
 def fill_uniform(parameter: Tensor, seed: int, name: str, middle: float, reach: float) -> None:
     """Fill a contiguous parameter with numbers of `middle` +- `reach` that follow from `seed` and `name` alone."""
-    Uniform(middle, reach).fill(parameter.detach().view(-1), _generator(seed, name))
+    draw_uniform(parameter.detach().view(-1), _generator(seed, name), middle, reach)
 
 
 def _generator(seed: int, name: str) -> np.random.PCG64:
@@ -94,32 +94,32 @@ class _Draws(TorchDispatchMode):  # type: ignore[no-untyped-call]
         options = options or {}
         if function is aten.normal_.default:
             mean, deviation = _with_defaults(arguments[1:])
-            return self._draw(arguments[0], Uniform(mean, math.sqrt(3) * deviation))
+            return self._draw(arguments[0], mean, math.sqrt(3) * deviation)
         if function is aten.uniform_.default:
             low, high = _with_defaults(arguments[1:])
-            return self._draw(arguments[0], Uniform((low + high) / 2, (high - low) / 2))
+            return self._draw(arguments[0], (low + high) / 2, (high - low) / 2)
         if function in (aten.randn.default, aten.rand.default):
             given = {name: value for name, value in options.items() if value is not None}
-            kind = Uniform(0.0, math.sqrt(3)) if function is aten.randn.default else Uniform(0.5, 0.5)
-            return self._draw(torch.empty(arguments[0], **given), kind)
+            middle, reach = (0.0, math.sqrt(3)) if function is aten.randn.default else (0.5, 0.5)
+            return self._draw(torch.empty(arguments[0], **given), middle, reach)
         if function is aten.erfinv_.default:
             # Of a normal distribution that is cut off, as torch made it once: the same standard deviation.
             return arguments[0].mul_(math.sqrt(1.5))
         return function(*arguments, **options)
 
     @torch.no_grad()
-    def _draw(self, tensor: Tensor, kind: Uniform) -> Tensor:
+    def _draw(self, tensor: Tensor, middle: float, reach: float) -> Tensor:
         number = len(self.storages)
         self.storages.append(_storage(tensor))
         self._kept.append(tensor.untyped_storage())
         generator = self._stream(number)
         if generator is None:
-            return tensor.fill_(kind.middle)
+            return tensor.fill_(middle)
         if tensor.is_contiguous():
-            kind.fill(tensor.view(-1), generator)
+            draw_uniform(tensor.view(-1), generator, middle, reach)
             return tensor
         flat = torch.empty(tensor.numel(), dtype=tensor.dtype)
-        kind.fill(flat, generator)
+        draw_uniform(flat, generator, middle, reach)
         return tensor.copy_(flat.view(tensor.shape))
 
 

@@ -2,8 +2,6 @@
 
 The files, each built on those above it:
 
-    step_speed.py          how fast the usual inner step is; a gap is no sample (pure)
-    frozen_parameters.py   whether what is not trained is what it was
     several_optimizers.py  the optimizers of one module as one: when an inner step is over
     absolute_state.py      values of parameters that optimizers keep, and that move with them
     missing_steps.py       whether a loop trains beside its session

@@ -7,8 +7,10 @@ the file is the same whatever the number of ranks. A rank reads its rows of it w
 from __future__ import annotations
 
 import logging
+import math
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from hashlib import blake2b
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -16,19 +18,20 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from dht.ground.errors import UsageFault
+from dht.ground.errors import LocalFault, UsageFault
 from peer.checkpoint.checked_files import read_json
 from peer.checkpoint.checkpoint import TRAINER_FACTS_NAME, TRAINER_TENSORS_NAME, checkpoint_path
 from peer.checkpoint.tensor_files import ITEM_BYTES, TensorFile, TensorSpec
 from peer.config.model_shapes import bare_name
-from peer.trainer.devices.finite_tensors import all_finite
 from peer.trainer.devices.portion import Part, Portion, is_sharded, part_of
 from peer.trainer.devices.rank_orders import ALONE, Ranks
 from peer.trainer.loop.checkpoint_tensors import can_hold, open_tensors, spec_of
 from peer.trainer.loop.checkpoint_values import Held, joined, split
-from peer.trainer.loop.frozen_parameters import check_frozen, frozen_digests
 
 log = logging.getLogger(__name__)
+
+NUM_SAMPLED = 4096
+"""Values of each frozen parameter that are compared: bases of billions take milliseconds, and another seed differs."""
 
 
 class Stateful(Protocol):
@@ -126,7 +129,7 @@ class PortionKeeper:
         facts, complaint = None, ""
         try:
             facts = read_json(path / TRAINER_FACTS_NAME)
-            check_frozen(self.frozen, facts.get("frozen"), str(path))
+            check_frozen(self.frozen, facts["frozen"], str(path))
             self._check(facts, open_tensors(path / TRAINER_TENSORS_NAME), num_fragments)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             complaint = str(error)
@@ -179,8 +182,7 @@ class PortionKeeper:
     def _check(self, facts: Mapping[str, Any], file: TensorFile[Tensor], num_fragments: int) -> None:
         for kind, parts in self._kinds().items():
             for name, part in parts.items():
-                if kind != "error" or f"error.{name}" in file.names:
-                    file.check(spec_of(f"{kind}.{name}", part.local.dtype, part.shape))
+                file.check(spec_of(f"{kind}.{name}", part.local.dtype, part.shape))
         if len(facts["accounts"]) != num_fragments:
             raise ValueError(f"it has {len(facts['accounts'])} fragments; expected {num_fragments}")
 
@@ -191,14 +193,10 @@ class PortionKeeper:
             self._take_optimizer(place, saved[place] if place < len(saved) else None, file)
         for kind, parts in self._kinds().items():
             for name, part in parts.items():
-                if f"{kind}.{name}" in file.names:
-                    part.local.copy_(file.get(f"{kind}.{name}").view(-1)[part.start : part.end])
-                else:
-                    part.local.zero_()  # an error of rounding, which earlier versions did not keep
-        held = {bare_name(name): name for name in file.names}
+                part.local.copy_(file.get(f"{kind}.{name}").view(-1)[part.start : part.end])
         for name, buffer in self._buffers():
-            if f"buffer.{name}" in held:
-                buffer.copy_(file.get(held[f"buffer.{name}"]))
+            if f"buffer.{name}" in file.names:
+                buffer.copy_(file.get(f"buffer.{name}"))
         self._take_state(facts.get("state"), file)
         _set_random_states(joined(facts["random"], file, keep=True), self._portion.device)
 
@@ -325,3 +323,43 @@ def _set_random_states(states: Mapping[str, Any], device: torch.device) -> None:
     torch.set_rng_state(states["torch"])
     if device.type == "cuda" and "cuda" in states:
         torch.cuda.set_rng_state(states["cuda"], device)
+
+
+@torch.no_grad()
+def frozen_digests(module: nn.Module) -> dict[str, str]:
+    """Return bare name -> type, size and a digest of some values of each parameter without `requires_grad`."""
+    digests = {}
+    for name, parameter in module.named_parameters():
+        if parameter.requires_grad or is_sharded(parameter) or parameter.layout is not torch.strided:
+            continue
+        flat = parameter.detach().reshape(-1)
+        some = flat[:: max(1, flat.numel() // NUM_SAMPLED)].cpu().contiguous()
+        digest = blake2b(some.view(torch.uint8).numpy().tobytes(), digest_size=16).hexdigest()
+        digests[bare_name(name, module)] = f"{str(parameter.dtype).removeprefix('torch.')} {flat.numel()} {digest}"
+    return digests
+
+
+def check_frozen(now: Mapping[str, str], before: Mapping[str, str], where: str) -> None:
+    """Compare frozen parameters with an earlier session's, as far as both have one of that name and type.
+
+    An adapter or a head is worth nothing beside another base, and nothing else shows it.
+
+    Raises:
+        LocalFault: one has other values.
+    """
+    for name, digest in now.items():
+        earlier = before.get(name, "")
+        if earlier.split()[:1] == digest.split()[:1] and earlier != digest:
+            raise LocalFault(
+                f"the frozen parameter {name!r} is not the one beside which this peer trained until now ({where}); "
+                "expected the same values: load the same base model, or join with another data folder"
+            )
+
+
+def all_finite(values: Tensor) -> bool:
+    """Return whether no value is NaN or infinite. values: any floating dtype, shape and device.
+
+    A sum is finite only if every term is. Adding is many times as fast as looking at every value, which is left for
+    sums that overflow.
+    """
+    return math.isfinite(float(values.detach().sum())) or bool(torch.isfinite(values).all())

@@ -24,8 +24,8 @@ from peer.trainer.computing.micro_batch_halving import MicroBatch
 from peer.trainer.computing.precision import MixedPrecision
 from peer.trainer.computing.torch_compile import CompiledLoss
 from peer.trainer.data.corpus import Corpus
-from peer.trainer.devices.batch_shares import own_share
 from peer.trainer.devices.rank_orders import ALONE, Ranks
+from peer.trainer.devices.sharding import own_share
 from peer.trainer.model.inner_optimizer import has_fused, make_optimizer
 
 GRAD_CLIP = 1.0

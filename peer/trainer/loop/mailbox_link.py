@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -30,7 +31,6 @@ from peer.trainer.devices.at_once import Change, at_once
 from peer.trainer.devices.portion import Portion
 from peer.trainer.devices.rank_orders import ALONE, OrderKind, Ranks
 from peer.trainer.devices.side_stream import SideStream
-from peer.trainer.loop.step_speed import StepSpeed
 from peer.trainer.loop.work_sender import WorkSender
 
 _POLL_SECONDS = 0.001
@@ -40,6 +40,10 @@ REST_POLL_SECONDS = 0.05
 """While the owner has paused the inner loop: nobody waits for what is done then."""
 REST_FLUSH_SECONDS = 5.0
 """For the network side to take the work done so far, as on leaving."""
+
+NUM_STEPS = 32
+"""Fewer than half of them may be slow at once: a compiler that starts anew, a validation after every third step. A
+change of the machine's speed shows after 16 steps."""
 
 _SMOOTHING = 0.95
 """Weight of the past in the running loss: an average over about 20 inner steps."""
@@ -68,6 +72,34 @@ def _setting(progress: _Progress, values: Mapping[str, Any]) -> list[Change]:
 
 _KEPT = ("num_steps", "num_tokens", "base_version", "applied_version", "overdue")
 """What a checkpoint has of it."""
+
+
+class StepSpeed:
+    """Speed of the usual inner step: a median, weighted by tokens.
+
+    A machine that slept, a validation, a checkpoint or a recompilation makes one or a few steps look slow. In a running
+    mean one hour of sleep hides the speed for many steps; here it is one of `NUM_STEPS` values. At least half of the
+    window's tokens took as long per token or longer, so a window is trained at no more than twice the speed that this
+    gives, for which `averaging.trust.exclusions.TOKENS_MARGIN` leaves room.
+    """
+
+    def __init__(self) -> None:
+        self._steps: deque[tuple[float, int]] = deque(maxlen=NUM_STEPS)
+
+    def note(self, seconds: float, num_tokens: int) -> None:
+        """An inner step of `num_tokens` took so long. No time and no tokens tell nothing."""
+        if seconds > 0 and num_tokens > 0:
+            self._steps.append((seconds / num_tokens, num_tokens))
+
+    @property
+    def tokens_per_second(self) -> float:
+        """Of the usual step; 0 before the first."""
+        left = sum(num_tokens for _, num_tokens in self._steps) / 2
+        for seconds_per_token, num_tokens in sorted(self._steps):
+            left -= num_tokens
+            if left <= 0:
+                return 1 / seconds_per_token
+        return 0.0
 
 
 class TrainerLink:

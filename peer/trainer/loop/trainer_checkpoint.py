@@ -179,8 +179,7 @@ class TrainerKeeper:
         self._link.resume(facts["accounts"])
         self._order.restore(facts.get("order", {}))
         self._absolute.resume(facts.get("absolute"))
-        # Of an own loop earlier versions said nothing: all of its steps.
-        age: int = facts["loop"].get("num_steps", self._link.inner_steps)
+        age: int = facts["loop"]["num_steps"]
         return age
 
 

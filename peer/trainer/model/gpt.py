@@ -19,7 +19,7 @@ from torch.utils.checkpoint import checkpoint
 
 from peer.config.model_section import ModelSection
 from peer.config.model_shapes import hidden_width
-from peer.trainer.model.reproducible_random import Uniform
+from peer.trainer.model.reproducible_random import draw_uniform
 
 ROTARY_BASE = 10_000.0
 NORM_EPSILON = 1e-6
@@ -192,7 +192,7 @@ def initialise(model: nn.Module, seed: int) -> None:
             continue
         generator = np.random.PCG64(np.random.SeedSequence([seed, index]))
         largest = math.sqrt(3) * _standard_deviation(name, parameter.shape, num_layers)
-        Uniform(0.0, largest).fill(parameter.view(-1), generator)
+        draw_uniform(parameter.view(-1), generator, 0.0, largest)
 
 
 def parameters_digest(model: nn.Module) -> bytes:

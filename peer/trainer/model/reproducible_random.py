@@ -5,8 +5,6 @@ The library numpy guarantees that stream in every version.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 import torch
 from torch import Tensor
@@ -15,18 +13,11 @@ _AT_ONCE = 1 << 20
 """Values; bounds the float64 temporaries to 16 MiB."""
 
 
-@dataclass(frozen=True, slots=True)
-class Uniform:
-    """Numbers of `middle` +- `reach`."""
-
-    middle: float
-    reach: float
-
-    def fill(self, flat: Tensor, generator: np.random.PCG64) -> None:
-        """`flat`: any floating dtype [n]."""
-        for start in range(0, flat.numel(), _AT_ONCE):
-            part = flat[start : start + _AT_ONCE]
-            # The top 24 bits, centred: odd multiples of 2**-24 in (-1, 1), exact in float64.
-            raw = generator.random_raw(part.numel()) >> np.uint64(40)
-            unit = (raw.astype(np.float64) - (2**23 - 0.5)) * 2.0**-23
-            part.copy_(torch.from_numpy((unit * self.reach + self.middle).astype(np.float32)))
+def draw_uniform(flat: Tensor, generator: np.random.PCG64, middle: float, reach: float) -> None:
+    """Fill `flat`, of any floating dtype [n], with numbers of `middle` +- `reach`."""
+    for start in range(0, flat.numel(), _AT_ONCE):
+        part = flat[start : start + _AT_ONCE]
+        # The top 24 bits, centred: odd multiples of 2**-24 in (-1, 1), exact in float64.
+        raw = generator.random_raw(part.numel()) >> np.uint64(40)
+        unit = (raw.astype(np.float64) - (2**23 - 0.5)) * 2.0**-23
+        part.copy_(torch.from_numpy((unit * reach + middle).astype(np.float32)))

@@ -122,7 +122,7 @@ class InThisProcess:
         self._tokenizer = loaded(content, str(file), end)
 
     def tokenize(self, order: Any) -> Any:
-        from peer.trainer.data.document_packing import tokenize_part
+        from tests.kit.trainer.prepared_data import tokenize_part
 
         return tokenize_part(order, self._tokenizer)
 

@@ -7,7 +7,7 @@ import random
 from pathlib import Path
 from typing import Any
 
-from peer.trainer.data.document_packing import TokenizeOrder, tokenize_part
+from peer.trainer.data.document_packing import TokenizeOrder, steps_of
 from peer.trainer.data.loaded_tokenizer import LoadedTokenizer, loaded
 from peer.trainer.data.shards import Meta
 from peer.trainer.data.tokenizing import TextTokenizer, make_tokenizer, tokenizer_content
@@ -29,6 +29,17 @@ def book(num_bytes: int, between: str = "\n", seed: int = 0) -> str:
         lines.append(f"{seed}.{len(lines)} " + " ".join(chance.choices((*WORDS, "été", "\U0001f426"), k=12)))
         size += len(lines[-1].encode()) + len(between)
     return between.join(lines)
+
+
+def tokenize_part(order: TokenizeOrder, tokenizer: LoadedTokenizer) -> dict[str, Any]:
+    """Write the shards of one part at once; see `steps_of`."""
+    steps = steps_of(order, tokenizer)
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            facts: dict[str, Any] = end.value
+            return facts
 
 
 class WorkerHere:

@@ -9,14 +9,14 @@ import pytest
 import torch
 
 from averaging import finite_values
-from peer.trainer.devices import finite_tensors
+from peer.trainer.loop import checkpoint_portion
 
 LARGEST = float(np.finfo(np.float32).max)
 
 
 @pytest.mark.parametrize("values", [[], [0.0], [1.0, -2.0], [LARGEST] * 100, [LARGEST, LARGEST, -LARGEST]])
 def test_finite_values_whose_sum_may_not_be(values):
-    assert finite_tensors.all_finite(torch.tensor(values))
+    assert checkpoint_portion.all_finite(torch.tensor(values))
     assert finite_values.all_finite(np.array(values, np.float32))
 
 
@@ -26,11 +26,11 @@ def test_one_bad_value_among_many_is_found_wherever_it_is(bad, dtype):
     for place in (0, 70_000, 99_999):
         values = torch.ones(100_000, dtype=dtype)
         values[place] = bad
-        assert not finite_tensors.all_finite(values)
+        assert not checkpoint_portion.all_finite(values)
         assert not finite_values.all_finite(values.float().numpy())
 
 
 def test_infinities_that_cancel_are_found():
     values = [math.inf, 1.0, -math.inf]
-    assert not finite_tensors.all_finite(torch.tensor(values))
+    assert not checkpoint_portion.all_finite(torch.tensor(values))
     assert not finite_values.all_finite(np.array(values, np.float32))

@@ -18,8 +18,7 @@ from averaging.wire.messages import Offer
 from dht.ground.clocks import steady_seconds
 from dht.ground.host import PeerId
 from dht.ground.sleep_detection import SETTLE_SECONDS, Wakefulness
-from peer.trainer.loop.mailbox_link import TrainerLink
-from peer.trainer.loop.step_speed import NUM_STEPS, StepSpeed
+from peer.trainer.loop.mailbox_link import NUM_STEPS, StepSpeed, TrainerLink
 from tests.kit.clock import Clock
 from tests.kit.trainer.trainer_link import link_of, module_of
 

@@ -12,11 +12,10 @@ import torch
 from numpy.typing import NDArray
 
 from dht.ground.errors import DeviceFault, UsageFault
-from peer.trainer.devices.batch_shares import check_division
 from peer.trainer.devices.device_choice import device_of
 from peer.trainer.devices.portion import range_of_rows
 from peer.trainer.devices.rank_orders import Order, OrderKind, Ranks
-from peer.trainer.devices.sharding import buffers_to, check_can_shard
+from peer.trainer.devices.sharding import buffers_to, check_can_shard, check_division
 from peer.trainer.devices.torchrun import Place, place_from
 from peer.trainer.loop.rank_process import Follower
 

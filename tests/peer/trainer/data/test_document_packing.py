@@ -11,11 +11,11 @@ import pytest
 
 from dht.ground.errors import LocalFault
 from peer.trainer.data import document_packing
-from peer.trainer.data.document_packing import TokenizeOrder, tokenize_part
+from peer.trainer.data.document_packing import TokenizeOrder
 from peer.trainer.data.loaded_tokenizer import LoadedTokenizer
 from peer.trainer.text.documents import FileRange, TextPart
 from peer.trainer.text.held_out import HeldOutRule
-from tests.kit.trainer.prepared_data import in_this_process, sentences, small_tokenizer
+from tests.kit.trainer.prepared_data import in_this_process, sentences, small_tokenizer, tokenize_part
 
 
 def test_one_huge_row_and_many_long_ones_take_the_memory_of_a_few(

@@ -17,13 +17,20 @@ from peer.data_division.block_order import BlockOrder
 from peer.trainer.data import fetching_within_disk_limit as stock_module
 from peer.trainer.data import text_fetching as module
 from peer.trainer.data.context_blocks import GROUP_POSITIONS
-from peer.trainer.data.document_packing import tokenize_part
 from peer.trainer.data.fetching_within_disk_limit import Stock
 from peer.trainer.data.text_fetching import TextRules, TextStock
 from peer.trainer.data.tokenize_pool import TokenizeWorker
 from peer.trainer.text.documents import FileRange, TextPart
 from peer.trainer.text.held_out import hash_fraction
-from tests.kit.trainer.prepared_data import WorkerHere, book, in_this_process, json_lines, sentences, small_tokenizer
+from tests.kit.trainer.prepared_data import (
+    WorkerHere,
+    book,
+    in_this_process,
+    json_lines,
+    sentences,
+    small_tokenizer,
+    tokenize_part,
+)
 from tests.kit.waiting import WAIT_SECONDS
 
 CONTEXT = 8
@@ -305,15 +312,6 @@ def test_an_edited_file_is_tokenized_anew_whatever_its_length_and_time(tmp_path,
     assert "stars" in told[1]
 
 
-def test_a_context_that_is_longer_than_the_share_is_held_out_as_well(tmp_path, rules, monkeypatch):
-    monkeypatch.setattr(module, "TokenizeWorker", WorkerHere)
-    (tmp_path / "input.txt").write_text(book(30_000))
-    stock = TextStock(f"text:{tmp_path}/input.txt", replace(rules, context=2000), tmp_path / "cache", print)
-    held_out, _ = stock.held_out()
-    stock.close()
-    assert 2000 < held_out.num_tokens < 4000
-
-
 def test_too_little_to_hold_out_says_what_helps_and_what_was_left_out(tmp_path, rules):
     folder = tmp_path / "few"
     folder.mkdir()
@@ -324,27 +322,6 @@ def test_too_little_to_hold_out_says_what_helps_and_what_was_left_out(tmp_path, 
     with pytest.raises(UsageFault, match=said):
         stock.held_out()
     stock.close()
-
-
-def test_what_cannot_be_had_is_tried_again_and_said_once(tmp_path, monkeypatch):
-    monkeypatch.setattr(stock_module, "PAUSES_SECONDS", (0.0,))
-    notes, tried, over = [], [], threading.Event()
-
-    def bring(group: int) -> None:
-        tried.append(group)
-        if len(tried) < 5:
-            raise LocalFault("the line broke")
-        if set(tried[4:]) == {7, 8}:
-            over.set()
-
-    files = Files(tmp_path, 9)
-    files.bring = bring
-    stock = Stock(files, notes.append)
-    stock.want([7, 8])
-    assert over.wait(10)
-    assert {7, 8} <= set(tried[:4])  # one that fails does not hold up the other
-    assert notes[0] == "data cannot be had now: the line broke; training goes on with what is here"
-    assert notes[1:] in ([], ["data comes again"])
 
 
 def test_one_part_that_is_gone_for_good_is_told_once_while_others_come(tmp_path, monkeypatch):

@@ -14,12 +14,9 @@ from safetensors.torch import load_file, save_file
 
 from dht.ground.errors import Incompatible, UsageFault
 from peer.config.hf_config import canonical_config
-from peer.config.manifest import RunManifest
-from peer.owner.new_run import create_run
 from peer.trainer.hf.architecture import build_architecture
 from peer.trainer.hf.base_weights import has_weights, read_base
-from peer.trainer.hf.manifest_from_config import AdapterChoice, describe_model
-from peer.trainer.hf.run_model import build_run_model
+from peer.trainer.hf.manifest_from_config import AdapterChoice, describe_model, unused_rows
 from tests.kit.trainer.prepared_data import small_tokenizer
 
 LLAMA = {
@@ -102,17 +99,6 @@ def test_weights_that_lack_a_layer_are_refused(model: Path) -> None:
     in_one_file(model, {name: tensor for name, tensor in tensors.items() if name != "model.norm.weight"})
     with pytest.raises(Incompatible, match=r"lack model\.norm\.weight, of"):
         describe_model(model, None, AdapterChoice("lora", 4))
-
-
-def test_a_volunteer_s_peer_refuses_weights_that_lack_a_layer(model: Path, tmp_path: Path) -> None:
-    """Of a manifest by hand, which `peer init` never saw."""
-    manifest = RunManifest.from_bytes(
-        create_run("tiny", None, tmp_path, model=describe_model(model)).manifest.to_bytes()
-    )
-    tensors = in_one_file(model)
-    in_one_file(model, {name: tensor for name, tensor in tensors.items() if ".layers.1." not in name})
-    with pytest.raises(Incompatible, match=r"lack model\.layers\.1\.input_layernorm\.weight, .* whole weights"):
-        build_run_model(manifest, model)
 
 
 def test_weights_without_the_head_are_refused_with_the_way_to_add_one(model: Path) -> None:
@@ -254,3 +240,19 @@ def test_weights_of_a_wrapped_model_name_the_wrapper(model: Path, wrapper: str) 
     first = wrapper.partition(".")[0]
     with pytest.raises(Incompatible, match=rf"have {first}\. in them.*save the bare model, .* attribute {first}$"):
         describe_model(model)
+
+
+@pytest.mark.parametrize(
+    ("rows", "tokens", "told"),
+    [
+        (151_936, 600, "151,936 token rows, and the tokenizer only 600 tokens"),
+        (50_304, 50_257, None),
+        (None, 9, None),
+        (32_000, None, "32,000 token rows, and no tokenizer.json is beside it: a run of text then reads bytes"),
+        (384, None, None),
+        (None, None, None),
+    ],
+)
+def test_token_rows_that_no_text_uses_are_told(rows: int | None, tokens: int | None, told: str | None) -> None:
+    notes = unused_rows(tokens, rows)
+    assert told in notes[0] if told is not None else not notes
