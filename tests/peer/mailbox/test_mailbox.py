@@ -17,16 +17,9 @@ from hypothesis import strategies as st
 
 from dht.ground.errors import LocalFault
 from peer.mailbox.mailbox import Mailbox, mailbox_num_bytes
-from peer.mailbox.slots import MergeKind, WorkKind
+from peer.mailbox.slots import WorkKind
 
 SIZES = (5, 17, 1)
-
-
-def test_counters_start_at_zero_and_losses_unmeasured():
-    mailbox = Mailbox.in_process(SIZES)
-    assert mailbox.trainer.inner_steps == mailbox.network.ready == mailbox.states[1].version == 0
-    assert math.isnan(mailbox.trainer.train_loss)
-    assert math.isnan(mailbox.trainer.validation_loss)
 
 
 def test_cells_and_arrays_do_not_overlap():
@@ -82,15 +75,6 @@ def test_a_fill_that_fails_leaves_the_slot_free():
         mailbox.outbox.try_post(WorkKind.WORK, 0, fill)
     assert mailbox.outbox.take() == []
     assert mailbox.outbox.num_free() == 2
-
-
-def test_inbox_carries_every_field():
-    mailbox = Mailbox.in_process(SIZES)
-    delta = np.arange(17, dtype=np.float32)
-    assert mailbox.inbox.try_post(MergeKind.BLEND, 1, delta, version=9)
-    (message,) = mailbox.inbox.take()
-    assert (message.kind, message.fragment, message.version) == (MergeKind.BLEND, 1, 9)
-    assert np.array_equal(message.values, delta)
 
 
 def test_torn_state_shows_after_a_crash_and_not_after_success():

@@ -86,21 +86,6 @@ def sent_of(link, sent, fragment):
     return sum((torch.from_numpy(message.values) for message in messages), sent[fragment].clone())
 
 
-def test_a_link_without_network_never_changes_the_parameters():
-    plain, linked = module_of(), module_of()
-    link = link_of(linked)
-    for module in (plain, linked):
-        optimizer = torch.optim.AdamW(module.parameters(), 1e-2)
-        for step in range(30):
-            inputs = torch.randn(5, 3, generator=torch.Generator().manual_seed(step))
-            optimizer.zero_grad()
-            module(inputs).square().mean().backward()
-            optimizer.step()
-            if module is linked:
-                link.after_inner_step(5)
-    assert torch.equal(flat(plain), flat(linked))
-
-
 def test_sends_are_staggered_and_say_what_they_hold():
     module = module_of()
     link = link_of(module, num_fragments=2, sync_every=4, start_inner_step=100)
@@ -178,21 +163,6 @@ def test_blend_and_set_follow_their_formulas():
     assert not link.unsent(0).any()
     assert link.flush()
     assert link.mailbox.outbox.take() == []  # discarded work is not sent
-
-
-def test_low_precision_parameters_keep_their_unsent_work():
-    module = module_of(torch.bfloat16)
-    link = link_of(module, num_fragments=2, sync_every=100)
-    move(module, 3)
-    link.after_inner_step(1)
-    for kind in (MergeKind.ADD, MergeKind.REBASE):
-        work = link.unsent(0)
-        assert work.any()
-        values = np.linspace(0.001, 1, link.mailbox.sizes[0], dtype=np.float32)
-        link.mailbox.inbox.try_post(kind, 0, values, version=1)
-        link.poll()
-        torch.testing.assert_close(link.unsent(0), work, rtol=0, atol=2e-7)
-    assert next(module.parameters()).dtype == torch.bfloat16
 
 
 def test_the_start_posts_everything_and_takes_the_anchors():

@@ -146,17 +146,6 @@ def test_a_blocked_trainer_has_sent_its_work():
     assert len(link.mailbox.outbox.take()) == 1
 
 
-def test_settled_work_lies_in_the_outbox():
-    module = module_of()
-    device, link = late_link(module, num_fragments=1, sync_every=1)
-    move(module, 1)
-    link.after_inner_step(10)
-    before = link.mailbox.outbox.last_sequence
-    link.settle()
-    assert link.mailbox.outbox.last_sequence == before + 1
-    assert device.num_done == device.num_begun
-
-
 def test_work_whose_sum_alone_overflows_is_sent():
     module = module_of()
     _, link = late_link(module, num_fragments=1, sync_every=1)
@@ -191,10 +180,6 @@ def test_the_slots_of_a_mailbox_are_one_piece_of_memory():
             assert np.isnan(draft.values).all()
     assert not np.isnan(mailbox.states[1].residual).any()
     assert mailbox.trainer.inner_steps == 0
-
-
-def test_only_cuda_has_a_stream_of_its_own():
-    assert side_stream(torch.device("cpu"), torch.zeros(8, dtype=torch.uint8)) is None
 
 
 class Runtime:

@@ -145,26 +145,6 @@ def test_accumulation_equals_one_large_batch(corpus):
     assert bits(small) != bits(model_of())
 
 
-def test_two_peers_read_different_text(corpus):
-    model = model_of()
-
-    def reads(peer_id, num_steps):
-        optimizer = torch.optim.SGD(model.parameters(), 0.0)
-        training = LocalTraining(model, optimizer, link_of(model), seed=1, peer_id=peer_id)
-        return [training.next_positions(4, CONTEXT, corpus.training.num_tokens).tolist() for _ in range(num_steps)]
-
-    whole = reads("peer-a", 6)
-    assert reads("peer-a", 6) == whole
-    assert len({tuple(positions) for positions in whole}) == 6
-    assert reads("peer-b", 6) != whole
-
-
-def test_rate_warms_up_then_stays():
-    constant = Settings(learning_rate=1.0, warmup_steps=4)
-    assert [learning_rate_at(step, constant) for step in range(6)] == [0.25, 0.5, 0.75, 1.0, 1.0, 1.0]
-    assert learning_rate_at(0, replace(constant, warmup_steps=0)) == 1.0
-
-
 def test_a_paused_loop_takes_no_step_sends_what_it_has_and_goes_on(corpus):
     """The owner's pause: no clock and no sleep here; each rest is one look at what the network side wants."""
     looks, seconds = [], map(float, itertools.count())
@@ -380,13 +360,6 @@ def test_entering_waits_for_the_anchors(corpus):
         assert len(mailbox.outbox.take()) == 2
 
 
-def test_an_optimizer_that_misses_a_parameter_is_refused():
-    model = model_of()
-    optimizer = torch.optim.SGD([model.embedding.weight], 0.1)
-    with pytest.raises(LocalFault, match=r"does not hold parameter 'blocks\.0"):
-        LocalTraining(model, optimizer, link_of(model), seed=1, peer_id="a")
-
-
 def test_a_module_without_a_loss_is_told_what_to_do(corpus):
     model = torch.nn.Linear(3, 3)
     with pytest.raises(LocalFault, match=r"Linear has no loss.*LocalTraining"):
@@ -397,8 +370,3 @@ def test_a_module_without_a_loss_is_told_what_to_do(corpus):
 def test_a_device_that_is_not_there_is_named_with_what_is(name):
     with pytest.raises(DeviceFault, match=r"is not there; .* have cpu"):
         select_device(name)
-
-
-def test_auto_always_finds_a_device():
-    assert select_device("auto").type in ("cpu", "cuda", "mps")
-    assert select_device("cpu") == torch.device("cpu")

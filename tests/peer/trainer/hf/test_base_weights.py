@@ -83,14 +83,6 @@ def test_a_run_begins_with_given_weights(saved: Path, tmp_path: Path) -> None:
     assert model.training
 
 
-def test_a_tokenizer_above_the_embedding_is_refused(saved: Path, tmp_path: Path) -> None:
-    folder = tmp_path / "more"
-    shutil.copytree(saved, folder)
-    write_tokenizer(folder, 129)
-    with pytest.raises(UsageFault, match=r"129 tokens.*vocab_size is 128"):
-        describe_model(folder)
-
-
 def test_a_folder_that_is_not_there_is_said(tmp_path: Path) -> None:
     with pytest.raises(UsageFault, match="absent does not exist; expected a folder"):
         read_base(tmp_path / "absent")

@@ -7,7 +7,6 @@ import codecs
 import gzip
 import json
 import os
-import re
 
 import pyarrow
 import pyarrow.parquet
@@ -159,14 +158,6 @@ def test_binary_files_are_left_out_and_counted_once(tmp_path):
     assert ("".join(texts), complaints.counts) == ("text\n", {"binary files": 1})
 
 
-def test_a_data_set_without_the_field_is_a_sentence(tmp_path):
-    path = json_lines(tmp_path / "rows.jsonl", sentences(150), field="content")
-    texts, complaints = read(str(path))
-    assert texts == []
-    assert re.search(r"rows\.jsonl has no text in field 'text'; its rows have id, content; .*--f", complaints.lack)
-    assert len(read(str(path), field="content")[0]) == 150
-
-
 def test_a_row_of_50_mb_is_a_document_and_a_longer_one_is_left_out(tmp_path, monkeypatch):
     monkeypatch.setattr(module, "MAX_ROW_BYTES", 5000)
     path = json_lines(tmp_path / "rows.jsonl", ["a", "b" * 4900, "c" * 200_000, "d"])
@@ -245,11 +236,3 @@ def test_parquet_with_mistakes_in_its_text_is_mended_and_broken_pages_are_a_sent
     assert path.read_bytes() != whole
     with pytest.raises(UsageFault, match=r"rows\.parquet cannot be read \(.*expected a whole Parquet file"):
         list(documents(part, "text", Complaints()))
-
-
-def test_a_field_that_is_empty_everywhere_is_called_so(tmp_path):
-    pyarrow.parquet.write_table(pyarrow.table({"text": pyarrow.nulls(9, pyarrow.string())}), tmp_path / "rows.parquet")
-    part = parts_of([("parquet", tmp_path / "rows.parquet")], 1 << 20)[0]
-    complaints = Complaints()
-    assert list(documents(part, "text", complaints)) == []
-    assert "its rows have text (text is empty)" in complaints.lack

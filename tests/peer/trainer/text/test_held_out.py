@@ -86,15 +86,6 @@ def test_the_sides_do_not_depend_on_the_parts(tmp_path_factory, lines, part_byte
             assert "".join(mine.split()) == "".join(theirs.split())
 
 
-def test_a_long_line_is_cut_between_characters(tmp_path):
-    """Three bytes each: 64 KiB is no multiple of that."""
-    path = tmp_path / "long.txt"
-    path.write_text("波" * 100_000)
-    segments = segments_of(path)
-    assert "".join(found.text for found in segments) == "波" * 100_000
-    assert len(segments) > 4
-
-
 @given(sizes=st.lists(st.integers(1, 4000), min_size=1, max_size=40), share=st.floats(0.01, 0.5))
 def test_of_few_short_documents_exactly_the_share_is_held_out(sizes, share):
     texts = [(f"{index} " * size)[:size].encode() for index, size in enumerate(sizes)]
@@ -107,12 +98,3 @@ def test_of_few_short_documents_exactly_the_share_is_held_out(sizes, share):
     wanted = max(1, int(sum(sizes) * share))
     # What comes twice is on one side both times.
     assert wanted - max(smallest.count(one) for one in smallest) * 2 < held <= wanted
-
-
-def test_one_short_document_is_cut_and_not_held_out_whole():
-    text = book(3000).encode()
-    rule = more_held_out(0.1, len(text), [(hash_fraction(text), len(text))])
-    cut = list(cut_document(text, edges_of_short(hash_fraction(text), len(text), rule)))
-    held = sum(len(content) for content, is_held in cut if is_held)
-    assert b"".join(content for content, _ in cut) == text
-    assert 0.07 * len(text) < held < 0.13 * len(text)
