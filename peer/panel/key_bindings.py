@@ -64,7 +64,7 @@ class Controls:
             return self, "leave"
         if key == "p" and self.can_rest:
             return self, "rest"
-        if key in ("l", "u"):
+        if key == "l":
             return replace(self, question=Question(limits)), None
         if key in _PAGES:
             page = _PAGES[key]

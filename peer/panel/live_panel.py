@@ -36,7 +36,6 @@ class PanelView:
         keyboard: standard input; None: no keys.
         size: columns and lines of the terminal.
         controls: which keys there are.
-        began_at: the time of what is said before the first `tick`, unix seconds.
     """
 
     def __init__(
@@ -48,7 +47,6 @@ class PanelView:
         environ: Mapping[str, str] | None = None,
         size: Callable[[], tuple[int, int]] | None = None,
         controls: Controls | None = None,
-        began_at: float = 0.0,
     ) -> None:
         self._painter = Painter(stdout, environ or {})
         self._scene = scene
@@ -57,7 +55,7 @@ class PanelView:
         self._size_of = size or (lambda: _size_of(stdout))
         self._controls = controls or Controls()
         self._kept: list[str] = []
-        self._now = began_at
+        self._now = scene.began_at
         self._drawn_at: float | None = None
         self._drawn_size = (0, 0)
         self._broken = False

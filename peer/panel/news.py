@@ -16,8 +16,11 @@ from peer.view.own_view import OwnView
 NewsKind = Literal["person", "own", "good", "trouble", "note"]
 
 _AS_THEY_ARE = (
-    *(events.CheckpointFailed, events.ClockIsWrong, events.PartRestarted),
-    *(events.RunChanged, events.MicroBatchHalved),
+    events.CheckpointFailed,
+    events.ClockIsWrong,
+    events.PartRestarted,
+    events.RunChanged,
+    events.MicroBatchHalved,
 )
 """Rare, and written for people: their own sentence is the news."""
 _PART_TAKEN = 0.01

@@ -194,12 +194,11 @@ def make_view(
     act: Callable[[Action], object] = lambda action: None,
     keyboard: TextIO | None = None,
     controls: Controls | None = None,
-    began_at: float = 0.0,
 ) -> EventView:
     """The view for `output`; "auto" is the panel on a capable terminal and plain lines everywhere else.
 
     Args:
-        scene, act, keyboard, controls, began_at: of `PanelView`.
+        scene, act, keyboard, controls: of `PanelView`.
     """
     if output == "auto":
         output = "panel" if stdout.isatty() and environ.get("TERM") not in ("dumb", "") else "plain"
@@ -209,7 +208,7 @@ def make_view(
     if output == "panel":
         from peer.panel.live_panel import PanelView  # with it the library that draws, which plain lines have no need of
 
-        return PanelView(stdout, scene, act, keyboard, environ, controls=controls, began_at=began_at)
+        return PanelView(stdout, scene, act, keyboard, environ, controls=controls)
     return PlainView(stdout, scene)
 
 

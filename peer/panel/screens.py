@@ -46,7 +46,7 @@ _NEWS_STYLE = {"person": "", "own": ACCENT, "good": GOOD, "trouble": CARE, "note
 HELP = (
     ("q", "leave: your machine finishes its round, saves, says goodbye; again: leave at once"),
     ("p", "pause or go on; a paused machine still serves others"),
-    ("l", "how much may go up and down your line, changed at once (u does the same)"),
+    ("l", "how much may go up and down your line, changed at once"),
     ("d", "details: work, loss, rounds, traffic, newest events"),
     ("i", "addresses of this machine, and the command that others join with"),
     ("?", "this page; the same key goes back"),

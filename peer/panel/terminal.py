@@ -73,7 +73,10 @@ class Terminal:
         is_seed = what == "peer seed"
         limits = updates.LineLimits(config.upload_limit_mbit, config.download_limit_mbit)
         self._view = view or make_view(
-            *(config.output, sys.stdout, sys.stderr, os.environ),
+            config.output,
+            sys.stdout,
+            sys.stderr,
+            os.environ,
             scene=replace(
                 scene_of(config.run_id, limits, is_seed=is_seed),
                 same_again=partial(same_with, config, what),
@@ -83,7 +86,6 @@ class Terminal:
             keyboard=sys.stdin,
             # Several processes would wait for each other longer than they may.
             controls=Controls(can_rest=not is_seed and not _trains_in_several_processes(config, os.environ)),
-            began_at=time.time(),
         )
         self._errors = KeptErrors()
         self._is_resting = False
