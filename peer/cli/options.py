@@ -198,7 +198,8 @@ def _annotation(name: str, field: Any) -> Any:
     flag = flag_of(name)
     if kind is bool:
         flag += flag.replace("--", "/--no-", 1)
-    metavar = next((rule.metavar for rule in field.metadata if isinstance(rule, Shown)), None if kind is bool else "N")
+    usual = None if kind is bool else "N" if kind in (int, float) else "WORD"
+    metavar = next((rule.metavar for rule in field.metadata if isinstance(rule, Shown)), usual)
     python_type: Any = list[str] if kind is tuple else kind if kind in (bool, int, float) else str
     return Annotated[python_type | None, typer.Option(flag, metavar=metavar, help=_help(field))]
 
