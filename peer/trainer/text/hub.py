@@ -7,14 +7,11 @@ part come, of JSON lines only a range of bytes. The copy has holes where the res
 
 from __future__ import annotations
 
-import bz2
 import contextlib
-import csv
 import functools
 import gzip
 import io
 import itertools
-import json
 import re
 import shutil
 import zlib
@@ -34,7 +31,7 @@ from peer.trainer.text.split_child import split_by_readme
 _FORM: Final = re.compile(r"hf:(?P<path>[^@]+)@(?P<revision>[^/:]+)(?:/(?P<name>[^:]+))?(?::(?P<split>.+))?")
 
 WHOLE_FILE_PARTS: Final = 8
-"""Of a file of JSON lines or CSV, at most; a packed one is read from its beginning for each of them."""
+"""Of a file of JSON lines, at most; a packed one is read from its beginning for each of them."""
 MAX_README_BYTES: Final = 1 << 20
 MAX_FOOTER_BYTES: Final = 64 << 20
 """Of a Parquet file; one of 2 GB with 700 row groups has a footer of 1 MB."""
@@ -105,7 +102,7 @@ def hub_copy(source: str, number: int, num_parts: int, field: str, folder: Path,
                 for count, path in enumerate(files)
                 for piece in _copied(opened, path, (part, parts_of_file), field, folder / _name(count, path), lists)
             ]
-        yield TextPart("jsonl" if split.form in ("csv", "tsv") else split.form, tuple(pieces))
+        yield TextPart(split.form, tuple(pieces))
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -159,12 +156,10 @@ def _copied(
                 _fill(repository, path, file, first, last)
         yield FileRange(str(copy), start, stop)
         return
-    if split.packing or split.form in ("csv", "tsv"):
-        where = f"{repository.where}: {path}"
+    if split.packing:
         with _unpacked(repository, path, split.packing) as stream, copy.open("wb") as file:
-            lines = _csv_lines(stream, split.form, field, where) if split.form in ("csv", "tsv") else _lines(stream)
             num_unchecked = _ROOM_BYTES
-            for line in itertools.islice(lines, part, None, num_parts):
+            for line in itertools.islice(_lines(stream), part, None, num_parts):
                 num_unchecked += len(line)
                 if num_unchecked > _ROOM_BYTES:
                     _check_room(file, num_unchecked)
@@ -247,15 +242,11 @@ def _unpacked(repository: HubRepository, path: str, packing: str) -> Iterator[An
     try:
         if packing == ".gz":
             yield gzip.GzipFile(fileobj=raw)
-        elif packing == ".bz2":
-            yield bz2.BZ2File(raw)
-        elif packing == ".zst":
+        else:
             with needing(f"reading {repository.where}", "pyarrow", "hf"):
                 import pyarrow
             yield io.BufferedReader(pyarrow.CompressedInputStream(pyarrow.PythonFile(raw, "r"), "zstd"))
-        else:
-            yield raw
-    except (EOFError, OSError, zlib.error, csv.Error) as error:
+    except (EOFError, OSError, zlib.error) as error:
         if isinstance(error, OSError) and error.errno is not None:
             raise  # of the disk
         raise unavailable(f"{repository.where}: {path}", str(error)) from error
@@ -288,29 +279,3 @@ def _lines(stream: Any) -> Iterator[bytes]:
             continue
         while line and not line.endswith(b"\n"):
             line = stream.readline(MAX_ROW_BYTES)
-
-
-def _csv_lines(stream: Any, form: str, field: str, where: str) -> Iterator[bytes]:
-    """Yield the rows of a CSV file as JSON lines, with the field that is read."""
-    csv.field_size_limit(MAX_ROW_BYTES)
-    text = io.TextIOWrapper(stream, "utf-8-sig", "replace", newline="")
-    row_length = 0
-
-    def lines() -> Iterator[str]:
-        nonlocal row_length
-        while line := text.readline(MAX_ROW_BYTES + 1):
-            row_length += len(line)
-            if row_length > MAX_ROW_BYTES:
-                raise UsageFault(
-                    f"{where} has a row of more than {bytes_text(MAX_ROW_BYTES)}; expected shorter ones, and every "
-                    "quote closed; take another data set"
-                )
-            yield line
-
-    rows = csv.DictReader(lines(), delimiter="\t" if form == "tsv" else ",")
-    has_field = field in (rows.fieldnames or ())
-    for row in rows:
-        row_length = 0
-        # Without the field, a row shows which ones there are.
-        kept = {field: row[field]} if has_field else {name: row[name] for name in row if isinstance(name, str)}
-        yield json.dumps(kept).encode() + b"\n"

@@ -23,11 +23,9 @@ FORMATS: Final = {
     ".ndjson": "jsonl",
     ".json": "jsonl",
     ".txt": "text",
-    ".csv": "csv",
-    ".tsv": "tsv",
 }
 """Ending of a file -> how it is read."""
-PACKINGS: Final = (".gz", ".bz2", ".zst")
+PACKINGS: Final = (".gz", ".zst")
 
 _MAX_PATTERNS: Final = 10_000
 _DEFAULT: Final = "default"
@@ -47,8 +45,8 @@ class SplitFiles:
     """The files of a split, in order, all of one form.
 
     Attributes:
-        form: parquet, jsonl, text, csv or tsv.
-        packing: .gz, .bz2, .zst, or empty.
+        form: parquet, jsonl or text.
+        packing: .gz, .zst, or empty.
     """
 
     paths: tuple[str, ...]
@@ -191,7 +189,7 @@ def _of_one_form(paths: Sequence[str]) -> SplitFiles:
     if not forms:
         has = ", ".join(sorted({path.rpartition("/")[2] for path in paths})[:5])
         raise UsageFault(
-            f"its files ({clean_text(has, 200)}) are none that can be read; expected Parquet, JSON lines, CSV or text "
+            f"its files ({clean_text(has, 200)}) are none that can be read; expected Parquet, JSON lines or text "
             "(.txt); a loading script is never run"
         )
     (usual, _), *_ = Counter(forms.values()).most_common(1)
