@@ -100,7 +100,7 @@ def _two_digits(number: float) -> str:
 
 
 def plan_facts(manifest: RunManifest, profile: PlanProfile, plan: RunPlan) -> dict[str, Any]:
-    """The plan as plain values; docs/organiser/planning.md describes each field."""
+    """The plan as plain values, for `--json`."""
     section = manifest.averaging
     facts = asdict(plan)
     for facts_of_home, home in zip(facts["homes"], plan.homes, strict=True):

@@ -49,7 +49,8 @@ def text(state: DashboardState) -> str:
 def test_what_is_asked_of_a_home_is_said_in_words() -> None:
     said = " ".join(text(live(needs=HomeNeeds(75_463_128, 445_679_730, 0, 270_574.0, 0.0))).split())
     assert (
-        "about 446 MB of memory, 75.5 MB of disk beside the program (up to 6 GB), and 271 kbit/s of your line" in said
+        "about 446 MB of memory, 75.5 MB of disk beside the program (up to 6 GB), and 271 kbit/s of your connection"
+        in said
     )
     unknown = text(live())
     assert "It takes about" not in unknown
@@ -174,7 +175,7 @@ def test_a_run_on_text_of_each_volunteer_says_so_in_the_command() -> None:
     words = " ".join(text(live(flags_to_bring=" --data text:PATH", page=PAGE)).split())
     assert f"peer join {LINK} --data text:PATH" in words
     assert f"peer join {PAGE} --data text:PATH" in words
-    assert "each who joins brings data" in words
+    assert "everyone who joins brings data" in words
     assert "--data" not in text(live(page=PAGE))
     manifest = RunManifest.from_fields({"name": "starlings", "data": {"source": "text:"}})
     assert run_facts(sign_run_record(RUN_ID, manifest.to_bytes(), OWNER)).flags_to_bring == " --data text:PATH"

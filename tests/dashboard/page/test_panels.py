@@ -54,7 +54,7 @@ def test_contributors_are_ranked_by_what_others_witnessed_and_say_what_is_only_r
     text = text_of("contributors", history_of_run(12))
     assert text.index("Ada") < text.index("basement-4090") < text.index("Lindström")
     assert "111 M self-reported" in text
-    assert "2 more machines say that they are here; nobody has confirmed their work yet" in text
+    assert "2 more machines say that they are here; no other machine has confirmed their work yet" in text
     honest = replace(contributor_of(0), milli_tokens_reported=contributor_of(0).milli_tokens_witnessed)
     assert "reported" not in text_of("contributors", replace(NOBODY, contributors=(honest,)))
     unranked = replace(contributor_of(0), rank=0, milli_tokens_witnessed=0, share=0.0)
@@ -84,7 +84,7 @@ def test_what_was_searched_for_is_shown_like_the_ranking() -> None:
     assert "Next" not in last
     nobody = render_people(state_of(), (), history, sort="tokens", limit=30, search="x", now=NOW)
     assert 'data-found="0 of 80 contributors"' in nobody
-    assert "Nobody is called that" in nobody
+    assert "No contributor has that name" in nobody
 
 
 def test_a_ranking_of_a_day_counts_that_day_alone_and_says_who_moved() -> None:
@@ -130,7 +130,7 @@ def test_machines_are_listed_under_their_owner() -> None:
 
 
 def test_few_people_in_a_country_are_not_named() -> None:
-    assert "Nobody is placed yet" in text_of("countries", replace(NOBODY, countries=(), num_country_undeclared=4))
+    assert "No country is shown yet" in text_of("countries", replace(NOBODY, countries=(), num_country_undeclared=4))
     page = TextOnly(render_sections(empty_state(), history_of_run())["countries"])
     assert ("data-country", "DE") in page.attributes
     assert "not declared9" in page.text
@@ -170,7 +170,7 @@ def test_rounds_of_one_member_are_not_called_shared() -> None:
     quiet = tuple(
         replace(row, num_missed=0, num_void_shards=0, drop_reasons=()) for row in (*lone[:-1], rounds_of()[-1])
     )
-    assert "Nobody was left out" not in text_of("health", replace(history, rounds=quiet))
+    assert "No work was left out" not in text_of("health", replace(history, rounds=quiet))
     shared = replace(history_of_run(), rounds=(rounds_of()[0], *lone[1:]))
     starts = [record.started_at for record in state_of().trainers]
     assert lone_words(lone, starts)
@@ -205,7 +205,7 @@ def test_reasons_of_drops_are_words_and_add_up() -> None:
     silent = tuple(replace(row, drop_reasons=()) for row in rounds_of())
     assert "5planned, but nothing of it got in" in text_of("health", replace(history_of_run(), rounds=silent))
     perfect = tuple(replace(row, num_missed=0, num_void_shards=0, drop_reasons=()) for row in rounds_of())
-    assert "Nobody was left out" in text_of("health", replace(history_of_run(), rounds=perfect))
+    assert "No work was left out" in text_of("health", replace(history_of_run(), rounds=perfect))
     # Where a part of somebody's work came too late, the round is not complete.
     partly = (replace(perfect[0], drop_reasons=(("only a part of its work arrived in time", 1),)), *perfect[1:])
     assert f"{len(perfect) - 1} of the newest" in text_of("health", replace(history_of_run(), rounds=partly))
@@ -275,7 +275,7 @@ def test_a_page_of_an_ended_run_invites_nobody_and_misses_nobody() -> None:
         text = TextOnly(html).text
         for words in ("Anybody can join", "Join with your machine", "unresponsive", "Training now", "Rounds, live"):
             assert (words in text) != has_ended, words
-        assert ("Take the model home" in text) == has_ended
+        assert ("Download the model" in text) == has_ended
         assert ("Took part" in text) == has_ended
         # The one command to take it home, which asks nobody if nobody is there.
         assert ("--peers ADDRESS --out" in text) != has_ended
@@ -362,7 +362,7 @@ def test_a_custom_run_invites_to_its_code_and_not_to_peer_join() -> None:
     assert "murmuration://" not in shown.text
     # Nobody gets there by a slip of the finger.
     assert not [value for name, value in shown.attributes if name in ("href", "src")]
-    assert "The owner has not said where it is; ask the owner." in join().text
+    assert "The run does not name its address; ask the owner." in join().text
 
 
 @pytest.mark.parametrize(

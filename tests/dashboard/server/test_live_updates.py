@@ -83,7 +83,7 @@ def test_people_are_found_by_the_rules_of_the_api(tmp_path: Path) -> None:
         today = await (await client.get("/api/v1/contributors?by=today")).json()
         assert all(row["today"]["rank"] for row in today["contributors"])
         assert (await client.get("/people?by=ever")).status == 400
-        assert "Nobody is called that" in await (await client.get("/people?search=nobody")).text()
+        assert "No contributor has that name" in await (await client.get("/people?search=nobody")).text()
         refused = await client.get("/people?sort=share")
         assert refused.status == 400
         assert "sort" in await refused.text()
@@ -104,7 +104,7 @@ def test_the_address_says_which_tab_and_whom_one_looks_for(tmp_path: Path) -> No
         assert '<table class="stack people">' in people
         assert 'aria-sort="ascending"' in people
         assert 'class="figures"' not in people
-        assert "Nobody is called that" in await page("?tab=people&search=nobody")
+        assert "No contributor has that name" in await page("?tab=people&search=nobody")
         refused = await client.get("/?tab=kitchen")
         assert refused.status == 400
         assert "tab is 'kitchen'; expected one of overview, people" in await refused.text()

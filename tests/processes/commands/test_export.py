@@ -33,7 +33,7 @@ def do_as_documented(swarm: ProcessSwarm, first: PeerProcess, data_dir: Path, fo
     """The commands of the README's section in their order, and the program of the page that it names."""
     folder.mkdir()
     root = Path(__file__).resolve().parents[3]
-    section = (root / "README.md").read_text().split("## Take the model home")[1].split("\n## ")[0]
+    section = (root / "README.md").read_text().split("## Download the model")[1].split("\n## ")[0]
     (commands,) = re.findall(r"^```\n(.*?)^```$", section, re.DOTALL | re.MULTILINE)
     page = (root / "docs/organiser/take-home.md").read_text()
     program = re.findall(r"^```python\n(.*?)^```$", page, re.DOTALL | re.MULTILINE)[0]

@@ -154,7 +154,7 @@ def test_contributors_are_sorted_searched_and_opened(in_browser: InBrowser) -> N
         await found.first.locator("summary").click()
         await expect(found.first.locator("li")).to_have_count(3)
         await page.get_by_role("searchbox").fill("nobody has this name")
-        await expect(page.locator("#people-found")).to_contain_text("Nobody is called that")
+        await expect(page.locator("#people-found")).to_contain_text("No contributor has that name")
         await page.get_by_role("button", name="back to the ranking").click()
         await expect(page.locator("#contributors")).to_be_visible()
         # An opened row stays open when the section is replaced under it.

@@ -104,7 +104,7 @@ def test_a_page_says_what_is_so_while_people_come_are_killed_and_leave() -> None
             assert seed.wait_end() == 0
             until(lambda facts: facts["phase"] == "ended", "the page to say that the run has ended")
             shown = text()
-            assert "Take the model home" in shown
+            assert "Download the model" in shown
             assert "peer join" not in shown
         finally:
             page.terminate()
