@@ -43,20 +43,16 @@ def _swarm(state: DashboardState) -> Iterator[Metric]:
     yield _gauge("phase", "1 for the phase the run is in.", phases, "phase")
     conditions = {one: sum(row.condition == one for row in state.peers) for one in get_args(Condition)}
     yield _gauge("peers", "Peers seen lately, as they report.", conditions, "condition")
-    yield _gauge("trainers", "Peers that train now.", len(state.trainers))
     yield _gauge("unlisted_peers", "Peers without a row.", state.num_unlisted)
     yield _gauge("invalid_records", "Records refused in the newest look.", state.num_invalid_records)
-    yield _gauge("tokens_per_second", "Tokens or examples: sum of what trainers report.", state.view.tokens_per_second)
     upload = sum(record.upload_bits_per_second for record in state.view.electors)
     yield _gauge("line_upload_bits_per_second", "Upload of the lines, as far as peers know it.", upload)
-    for name, loss in (("validation_loss", state.view.validation_loss), ("train_loss", state.view.train_loss)):
-        if loss is not None:
-            yield _gauge(name, "Median of what peers report.", loss)
+    for name, figure in state.view.to_json().items():
+        if isinstance(figure, int | float):
+            yield _gauge(name, "Of the whole run, as /api/v1/run has it.", float(figure))
     rows = state.fragments
     yield _gauge("largest_lag_versions", "Of any fragment.", max((row.largest_lag for row in rows), default=0))
     yield _gauge("forked_peers", "Peers whose anchor differs.", max((row.num_forked for row in rows), default=0))
-    yield _counter("committed_tokens", "Tokens or examples in the anchors, as peers say.", state.view.committed_tokens)
-    yield _counter("rounds", "Rounds of all fragments, as peers report.", state.view.num_rounds)
 
 
 def _history(history: HistoryView) -> Iterator[Metric]:

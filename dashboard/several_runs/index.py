@@ -13,7 +13,7 @@ from dashboard.observe.dashboard_state import DashboardState
 from dashboard.observe.run_phase import Phase
 from dashboard.page.goal_progress import progress_of
 from dashboard.page.page import Frame, document
-from dashboard.page.run_result import result_of
+from dashboard.page.run_result import RunResult, result_of
 from dashboard.server.handler_context import SITE, Site, html_answer
 from dashboard.server.middleware import guarded
 from dashboard.server.routes import send_asset
@@ -33,9 +33,7 @@ class RunCard:
     what: str = ""
     description: str = ""
     """By its owner."""
-    tokens: int = 0
-    num_people: int = 0
-    validation_loss: float | None = None
+    result: RunResult | None = None
     loss_unit: str = ""
     share: float | None = None
     """Of the way to its goal; None: it has none."""
@@ -63,9 +61,7 @@ def card_of(state: DashboardState, history: HistoryView) -> RunCard:
         state.phase,
         state.run.what if state.run is not None else "",
         state.run.description if state.run is not None else "",
-        result.tokens,
-        result.num_people,
-        result.validation_loss,
+        result,
         state.run.loss_unit if state.run is not None else "",
         None if progress is None else progress.share,
         state.problem,
