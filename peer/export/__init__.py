@@ -10,7 +10,7 @@ The files, each built on those above it:
     opened_model.py       a model ready for use, wherever it came from
     hub_push.py           a folder on the Hugging Face Hub
     export.py             `peer export`
-    sample.py             `peer sample`
+    sample.py             `peer sample`: tokens drawn from a model, as text
     sampling_process.py   a process that writes samples for a page
     limited_tokenizer.py  a tokenizer of transformers whose work a limited child does
     evaluate.py           `peer evaluate`

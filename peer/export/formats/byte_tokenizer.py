@@ -10,8 +10,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from peer.trainer.model.sampling import NUM_BYTES
-
+NUM_BYTES = 256
 END_TOKEN = 0
 _END = chr(END_TOKEN)
 

@@ -13,10 +13,9 @@ from dht.ground.errors import LocalFault
 from dht.ground.regular_files import read_regular
 from peer.config.manifest import RunManifest
 from peer.console.notices import notice
-from peer.export.formats.byte_tokenizer import END_TOKEN, byte_tokenizer_files
+from peer.export.formats.byte_tokenizer import END_TOKEN, NUM_BYTES, byte_tokenizer_files
 from peer.trainer.data.loaded_tokenizer import CONFIG_NAMES, TOKENIZER_NAME
 from peer.trainer.data.tokenizing import OpenTokenizer
-from peer.trainer.model.sampling import NUM_BYTES
 
 TOKENIZER_CONFIG_NAME = CONFIG_NAMES[0]
 MAX_CONFIG_BYTES = 4 << 20

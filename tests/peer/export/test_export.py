@@ -30,11 +30,10 @@ from peer.export.formats.anchors import Anchors, facts_of
 from peer.export.formats.model_folder import write_folder
 from peer.export.formats.model_reading import read_model
 from peer.export.model_source import CheckpointSource, FolderSource
-from peer.export.sample import sample_model
+from peer.export.sample import sample_model, sample_tokens, shown_text, write_pieces
 from peer.trainer.data.corpus import open_corpus
 from peer.trainer.model.evaluation import validation_loss
 from peer.trainer.model.gpt import GPT, parameters_digest
-from peer.trainer.model.sampling import sample_tokens, shown_text, write_pieces
 from tests.kit.trainer.exported_models import MANIFEST, MODEL, NOW, RUN_ID, anchors_of, data_folder, trained_model
 
 
@@ -281,9 +280,9 @@ def test_evaluate_measures_the_held_out_text(written: Path, tmp_path: Path, caps
     assert evaluate_model(FolderSource(written), f"text:{text}", "cpu", True) == 0
     facts = json.loads(capsys.readouterr().out)
     corpus = open_corpus(f"text:{text}", vocab_size=256, context=16, held_out_fraction=0.05)
-    assert facts["validation_loss"] == pytest.approx(validation_loss(trained_model(), corpus, 2, 3))
+    assert facts["validation_loss"] == pytest.approx(validation_loss(trained_model(), corpus, 16, 3))
     assert facts["bits_per_byte"] == pytest.approx(facts["validation_loss"] / math.log(2))
-    assert (facts["versions"], facts["num_held_out_tokens"], facts["tokens"]) == ([7] * 4, 96, 4321)
+    assert (facts["versions"], facts["num_held_out_tokens"], facts["tokens"]) == ([7] * 4, 768, 4321)
     assert evaluate_model(FolderSource(written), f"text:{text}", "cpu", False) == 0
     assert f"{facts['bits_per_byte']:.4f} bits per byte" in capsys.readouterr().out
 

@@ -16,11 +16,10 @@ from peer.export import sample
 from peer.export.formats.anchors import Anchors
 from peer.export.formats.model_folder import write_folder
 from peer.export.model_source import FolderSource
-from peer.export.sample import sample_model
+from peer.export.sample import sample_model, spoken_text
 from peer.files.checked_folder import measure_file
 from peer.trainer.data.loaded_tokenizer import TOKENIZER_NAME, loaded
 from peer.trainer.data.tokenizing import make_tokenizer
-from peer.trainer.model.sampling import spoken_text
 from tests.kit.trainer.exported_models import MODEL, NOW, anchors_of, trained_model
 
 pytest.importorskip("tokenizers")

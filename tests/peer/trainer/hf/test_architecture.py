@@ -20,6 +20,7 @@ from peer.cli import app
 from peer.config.hf_config import canonical_config
 from peer.config.manifest import RunManifest
 from peer.config.model_shapes import trained_parameters
+from peer.export.sample import sample_tokens
 from peer.hf_model_section import DescribedModel
 from peer.owner.custom_module import check_frozen_digest
 from peer.owner.new_run import create_run
@@ -29,7 +30,6 @@ from peer.trainer.hf.manifest_from_config import describe_model
 from peer.trainer.hf.run_model import build_run_architecture, build_run_model
 from peer.trainer.hf.task_losses import ForTask, balance_weight
 from peer.trainer.model.gpt import parameters_digest
-from peer.trainer.model.sampling import sample_tokens
 
 SMALL = {"vocab_size": 128, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2}
 TEXT = {**SMALL, "intermediate_size": 64}
