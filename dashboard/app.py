@@ -50,18 +50,18 @@ from peer.tracking.recorder import recording
 from peer.tracking.trackers import Record
 
 SHUTDOWN_SECONDS: Final = 5.0
-"""For answers in progress; event streams are ended at once."""
+"""Time for answers in progress; event streams are ended at once."""
 IDLE_SECONDS: Final = 20.0
-"""For the whole head of a request, the first or the next one of a connection."""
+"""Time for the whole head of a request, the first or a later one of a connection."""
 MAX_LINE_BYTES: Final = 4096
-"""Of the head of a request."""
+"""Longest line in the head of a request."""
 AGAIN_SECONDS: Final = 30.0
 """Until one of several runs is watched again, after what ended its watch."""
 
 
 @dataclass(frozen=True, slots=True)
 class Choices:
-    """What the person who runs a dashboard may choose: its place, files and rules.
+    """Options of a dashboard's operator: its place, files and rules.
 
     Attributes:
         page_address: under which visitors see the page; empty: that which each of them asked for.
@@ -93,7 +93,7 @@ class Choices:
 
     @property
     def join_rule(self) -> JoinRule:
-        """Which addresses the page shows, and how visitors get `peer`."""
+        """Return the rule for shown addresses, with the way to install `peer`."""
         is_of_one_machine = not self.page_address and self.host in ("127.0.0.1", "::1", "localhost")
         install = self.install or install_command()
         return JoinRule(self.join_addresses, self.shows_seeds, is_of_one_machine, install)
@@ -101,7 +101,7 @@ class Choices:
 
 @dataclass(frozen=True, slots=True)
 class ShownRun:
-    """One run of a dashboard, and how it is shown.
+    """A run of a dashboard, and how it is shown.
 
     Attributes:
         peers: multiaddrs of members to dial; while nobody answers, the page says so and it goes on trying.
@@ -359,7 +359,7 @@ def _announce(choices: Choices, port: int, *, is_private: bool, num_runs: int = 
 
 
 def _known_run(run_id: str, stored: bytes | None) -> ShownManifest | None:
-    """What the history's run record says; None when it has none, or not one that this run's owner signed."""
+    """Return the history's run record; None without one, or without the owner's signature."""
     try:
         return run_facts(decode_run_record(stored, run_id=run_id)) if stored is not None else None
     except PeerFault as fault:

@@ -19,7 +19,7 @@ MarkKind = Literal["join", "leave", "revision", "note", "sample"]
 
 @dataclass(frozen=True, slots=True)
 class ProfileFacts:
-    """What a contributor's signed profile says, with hostile text stripped."""
+    """A contributor's signed profile, with hostile text stripped."""
 
     contributor_id: str
     sequence: int
@@ -54,7 +54,7 @@ class _InTokens:
 
 @dataclass(frozen=True, slots=True)
 class MachineRow(_InTokens):
-    """One machine (PeerId) of a contributor."""
+    """A machine (PeerId) of a contributor."""
 
     peer_id: str
     device: str
@@ -83,7 +83,7 @@ class PeriodRank:
 
 @dataclass(frozen=True, slots=True)
 class ContributorRow(_InTokens):
-    """One person, known by a key; without one, the machine itself."""
+    """A person, known by a key; without a key, the machine itself."""
 
     contributor_id: str
     name: str
@@ -92,7 +92,7 @@ class ContributorRow(_InTokens):
     milli_tokens_witnessed: int
     milli_tokens_reported: int
     share: float
-    """Of all witnessed tokens, 0 to 1."""
+    """Share of all witnessed tokens, 0 to 1."""
     rounds: int
     rounds_missed: int
     """Rounds that planned with a machine of theirs and got nothing from it."""
@@ -122,7 +122,7 @@ class ContributorRow(_InTokens):
 
 @dataclass(frozen=True, slots=True)
 class DayOfWork:
-    """What others witnessed of a contributor on one day."""
+    """A contributor's witnessed work of one day."""
 
     day: int
     """Since 1 January 1970 (UTC)."""
@@ -158,9 +158,9 @@ class ChartMark:
     peer_id: str = ""
     """The peer that came or went; empty for the others."""
     who: str = ""
-    """That peer's name."""
+    """Name of that peer."""
     text: str = ""
-    """Of a note: the organiser's words."""
+    """The organiser's words, for a note."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,7 +185,7 @@ class MissingRounds:
 
 @dataclass(frozen=True, slots=True)
 class RoundFacts:
-    """One closed round: it left `version` of `fragment`."""
+    """A closed round: it left `version` of `fragment`."""
 
     fragment: int
     version: int
@@ -205,7 +205,7 @@ class RoundFacts:
 
 @dataclass(frozen=True, slots=True)
 class AgeAt:
-    """How far the live peers were behind with one fragment at one moment, in versions."""
+    """Lag of the live peers with one fragment at one moment, in versions."""
 
     at: float
     largest_lag: int
@@ -215,7 +215,7 @@ class AgeAt:
 
 @dataclass(frozen=True, slots=True)
 class FragmentAges:
-    """For the staleness strip."""
+    """Lags for the staleness strip."""
 
     fragment: int
     ages: tuple[tuple[str, int], ...]
@@ -275,7 +275,7 @@ class ContributorView:
 
 @dataclass(frozen=True, slots=True)
 class WrittenText:
-    """What the model wrote after a prompt."""
+    """The model's continuation of a prompt."""
 
     prompt: str
     """Empty: it began by itself."""
@@ -284,10 +284,10 @@ class WrittenText:
 
 @dataclass(frozen=True, slots=True)
 class ModelSample:
-    """What the run's committed model wrote at one moment."""
+    """The committed model's texts at one moment."""
 
     at: float
-    """When its anchors were taken."""
+    """Time at which its anchors were taken."""
     version: int
     """The rounds in them: the sum of all fragments' versions."""
     committed_tokens: int
@@ -309,16 +309,16 @@ class PeopleNews:
     contributor_id: str
     """Empty for a country."""
     other_id: str = ""
-    """Who was overtaken."""
+    """The person who was overtaken."""
     tokens: int = 0
-    """That were passed."""
+    """Number that was passed."""
     country: str = ""
     """From which there are now enough people to show it."""
 
 
 @dataclass(frozen=True, slots=True)
 class TaskScore:
-    """What somebody measured of the model in a task of lm-eval."""
+    """Score of the model in a task of lm-eval."""
 
     task: str
     metric: str
@@ -357,19 +357,19 @@ class HistoryView:
     num_country_undeclared: int = 0
     """Contributors with a row and without a country that may be shown."""
     news: tuple[PeopleNews, ...] = ()
-    """Of people, the newest first."""
+    """News of people, the newest first."""
     gaps: tuple[Gap, ...] = ()
     missing: tuple[MissingRounds, ...] = ()
     num_rounds: int = 0
     """Rounds whose signed commits are in this history."""
     milli_tokens_witnessed: int = 0
-    """Of everybody, thousandths of tokens."""
+    """Tokens of all contributors, in thousandths."""
     samples: tuple[ModelSample, ...] = ()
     """Oldest first."""
     scores: tuple[TaskScore, ...] = ()
-    """By tokens."""
+    """Scores by tokens."""
     storage: str = ""
-    """Where the history is kept, in words."""
+    """Place of the history, in words."""
     problem: str = ""
     """Why it is not being kept at present, as a sentence; empty: it is."""
     searched: list[str] = field(init=False, default_factory=list, compare=False, repr=False)

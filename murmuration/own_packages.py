@@ -11,7 +11,7 @@ _NAME = "murmuration.import_path"
 
 
 def import_path() -> ModuleType:
-    """That module, loaded once; importing it loads nothing else."""
+    """Load that module once; importing this file loads nothing else."""
     if _NAME not in sys.modules:
         path = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "peer", "import_path.py")
         spec = importlib.util.spec_from_file_location(_NAME, path)

@@ -1,4 +1,4 @@
-"""What is fetched from members beside their records.
+"""Data that the dashboard fetches from members besides their records.
 
 The files, each built on those above it:
 

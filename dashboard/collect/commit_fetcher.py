@@ -22,7 +22,7 @@ from dht.records.signed_manifest import RunRecord
 MAX_DONORS: Final = 3
 """Asked per fragment and turn."""
 MAX_PAGES: Final = 64
-"""Of one fragment before the next one has its turn."""
+"""Pages of one fragment before the next fragment has its turn."""
 DONOR_SECONDS: Final = 60.0
 """For all pages of one donor in one turn: 64 of them take 20 s over a slow line, and others wait."""
 AHEAD_VERSIONS: Final = 16
@@ -53,7 +53,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class SignedCommits:
-    """How to get at the signed commits of a run.
+    """Access to the signed commits of a run.
 
     Attributes:
         fetch: (donor, fragment, from_version) -> raw commits from that version on, or from the oldest that the donor
@@ -240,7 +240,7 @@ class Gatherer:
 
 @dataclass
 class _Turn:
-    """What members gave of one fragment in one turn.
+    """Commits of one fragment that members sent in one turn.
 
     Nothing is taken on one member's word while others can be asked. Two keys can sign any number of tokens for one
     another, and the heaviest chain counts.
@@ -254,11 +254,11 @@ class _Turn:
     is_retry: bool
     """Whether it asks again for what nobody remembered."""
     givers: dict[tuple[int, bytes], set[PeerId]] = field(default_factory=dict)
-    """By version and digest."""
+    """Members that sent each commit, by version and digest."""
     held: dict[tuple[int, bytes], dict[bytes, CommitCredit]] = field(default_factory=dict)
-    """Those that are not known yet, as they were given."""
+    """New commits, as they were sent."""
     versions: set[int] = field(default_factory=set)
-    """Of all that was given."""
+    """Versions of all commits that were sent."""
     _checked: dict[bytes, CommitCredit] = field(default_factory=dict)
 
     def checked(self, page: Sequence[bytes], donor: PeerId, begin: int) -> list[CommitCredit]:

@@ -47,7 +47,7 @@ def take_over(history: History, found: list[bytes], run_id: str, now: float) -> 
 
 
 def facts_of(profile: Profile) -> ProfileFacts:
-    """What may be shown of a profile."""
+    """The part of a profile that may be shown."""
     return ProfileFacts(
         contributor_id=profile.contributor_id,
         sequence=profile.sequence,

@@ -42,7 +42,7 @@ WEEK_DAYS: Final = 7
 
 @dataclass(frozen=True, slots=True)
 class Presence:
-    """What a machine's newest record says, text stripped."""
+    """A machine's newest record, text stripped."""
 
     peer_id: str
     contributor_key: str
@@ -62,7 +62,7 @@ class MachineTotals:
     """The contributor that its own record names."""
     device: str = ""
     name: str = ""
-    """Of its record; its contributor's profile beats it."""
+    """Name in its record; its contributor's profile takes precedence."""
     first_at: float = math.inf
     last_at: float = 0.0
     uptime_seconds: float = 0.0
@@ -139,7 +139,7 @@ class Ledger:
 
     @property
     def num_rounds(self) -> int:
-        """That are counted."""
+        """Number of commits that count."""
         return self.counting.num_rounds
 
     def add_profile(self, profile: ProfileFacts) -> bool:
@@ -255,7 +255,7 @@ class Ledger:
         return None if profile is None or profile.is_hidden else profile
 
     def shown_name(self, peer_id: str) -> str:
-        """What a machine may be called in public; empty: nothing."""
+        """Return a machine's public name; empty: none."""
         contributor_id = self.contributor_of(peer_id)
         if contributor_id in self.profiles:
             profile = self.shown_profile(contributor_id)

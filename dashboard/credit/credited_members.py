@@ -33,7 +33,7 @@ class CommitCredit(CreditedRound):
     payload_bytes: int = 0
     """Encoded values that the round moved from member to member."""
     data_parallel_bytes: int = 0
-    """What plain data-parallel training would have moved for the same steps of the same part of the model."""
+    """Bytes that plain data-parallel training would have moved for the same steps of the same part of the model."""
 
     def counts_at(self, seen_at: float) -> float:
         """The time that it counts at."""

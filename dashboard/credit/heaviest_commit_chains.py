@@ -25,7 +25,7 @@ Outcome = Literal["new", "known", "crowded"]
 
 @dataclass(slots=True, eq=False)
 class StoredReceipt:
-    """One stored signed commit.
+    """A stored signed commit.
 
     Attributes:
         num: its number in the file.
@@ -61,7 +61,7 @@ class Counting:
     versions: dict[int, KnownVersions] = field(default_factory=dict)
     """Per fragment: versions of which a commit is known."""
     rounds: set[int] = field(default_factory=set)
-    """Of each round that counts, the number of its first receipt."""
+    """Numbers of the first receipt of each round that counts."""
     _lineages: dict[int, Lineage] = field(default_factory=dict)
     _receipts: dict[bytes, list[StoredReceipt]] = field(default_factory=dict)
     _counted: set[bytes] = field(default_factory=set)
@@ -125,7 +125,7 @@ class Counting:
 
     @property
     def num_rounds(self) -> int:
-        """That count."""
+        """Number of rounds that count."""
         return len(self._counted)
 
     def is_known(self, digest: bytes) -> bool:

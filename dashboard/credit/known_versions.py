@@ -1,4 +1,4 @@
-"""Which versions of each fragment are known, as ranges: a hundred thousand rounds in a few numbers. Pure."""
+"""Known versions of each fragment, as ranges: a hundred thousand rounds in a few numbers. Pure."""
 
 from __future__ import annotations
 

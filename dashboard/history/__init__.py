@@ -1,4 +1,4 @@
-"""What happened, kept in one SQLite file: memory first, one task that writes.
+"""The history in one SQLite file: memory first, one task that writes.
 
 The files, each built on those above it:
 

@@ -254,7 +254,7 @@ class History:
         self._view = None
 
     def keep_samples(self, samples: tuple[ModelSample, ...]) -> None:
-        """What the model wrote, oldest first, in the place of what was kept before."""
+        """Replace the samples of the model's text, oldest first."""
         self.samples, self._view = samples, None
         self._batch.meta["samples"] = json.dumps([sample_values(sample) for sample in samples])
 

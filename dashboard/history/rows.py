@@ -79,7 +79,7 @@ class StoredEvent:
 
 @dataclass
 class Batch:
-    """What is to be written in one transaction."""
+    """Rows to write in one transaction."""
 
     commits: list[StoredCommit] = field(default_factory=list)
     released: list[int] = field(default_factory=list)
@@ -124,7 +124,7 @@ def point_row(point: HistoryPoint) -> tuple[int, str]:
 
 
 def point_of_text(text: str) -> HistoryPoint:
-    """What `point_row` wrote."""
+    """Read back the row of `point_row`."""
     values = json.loads(text)
     if type(values) is not list or len(values) != 10:
         raise ValueError(f"{text!r:.60}; expected ten values")
@@ -221,7 +221,7 @@ def event_of_news(number: int, news: PeopleNews) -> StoredEvent:
 
 
 def news_of_row(at: Any, kind: Any, contributor_id: Any, tokens: Any, detail: Any) -> PeopleNews:
-    """What `event_of_news` became in the file."""
+    """Read back the row of `event_of_news`."""
     more = dict(json.loads(detail))
     other_id, country = _text(more["other"]), _text(more["country"])
     return PeopleNews(_real(at), NEWS_KINDS[_text(kind)], _text(contributor_id), other_id, whole(tokens), country)
@@ -248,7 +248,7 @@ def profile_text(profile: ProfileFacts) -> str:
 
 
 def profile_of_row(contributor_id: Any, text: Any) -> ProfileFacts:
-    """What `profile_text` wrote."""
+    """Read back the text of `profile_text`."""
     sequence, issued_at, name, country, is_hidden, machines, team = json.loads(text)
     return ProfileFacts(
         _text(contributor_id),
@@ -269,7 +269,7 @@ def machine_text(machine: MachineTotals) -> str:
 
 
 def machine_of_row(peer_id: Any, text: Any) -> MachineTotals:
-    """What `machine_text` wrote."""
+    """Read back the text of `machine_text`."""
     contributor_key, device, name, last_at, uptime_seconds, first_at = json.loads(text)
     return MachineTotals(
         _text(peer_id),
@@ -288,7 +288,7 @@ def sample_values(sample: ModelSample) -> tuple[Any, ...]:
 
 
 def sample_of_values(at: Any, version: Any, tokens: Any, loss: Any, texts: Any) -> ModelSample:
-    """What `sample_values` returned."""
+    """Read back the row of `sample_values`."""
     shown = tuple(WrittenText(_text(prompt), _text(said)) for prompt, said in texts)
     return ModelSample(_real(at), whole(version), whole(tokens), None if loss is None else _real(loss), shown)
 

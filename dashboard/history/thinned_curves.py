@@ -39,7 +39,7 @@ def rounded(columns: Sequence[Sequence[float | None]], digits: int) -> list[list
 
 
 def thinned(points: Sequence[HistoryPoint], max_points: int) -> tuple[HistoryPoint, ...]:
-    """At most `max_points` of them, two at least, evenly chosen, the first and the last among them."""
+    """Return at most `max_points` points, at least two, evenly chosen, with the first and the last."""
     if len(points) <= max_points:
         return tuple(points)
     step = (len(points) - 1) / (max_points - 1)

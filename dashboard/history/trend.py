@@ -30,7 +30,7 @@ News = tuple[NewsKind, str]
 
 @dataclass
 class Trend:
-    """What is folded over looks; bounded whatever is published."""
+    """Values that are folded over looks; bounded whatever is published."""
 
     points: list[HistoryPoint] = field(default_factory=list)
     stride: int = 1
@@ -56,7 +56,7 @@ class Trend:
         self._moved.append((at, num_bytes))
 
     def bits_per_second(self, now: float) -> float:
-        """Of the last minute's rounds."""
+        """Return the rate of the last minute's rounds."""
         while self._moved and self._moved[0][0] <= now - RATE_SECONDS:
             self._moved.popleft()
         return 8 * sum(num_bytes for _, num_bytes in self._moved) / RATE_SECONDS

@@ -1,4 +1,4 @@
-"""What is written into the history's file, and what is read back from it at a start. One transaction per batch."""
+"""Writes the history's file, and reads it back at a start. One transaction per batch."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ EVENT_SECONDS: Final = 2 * SECONDS_PER_DAY
 
 @dataclass
 class Loaded:
-    """What a file holds of earlier sessions."""
+    """The content of a file from earlier sessions."""
 
     ledger: Ledger = field(default_factory=Ledger)
     points: list[HistoryPoint] = field(default_factory=list)

@@ -28,13 +28,13 @@ MAX_FRAGMENTS_SHOWN: Final = 256
 
 @dataclass(frozen=True, slots=True)
 class FragmentRow:
-    """Where the live peers stand with one fragment."""
+    """Progress of the live peers with one fragment."""
 
     fragment: int
     version: int
     """The head, as in `RunView`."""
     committed_tokens: int
-    """Of the anchor that most of them have at that version."""
+    """Tokens in the anchor that most of them have at that version."""
     num_peers: int
     num_current: int
     largest_lag: int
@@ -49,7 +49,7 @@ class DashboardState:
 
     run_id: str
     started_at: float
-    """When this observer began to watch; nothing earlier is known to it."""
+    """Time at which this observer began to watch; it knows nothing earlier."""
     now: float
     has_looked: bool = False
     """Whether the first look is over; before it nothing is known, not even that nobody is there."""
@@ -65,9 +65,9 @@ class DashboardState:
     view: RunView = NOWHERE
     """The figures of the run, as panels and `peer status` show them."""
     lanes: Lanes = field(default_factory=dict)
-    """How live peers spent their newest rounds."""
+    """Timings of the live peers' newest rounds."""
     heard_at: float | None = None
-    """When the newest record was first seen here."""
+    """Time at which the newest record was first seen here."""
     last_train_loss: float | None = None
     """Of the last look in which a peer trained; see `RunView.train_loss`."""
     moved_at: float | None = None

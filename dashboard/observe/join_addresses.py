@@ -1,4 +1,4 @@
-"""Which addresses a page may show to those who want to join. Pure.
+"""Chooses the addresses that a page may show to newcomers. Pure.
 
 A seed is there to be dialled, so its address is public; that of a volunteer is nobody's business. Only addresses that
 the dashboard itself was given are shown: it dials them again and again, so it knows whether somebody answers.
@@ -21,7 +21,7 @@ MAX_ADDRESSES: Final = 3
 
 @dataclass(frozen=True, slots=True)
 class JoinRule:
-    """What the operator of a page wants to be shown.
+    """The operator's choice of addresses to show.
 
     Attributes:
         asked: addresses to show whatever is known of them.

@@ -22,7 +22,7 @@ MISSED_ANNOUNCEMENTS: Final = 3
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """One look at the swarm at `now` (unix seconds). Records were checked before."""
+    """A look at the swarm at `now` (unix seconds). Records were checked before."""
 
     now: float
     num_members: int
@@ -35,20 +35,20 @@ class Look:
     vouched: Collection[str] = ()
     """Peers that signed commits list."""
     work: Mapping[str, int] = field(default_factory=dict)
-    """Of each peer its work in the signed commits of late, in any unit."""
+    """Recent work of each peer in signed commits, in any unit."""
     withdrawn: Collection[str] = ()
     """Peers whose name its owner has withdrawn."""
 
 
 @dataclass(frozen=True, slots=True)
 class PeerRow:
-    """One peer: its newest record with hostile text stripped, and when we heard of it."""
+    """A peer: its newest record with hostile text stripped, and when it was received."""
 
     record: PeerRecord
     condition: Condition
     first_heard_at: float
     heard_at: float
-    """When its newest record was first seen here."""
+    """Time at which its newest record was first seen here."""
     same_manifest: bool
     """Whether it follows the manifest that we know; others are listed and never counted."""
     is_vouched: bool = False

@@ -18,7 +18,7 @@ MAX_ROUND_SECONDS: Final = 3600.0
 
 
 Lanes = Mapping[str, tuple[RoundTimes, ...]]
-"""By PeerId: its newest rounds, by its own word."""
+"""Newest rounds by PeerId, as peers report them."""
 
 
 def end_of(times: RoundTimes) -> float:

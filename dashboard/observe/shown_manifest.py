@@ -31,7 +31,7 @@ Made = TypeVar("Made")
 
 @dataclass(frozen=True, slots=True)
 class RunNote:
-    """What the organiser wrote beside the curve."""
+    """A note of the organiser beside the curve."""
 
     at: float
     """Unix seconds."""
@@ -40,7 +40,7 @@ class RunNote:
 
 @dataclass(frozen=True, slots=True)
 class ShownManifest:
-    """What the owner signed, as far as the page shows it."""
+    """The part of the signed manifest that the page shows."""
 
     name: str
     description: str
@@ -50,9 +50,9 @@ class ShownManifest:
     summary: str
     """Model and averaging in one line, for those who know the words."""
     what: str = ""
-    """What is made, in plain words, without a full stop."""
+    """Description of the model in plain words, without a full stop."""
     announce_seconds: float = ANNOUNCE_SECONDS
-    """Between two records of one peer."""
+    """Seconds between two records of one peer."""
     end_version: int | None = None
     """The version of every fragment at which the run ends; None: its owner has not ended it."""
     is_private: bool = False
@@ -64,13 +64,13 @@ class ShownManifest:
     licence: str = ""
     """Unix seconds."""
     goal_tokens: int | None = None
-    """At which the schedule ends; None: it has no end."""
+    """Tokens at which the schedule ends; None: it has no end."""
     needs: HomeNeeds | None = None
-    """What it asks of a usual home; None: this software cannot say."""
+    """Needs of a usual household; None: this software cannot compute them."""
     writes: bool = True
     """Whether the model continues texts, and `peer sample` can let it."""
     loss_unit: str = "nats per token"
-    """Of losses: by what the run predicts; empty where the owner's code decides it."""
+    """Unit of losses, by what the run predicts; empty where the owner's code decides it."""
     num_choices: int | None = None
     """Distinct tokens, among which each guess chooses; None: not known, or not what the loss is of."""
     trained_on: str = ""
@@ -78,7 +78,7 @@ class ShownManifest:
     training: TrainingSection | None = None
     """The inner loop; None: this software cannot read it."""
     cooldown: Cooldown | None = None
-    """That the owner started last; None: none."""
+    """The cool-down that the owner started last; None: none."""
     weights: InitSection | None = None
     """What it begins with or stands on, which nobody sends; None: nothing."""
     flags_to_bring: str = ""
@@ -88,9 +88,9 @@ class ShownManifest:
     model_kind: str = "gpt"
     """`custom`: it trains its owner's own code, which `peer join` does not have."""
     code: str = ""
-    """Where that code is, as the owner says: shown, and nothing else."""
+    """Address of that code, from the owner: shown, and nothing else."""
     command: str = ""
-    """How it is started, as the owner says: shown, and nothing else."""
+    """Its start command, from the owner: shown, and nothing else."""
 
     def rate_at(self, tokens: int) -> float | None:
         """The share of the peak at which all learn at this clock of the run; None: it never changes."""
@@ -169,7 +169,7 @@ def _changes(manifest: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def _page(manifest: dict[str, Any]) -> str:
-    """As its owner said last."""
+    """Return the address of the run's page by the owner's latest change."""
     said = [change["page"] for change in _changes(manifest) if isinstance(change.get("page"), str)]
     return _web_address(said[-1] if said else manifest.get("page"))
 

@@ -24,7 +24,7 @@ class GoalProgress:
 
 
 def progress_of(state: DashboardState, history: HistoryView, tokens: int) -> GoalProgress | None:
-    """Where the run stands; None: its schedule has no end.
+    """Progress of the run; None: its schedule has no end.
 
     Args:
         tokens: committed so far.

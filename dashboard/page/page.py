@@ -30,7 +30,7 @@ from dashboard.people.ranking_words import change_words
 from dashboard.people.teams_and_countries import teams
 
 REFRESH_SECONDS: Final = 5
-"""How often browsers without scripts load the page again."""
+"""Seconds after which browsers without scripts reload the page."""
 
 STREAM_PATH: Final = "/events/stream"
 """Of the server-sent events."""
@@ -65,7 +65,7 @@ TEMPLATES.globals.update(
 
 @dataclass(frozen=True, slots=True)
 class PageLink:
-    """How others link to a page: what a chat shows of it."""
+    """The preview of a page's link in a chat."""
 
     origin: str = ""
     """Scheme and host of the server as its visitor sees it; empty: not known, and nothing absolute is written."""
@@ -78,15 +78,15 @@ class PageLink:
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """What a whole page has beside its content."""
+    """The parts of a whole page beside its content."""
 
     now: float
     """Unix seconds."""
     assets: Assets
     snapshot_id: str = ""
-    """Where live updates go on from."""
+    """Number from which live updates continue."""
     link: PageLink = PageLink()
-    """How others link to it."""
+    """Preview of its link."""
 
 
 def render_sections(state: DashboardState, history: HistoryView) -> dict[str, str]:
@@ -163,7 +163,7 @@ def document(template: str, values: Mapping[str, Any], frame: Frame) -> str:
 
 
 def render_missing(detail: str, frame: Frame) -> str:
-    """What people see at an address that leads to nothing; `detail` says why, or is empty."""
+    """Render the page for an unknown address; `detail` gives the reason, or is empty."""
     sentence = f"{detail[:1].upper()}{detail[1:]}." if detail else "The address may be mistyped, or its page is gone."
     return document("missing.html", {"sentence": sentence}, frame)
 

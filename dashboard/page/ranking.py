@@ -43,7 +43,7 @@ def ranking_values(
     search: str = "",
     offset: int = 0,
 ) -> dict[str, Any]:
-    """What a table of contributors needs."""
+    """Data of a table of contributors."""
     period_milli = sum(row.standing(by).milli_tokens_witnessed for row in history.contributors) if by != "all" else 0
     asked = {"by": by, "sort": sort, "limit": limit, "search": search, "offset": offset}
     return {"found": found, "period_milli": period_milli, **asked}

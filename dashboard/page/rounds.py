@@ -143,7 +143,7 @@ def strip(history: HistoryView) -> dict[str, Any]:
 
 
 def heat(lag: int) -> int:
-    """Which of `LAGS` a lag belongs to."""
+    """Return the index in `LAGS` of the class of a lag."""
     return next(index for index, (largest, _) in enumerate(LAGS) if lag <= largest)
 
 
@@ -161,7 +161,7 @@ def _cells(row: FragmentAges) -> Iterator[tuple[int, int, int, AgeAt]]:
 
 
 def health(state: DashboardState, rounds: Sequence[RoundFacts]) -> dict[str, Any]:
-    """How the newest rounds went, with the reasons for what was left out, in words."""
+    """Summarise the newest rounds, with the reasons for what was left out, in words."""
     durations = sorted(row.duration_seconds for row in rounds if row.duration_seconds is not None)
     if not durations:
         told = chain.from_iterable(state.lanes.values())
@@ -191,7 +191,7 @@ def _reasons(rounds: Sequence[RoundFacts]) -> Counter[str]:
 
 
 def num_lone(rounds: Sequence[RoundFacts]) -> int:
-    """How many of the newest rounds in a row had one member; `rounds` begin with the newest."""
+    """Count how many of the newest rounds in a row had one member; `rounds` begin with the newest."""
     known = (row for row in rounds if row.contributors)
     return sum(1 for _ in takewhile(lambda row: len(row.contributors) == 1, known))
 

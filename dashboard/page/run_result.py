@@ -21,12 +21,12 @@ class RunResult:
     num_rounds: int
     validation_loss: float | None
     validation_at: float | None
-    """When it was first seen, unix seconds."""
+    """Time at which it was first seen, unix seconds."""
     first_validation_loss: float | None
     """As this page saw it first, early in the run, if it was higher; the run may have begun higher still."""
     train_loss: float | None
     num_people: int
-    """With a signed round."""
+    """Number of people with a signed round."""
     ended_at: float | None
     """When the newest round closed, or else when somebody was last heard."""
 

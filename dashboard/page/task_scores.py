@@ -13,7 +13,7 @@ MARGIN: Final = 8
 MAX_CURVES: Final = 8
 _METRICS: Final = {"acc": "accuracy", "acc_norm": "accuracy, by length"}
 MAX_POINTS: Final = 60
-"""Of one curve; the newest."""
+"""Points of one curve; the newest ones."""
 
 
 class ScorePoint(NamedTuple):
@@ -33,7 +33,7 @@ def score_curves(scores: Sequence[TaskScore]) -> list[list[ScorePoint]]:
 
 
 def metric_words(metric: str) -> str:
-    """What lm-eval calls `metric`, in a word; others as they are."""
+    """Name lm-eval's `metric` in a word; others stay as they are."""
     return _METRICS.get(metric, metric)
 
 

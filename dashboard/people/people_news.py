@@ -38,7 +38,7 @@ class Feed:
         num_rounds: int,
         now: float,
     ) -> list[PeopleNews]:
-        """What is new since the last look, at most `MAX_NEWS_OF_A_LOOK`.
+        """Return the news since the last look, at most `MAX_NEWS_OF_A_LOOK`.
 
         Args:
             countries: those that may be shown.

@@ -15,14 +15,14 @@ MIN_CONTRIBUTORS_PER_COUNTRY: Final = 3
 
 @dataclass(frozen=True, slots=True)
 class TeamRow:
-    """Everybody who names one team, in whatever letter case."""
+    """The people of one team, in whatever letter case."""
 
     name: str
-    """As most of its members write it."""
+    """Its most common spelling."""
     num_people: int
     milli_tokens_witnessed: int
     share: float
-    """Of the witnessed tokens of all contributors, 0 to 1."""
+    """Share of the witnessed tokens of all contributors, 0 to 1."""
 
     @property
     def tokens_witnessed(self) -> float:

@@ -1,4 +1,4 @@
-"""What the process that has the model says, checked: short, printable texts, and figures in their ranges. Pure."""
+"""Checks the answers of the model's process: short, printable texts, and figures in their ranges. Pure."""
 
 from __future__ import annotations
 

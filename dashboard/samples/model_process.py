@@ -23,7 +23,7 @@ FIND_SECONDS: Final = 30.0
 
 @dataclass(frozen=True, slots=True)
 class SampleOrder:
-    """What the process is told; see `peer.export.sampling_process`, which has the same fields."""
+    """Order for the process; `peer.export.sampling_process` has the same fields."""
 
     run_id: str
     peers: tuple[str, ...]
@@ -41,7 +41,7 @@ class NoAnswer(Exception):
 
 
 async def ask(order: SampleOrder, seconds: float = SECONDS) -> bytes:
-    """What the process answers to `order`.
+    """Return the answer of the process to `order`.
 
     Raises:
         NoAnswer: it could not be started, ended without an answer, or took longer than `seconds`.

@@ -1,4 +1,4 @@
-"""What the model is asked to write, and when. Pure."""
+"""Prompts and times for samples of the model's text. Pure."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ MAX_PROMPTS: Final = 8
 MAX_PROMPT_LENGTH: Final = 200
 MAX_TOKENS: Final = 200
 TEMPERATURE: Final = 0.8
-"""Below 1: the likelier words, as `peer sample` has it."""
+"""Temperature; below 1 prefers the likelier words, as in `peer sample`."""
 SEED: Final = 1
 KEPT: Final = 200
 """Samples of a run; a month of hours and the first day are 15 for each doubling of the time."""
@@ -32,7 +32,7 @@ KEPT: Final = 200
 
 @dataclass(frozen=True, slots=True)
 class SamplePlan:
-    """What the owner of a page may choose.
+    """Options of a page's owner.
 
     Attributes:
         every_seconds: the longest time between two samples.
@@ -86,7 +86,7 @@ def sample_plan(every: str, prompts: Sequence[str], base: Path | None = None) ->
 
 
 def next_at(plan: SamplePlan, samples: tuple[ModelSample, ...]) -> float:
-    """When the next sample is due, in unix seconds; 0 before the first.
+    """Return the time of the next sample, in unix seconds; 0 before the first.
 
     The time since the newest one is at least as long as from the first to it, from `FIRST_SECONDS` to `every_seconds`.
     """

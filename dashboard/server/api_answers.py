@@ -103,7 +103,7 @@ class Run(Answer):
 
 
 class Join(Answer):
-    """What `peer join URL` of a page's address needs; the run's manifest is checked against its id by each joiner."""
+    """Data for `peer join URL` of a page's address; each joiner checks the run's manifest against its id."""
 
     name: str | None
     link: str
@@ -199,7 +199,7 @@ class Evaluations(Answer):
 AnyAnswer = TypeVar("AnyAnswer", bound=Answer)
 
 _SIGNED: Final = ("leader", "tokens", "contributors", "num_missed", "num_void_shards", "duration_seconds")
-"""What a signed commit tells of a round."""
+"""Fields of a round that its signed commit gives."""
 NOT_DRAWN: Final = ("tokens_per_second", "download_bits_per_second")
 """Columns of points of which the page has no curve."""
 
@@ -248,7 +248,7 @@ async def peers(site: Site, query: Query) -> Peers:
 
 
 async def rounds(site: Site, query: RoundsQuery) -> Rounds:
-    """Where each fragment stands, and rounds, newest first."""
+    """The state of each fragment, and rounds, newest first."""
     state = site.live.state
     found = await site.reader.rounds(query.limit, query.before)
     next_before = found[-1][0] if len(found) == query.limit else None
@@ -292,12 +292,12 @@ def contributor(site: Site, view: ContributorView) -> ContributorPage:
 
 
 async def fragments(site: Site, query: Query) -> Fragments:
-    """How far peers are behind with each fragment."""
+    """Lag of the peers with each fragment."""
     return answer_of(Fragments, site, REPORTED, fragments=site.live.history.fragments)
 
 
 async def events(site: Site, query: EventsQuery) -> Events:
-    """What happened, oldest first."""
+    """Events, oldest first."""
     found = await site.reader.events(query.after, query.limit)
     return answer_of(Events, site, REPORTED, events=found, next_after=found[-1].number if found else query.after)
 

@@ -1,4 +1,4 @@
-"""What the API takes: queries as models, which check themselves; and the OpenAPI document of all endpoints."""
+"""Queries of the API as models, which check themselves; and the OpenAPI document of all endpoints."""
 
 from __future__ import annotations
 
@@ -101,12 +101,12 @@ AnyQuery = TypeVar("AnyQuery", bound=Query)
 
 
 Handler = Callable[[web.Request, Any], Awaitable[web.StreamResponse]]
-"""Of a request and its query."""
+"""Answers a request with its checked query."""
 
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """One address of the API; `answer` is a model, or None for other media types."""
+    """An address of the API; `answer` is a model, or None for other media types."""
 
     name: str
     path: str

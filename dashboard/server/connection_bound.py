@@ -31,9 +31,9 @@ class ConnectionBound:
     """Counts connections and event streams of all runs that are shown."""
 
     num_connections: int
-    """That may be open at the same time."""
+    """Highest number of open connections."""
     num_streams: int = 0
-    """That are open."""
+    """Number of open event streams."""
 
     @property
     def max_streams(self) -> int:

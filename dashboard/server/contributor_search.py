@@ -1,4 +1,4 @@
-"""Which contributors a query asks for, and in which order."""
+"""Filters and orders contributors for a query."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether a page can have its place: asked before the server is loaded, which takes a second."""
+"""Checks whether the page can have its port, before the server is loaded, which takes a second."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def check_free(host: str, port: int) -> None:
 
 
 def cannot_serve(host: str, port: int, error: OSError) -> UsageFault:
-    """What is said when no page can be served there."""
+    """Return the error sentence for a place where no page can be served."""
     if error.errno == errno.EADDRINUSE:
         return UsageFault(f"port {port} of {host} is taken by another program; give another one with --port")
     return UsageFault(

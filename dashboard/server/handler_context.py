@@ -1,4 +1,4 @@
-"""What the handlers of one dashboard share, and how they answer."""
+"""State that the handlers of one dashboard share, and their answers."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ HUNG_SECONDS: Final = 60.0
 
 @dataclass
 class Site:
-    """One dashboard as its handlers see it.
+    """A dashboard as its handlers see it.
 
     Attributes:
         clock: unix seconds.
@@ -55,14 +55,14 @@ class Site:
     card_cache: CardCache = field(default_factory=lambda: CardCache(time.monotonic))
     base: str = ""
     num_downloads: int = 0
-    """Of proofs and exports, under way."""
+    """Downloads of proofs and exports under way."""
     num_requests: Counter[str] = field(default_factory=Counter)
     """Answers by class of status: ``2xx`` and so on."""
     _bodies: Newest[str, Body] = field(default_factory=lambda: Newest(MAX_ANSWERS))
     _answering: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     async def answer(self, key: str, make: Callable[[], Awaitable[BaseModel | str]]) -> Body:
-        """What `make` gives, encoded; the same for all who ask for `key` before the next look."""
+        """Return the result of `make`, encoded; the same for all requests of `key` before the next look."""
         async with self._answering:
             found = self._bodies.get(key)
             if found is None or found.published != self.live.num_published:

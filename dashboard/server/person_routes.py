@@ -24,9 +24,9 @@ from dht.ground.quantities import plural, words_text
 from dht.identity.speakable import speakable_name
 
 CARD_SECONDS: Final = 60
-"""How long caches may show an old card."""
+"""Seconds for which caches may show an old card."""
 MAX_NAME_LENGTH: Final = 80
-"""Of a name in an address."""
+"""Longest name in an address."""
 
 
 def add_person_routes(app: web.Application) -> None:

@@ -84,7 +84,7 @@ async def _found(site: Site, query: ContributorsQuery) -> str:
 
 
 async def _web_manifest(request: web.Request) -> web.Response:
-    """What a phone needs to put the page on its home screen."""
+    """Serve the web manifest that puts the page on a phone's home screen."""
     site = request.app[SITE]
     run = site.live.state.run_id.partition(".")[0]
     content = {

@@ -23,11 +23,11 @@ PHASE_WORDS: Final = {"no run": "run not found", "looking": "looking for the swa
 
 @dataclass(frozen=True, slots=True)
 class RunCard:
-    """One run as the index shows it."""
+    """A run as the index shows it."""
 
     run_id: str
     path: str
-    """Of its page; empty: it has none."""
+    """Address of its page; empty: it has none."""
     name: str
     phase: Phase = "starting"
     what: str = ""
@@ -36,7 +36,7 @@ class RunCard:
     result: RunResult | None = None
     loss_unit: str = ""
     share: float | None = None
-    """Of the way to its goal; None: it has none."""
+    """Share of the way to its goal; None: it has none."""
     problem: str = ""
     """Why it is not watched, as a sentence."""
 
@@ -46,7 +46,7 @@ MISSING: Final = web.AppKey("missing", tuple[RunCard, ...])
 
 
 def run_path(run_id: str) -> str:
-    """Where a server of several runs has the page of one of them; without a slash at the end."""
+    """Return the path of a run's page on a server of several runs, without a slash at the end."""
     return f"/r/{run_id}"
 
 

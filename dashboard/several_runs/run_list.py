@@ -16,7 +16,7 @@ EXAMPLE: Final = 'run_id = "tinybytes.abcdefghij234567abcd", peers = ["/ip4/203.
 
 
 class ListedRun(BaseModel):
-    """One ``[[run]]`` of the file."""
+    """A ``[[run]]`` of the file."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 

@@ -1,4 +1,4 @@
-"""What is written on a card."""
+"""The text of a card."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Card:
-    """What is on it. Texts may be in any script and of any length."""
+    """Texts of a card, in any script and of any length."""
 
     title: str
     otherwise: str
-    """In place of a title that the font cannot write."""
+    """Fallback for a title that the font cannot write."""
     run: str
     figure: str
     """Large: ``1.45 million tokens``."""
     facts: str
-    """Below it: ``rank 2 of 14``."""
+    """Line below the title: ``rank 2 of 14``."""
     curve: Sequence[float] = ()
     """Values over time, oldest first; fewer than two are not drawn."""

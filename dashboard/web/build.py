@@ -150,7 +150,7 @@ def licenses_text(folder: Path, packages: Sequence[str]) -> str:
 
 
 def _npm() -> tuple[list[str], dict[str, str]]:
-    """How to call npm, and the environment in which it finds its node."""
+    """Return the command for npm, and the environment in which it finds its node."""
     environment = dict(os.environ)
     found = shutil.which("npm")
     if found is not None:

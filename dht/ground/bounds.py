@@ -27,7 +27,7 @@ class Newest(OrderedDict[K, V]):
 
 
 class Allowances(Generic[K]):
-    """How often each key, such as a remote, may do something that costs others more than itself.
+    """Limits how often each key, such as a remote, may do something that costs others more than itself.
 
     Args:
         burst: times at once.
@@ -84,11 +84,11 @@ class Pauses(Generic[K]):
         return seconds
 
     def until(self, key: K) -> float:
-        """When the last pause of `key` ends or ended; 0 when it had none."""
+        """Return the time at which the last pause of `key` ends or ended; 0 when it had none."""
         return self._pauses.get(key, (0.0, 0.0))[0]
 
     def seconds(self, key: K) -> float:
-        """How long its last pause was; 0 when it had none."""
+        """Return the length of its last pause; 0 when it had none."""
         return self._pauses.get(key, (0.0, 0.0))[1]
 
     def holds(self, key: K, now: float) -> bool:

@@ -9,7 +9,7 @@ from statistics import median_low
 from typing import Final
 
 CLOCK_SKEW_SECONDS: Final = 60.0
-"""Between two peers' wall clocks; machines without time service drift by seconds a day."""
+"""Tolerated difference of two peers' wall clocks; machines without time service drift by seconds a day."""
 _BOOTTIME = getattr(time, "CLOCK_BOOTTIME", None)
 
 

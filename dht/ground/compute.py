@@ -1,4 +1,4 @@
-"""Where heavy arithmetic runs."""
+"""Runs heavy arithmetic."""
 
 from __future__ import annotations
 

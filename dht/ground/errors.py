@@ -92,7 +92,7 @@ class DaemonFault(LocalFault):
 
 
 def words_of(error: BaseException, otherwise: str = "") -> str:
-    """What an exception says; `otherwise` or its type's name where it says nothing, as many time-outs do."""
+    """Return the text of an exception; without text `otherwise` or its type's name, as for many time-outs."""
     return str(error) or otherwise or type(error).__name__
 
 
@@ -110,7 +110,7 @@ def reading(what: object, expected: str = "a readable file") -> Iterator[None]:
 
 
 def unwritable(path: object, error: OSError, advice: str = "choose another place for it") -> LocalFault:
-    """What is said of a file or folder of this machine that cannot be made or written, by whichever command."""
+    """Return the error sentence for a file or folder of this machine that cannot be created or written."""
     if isinstance(error, FileExistsError | NotADirectoryError):
         what = "is a file" if Path(str(path)).is_file() else "is no folder, or lies in none"
         return UsageFault(f"{path} {what}; expected a folder of your own; {advice}")

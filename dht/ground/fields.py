@@ -34,7 +34,7 @@ def unpack(data: bytes) -> Any:
 
 
 def refuse_constant(name: str) -> NoReturn:
-    """For `parse_constant` of `json.loads`: NaN and infinities are no JSON."""
+    """Refuse NaN and infinities, as `parse_constant` of `json.loads`."""
     raise ValueError(f"{name} is not a JSON number")
 
 

@@ -61,7 +61,7 @@ traceback, but must not stop the host.
 
 
 class Host(Protocol):
-    """One member of the peer-to-peer network, as the rest of the program sees it."""
+    """A member of the peer-to-peer network, as the rest of the program sees it."""
 
     @property
     def peer_id(self) -> PeerId: ...

@@ -1,4 +1,4 @@
-"""How numbers, times and states are written wherever a person reads them. One style for text, page and panel.
+"""Formats numbers, times and states for people: one style for text, page and panel.
 
 Numbers have three significant digits and a unit, no exponent; losses have three decimals, in which they are compared.
 A date is ``3 March 2030``, in UTC; a clock in front of a line is that of this machine.
@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from typing import Final
 
 UNKNOWN: Final = "–"
-"""In place of a figure that was not measured."""
+"""Stands for a figure that was not measured."""
 DAY_SECONDS: Final = 86_400.0
 _LATEST: Final = 253_402_214_400.0
 """31 December 9999, with which calendars end; no time zone is a day ahead."""
@@ -121,18 +121,18 @@ def age_text(seconds: float) -> str:
 
 
 def clock_text(at: float) -> str:
-    """Of unix seconds, the time of day on this machine: ``14:05:09``."""
+    """Format unix seconds as the time of day on this machine: ``14:05:09``."""
     return f"{_moment(at).astimezone():%H:%M:%S}"
 
 
 def day_text(at: float) -> str:
-    """Of unix seconds: ``3 March 2030``. What is later than the year 9999 is its last day."""
+    """Format unix seconds as ``3 March 2030``. Times after the year 9999 become its last day."""
     moment = _moment(at)
     return f"{moment.day} {moment:%B %Y}"
 
 
 def date_text(at: float) -> str:
-    """Of unix seconds: ``3 March 2030, 14:05 UTC``."""
+    """Format unix seconds as ``3 March 2030, 14:05 UTC``."""
     return f"{day_text(at)}, {_moment(at):%H:%M} UTC"
 
 
@@ -145,7 +145,7 @@ def moment_text(at: float, span_seconds: float) -> str:
 
 
 def arrival_text(soonest_at: float, latest_at: float | None, now: float) -> str:
-    """When a goal will be reached: ``in 3 h to 5 h``, ``between 2 December and 5 December``.
+    """Format the arrival at a goal: ``in 3 h to 5 h``, ``between 2 December and 5 December``.
 
     Args:
         latest_at: unix seconds, as the other two; None: nobody can say.

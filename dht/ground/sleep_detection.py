@@ -1,4 +1,4 @@
-"""Whether this process slept: a suspended machine, a stopped process, a loop that was held up. Pure: time is given.
+"""Detects that this process slept: a suspended machine, a stopped process, a busy loop. Pure: time is given.
 
 What is found on waking came at an unknown time since. Code that judges others by when something came asks `since`.
 """
@@ -34,7 +34,7 @@ class Wakefulness:
         return True
 
     def since(self, now: float) -> float:
-        """What is found now came after this time: `now`, but soon after waking the time of falling asleep.
+        """Return the time after which new arrivals count: `now`, but soon after waking the time of falling asleep.
 
         Also where it is found before the first `note` since then. Where `note` is never called, nobody sleeps.
         """

@@ -21,7 +21,7 @@ NUM_PEER_SHARDS: Final = 4
 
 
 class PeerKey(NamedTuple):
-    """One part of the peer records of a run."""
+    """A part of the peer records of a run."""
 
     level: int
     shard: int
@@ -71,6 +71,6 @@ class RecordStore(Protocol):
         """
 
     def member_clocks(self) -> list[float]:
-        """What the clocks of members that answered lately show now, in unix seconds."""
+        """Return the present time by the clocks of members that answered lately, in unix seconds."""
 
     async def close(self) -> None: ...

@@ -9,7 +9,7 @@ from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable
 from typing import Any, TypeVar
 
 END_SECONDS = 10.0
-"""For tasks that were cancelled. Closing what they hold takes a few seconds at most, also on a busy machine."""
+"""Seconds for cancelled tasks; closing what they hold takes a few seconds at most, also on a busy machine."""
 
 T = TypeVar("T")
 

@@ -86,11 +86,11 @@ class CallbackSession:
         self._replicas.follow(self.swarm)
 
     def follow(self) -> bool:
-        """After an inner step, in all processes: whether the loop shall end."""
+        """Count an inner step, in all processes; returns whether the loop should end."""
         return self._replicas is not None and self._replicas.follow(self.swarm)
 
     def report(self, loss: float | None = None, tokens: int | None = None) -> None:
-        """As `Swarm.report`; nothing in processes of other ranks."""
+        """Report like `Swarm.report`; does nothing in processes of other ranks."""
         if self.swarm is not None:
             self.swarm.report(loss, tokens or None)
 
@@ -100,7 +100,7 @@ class CallbackSession:
         return self.swarm is not None and self.swarm.manifest.training.schedule.changes_rate
 
     def set_rates(self, optimizer: Any, peaks: Sequence[float]) -> bool:
-        """Before a step: the run's share of the peak in each parameter group, where the run decides it.
+        """Set the run's share of the peak in each parameter group before a step, where the run decides it.
 
         In a cool-down that the owner started the loop's own rate stays where it is lower.
 

@@ -29,7 +29,7 @@ except ImportError as error:
     ) from error
 
 ANCHOR_FOLDER = "anchor"
-"""In each checkpoint of the trainer, beside its live model."""
+"""Folder in each checkpoint of the trainer, beside its live model."""
 _CONSTANT = ("constant", "constant_with_warmup")
 
 log = logging.getLogger(__name__)

@@ -17,7 +17,10 @@ from peer.events import anchor_events, path_events, peer_events
 from peer.events.peer_events import Event
 
 SCHEMA = 1
-"""Version of the JSON form. Adding an event, or a field with a default, keeps it; any other change raises it."""
+"""Version of the JSON form. Adding an event, or a field with a default, keeps it; any other change raises it.
+
+Removing a kind or a field keeps it too: readers of a log skip kinds and ignore fields that they do not know.
+"""
 
 MAX_LINE_BYTES = 256 * 1024
 """A commit of a thousand contributors takes about 60 kB; a longer line is not ours."""

@@ -34,7 +34,7 @@ def tail_lines(path: Path) -> list[bytes]:
 def events_in(lines: Iterable[bytes]) -> Iterator[Event]:
     """The events of lines that hold one, as this software knows them."""
     for line in lines:
-        with contextlib.suppress(ValueError):  # cut, or of later software
+        with contextlib.suppress(ValueError):  # cut, or from other software
             yield from_json(line[: MAX_LINE_BYTES + 1])
 
 
