@@ -81,12 +81,7 @@ def output_of(as_json: bool, plain: bool) -> str | None:
 
 
 def spread_peers(arguments: Sequence[str]) -> list[str]:
-    """Let several addresses follow one `--peers`: repeat the flag before each address but the first.
-
-    `peer plan` takes one file there, and a run file may follow it.
-    """
-    if arguments[:1] == ["plan"]:
-        return list(arguments)
+    """Let several addresses follow one `--peers`: repeat the flag before each address but the first."""
     spread: list[str] = []
     among_peers = False
     for argument in arguments:

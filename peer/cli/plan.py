@@ -19,7 +19,7 @@ app = Commands()
 
 @app.command(
     cls=with_choices(only=("base_bits", "optimizer_bits")),
-    epilog="\b\nExample:\n  peer plan run.toml\n  peer plan run.toml --peers homes.toml",
+    epilog="\b\nExample:\n  peer plan run.toml\n  peer plan run.toml --full",
 )
 @exits_with_sentence
 def plan(
@@ -30,19 +30,13 @@ def plan(
             metavar="RUN", help="A run.toml, a manifest, or a run: its id, page, link or name.", show_default=False
         ),
     ] = None,
-    peers: Annotated[
-        Path | None,
-        typer.Option(
-            "--peers", metavar="FILE", help="Households: connections, speeds, a goal; see docs/organiser/planning.md."
-        ),
-    ] = None,
     full: Annotated[
         bool, typer.Option("--full", help="Round times, rates and memory by part, for organisers.")
     ] = False,
     timeout: LookTimeout = 20.0,
     as_json: AsJson = False,
 ) -> int:
-    """Estimate what a run takes: traffic, memory, disk, time. --full and --peers add round times."""
+    """Estimate what a run takes: traffic, memory, disk, time. --full adds round times."""
     if run is None:
         raise UsageFault("Which run? Expected a run file (`peer plan run.toml`), or RUN (its id or page).")
     if not Path(run).exists() and not names_run(run):
@@ -55,11 +49,11 @@ def plan(
     from peer.config.peer_config import load_config
 
     # Before what counts bytes is loaded, and a live run is asked.
-    load_config({"run_id": NO_RUN, "data_dir": ".", **context.obj})
+    config = load_config({"run_id": NO_RUN, "data_dir": ".", **context.obj})
     manifest = _planned(run, timeout)
     from peer.plan.report import run_plan
 
-    return int(run_plan(manifest, peers, context.obj, as_json=as_json, is_full=full or peers is not None))
+    return int(run_plan(manifest, config.base_bits, config.optimizer_bits, as_json=as_json, is_full=full))
 
 
 def _planned(run: str, timeout_seconds: float) -> Any:

@@ -188,10 +188,9 @@ def _unknown_name(path: list[str], owner: type[BaseModel], model: type[BaseModel
     return f"{start}; known fields: {', '.join(owner.model_fields)}."
 
 
-FileKind = Literal["run file", "file of homes", "file of a peer's choices"]
+FileKind = Literal["run file", "file of a peer's choices"]
 _KINDS: dict[FileKind, tuple[str, str]] = {
     "run file": ("[model], [training] and so on", "`peer plan FILE` and `peer init --config FILE`"),
-    "file of homes": ("[[peers]] before each kind of home", "`peer plan RUN --peers FILE`"),
     "file of a peer's choices": ("name, device and so on, without sections", "`peer join RUN --config FILE`"),
 }
 """How one looks, and what takes it."""
@@ -200,8 +199,6 @@ _KINDS: dict[FileKind, tuple[str, str]] = {
 def _kind_of(fields: Mapping[str, Any]) -> FileKind | None:
     """What a file evidently is."""
     names, tables = fields.keys(), {name for name, value in fields.items() if isinstance(value, dict)}
-    if isinstance(groups := fields.get("peers"), list) and any(isinstance(group, dict) for group in groups):
-        return "file of homes"
     if tables & {"model", "data", "training", "averaging", "network", "access"}:
         return "run file"
     return "file of a peer's choices" if names & {"run_id", "device", "data_dir", "listen", "threads"} else None

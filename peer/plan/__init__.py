@@ -4,7 +4,6 @@ The files, each built on those above it:
 
     round_seconds.py     bytes and seconds of one round, counted on its frames
     memory_needs.py      memory and disk of a peer
-    homes.py             the homes a run is planned for, as a TOML file
     planning.py          what a run asks of a home
     plan_source.py       from a run file, manifest or run record to what is planned
     usual_home_needs.py  what a run asks of a usual home, in a few figures

@@ -11,9 +11,8 @@ from dht.ground.regular_files import read_regular
 from dht.records.signed_manifest import MAX_RUN_RECORD_BYTES, claimed_run_id, decode_run_record
 from peer.config.manifest import RunManifest
 from peer.config.model_shapes import buffer_shapes_of, cut_of, num_orthogonalised, shapes_of
-from peer.config.peer_config import RUN_RECORD_NAME
+from peer.config.peer_config import RUN_RECORD_NAME, BaseBits, OptimizerBits
 from peer.config.validation_sentences import read_toml
-from peer.plan.homes import PlanProfile
 from peer.plan.planning import RunPlan, plan_run
 
 UNNAMED = "unnamed"
@@ -52,11 +51,11 @@ def sizes_of(manifest: RunManifest) -> tuple[int, ...]:
     return with_buffers(layout, buffer_shapes_of(manifest)).sizes
 
 
-def plan_of(manifest: RunManifest, profile: PlanProfile) -> RunPlan:
+def plan_of(manifest: RunManifest, base_bits: BaseBits = "full", optimizer_bits: OptimizerBits = "32") -> RunPlan:
     """`plan_run` with the run's own model.
 
     Raises:
         ValueError: it cannot be cut as its manifest says.
         LocalFault: something that its shapes follow from is not here.
     """
-    return plan_run(manifest, profile, sizes_of(manifest), num_orthogonalised(manifest))
+    return plan_run(manifest, sizes_of(manifest), num_orthogonalised(manifest), base_bits, optimizer_bits)

@@ -72,7 +72,6 @@ def round_traffic(
     num_values: int,
     codec: Codec,
     lines: Sequence[MemberLink],
-    num_listeners: int = 0,
     seconds: float = 0.0,
 ) -> tuple[MemberTraffic, ...]:
     """The traffic of each member of a round in which everybody takes part and nothing fails.
@@ -80,7 +79,6 @@ def round_traffic(
     Args:
         num_values: size of the fragment.
         lines: of the members of the round; rates decide who reduces what.
-        num_listeners: members outside of the round (seeds) who are told its commit.
         seconds: that the round takes; leaders give signs of life meanwhile.
     """
     shards = plan_shards(
@@ -103,7 +101,7 @@ def round_traffic(
         own_contribution_bytes[shard.reducer] += _frame_bytes(contribution) + payload_bytes
         own_result_bytes[shard.reducer] += _frame_bytes(messages.Result(0, _VERSION, index, shard.start, shard.end))
         own_result_bytes[shard.reducer] += payload_bytes
-    control = _control_bytes(shards, num_members, num_listeners, seconds)
+    control = _control_bytes(shards, num_members, seconds)
     return tuple(
         MemberTraffic(
             values=num_values - own_values[member],
@@ -150,7 +148,6 @@ class _Control:
 
     num_members: int
     num_shards: int
-    num_listeners: int
     offer: int
     waits: int
     plan: int
@@ -160,7 +157,7 @@ class _Control:
     def up(self, num_own_shards: int) -> float:
         others = self.num_members - 1
         as_member = self.offer + num_own_shards * self.reduced
-        as_leader = others * (self.waits + self.plan) + (others + self.num_listeners) * self.commit
+        as_leader = others * (self.waits + self.plan + self.commit)
         return (others * as_member + as_leader) / self.num_members
 
     def down(self, num_own_shards: int) -> float:
@@ -170,16 +167,13 @@ class _Control:
         return (others * as_member + as_leader) / self.num_members
 
 
-def _control_bytes(
-    shards: Sequence[messages.ShardPlan], num_members: int, num_listeners: int, seconds: float
-) -> _Control:
+def _control_bytes(shards: Sequence[messages.ShardPlan], num_members: int, seconds: float) -> _Control:
     everybody = tuple(range(num_members))
     roster = (messages.RosterEntry(_PEER, _TOKENS, _STEPS, _VERSION, _SEQUENCE),) * num_members
     results = tuple(shard.result(_DIGEST, everybody, _SIGNATURE) for shard in shards)
     return _Control(
         num_members,
         len(shards),
-        num_listeners,
         offer=_frame_bytes(messages.Offer(0, _VERSION, 0, _DIGEST, _VERSION, _TOKENS, _STEPS, _SEQUENCE, 1e7, True)),
         waits=_frame_bytes(messages.Wait(0, _VERSION, 0, num_members, num_members))
         * (1 + math.floor(seconds / HEARTBEAT_SECONDS)),

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 from peer.config.manifest import RunManifest
 from peer.config.peer_config import BaseBits, OptimizerBits
-from peer.plan.homes import HomeGroup, PlanProfile
 from peer.plan.plan_source import plan_of
 
 
@@ -46,9 +45,8 @@ def home_needs(manifest: RunManifest, base_bits: BaseBits = "full", optimizer_bi
         ValueError: the run's model cannot be cut as its manifest says.
         LocalFault: something that its shapes follow from is not here.
     """
-    group = HomeGroup(base_bits=base_bits, optimizer_bits=optimizer_bits)
-    plan = plan_of(manifest, PlanProfile(peers=(group,)))
-    (home,) = plan.homes
+    plan = plan_of(manifest, base_bits, optimizer_bits)
+    home = plan.home
     trainer = home.trainer_memory
     device_bytes = trainer.total_bytes - trainer.checkpoint_bytes - trainer.libraries_bytes
     return HomeNeeds(

@@ -51,35 +51,28 @@ def test_only_lora_stands_on_fewer_bits() -> None:
             check_base_bits(other, "8")
 
 
-def test_a_plan_follows_the_bits_of_the_flag_and_of_each_home(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    path, homes = tmp_path / "manifest.json", tmp_path / "homes.toml"
+def test_a_plan_follows_the_bits_of_the_flags(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "manifest.json"
     path.write_bytes(run_of().to_bytes())
-    homes.write_text('[[peers]]\nname = "large"\n[[peers]]\nname = "small"\nbase_bits = "4"\n')
 
-    def base_bytes(*flags: str) -> list[int]:
+    def base_bytes(*flags: str) -> int:
         assert run(["plan", str(path), "--json", *flags]) == 0
-        return [home["trainer_memory"]["base_bytes"] for home in json.loads(capsys.readouterr().out)["homes"]]
+        return int(json.loads(capsys.readouterr().out)["home"]["trainer_memory"]["base_bytes"])
 
     full, fewer = base_num_bytes(run_of()), base_num_bytes(run_of(), "4")
-    assert (base_bytes(), base_bytes("--base-bits", "4")) == ([full], [fewer])
-    assert base_bytes("--peers", str(homes)) == [full, fewer]
-    assert base_bytes("--peers", str(homes), "--base-bits", "full") == [full, full]
+    assert (base_bytes(), base_bytes("--base-bits", "4")) == (full, fewer)
     path.write_bytes(run_of(None).to_bytes())
 
     def optimizer_bytes(*flags: str) -> tuple[int, int]:
         assert run(["plan", str(path), "--json", *flags]) == 0
         facts = json.loads(capsys.readouterr().out)
-        return facts["homes"][0]["trainer_memory"]["optimizer_bytes"], facts["disk_bytes"]
+        return facts["home"]["trainer_memory"]["optimizer_bytes"], facts["disk_bytes"]
 
     (moments, disk), (fewer_moments, less_disk) = optimizer_bytes(), optimizer_bytes("--optimizer-bits", "8")
     assert moments == 8 * 41_943_040
     # Two bytes and two scales for 256 values.
     assert fewer_moments == 2 * 41_943_040 * (1 + 4 / 256)
     assert disk - less_disk == 3 * (moments - fewer_moments)
-    homes.write_text('[[peers]]\n[[peers]]\noptimizer_bits = "8"\n')
-    assert optimizer_bytes("--peers", str(homes)) == (moments, disk)
     for flags, sentence in ((["--base-bits", "4"], "LoRA alone"), (["--base-bits", "5"], "one of full, 8, 4")):
         assert run(["plan", str(path), *flags]) == 2
         assert sentence in capsys.readouterr().err
