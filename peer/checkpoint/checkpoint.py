@@ -68,7 +68,7 @@ _DRAFT_PREFIX = ".draft-"
 _VALUES = ("anchor", "momentum", "residual")
 
 KEPT_CHECKPOINTS = 2
-"""Unless a volunteer says otherwise; two, in case the newest turns out to be damaged."""
+"""Two, in case the newest turns out to be damaged."""
 LINEAGE_NAME = "lineage-left"
 LINEAGE_SECONDS = 7 * 86_400.0
 """Long enough for people to notice that their run has become another one."""
@@ -242,7 +242,7 @@ class CheckpointDraft:
         final = checkpoint_path(self._folder.path, self.number)
         self.path.rename(final)
         sync(self._folder.path)
-        for path in earlier[self._folder.kept - 1 :]:
+        for path in earlier[KEPT_CHECKPOINTS - 1 :]:
             if not _keeps_lineage(path, final):
                 shutil.rmtree(path, onerror=_note_undeleted)
         return final
@@ -260,14 +260,12 @@ class CheckpointFolder:
         path: made when the first checkpoint is written.
         owner: what a checkpoint here must belong to.
         every_seconds: between two checkpoints.
-        kept: how many stay.
         open_file: makes files.
     """
 
     path: Path
     owner: CheckpointOwner
     every_seconds: float
-    kept: int = KEPT_CHECKPOINTS
     open_file: checked_files.OpenFile = checked_files.open_new
 
     def begin(self, least_number: int = 1) -> CheckpointDraft:
@@ -316,7 +314,7 @@ class CheckpointFolder:
         return None, unusable
 
     def put_aside(self, path: Path) -> Path:
-        """Give a checkpoint that cannot be used another name; returns that. The newest `kept` of them stay.
+        """Give a checkpoint that cannot be used another name; returns that. The newest `KEPT_CHECKPOINTS` of them stay.
 
         Raises:
             OSError: the folder cannot be written.
@@ -324,7 +322,7 @@ class CheckpointFolder:
         aside = self.path / f"{UNUSABLE}-{_number_of(path):08d}"
         path.rename(aside)
         sync(self.path)
-        for old in _listed(self.path, UNUSABLE)[self.kept :]:
+        for old in _listed(self.path, UNUSABLE)[KEPT_CHECKPOINTS:]:
             shutil.rmtree(old, onerror=_note_undeleted)
         return aside
 

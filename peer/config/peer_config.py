@@ -45,7 +45,6 @@ MAX_CACHED_PEERS_BYTES = 64 * 1024
 
 IPV4_ANYWHERE: Final = "/ip4/0.0.0.0/tcp/0"
 IPV6_ANYWHERE: Final = "/ip6/::/tcp/0"
-IpVersion = Literal["auto", "4", "6"]
 Precision = Literal["auto", "bf16", "fp16", "fp32"]
 Attention = Literal["sdpa", "eager", "flash"]
 OptimizerBits = Literal["32", "8"]
@@ -268,7 +267,6 @@ class PeerConfig(BaseModel):
     checkpoint_minutes: float = Field(
         default=10.0, gt=0, le=10**6, description="minutes between checkpoints; the first ones are sooner"
     )
-    checkpoints_kept: int = Field(default=2, ge=1, le=1000, description="checkpoints to keep on disk")
     track: Annotated[TrackerKind | None, ChoiceMark.TRAINING] = Field(
         default=None,
         description="record losses, tokens and rates: trackio, wandb or csv (in the data folder)",
@@ -284,9 +282,6 @@ class PeerConfig(BaseModel):
         ge=0.2,
         le=10**6,
         description="highest rate in Mbit/s for newcomers' downloads; default: what rounds leave",
-    )
-    ip_version: Annotated[IpVersion, Shown("V")] = Field(
-        default="auto", description="IP version without --listen: auto (all versions of this machine), 4 or 6"
     )
     map_ports: bool = Field(
         default=False, description="ask the router to forward the port (UPnP, NAT-PMP: multicast in the local network)"
@@ -304,7 +299,7 @@ class PeerConfig(BaseModel):
     @property
     def listen_addresses(self) -> tuple[str, ...]:
         """Where to listen, on this machine."""
-        return self.listen or default_listen(self.ip_version)
+        return self.listen or default_listen()
 
     @property
     def cached_peers_path(self) -> Path:
@@ -370,15 +365,8 @@ def flag_of(field_name: str) -> str:
     return "--" + field_name.removesuffix("_seconds").replace("_", "-")
 
 
-def default_listen(ip_version: IpVersion) -> tuple[str, ...]:
-    """Multiaddrs with port 0: each IP version that this machine has, or the given one.
-
-    A version that is asked for and missing is returned nevertheless, so that listening fails with a sentence.
-    """
-    if ip_version == "4":
-        return (IPV4_ANYWHERE,)
-    if ip_version == "6":
-        return (IPV6_ANYWHERE,)
+def default_listen() -> tuple[str, ...]:
+    """Return multiaddrs with port 0, for each IP version that this machine has."""
     return (IPV4_ANYWHERE, IPV6_ANYWHERE) if has_ipv6() else (IPV4_ANYWHERE,)
 
 

@@ -331,7 +331,7 @@ class NetworkSide:
             config.run_id, identity.peer_id, manifest.hash, layout_digest_of(manifest), tuple(mailbox.sizes)
         )
         every_seconds = 60.0 * config.checkpoint_minutes
-        folder = CheckpointFolder(config.checkpoints_path, owner, every_seconds, config.checkpoints_kept)
+        folder = CheckpointFolder(config.checkpoints_path, owner, every_seconds)
         return Node(who, manifest, ports, mailbox, folder)
 
     def _watch_daemon(self, node: Node) -> None:

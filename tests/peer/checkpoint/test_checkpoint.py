@@ -160,13 +160,6 @@ def test_a_checkpoint_is_settled_until_somebody_goes_on_from_it(tmp_path: Path) 
     assert not newest(folder).is_settled
 
 
-@pytest.mark.parametrize("kept", [1, 3])
-def test_so_many_stay_as_the_owner_wants(tmp_path: Path, kept: int) -> None:
-    folder = CheckpointFolder(tmp_path, OWNER, 60.0, kept)
-    paths = [save(folder, states_of(seed)) for seed in range(5)]
-    assert list_checkpoints(tmp_path) == paths[::-1][:kept]
-
-
 def test_the_last_two_stay_and_what_a_killed_process_left_goes(tmp_path: Path) -> None:
     folder = folder_at(tmp_path / "checkpoints")
     folder.begin()

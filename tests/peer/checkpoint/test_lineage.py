@@ -12,7 +12,7 @@ from tests.kit.trainer.saved_states import OWNER, newest, save, states_of
 
 def test_what_was_written_before_the_anchors_were_replaced_stays(tmp_path: Path) -> None:
     """However many of a poisoned lineage follow, and however often the anchors are replaced again."""
-    folder = CheckpointFolder(tmp_path, OWNER, 60.0, 2)
+    folder = CheckpointFolder(tmp_path, OWNER, 60.0)
     assert folder.keep_lineage() is None
     good = [save(folder, states_of(seed)) for seed in range(3)][-1]
     assert folder.keep_lineage() == good

@@ -269,7 +269,6 @@ def test_join_hands_over_every_flag(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     arguments = f"""join --run-id {RUN_ID} --peers {ADDRESS} {OTHER_ADDRESS} --device cuda:1 --identity me.key
         --listen /ip4/0.0.0.0/tcp/4001 --listen /ip6/::/tcp/4001 --announce /ip4/203.0.113.9/tcp/4001
         --data text:books --data-dir here --max-steps 9 --join-timeout 5 --threads 2 --checkpoint-minutes 1
-        --checkpoints-kept 3
         --config peer.toml --json"""
     assert app.run(arguments.split()) == 0
     expected = PeerConfig(
@@ -286,7 +285,6 @@ def test_join_hands_over_every_flag(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         name="Ada",
         threads=2,
         checkpoint_minutes=1.0,
-        checkpoints_kept=3,
         output="json",
     )
     ((config, child, _),) = calls

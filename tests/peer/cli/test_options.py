@@ -54,12 +54,10 @@ GIVEN: dict[str, object] = {
     "join_timeout_seconds": 5.0,
     "threads": 2,
     "checkpoint_minutes": 1.5,
-    "checkpoints_kept": 3,
     "track": "csv",
     "upload_limit_mbit": 3.5,
     "download_limit_mbit": 20.0,
     "serve_limit_mbit": 1.0,
-    "ip_version": "4",
     "map_ports": True,
     "relay": False,
     "relay_for_others": False,
@@ -158,7 +156,6 @@ def test_help_names_the_value_and_the_default(capsys: pytest.CaptureFixture[str]
     text = " ".join(capsys.readouterr().out.split())
     assert "--join-timeout SECONDS Give up if no member answers for this long; default 300." in text
     assert "--map-ports / --no-map-ports Ask the router" in text
-    assert "--checkpoints-kept N Checkpoints to keep on disk; default 2." in text
     assert "--name TEXT Your public name; default: anonymous." in text
     assert "PydanticUndefined" not in text
     assert "None" not in text

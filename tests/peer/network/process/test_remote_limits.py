@@ -19,7 +19,7 @@ from dht.streams.framing import FramedStream
 from dht.streams.remote_memory import RemoteMemory
 from dht.streams.streams_per_remote import MAX_INCOMING_STREAMS_PER_PEER
 from dht.streams.upload_and_download_limits import URGENT_BYTES
-from peer.config.peer_config import IPV4_ANYWHERE, IPV6_ANYWHERE, default_listen, load_config
+from peer.config.peer_config import default_listen, load_config
 from peer.network.node.node import bits_for_newcomers
 from tests.kit.network.memory_networks import named
 
@@ -125,7 +125,6 @@ def test_a_remote_with_a_large_frame_under_way_waits_with_the_next_and_others_do
 @pytest.mark.parametrize(
     ("flags", "sentence"),
     [
-        ({"ip_version": "5"}, "--ip-version is '5'; expected"),
         ({"serve_limit_mbit": 0.0}, "--serve-limit-mbit is 0.0; expected"),
     ],
 )
@@ -136,10 +135,8 @@ def test_limits_out_of_range_name_their_flag(flags: dict[str, object], sentence:
 
 
 def test_where_to_listen_follows_the_flags() -> None:
-    assert load_config({"run_id": RUN_ID, "ip_version": "4"}).listen_addresses == (IPV4_ANYWHERE,)
-    assert load_config({"run_id": RUN_ID, "ip_version": "6"}).listen_addresses == (IPV6_ANYWHERE,)
-    assert load_config({"run_id": RUN_ID}).listen_addresses == default_listen("auto")
-    assert load_config({"run_id": RUN_ID, "listen": [LOOPBACK], "ip_version": "6"}).listen_addresses == (LOOPBACK,)
+    assert load_config({"run_id": RUN_ID}).listen_addresses == default_listen()
+    assert load_config({"run_id": RUN_ID, "listen": [LOOPBACK]}).listen_addresses == (LOOPBACK,)
 
 
 class Lanes:
