@@ -51,8 +51,6 @@ LLAMA = {
     "tie_word_embeddings": True,
 }
 RUN = """
-[data]
-held_out_fraction = 0.2
 [training]
 batch_size = 4
 accumulation_steps = 2
