@@ -1,4 +1,4 @@
-"""The mailbox: shared memory between trainer process and network process. Nobody takes a lock.
+"""The mailbox: shared memory between trainer process and network process, without locks.
 
 The files, each built on those above it:
 

@@ -1,6 +1,6 @@
-"""What trainer and network process tell each other about the data that is read: own reading out, others' in.
+"""Cells about which data is read: the trainer writes this peer's reading, the network process that of other peers.
 
-Each side writes its own cells: a sequence number first (odd while it writes) and last, so that a torn copy is seen.
+Each side writes a sequence number first (odd while it writes) and last, so that the reader notices a torn copy.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ VIEW_CELLS = padded_cells(3 + _DONE_CELLS + 3 * MAX_READERS)
 
 
 class _Guarded(Cells):
-    """Cells that are read whole or not at all."""
+    """Cells that a reader gets whole or not at all."""
 
     _sequence = IntCell(0)
 
@@ -36,7 +36,7 @@ class _Guarded(Cells):
 
 
 class OwnReading(_Guarded):
-    """Written by the trainer: what it reads."""
+    """Data that this peer reads; written by the trainer."""
 
     _epoch = IntCell(1)
     _unit = IntCell(2)
@@ -46,13 +46,13 @@ class OwnReading(_Guarded):
         super().__init__(buffer, offset, OWN_CELLS)
 
     def write(self, reading: Reading) -> None:
-        """Replace what was written before."""
+        """Replace the earlier reading."""
         with self._writing():
             self._data, self._epoch, self._unit = reading.data, reading.epoch, reading.unit
             self.ints[4 : 4 + _DONE_CELLS] = np.frombuffer(reading.done, np.int64)
 
     def read(self) -> Reading | None:
-        """What was written last; None: nothing, or it is being written."""
+        """Return the last reading; None before the first, and while one is being written."""
         before = self._sequence
         fence()
         found = Reading(self._data, self._epoch, self._unit, self.ints[4 : 4 + _DONE_CELLS].tobytes())
@@ -61,7 +61,7 @@ class OwnReading(_Guarded):
 
 
 class OthersReading(_Guarded):
-    """Written by the network process: what others read."""
+    """Data that other peers read; written by the network process."""
 
     _num_readers = IntCell(1)
     _done_epoch = IntCell(2)
@@ -71,7 +71,7 @@ class OthersReading(_Guarded):
         self._read: tuple[int, ReadingView] | None = None
 
     def write(self, view: ReadingView) -> None:
-        """Replace what was written before."""
+        """Replace the earlier view."""
         with self._writing():
             self._num_readers, self._done_epoch = len(view.keys), view.done_epoch
             self.ints[3 : 3 + _DONE_CELLS] = np.frombuffer(done_to(view.done), np.int64)
@@ -79,7 +79,7 @@ class OthersReading(_Guarded):
                 self._row(row)[: len(values)] = values
 
     def read(self) -> ReadingView | None:
-        """What was written last, the very object again until there is another; None: nothing yet."""
+        """Return the last view, the same object until there is a newer one; None before the first."""
         before = self._sequence
         if before and before % 2 == 0 and (self._read is None or self._read[0] != before):
             fence()

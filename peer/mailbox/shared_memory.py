@@ -1,7 +1,6 @@
-"""What lies in the mailbox's memory outside the slots: counters of both sides and the state of the fragments.
+"""The mailbox's memory outside the slots: counters of both sides and the state of the fragments.
 
-Everything is an aligned 8-byte cell with one writer, or a float32 array; see `peer.mailbox.mailbox` for the whole
-picture.
+Aligned 8-byte cells with one writer each, and float32 arrays; `peer.mailbox.mailbox` has the layout.
 """
 
 from __future__ import annotations
@@ -71,7 +70,7 @@ class FloatCell:
 
 
 class PartsCells:
-    """Attribute that is the ranges of own work: their number, then end, tokens, steps and base of each."""
+    """Attribute with the ranges of own work: their number, then end, tokens, steps and base of each."""
 
     def __init__(self, cell: int) -> None:
         self._cell = cell
@@ -88,14 +87,14 @@ class PartsCells:
 
 
 class TrainerCounters(Cells):
-    """Written by the trainer only. Losses are NaN until measured."""
+    """Counters that the trainer alone writes. Losses are NaN until measured."""
 
     inner_steps = IntCell(2)
     tokens = IntCell(3)
     train_loss = FloatCell(4)
     tokens_per_second = FloatCell(5)
     wait_seconds = FloatCell(6)
-    """Time the inner loop was blocked on the network side (mode "sync" and the start only)."""
+    """Time that the inner loop waited for the network side (only in mode "sync" and at the start)."""
     exchange_seconds = FloatCell(7)
     """Time spent copying to the outbox and from the inbox."""
     validation_loss = FloatCell(8)
@@ -103,7 +102,7 @@ class TrainerCounters(Cells):
     """Sum of the anchor versions on which `validation_loss` was measured."""
     finished = IntCell(11)
     moment = IntCell(13)
-    """Number of the last checkpoint for which the trainer's side was taken."""
+    """Number of the last checkpoint for which the trainer copied its side."""
     moment_sequence = IntCell(14)
     """Sequence of the last outbox message before that moment; later ones belong to the next checkpoint."""
     moment_written = IntCell(15)
@@ -112,9 +111,9 @@ class TrainerCounters(Cells):
     learning_rate = FloatCell(16)
     """Of the optimizer's first parameter group in the last inner step; NaN before one, and where it has none."""
     data_wait_seconds = FloatCell(17)
-    """Time the inner loop has waited for data that was not here yet."""
+    """Time that the inner loop waited for data."""
     data_waits = IntCell(18)
-    """How often it has."""
+    """Number of these waits."""
     data_rereads = IntCell(19)
     """Steps that read data again because nothing new came."""
     resting = IntCell(20)
@@ -122,7 +121,7 @@ class TrainerCounters(Cells):
 
 
 class NetworkCounters(Cells):
-    """Written by the network process only."""
+    """Counters that the network process alone writes."""
 
     sync_every = IntCell(2)
     """This peer's effective number of inner steps between two sends; 0 leaves the manifest's value."""
@@ -133,13 +132,13 @@ class NetworkCounters(Cells):
     rounds_contributed = IntCell(6)
     """Commits with work of this peer, earlier sessions included."""
     wanted_moment = IntCell(7)
-    """Number of the checkpoint for which the trainer shall take its side after the coming inner step."""
+    """Number of the checkpoint for which the trainer copies its side after the coming inner step."""
     restored_moment = IntCell(8)
-    """Number of the checkpoint that the anchors came from, -1 for none; 0 while that is not known yet."""
+    """Number of the checkpoint that the anchors came from; -1 for none, 0 until known."""
     run_tokens = IntCell(9)
     """The run's clock: tokens in signed commits (`peer.config.learning_rate_schedule`); it never goes back."""
     learning_rate_factor = FloatCell(10)
-    """What the run's schedule makes of the inner learning rate now, 0 to 1; 1 until the network side says."""
+    """Share of the inner learning rate by the run's schedule, 0 to 1; 1 at the start."""
 
 
 class SharedFragment(Cells):
@@ -198,22 +197,22 @@ class SharedFragment(Cells):
 
 
 def padded(num_bytes: int) -> int:
-    """`num_bytes` rounded up to whole cache lines."""
+    """Return `num_bytes` rounded up to whole cache lines."""
     return -(-num_bytes // _LINE_BYTES) * _LINE_BYTES
 
 
 def padded_cells(num_cells: int) -> int:
-    """Number of cells rounded up to whole cache lines."""
+    """Return the number of cells rounded up to whole cache lines."""
     return padded(num_cells * CELL_BYTES) // CELL_BYTES
 
 
 def array_view(buffer: mmap.mmap, offset: int, num_values: int) -> F32:
-    """Float32 [num_values] on the memory itself; it keeps the mapping alive."""
+    """Return float32 [num_values] on the memory itself, which keeps the mapping alive."""
     return np.frombuffer(buffer, np.float32, num_values, offset)
 
 
 def unnamed_file(num_bytes: int) -> int:
-    """File descriptor of `num_bytes` zero bytes that no path leads to. Raises OSError when there is no room."""
+    """Return a file descriptor of `num_bytes` zero bytes without a path. Raises OSError when there is no room."""
     if hasattr(os, "memfd_create"):
         fd = os.memfd_create("murmuration-mailbox")
         os.ftruncate(fd, num_bytes)

@@ -24,7 +24,7 @@ FillValues = Callable[[F32], object]
 
 
 class WorkKind(IntEnum):
-    """What an outbox message carries."""
+    """Content of an outbox message."""
 
     INITIAL = 0
     """The fragment's parameters before the first inner step."""
@@ -33,7 +33,7 @@ class WorkKind(IntEnum):
 
 
 class MergeKind(IntEnum):
-    """What the trainer does with an inbox message; x live parameters, ref the point from which work is measured."""
+    """Action of the trainer on an inbox message; x: live parameters, ref: point from which work is measured."""
 
     ADD = 1
     """x += values; ref += values: unsent work stays as it is."""
@@ -42,7 +42,7 @@ class MergeKind(IntEnum):
     SET = 3
     """x = values; ref = values: unsent work of the fragment is discarded."""
     REBASE = 4
-    """L = ref - x; ref = values; x = values - L: unsent work stays, whatever was shown before (restart, full slots).
+    """L = ref - x; ref = values; x = values - L: unsent work stays, also after a restart or with full slots.
 
     Of SET and REBASE `values` count less the work that still lies in the outbox; the network side leaves it there
     until then."""
@@ -77,7 +77,7 @@ class MergeMessage:
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """A slot taken for a message that is not there yet. `values`: float32 [num_values], a view of the slot."""
+    """A slot reserved for a message in the making. `values`: float32 [num_values], a view of the slot."""
 
     slot: int
     fragment: int
@@ -85,7 +85,7 @@ class Draft:
 
 
 class _Slots:
-    """Slots for one direction: a single producer, a single consumer, any of them may die and come back."""
+    """Slots of one direction, with one producer and one consumer; either may die and come back."""
 
     post: Callable[..., None]
 
@@ -109,11 +109,11 @@ class _Slots:
         return slot not in self._drafts and not self._pending(slot)
 
     def num_free(self) -> int:
-        """Slots that can be filled now."""
+        """Return the number of free slots."""
         return sum(self._is_free(slot) for slot in range(NUM_SLOTS))
 
     def draft(self, fragment: int) -> Draft | None:
-        """Producer: take a slot for a message that is written now and posted later; None when no slot is free."""
+        """Producer: reserve a slot for a message that is posted later; None when no slot is free."""
         slot = next((slot for slot in range(NUM_SLOTS) if self._is_free(slot)), None)
         if slot is None:
             return None
@@ -121,11 +121,11 @@ class _Slots:
         return Draft(slot, fragment, self._values[slot][: self._sizes[fragment]])
 
     def drop(self, draft: Draft) -> None:
-        """Producer: nothing will be posted; the slot is free again."""
+        """Producer: free the slot again without posting."""
         self._drafts.discard(draft.slot)
 
     def drop_all_but(self, drafts: Iterable[Draft]) -> None:
-        """Producer: of what is not posted only these drafts will be."""
+        """Producer: free all reserved slots but those of these drafts."""
         self._drafts.intersection_update([draft.slot for draft in drafts])
 
     def release(self, slot: int) -> None:
@@ -133,7 +133,7 @@ class _Slots:
         self.releasing(slot)()
 
     def releasing(self, slot: int) -> Callable[[], object]:
-        """`release`, to be called in place of it."""
+        """Return a call that releases the slot."""
         fence()
         ints = self._cells[slot].ints
         return partial(ints.__setitem__, 8, ints[0])

@@ -1,6 +1,6 @@
-"""Sizes of an architecture of transformers, found by a child with limits before this process builds anything of it.
+"""Sizes of an architecture of transformers, which a limited child measures before this process builds any of it.
 
-The answer is kept per machine by the digest of everything that it follows from, so that a run pays for the child once.
+The answer is stored per machine under the digest of its inputs, so a run starts the child once.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class TensorSize:
 
 @dataclass(frozen=True, slots=True)
 class ArchitectureSizes:
-    """All that an architecture keeps in memory.
+    """Everything that an architecture keeps in memory.
 
     Attributes:
         parameters: in the module's order, tied ones once.
@@ -66,13 +66,13 @@ class ArchitectureSizes:
 
     @property
     def buffer_bytes(self) -> int:
-        """Of all that is no parameter."""
+        """Bytes of everything but parameters."""
         return sum(tensor.num_bytes for tensor in self.buffers) + self.other_bytes
 
 
 @functools.lru_cache(maxsize=64)
 def sizes_of(config: str, task: str | None) -> ArchitectureSizes:
-    """The sizes of an architecture.
+    """Return the sizes of an architecture.
 
     Args:
         config: config text of a manifest.
@@ -107,16 +107,16 @@ def sizes_of(config: str, task: str | None) -> ArchitectureSizes:
 
 
 def load_library() -> None:
-    """Import most of transformers; where that fails, the child and `check_library` have the sentence."""
+    """Import most of transformers; where that fails, the child and `check_library` report it."""
     with contextlib.suppress(ImportError):
         importlib.import_module("transformers.modeling_utils")
 
 
 def checked_sizes(fields: Any) -> ArchitectureSizes:
-    """The sizes in a child's answer or in a file.
+    """Return the sizes in a child's answer or in a file.
 
     Raises:
-        ValueError: something else is in it.
+        ValueError: it contains something else.
     """
     if not isinstance(fields, dict) or fields.keys() != {"parameters", "buffers", *_COUNTS}:
         raise ValueError(f"sizes with other fields; expected parameters, buffers, {' and '.join(_COUNTS)}")
@@ -159,7 +159,7 @@ def _fields_of(sizes: ArchitectureSizes) -> dict[str, Any]:
 
 
 def _kept_at(config: str, task: str | None) -> Path | None:
-    """The file with the sizes; None: this user has no folder, or the library is missing."""
+    """Return the path of the stored sizes; None: this user has no folder, or the library is missing."""
     try:
         follows_from = [config, task, version("transformers"), version("torch"), full_version()]
         digest = hashlib.sha256(json.dumps(follows_from).encode()).hexdigest()

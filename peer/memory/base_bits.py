@@ -1,4 +1,4 @@
-"""Given weights under an adapter in fewer bits (`--base-bits`): in which runs, and what they take. Pure."""
+"""Pretrained weights under an adapter in fewer bits (`--base-bits`): in which runs, and how many bytes. Pure."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _WIDTHS = ("hidden_size", "n_embd", "d_model")
 
 
 def check_base_bits(manifest: RunManifest, base_bits: BaseBits) -> None:
-    """Whether a run's weights may have fewer bits here.
+    """Check that a run's weights may have fewer bits.
 
     Raises:
         UsageFault: they are trained, or what is trained depends on their last bits.
@@ -28,9 +28,9 @@ def check_base_bits(manifest: RunManifest, base_bits: BaseBits) -> None:
 
 
 def base_num_bytes(manifest: RunManifest, base_bits: BaseBits = "full") -> int:
-    """What a run's trainer keeps and does not train: the given weights under an adapter.
+    """Return the bytes of the pretrained weights under an adapter, which a trainer keeps and does not train.
 
-    In fewer bits it is an estimate: embeddings and the output head keep theirs, as bitsandbytes has it.
+    An estimate in fewer bits: bitsandbytes leaves embeddings and the output head as they are.
     """
     section = manifest.model
     if section.adapter is None or section.init is None:

@@ -1,9 +1,7 @@
-"""The least memory that a run's model takes here, before any of it is taken.
+"""The least memory that a run's model takes on this machine, computed before the model is built.
 
-Pure but for `free_memory_bytes` and `check_memory`, which has a child with limits measure an architecture.
-
-A manifest or a model file of a few hundred bytes can describe a model of 160 TB. What is counted here is less than what
-is really taken (no activations but the largest, no libraries). So whatever is refused would have failed.
+A manifest of a few hundred bytes can describe a model of 160 TB. The count leaves out libraries and all activations but
+the largest, so a model that it refuses would have failed.
 """
 
 from __future__ import annotations
@@ -36,7 +34,7 @@ _ROTARY_BYTES = 20
 """Of one angle while the table of cosines and sines is made: two float64 and a float32."""
 
 _FULL_BITS = 32
-"""Of given weights at most. Of those with fewer, 8 or 4 bits are a larger share."""
+"""Of pretrained weights at most. Of those with fewer, 8 or 4 bits are a larger share."""
 
 _CGROUP = Path("/sys/fs/cgroup")
 _MEMINFO = Path("/proc/meminfo")  # in kB
@@ -49,10 +47,10 @@ def least_memory_bytes(
     optimizer_bits: OptimizerBits = "32",
     sizes: ArchitectureSizes | None = None,
 ) -> int:
-    """What a process of this machine takes at least.
+    """Return the bytes that a process of this machine takes at least.
 
     Args:
-        base_bits: of given weights under an adapter; see `peer.config.peer_config.PeerConfig`.
+        base_bits: of pretrained weights under an adapter; see `peer.config.peer_config.PeerConfig`.
         optimizer_bits: of AdamW's moments.
         sizes: of the architecture of a run of kind hf; a seed needs none.
 
@@ -99,7 +97,7 @@ def check_memory(
     base_bits: BaseBits = "full",
     optimizer_bits: OptimizerBits = "32",
 ) -> None:
-    """Before a model is built.
+    """Check that a run's model fits into memory, before it is built.
 
     Args:
         base_bits, optimizer_bits: see `least_memory_bytes`.
@@ -124,7 +122,7 @@ def check_memory(
 
 
 def free_memory_bytes() -> int | None:
-    """What can be had without ending another program, swap included; None: this system does not tell."""
+    """Return the memory that is free or reclaimable, swap included; None: unknown on this system."""
     free = _meminfo_bytes()
     limit, used = (_cgroup_number(name) for name in ("memory.max", "memory.current"))
     if free is not None and limit is not None and used is not None:
@@ -133,7 +131,7 @@ def free_memory_bytes() -> int | None:
 
 
 def available_memory_bytes() -> int | None:
-    """`free_memory_bytes` without swap."""
+    """Return `free_memory_bytes` without swap."""
     found = _numbers_in(_MEMINFO)
     if "MemAvailable" in found:
         return 1024 * found["MemAvailable"]
@@ -142,7 +140,7 @@ def available_memory_bytes() -> int | None:
 
 
 def all_memory_bytes() -> int | None:
-    """The machine's memory, free or not; None: this system does not tell."""
+    """Return the machine's memory; None: unknown on this system."""
     try:
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (AttributeError, ValueError, OSError):
@@ -155,13 +153,13 @@ def _meminfo_bytes() -> int | None:
 
 
 def _cgroup_cache_bytes() -> int:
-    """Of what the group uses: files that the kernel keeps as long as nobody needs the memory."""
+    """Return the group's file cache, which the kernel gives back when programs need memory."""
     found = _numbers_in(_CGROUP / "memory.stat")
     return found.get("active_file", 0) + found.get("inactive_file", 0)
 
 
 def _numbers_in(path: Path) -> dict[str, int]:
-    """What a file has with a name and a whole number on each line; empty when there is none."""
+    """Return the names and whole numbers on the lines of a file; empty when there is no such file."""
     try:
         lines = path.read_text(encoding="ascii").splitlines()
     except (OSError, ValueError):
@@ -171,7 +169,7 @@ def _numbers_in(path: Path) -> dict[str, int]:
 
 
 def _cgroup_number(name: str) -> int | None:
-    """A limit or count of the control group that this machine shows as its root, as containers do (cgroup v2)."""
+    """Return a limit or count of the root control group (cgroup v2), which in a container is the container's."""
     try:
         text = (_CGROUP / name).read_text(encoding="ascii").strip()
     except (OSError, ValueError):
