@@ -185,7 +185,6 @@ class Sending:
             work.sequence,
             self._context.links.traffic.upload_bits_per_second,
             self._is_reachable,
-            fragment.state.num_rounds,
             work.parts,
         )
 

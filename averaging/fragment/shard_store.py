@@ -46,10 +46,8 @@ def terms_of(rule: OuterRule, round_: Plan | Commit, member: int, start: int = 0
     tokens, in whole numbers.
     """
     entry = round_.roster[member]
-    # Nobody can have been in more rounds of a fragment than it had.
-    num_rounds = min(entry.num_rounds, round_.version)
     if not entry.parts:
-        return Terms(entry.tokens, entry.steps, staleness_of(rule.mode, round_.version, entry.base_version), num_rounds)
+        return Terms(entry.tokens, entry.steps, staleness_of(rule.mode, round_.version, entry.base_version))
     token_values = step_values = late_values = num_values = 0
     for size, part in parts_within(entry, start, entry.parts[-1].end if end is None else end):
         num_values += size
@@ -57,9 +55,9 @@ def terms_of(rule: OuterRule, round_: Plan | Commit, member: int, start: int = 0
         step_values += size * part.steps
         late_values += size * part.tokens * staleness_of(rule.mode, round_.version, part.base_version)
     if not token_values:
-        return Terms(0, 0, 0, num_rounds)
+        return Terms(0, 0, 0)
     staleness = (2 * late_values + token_values) // (2 * token_values)
-    return Terms(-(-token_values // num_values), -(-step_values // num_values), staleness, num_rounds)
+    return Terms(-(-token_values // num_values), -(-step_values // num_values), staleness)
 
 
 @dataclass

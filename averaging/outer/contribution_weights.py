@@ -1,7 +1,7 @@
-"""How much a contribution counts, and how fast a commit steps: by staleness, tokens and rounds. Pure.
+"""How much a contribution counts, and how fast a commit steps: by staleness and tokens. Pure.
 
 Sources: staleness weights and less momentum under delay from Async Local-SGD (arXiv 2401.09135), token weights from
-Decoupled DiLoCo (arXiv 2604.21428). The weight of newcomers is this project's own.
+Decoupled DiLoCo (arXiv 2604.21428).
 """
 
 from __future__ import annotations
@@ -22,12 +22,11 @@ POWER_DIGITS = 40
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """What decides the weight of one contribution: tokens, inner steps, staleness in versions, earlier rounds."""
+    """What decides the weight of one contribution: tokens, inner steps, staleness in versions."""
 
     tokens: int
     steps: int
     staleness: int
-    num_rounds: int = 0
 
 
 def staleness_of(mode: Mode, version: int, base_version: int) -> int:
@@ -51,17 +50,6 @@ def staleness_factor(staleness: int, rule: OuterRule) -> float:
     return portable_power(1.0 + staleness, -rule.staleness_power)
 
 
-def newcomer_factor(num_rounds: int, rule: OuterRule) -> float:
-    """nu = min(1, (num_rounds + 1) / (newcomer_rounds + 1)): a peer's first rounds weigh less.
-
-    A newcomer's inner optimizer is cold, and a stranger should not decide much at once. The ramp is ours and from
-    no paper. `num_rounds` is the peer's own claim, bounded by the fragment's version.
-    So no peer gains more than the weight of one that was there from the start. A liar only skips its own warm-up,
-    and the swarm is where it would be without one.
-    """
-    return min(1.0, (num_rounds + 1) / (rule.newcomer_rounds + 1))
-
-
 def size_factor(tokens: int, steps: int, rule: OuterRule) -> float:
     """n^p (n/h)^q. With p = q = 1 it is quantity times quality (arXiv 2604.21428). With p = q = 0 everybody counts the
     same, as in DiLoCo (arXiv 2311.08105).
@@ -82,7 +70,7 @@ def portable_power(base: float, exponent: float) -> float:
 
 
 def weights_of(terms: Sequence[Terms], rule: OuterRule) -> list[float]:
-    """Weights w_j = nu_j * rho_j * n_j^p * (n_j / h_j)^q, normalised, rounded to float32; all 0 when nothing counts."""
+    """Weights w_j = rho_j * n_j^p * (n_j / h_j)^q, normalised, rounded to float32; all 0 when nothing counts."""
     raw = [raw_weight(term, rule) for term in terms]
     total = math.fsum(raw)
     return [float(np.float32(weight / total)) if total > 0 else 0.0 for weight in raw]
@@ -92,11 +80,7 @@ def raw_weight(term: Terms, rule: OuterRule) -> float:
     """A weight before it is normalised; 0 where a contribution holds no work."""
     if not term.tokens:
         return 0.0
-    return (
-        staleness_factor(term.staleness, rule)
-        * size_factor(term.tokens, term.steps, rule)
-        * newcomer_factor(term.num_rounds, rule)
-    )
+    return staleness_factor(term.staleness, rule) * size_factor(term.tokens, term.steps, rule)
 
 
 def shard_rates(included: Sequence[Terms], rule: OuterRule) -> tuple[float, float]:

@@ -21,7 +21,7 @@ from averaging.outer.contribution_weights import staleness_reach
 from averaging.outer.outer_settings import OuterRule
 from averaging.outer.outer_step import CHUNK_VALUES, anchor_digest, outer_step_into, overlay_of
 from averaging.outer.own_contributions import Announced, CommittedShard, OwnWork, Sent
-from averaging.wire.messages import MAX_NUM_ROUNDS, Work, WorkPart, parts_within
+from averaging.wire.messages import Work, WorkPart, parts_within
 from averaging.wire.work_by_range import Waiting, with_bases_up_to, with_more, without
 from dht.records.lineages import MAX_LINEAGE_TOKENS
 
@@ -37,7 +37,6 @@ class FragmentState:
             `averaging.wire.messages.Work`; no tokens, no work.
         own_share: own share of the weights in the last commit with own work, for the eager overlay of the next send.
         was_sent_before: some of what waits in the residual was sent once; another lineage may have it.
-        num_rounds: rounds in which own work was committed, as far as this peer remembers, up to MAX_NUM_ROUNDS.
         base_ceiling: newest base that the work which comes next may claim, because it began in a lineage that was left.
     """
 
@@ -55,7 +54,6 @@ class FragmentState:
     unsent_base_version: int = 0
     unsent_parts: tuple[WorkPart, ...] = ()
     own_share: float = 1.0
-    num_rounds: int = 0
     was_sent_before: bool = field(default=False, repr=False)
     base_ceiling: int | None = field(default=None, repr=False)
     shown_share: float = field(default=1.0, repr=False)
@@ -220,8 +218,6 @@ class FragmentState:
                 num_returned += sum(size for size, part in parts_within(sent, start, end) if part.tokens)
                 self._add_waiting(sent, start, end)
             self.was_sent_before |= num_returned > 0
-            is_committed = any(shard.own_included for shard in shards)
-            self.num_rounds = min(self.num_rounds + is_committed, MAX_NUM_ROUNDS)
         self.pending = None
         self.version += 1
         self.lineage_tokens = min(self.lineage_tokens + commit_tokens, MAX_LINEAGE_TOKENS)

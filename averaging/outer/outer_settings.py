@@ -22,7 +22,6 @@ class OuterRule:
         staleness_limit: s_max; older contributions weigh nothing.
         token_power: p of n^p (n/h)^q, n tokens from h inner steps; 0: a contribution counts once whatever its size.
         quality_power: q of it; 0: tokens of large and of small batches count the same.
-        newcomer_rounds: rounds in which a newcomer weighs less: j / (newcomer_rounds + 1) in its j-th one.
         lag_penalty: kappa of eta = eta0 * mean(rho) / (1 + kappa * max(0, lag - 1)).
         sync_every: H, inner steps of a whole contribution; a commit of fewer takes as much less momentum.
         momentum_lag_penalty: kappa of beta = beta0 / (1 + kappa * max(0, lag - 1)).
@@ -42,7 +41,6 @@ class OuterRule:
     staleness_limit: int = 4
     token_power: float = 1.0
     quality_power: float = 1.0
-    newcomer_rounds: int = 0
     lag_penalty: float = 0.0
     momentum_lag_penalty: float = 0.0
     sync_every: int = 1

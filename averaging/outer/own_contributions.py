@@ -52,7 +52,6 @@ class OwnWork:
     unsent_parts: tuple[WorkPart, ...] = ()
     own_share: float = 1.0
     shown_share: float = 1.0
-    num_rounds: int = 0
     pending: Sent | None = None
     velocity: F32 | None = None
 

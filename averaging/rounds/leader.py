@@ -257,9 +257,7 @@ class Leading:
     def _start(self, now: float) -> None:
         offers = [self.offers[peer_id] for peer_id in sorted(self.offers)]
         roster = tuple(
-            messages.RosterEntry(
-                peer_id, offer.tokens, offer.steps, offer.base_version, offer.sequence, offer.num_rounds, offer.parts
-            )
+            messages.RosterEntry(peer_id, offer.tokens, offer.steps, offer.base_version, offer.sequence, offer.parts)
             for peer_id, offer in sorted(self.offers.items())
         )
         self._note_missing(now)

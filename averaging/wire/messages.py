@@ -50,9 +50,6 @@ MAX_PARTS = 8
 four."""
 MAX_ATTEMPT = 10_000
 """At one version; who gets there goes on with this number."""
-MAX_NUM_ROUNDS = 100
-"""Nobody is a newcomer for longer, and one byte of a roster entry holds it."""
-
 # -------------------------------------------------------------------- types of fields, each with the check of its value
 
 FragmentNumber = Annotated[int, fragment]
@@ -60,7 +57,6 @@ Version = Annotated[int, integer(0, MAX_VERSION)]
 Attempt = Annotated[int, integer(0, MAX_ATTEMPT)]
 Tokens = Annotated[int, integer(1, MAX_TOKENS)]
 Steps = Annotated[int, integer(1, MAX_STEPS)]
-NumRounds = Annotated[int, integer(0, MAX_NUM_ROUNDS)]
 Value = Annotated[int, integer(0, 2**40)]
 Member = Annotated[int, integer(0, MAX_ROSTER - 1)]
 Members = Annotated[tuple[int, ...], members(MAX_ROSTER)]
@@ -148,7 +144,6 @@ class RosterEntry:
     steps: Steps
     base_version: Version
     sequence: Version
-    num_rounds: NumRounds = 0
     parts: Parts = ()
 
     def token_values(self, start: int, end: int) -> int:
@@ -199,7 +194,6 @@ class Offer(OfAttempt):
     sequence: Version
     upload_bits_per_second: Annotated[float, number(1e15)]
     reachable: Annotated[bool, boolean]
-    num_rounds: NumRounds = 0
     parts: Parts = ()
 
 

@@ -55,7 +55,7 @@ from peer.checkpoint.kept_commits import packed_commits, unpacked_commits
 from peer.checkpoint.tensor_files import TensorFile, TensorSpec, open_arrays, write_arrays
 from peer.version import software
 
-FORMAT_VERSION = 4
+FORMAT_VERSION = 5
 METADATA_NAME = "checkpoint.json"
 TRAINER_TENSORS_NAME = "trainer.safetensors"
 TRAINER_FACTS_NAME = "trainer.json"

@@ -39,7 +39,6 @@ class FragmentFacts(_Section):
     unsent_parts: tuple[WorkPart, ...] = ()
     own_share: float = Field(ge=0, le=1)
     shown_share: float = Field(ge=0, le=1)
-    num_rounds: int = _COUNT
     contribution: ContributionFacts | None
     has_velocity: bool
     file: WrittenFile
@@ -86,7 +85,6 @@ OF_OWN_WORK = (
     "unsent_parts",
     "own_share",
     "shown_share",
-    "num_rounds",
 )
 """Fields of `FragmentFacts` that are those of `averaging.outer.own_contributions.OwnWork`."""
 

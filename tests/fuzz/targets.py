@@ -396,7 +396,7 @@ def _files() -> list[Target]:
     json_path, tensor_path, users = folder / "x.json", folder / "x.safetensors", folder / INVITE_USERS_NAME
     part = {"num_bytes": 1, "digest": "0" * 64}
     counts = ("num_values", "version", "lineage_tokens", "unsent_tokens", "unsent_steps", "unsent_base_version")
-    fragment = dict.fromkeys((*counts, "num_rounds"), 1) | {"own_share": 0.5, "shown_share": 0.5, "digest": "0" * 64}
+    fragment = dict.fromkeys(counts, 1) | {"own_share": 0.5, "shown_share": 0.5, "digest": "0" * 64}
     fragment |= {"contribution": None, "has_velocity": False, "file": part}
     facts = {"format_version": 2, "number": 1, "run_id": RUN_ID, "peer_id": ALICE.peer_id, "manifest_hash": "0" * 64}
     facts |= {"layout_digest": "0" * 64, "software": "x", "is_last": True, "totals": {}, "fragments": [fragment]}

@@ -337,7 +337,7 @@ def encoded(codec, seed, num_values=512, factor=1.0):
 @pytest.mark.parametrize("combine", ["mean", "centered_clip"])
 def test_the_right_mean_is_not_wrong_and_others_are(name, combine):
     codec, rule = make_codec(name, 16), replace(RULE, combine=combine)
-    contributions = [(member, Terms(100, 10, 0, 0), encoded(codec, member)) for member in range(5)]
+    contributions = [(member, Terms(100, 10, 0), encoded(codec, member)) for member in range(5)]
     right = reduce_shard(contributions, rule, codec, 512, None)
     assert not is_wrong(contributions, right.encoded, rule, codec)
     values = np.empty(512, dtype=np.float32)

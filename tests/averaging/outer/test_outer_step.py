@@ -19,7 +19,6 @@ from averaging.arrays import F64
 from averaging.codec.digests import array_digest
 from averaging.outer.contribution_weights import (
     Terms,
-    newcomer_factor,
     portable_power,
     shard_rates,
     size_factor,
@@ -265,23 +264,6 @@ def test_powers_are_the_nearest_doubles(base, exponent):
     exact = Decimal(base).ln(Context(prec=80))
     exact = Context(prec=80).exp(Context(prec=80).multiply(exact, Decimal(exponent)))
     assert portable_power(base, exponent) == float(exact)
-
-
-@given(st.integers(0, 100), st.integers(0, 100))
-def test_newcomers_weigh_less_for_as_many_rounds_as_the_manifest_says(num_rounds, newcomer_rounds):
-    rule = OuterRule("carry", 0.7, 0.5, newcomer_rounds=newcomer_rounds)
-    factor = newcomer_factor(num_rounds, rule)
-    assert (factor < 1) == (num_rounds < newcomer_rounds)
-    assert factor == min(1, (num_rounds + 1) / (newcomer_rounds + 1))
-    old, new = weights_of([Terms(7, 1, 0, 100), Terms(7, 1, 0, num_rounds)], rule)
-    assert new / old == pytest.approx(factor, rel=1e-6)
-
-
-def test_a_swarm_of_newcomers_is_not_slowed_down():
-    rule = OuterRule("carry", 0.7, 0.5, newcomer_rounds=9)
-    newcomers = [Terms(10, 2, 0), Terms(30, 2, 0)]
-    assert weights_of(newcomers, rule) == pytest.approx(weights_of(newcomers, OuterRule("carry", 0.7, 0.5)), rel=1e-6)
-    assert shard_rates(newcomers, rule)[0] == shard_rates(newcomers, OuterRule("carry", 0.7, 0.5))[0]
 
 
 @given(rules, st.lists(terms, max_size=8), st.floats(0, 10))

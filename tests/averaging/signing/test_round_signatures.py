@@ -28,7 +28,7 @@ def notary(person: Identity) -> Notary:
     return Notary(SCOPE, person.sign, verify)
 
 
-ROSTER = tuple(RosterEntry(one.peer_id, 100 + n, 10, 6, 50 + n, n) for n, one in enumerate((A, B, C)))
+ROSTER = tuple(RosterEntry(one.peer_id, 100 + n, 10, 6, 50 + n) for n, one in enumerate((A, B, C)))
 PLAN = Plan(0, 7, 1, DIGEST, ROSTER, (ShardPlan(0, 40, 0), ShardPlan(40, 80, 1), ShardPlan(80, 100, 2)), 5.0, 9.0)
 
 

@@ -15,7 +15,6 @@ from averaging.wire import frames, messages
 from averaging.wire.field_checks import Limits
 from averaging.wire.messages import (
     DIGEST_BYTES,
-    MAX_NUM_ROUNDS,
     MAX_PARTS,
     MAX_ROSTER,
     MAX_SHARDS,
@@ -57,7 +56,6 @@ versions = st.integers(0, 2**53)
 attempts = st.integers(0, 10_000)
 tokens = st.integers(1, MAX_TOKENS)
 steps = st.integers(1, MAX_STEPS)
-num_rounds = st.integers(0, MAX_NUM_ROUNDS)
 digests = st.binary(min_size=DIGEST_BYTES, max_size=DIGEST_BYTES)
 signatures = st.integers(0, 255).map(lambda byte: bytes([byte]) * SIGNATURE_BYTES)
 signed_input_rows = st.builds(SignedInput, st.integers(0, MAX_ROSTER - 1), digests, signatures)
@@ -68,10 +66,7 @@ seconds = st.floats(0, 86_400)
 @st.composite
 def rosters(draw):
     chosen = sorted(draw(st.sets(peer_ids, min_size=1, max_size=6)))
-    return tuple(
-        RosterEntry(peer, draw(tokens), draw(steps), draw(versions), draw(versions), draw(num_rounds))
-        for peer in chosen
-    )
+    return tuple(RosterEntry(peer, draw(tokens), draw(steps), draw(versions), draw(versions)) for peer in chosen)
 
 
 @st.composite
@@ -129,7 +124,6 @@ all_messages = st.one_of(
         versions,
         st.floats(0, 1e15),
         st.booleans(),
-        num_rounds,
     ),
     st.builds(Wait, fragments, versions, attempts, st.integers(0, MAX_ROSTER), st.integers(0, 2**20)),
     st.builds(Redirect, fragments, versions, peer_ids),
@@ -282,7 +276,6 @@ CONTRIBUTION = Contribution(1, 7, 0, named(1), 0, 5, 0, 600, 100)
         (replaced(OFFER, upload_bits_per_second=float("nan")), "got nan; expected a finite number"),
         (replaced(OFFER, upload_bits_per_second=float("inf")), "got inf; expected a finite number"),
         (replaced(OFFER, reachable=1), "got 1; expected true or false"),
-        (replaced(OFFER, num_rounds=101), "field num_rounds of offer: got 101; expected a whole number from 0 to 100"),
         (replaced(OFFER, anchor_digest=b"short"), "expected a digest of 16 bytes"),
         (replaced(Abandon(0, 1, 0, ""), reason="a\nb"), "expected printable text"),
         (replaced(Abandon(0, 1, 0, ""), reason="x" * 201), "expected printable text of at most 200"),
@@ -378,7 +371,7 @@ def test_a_full_commit_fits_its_header():
     size = MAX_SHARDS << 27
     parts = tuple(WorkPart(size - MAX_PARTS + n + 1, MAX_TOKENS, MAX_STEPS, 2**53) for n in range(MAX_PARTS))
     roster = tuple(
-        RosterEntry(peer, MAX_TOKENS, MAX_STEPS, 2**53, 2**53, MAX_NUM_ROUNDS, parts)
+        RosterEntry(peer, MAX_TOKENS, MAX_STEPS, 2**53, 2**53, parts)
         for peer in sorted(named(n) for n in range(MAX_ROSTER))
     )
     everyone = tuple(range(MAX_ROSTER))

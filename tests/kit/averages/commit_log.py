@@ -38,7 +38,7 @@ CASES: dict[str, tuple[OuterRule, str]] = {
     "mean, carry, int4": (OuterRule("carry", 0.7, 0.5, overlay_gain=0.7), "int4"),
     "mean, eager, fp32": (OuterRule("eager", 0.7, 0.5, lag_penalty=0.3), "fp32"),
     "weights": (
-        OuterRule("eager", 0.4, 0.9, staleness_power=0.7, token_power=0.3, quality_power=1.7, newcomer_rounds=5),
+        OuterRule("eager", 0.4, 0.9, staleness_power=0.7, token_power=0.3, quality_power=1.7),
         "int4",
     ),
     "momentum under delay": (OuterRule("carry", 0.7, 0.9, momentum_lag_penalty=0.7), "int4"),
@@ -76,7 +76,7 @@ def digests(rule: OuterRule, codec: Codec, order: int, executor: Executor) -> It
     for round_ in range(NUM_ROUNDS):
         list(executor.map(partial(send_work, states, round_), range(NUM_PEERS)))
         roster = tuple(
-            RosterEntry(peer, sent.tokens, sent.steps, sent.base_version, sent.sequence, min(round_, index), sent.parts)
+            RosterEntry(peer, sent.tokens, sent.steps, sent.base_version, sent.sequence, sent.parts)
             for index, (peer, sent) in enumerate(
                 (peer, pending(state)) for peer, state in zip(PEERS, states, strict=True)
             )

@@ -51,7 +51,7 @@ CODECS: Final = ("int4", "fp32")
 ROUNDS: Final[dict[str, OuterRule]] = {
     "mean, carry": OuterRule("carry", 0.7, 0.5, overlay_gain=0.7, lag_penalty=0.3, residual_decay=0.9),
     "mean, sync": OuterRule("sync", 0.7, 0.9),
-    "mean, streaming": OuterRule("streaming", 0.4, 0.5, newcomer_rounds=5),
+    "mean, streaming": OuterRule("streaming", 0.4, 0.5),
     "mean, eager": OuterRule("eager", 0.7, 0.5, momentum_lag_penalty=0.7, staleness_power=0.7),
     "centered clip": OuterRule(
         "carry", 0.5, 0.5, combine="centered_clip", clip_norm_ratio=2.0, clip_weight_ratio=3.0, token_power=0.3
@@ -88,7 +88,7 @@ def _encoding() -> Iterator[object]:
 
 
 def _weights_and_rates() -> Iterator[object]:
-    terms = [Terms(1000 * number, 10 + number, number % 6, number) for number in range(1, 9)]
+    terms = [Terms(1000 * number, 10 + number, number % 6) for number in range(1, 9)]
     for rule in ROUNDS.values():
         yield weights_of(terms, rule), shard_rates(terms, rule), rates_at(0.5, 1.25, rule, 7)
         yield [staleness_of(rule.mode, 9, base) for base in range(10)]
@@ -99,10 +99,7 @@ def _combining() -> Iterator[object]:
     # The last one is far too long, and left out by centered_clip.
     lengths = (1.0, 0.5, 1.25, 3.0, 200.0)
     work = [(work_of(20 + number) * np.float32(length)).astype(np.float32) for number, length in enumerate(lengths)]
-    given = [
-        (number, Terms(100 + number, 10, number % 2, number), codec.encode(values))
-        for number, values in enumerate(work)
-    ]
+    given = [(number, Terms(100 + number, 10, number % 2), codec.encode(values)) for number, values in enumerate(work)]
     for rule in ROUNDS.values():
         combined = combine(given, rule, codec, work[0].size)
         refused = [(one.member, one.offence) for one in combined.refused]
@@ -165,7 +162,7 @@ def _leaders() -> Iterator[object]:
 
 
 def _commit() -> Commit:
-    roster = tuple(RosterEntry(peer, 1000 + 7 * number, 10, 3, 5, number) for number, peer in enumerate(MEMBERS))
+    roster = tuple(RosterEntry(peer, 1000 + 7 * number, 10, 3, 5) for number, peer in enumerate(MEMBERS))
     digest = bytes(range(DIGEST_BYTES))
     shards = (
         ShardResult(0, 8192, 0, digest, (0, 1, 2, 4)),
@@ -207,7 +204,7 @@ def _sides() -> Iterator[tuple[int, int, int]]:
 
 def _verdicts_on_means() -> Iterator[object]:
     codec, rule = make_codec("int4", 64), ROUNDS["centered clip"]
-    given = [(number, Terms(100, 10, 0, 9), codec.encode(work_of(40 + number))) for number in range(4)]
+    given = [(number, Terms(100, 10, 0), codec.encode(work_of(40 + number))) for number in range(4)]
     right = combine(given, rule, codec, given[0][2].num_values).values
     for wrong in (0.0, 0.05, 0.15, 1.0, -2.0):
         mean = codec.encode((right * np.float32(1.0 + wrong)).astype(np.float32))
