@@ -107,7 +107,8 @@ class SwarmCallback(TrainerCallback):
             log.warning(
                 "this peer has done %d steps in this run already, and the trainer begins its count, data and learning "
                 "rate anew, from 0 to %d; expected train(resume_from_checkpoint=True) to continue them",
-                *(swarm.inner_steps, state.max_steps),
+                swarm.inner_steps,
+                state.max_steps,
             )
 
     def on_pre_optimizer_step(

@@ -240,6 +240,6 @@ def _usable_context(notes: list[str], manifest: Any) -> int:
     from peer.trainer.hf.trial import try_model
 
     tell_progress("trying a training step with the full context")
-    trial = try_model(manifest, free_memory_bytes())
-    notes.extend(trial.notes)
-    return trial.context
+    context, advice = try_model(manifest, free_memory_bytes())
+    notes.extend(advice)
+    return context

@@ -179,7 +179,8 @@ class TextStock:
                             part,
                             rules.text_field,
                             self._rule,
-                            *(training, held_out),
+                            training,
+                            held_out,
                             mode=0o600,  # a copy of the volunteer's own text
                         )
                     )

@@ -26,8 +26,15 @@ from peer.trainer.hf.run_model import architecture_parts
 
 CONFIG_NAME = "config.json"
 TOKENIZER_FILES = (
-    *("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"),
-    *("chat_template.jinja", "vocab.json", "merges.txt", "vocab.txt", "generation_config.json"),
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "chat_template.jinja",
+    "vocab.json",
+    "merges.txt",
+    "vocab.txt",
+    "generation_config.json",
 )
 """Of a model's folder, what goes with the run; slow tokenizers of other forms need libraries of their own."""
 USED_SHARE = 0.9
@@ -35,8 +42,16 @@ USED_SHARE = 0.9
 NUM_BYTE_ROWS = 512
 """A model of bytes has 256 rows and a few for special tokens; some round up to a power of two."""
 OTHER_FORMS = (
-    *("*.model", "*.tiktoken", "*.spm", "*.vocab", "vocab.json", "vocab.txt", "merges.txt"),
-    *("tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"),
+    "*.model",
+    "*.tiktoken",
+    "*.spm",
+    "*.vocab",
+    "vocab.json",
+    "vocab.txt",
+    "merges.txt",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
 )
 """Files of tokenizers that slow libraries read, the words themselves before what is said about them."""
 MAX_CONFIG_FILE_BYTES = 1 << 20

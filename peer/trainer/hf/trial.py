@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-from dataclasses import dataclass
 from typing import Any, Final
 
 from dht.ground.errors import Incompatible, LocalFault, UsageFault
@@ -19,24 +18,14 @@ SECONDS: Final = 240.0
 """Four times what a step of `peer.trainer.hf.trial_child.MAX_FLOPS` takes on two cores of a laptop."""
 
 
-@dataclass(frozen=True, slots=True)
-class Trial:
-    """What came of it.
-
-    Attributes:
-        context: the longest that can be trained, at most the manifest's.
-        notes: what the owner should know, as sentences.
-    """
-
-    context: int
-    notes: tuple[str, ...] = ()
-
-
-def try_model(manifest: RunManifest, free_bytes: int | None) -> Trial:
+def try_model(manifest: RunManifest, free_bytes: int | None) -> tuple[int, tuple[str, ...]]:
     """Make a step with a run's architecture and task.
 
     Args:
         free_bytes: memory of this machine; half of it may be taken. None: not known.
+
+    Returns:
+        the longest context that can be trained, at most the manifest's, and sentences for the owner.
 
     Raises:
         Incompatible: the model cannot be trained so.
@@ -58,7 +47,7 @@ def try_model(manifest: RunManifest, free_bytes: int | None) -> Trial:
         raise LocalFault("the process that tries the model answered with no context; expected one; try again")
     if sees_ahead:
         raise _sees_ahead(checked_config(config))
-    return Trial(context, tuple(_notes(section.context, context, error, is_whole, sees_ahead)))
+    return context, tuple(_notes(section.context, context, error, is_whole, sees_ahead))
 
 
 def _answer(question: dict[str, Any], limits: ChildLimits) -> tuple[dict[str, Any], bool]:

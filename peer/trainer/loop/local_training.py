@@ -117,7 +117,12 @@ class LocalTraining:
         check_state(self._state)
         if checkpoints is not None:
             self._keeper = TrainerKeeper(
-                *(checkpoints, link, module, self._optimizers.all, lambda: self.optimizer_age, self._order),
+                checkpoints,
+                link,
+                module,
+                self._optimizers.all,
+                lambda: self.optimizer_age,
+                self._order,
                 state=state,
                 absolute=self._absolute,
             )

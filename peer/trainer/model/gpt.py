@@ -178,14 +178,14 @@ def build_model(shape: ModelSection, seed: int) -> GPT:
 
 
 @torch.no_grad()
-def initialise(model: nn.Module, seed: int) -> None:
+def initialise(model: GPT, seed: int) -> None:
     """Fill all parameters with numbers that are bit-identical on every machine.
 
     Matrices get uniform(-a, a) with a = sqrt(3) * std from the raw output of one PCG64 per parameter. It is seeded by
     `seed` and the parameter's index, and numpy guarantees that stream. Vectors (norm gains) get ones. The deviation std
     is `_standard_deviation`; `seed` is at least 0.
     """
-    num_layers = len(model.blocks) if isinstance(model, GPT) else 1
+    num_layers = len(model.blocks)
     for index, (name, parameter) in enumerate(model.named_parameters()):
         if parameter.dim() < 2:
             parameter.fill_(1.0)

@@ -35,7 +35,12 @@ _KEYWORDS: Final = {
     "test": ("test", "testing", "eval", "evaluation"),
 }
 _IGNORED: Final = (
-    *("README.md", "config.json", "dataset_info.json", "dataset_infos.json", "dataset_dict.json", "dummy_data.zip"),
+    "README.md",
+    "config.json",
+    "dataset_info.json",
+    "dataset_infos.json",
+    "dataset_dict.json",
+    "dummy_data.zip",
 )
 _SHARDED: Final = re.compile(r"data/(?P<split>[^/]+)-\d{5}-of-\d{5}[^/]*\.[^/]*")
 

@@ -9,7 +9,7 @@ import torch
 
 from averaging.outer.fragment_layout import build_layout
 from peer.config.model_shapes import parameter_shapes
-from peer.trainer.model.gpt import GPT, build_model, initialise, parameters_digest
+from peer.trainer.model.gpt import GPT, build_model, parameters_digest
 
 TINY = SimpleNamespace(num_layers=2, d_model=32, num_heads=2, vocab_size=256, context=32, tied_head=True)
 UNTIED = SimpleNamespace(num_layers=1, d_model=16, num_heads=2, vocab_size=61, context=8, tied_head=False)
@@ -45,15 +45,6 @@ def test_initialisation_does_not_depend_on_how_it_is_chunked(monkeypatch):
     assert parameters_digest(build_model(TINY, seed=1)) == expected
 
 
-def test_initial_values_have_the_intended_spread():
-    model = build_model(TINY, seed=0)
-    weight = model.embedding.weight.detach()
-    assert weight.abs().max() <= 0.05 * 3**0.5
-    assert weight.std().item() == pytest.approx(0.05, rel=0.02)
-    assert weight.mean().abs().item() < 0.002
-    assert (model.norm.weight == 1).all()
-
-
 @pytest.mark.parametrize("shape", [TINY, UNTIED])
 def test_the_future_does_not_change_the_past(shape):
     model = build_model(shape, seed=0)
@@ -87,30 +78,6 @@ def test_names_are_in_order_of_depth_and_layers_stay_whole():
 def test_heads_that_do_not_divide_are_refused():
     with pytest.raises(ValueError, match="multiple of 2"):
         GPT(num_layers=1, d_model=30, num_heads=4, vocab_size=256, context=8)
-
-
-def test_it_learns_a_short_text():
-    model = build_model(TINY, seed=0)
-    text = torch.tensor(list(b"the quick brown fox jumps over the lazy dog; pack my box with five liquor jugs. "))
-    inputs = torch.stack([text[i : i + 32] for i in range(0, 40, 5)])
-    targets = torch.stack([text[i + 1 : i + 33] for i in range(0, 40, 5)])
-    optimizer = torch.optim.AdamW(model.parameters(), 3e-3)
-    first = model.loss(inputs, targets).item()
-    for _ in range(60):
-        optimizer.zero_grad()
-        loss = model.loss(inputs, targets)
-        loss.backward()
-        optimizer.step()
-    assert 4.5 < first < 6.5
-    assert loss.item() < 0.5
-
-
-def test_any_module_with_matrices_can_be_initialised():
-    module = torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.LayerNorm(3))
-    initialise(module, 3)
-    digest = parameters_digest(module)
-    initialise(module, 3)
-    assert parameters_digest(module) == digest
 
 
 @pytest.mark.parametrize("shape", [TINY, UNTIED])
