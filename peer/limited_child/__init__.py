@@ -6,10 +6,9 @@ run 'books'")` starts one; `ask(question)` returns its answer, or raises one sen
 
 The files:
 
-    child_limits.py   memory, time and length of an answer
     frames.py         JSON and bytes on a pipe
     confinement.py    no network, no credentials, bounded memory and time (Linux: seccomp and rlimits)
     parent_link.py    frames as the child sees them; files whose bytes its parent reads for it
     process.py        the child's end, entry point of `python -m peer.limited_child.process`
-    limited_child.py  the parent's end: starts, asks, closes, and turns every kind of death into one sentence
+    limited_child.py  the parent's end: starts with limits, asks, closes; one sentence on every kind of death
 """

@@ -9,6 +9,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
 
@@ -17,7 +18,6 @@ from dht.ground.fields import printable
 from dht.ground.quantities import bytes_text
 from peer.child_process import PIPE, ChildProcess
 from peer.import_path import python_command, python_environment
-from peer.limited_child.child_limits import ChildLimits
 from peer.limited_child.confinement import confined_environment, resident_bytes
 from peer.limited_child.frames import Frame, frame_bytes, read_frame
 from peer.limited_child.parent_link import MAX_READ_BYTES
@@ -30,6 +30,21 @@ _FAULTS: dict[str, type[LocalFault]] = {kind.__name__: kind for kind in (LocalFa
 
 Reads = Callable[[int, int], bytes]
 """Returns at most `length` bytes at `offset` of a file; fewer at its end. Both were checked."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChildLimits:
+    """Bounds of a child process.
+
+    Attributes:
+        memory_bytes: beyond what the process takes once its module is imported.
+        seconds: for each question, and for `prepare`; waiting for bytes from the parent does not count.
+        answer_bytes: of one answer, its JSON and its body together.
+    """
+
+    memory_bytes: int
+    seconds: float
+    answer_bytes: int = 16 << 20
 
 
 class LimitedChild:

@@ -18,8 +18,7 @@ from typing import Any, Final
 
 from dht.ground.errors import Incompatible, LocalFault, UsageFault
 from dht.ground.regular_files import read_regular, write_whole
-from peer.limited_child.child_limits import ChildLimits
-from peer.limited_child.limited_child import LimitedChild
+from peer.limited_child.limited_child import ChildLimits, LimitedChild
 from peer.user_folders import user_data_dir_here
 from peer.version import full_version
 

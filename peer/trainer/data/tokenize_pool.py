@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from dht.ground.errors import LocalFault
-from peer.limited_child.child_limits import ChildLimits
-from peer.limited_child.limited_child import LimitedChild
+from peer.limited_child.limited_child import ChildLimits, LimitedChild
 from peer.trainer.data.document_packing import ORDERS, TokenizeOrder
 from peer.trainer.data.tokenizing import ADVICE, tokenizer_content
 

@@ -8,8 +8,7 @@ from typing import Any, Final
 from dht.ground.errors import Incompatible, LocalFault, UsageFault
 from peer.config.hf_config import checked_config
 from peer.config.manifest import RunManifest
-from peer.limited_child.child_limits import ChildLimits
-from peer.limited_child.limited_child import LimitedChild
+from peer.limited_child.limited_child import ChildLimits, LimitedChild
 from peer.trainer.hf.library_modules import tasks_of
 
 CHILD: Final = "peer.trainer.hf.trial_child"

@@ -14,8 +14,7 @@ from typing import Any
 
 from dht.ground.errors import LocalFault
 from dht.ground.fields import printable
-from peer.limited_child.child_limits import ChildLimits
-from peer.limited_child.limited_child import LimitedChild
+from peer.limited_child.limited_child import ChildLimits, LimitedChild
 from peer.limited_child.parent_link import ParentLink
 from peer.trainer.text.documents import MAX_ROW_BYTES, Complaints, FileRange, TextPart, documents
 

@@ -14,8 +14,7 @@ from typing import Any
 
 from dht.ground.errors import LocalFault, UsageFault
 from dht.ground.quantities import plural
-from peer.limited_child.child_limits import ChildLimits
-from peer.limited_child.limited_child import LimitedChild
+from peer.limited_child.limited_child import ChildLimits, LimitedChild
 from peer.limited_child.parent_link import ParentLink
 from peer.optional_libraries import needing
 from peer.trainer.text.parquet_rows import is_part_of, open_parquet

@@ -12,8 +12,7 @@ from typing import Any
 
 from dht.ground.errors import Incompatible, LocalFault, UsageFault
 from dht.ground.fields import clean_text
-from peer.limited_child.child_limits import ChildLimits
-from peer.limited_child.limited_child import LimitedChild
+from peer.limited_child.limited_child import ChildLimits, LimitedChild
 from peer.limited_child.parent_link import ParentLink
 from peer.trainer.text.hub_layout import FORMATS, PACKINGS, SplitFiles, files_of_split
 

@@ -19,10 +19,9 @@ import pytest
 
 from dht.ground.errors import Incompatible, LocalFault
 from peer.import_path import python_environment
-from peer.limited_child.child_limits import ChildLimits
 from peer.limited_child.confinement import confined_environment, resident_bytes
 from peer.limited_child.frames import frame_bytes
-from peer.limited_child.limited_child import LimitedChild
+from peer.limited_child.limited_child import ChildLimits, LimitedChild
 
 ROOT = Path(__file__).parents[3]
 MODULE = "tests.peer.limited_child.hostile_module"
@@ -199,7 +198,7 @@ def test_a_child_ends_with_its_parent(busy: bool) -> None:
     then = "child.ask({'do': 'loop'})" if busy else "time.sleep(60)"
     script = (
         "import time; from peer.limited_child.limited_child import LimitedChild; "
-        "from peer.limited_child.child_limits import ChildLimits; "
+        "from peer.limited_child.limited_child import ChildLimits; "
         f"child = LimitedChild('{MODULE}', {{}}, ChildLimits(10**8, 60), 'x'); "
         f"print(*child.ask({{'do': 'process_id'}})[0]['result'], child._folder, flush=True); {then}"
     )

@@ -12,7 +12,7 @@ import pytest
 from dht.ground.errors import DeviceFault, Incompatible
 from peer.config.hf_config import canonical_config
 from peer.config.manifest import RunManifest
-from peer.limited_child.child_limits import ChildLimits
+from peer.limited_child.limited_child import ChildLimits
 from peer.memory import architecture_sizes
 from peer.memory.architecture_sizes import ArchitectureSizes, TensorSize, checked_sizes, sizes_of
 from peer.memory.least_memory import check_memory, least_memory_bytes

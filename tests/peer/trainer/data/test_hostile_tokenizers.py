@@ -13,7 +13,7 @@ from peer.config.manifest import RunManifest
 from peer.export.evaluate import evaluate_tasks
 from peer.export.opened_model import OpenedModel
 from peer.export.sample import written
-from peer.limited_child.child_limits import ChildLimits
+from peer.limited_child.limited_child import ChildLimits
 from peer.trainer.data import tokenize_pool, tokenizing
 from peer.trainer.data.tokenizing import OpenTokenizer, load_tokenizer
 from peer.trainer.hf.manifest_from_config import describe_model

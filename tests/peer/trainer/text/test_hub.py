@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from dht.ground.errors import LocalFault, UsageFault
-from peer.limited_child.child_limits import ChildLimits
+from peer.limited_child.limited_child import ChildLimits
 from peer.trainer.text import hub as module
 from peer.trainer.text import parquet_groups, split_child
 from peer.trainer.text.documents import Complaints, documents, rows_of

@@ -10,7 +10,7 @@ import pyarrow.parquet
 import pytest
 
 from dht.ground.errors import LocalFault, UsageFault
-from peer.limited_child.child_limits import ChildLimits
+from peer.limited_child.limited_child import ChildLimits
 from peer.trainer.data import tokenize_pool
 from peer.trainer.prepare import prepare_data
 from peer.trainer.text import documents as documents_module
