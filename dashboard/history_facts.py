@@ -230,7 +230,6 @@ class TrafficTotals:
     retries and what joiners fetched."""
 
     upload_bytes: float = 0.0
-    download_bytes: float = 0.0
     data_parallel_bytes: float | None = None
     """What the same inner steps would have uploaded with plain data-parallel training: float32 gradients, a ring over
     the round's members, every step. None: not known."""

@@ -213,7 +213,7 @@ class Ledger:
     @property
     def bandwidth(self) -> TrafficTotals:
         """Each byte that one member sends another one receives."""
-        return TrafficTotals(self.payload_bytes, self.payload_bytes, self.data_parallel_bytes or None)
+        return TrafficTotals(self.payload_bytes, self.data_parallel_bytes or None)
 
     @property
     def milli_tokens_witnessed(self) -> int:

@@ -50,8 +50,6 @@ class Booking:
     receipt: StoredReceipt
     shares: tuple[MachineShare, ...]
     sign: int
-    is_first: bool
-    """Of its round, which may have several."""
 
 
 @dataclass
@@ -156,7 +154,7 @@ class Counting:
         """A machine that is in two receipts counts once, where most of it is; of equal ones in the first."""
         receipts = self._receipts[digest]
         if len(receipts) == 1:
-            yield Booking(receipts[0], tuple(self._shares(receipts[0])), sign, is_first=True)
+            yield Booking(receipts[0], tuple(self._shares(receipts[0])), sign)
             return
         best: dict[str, tuple[MachineShare, int]] = {}
         for place, receipt in enumerate(receipts):
@@ -165,7 +163,7 @@ class Counting:
                     best[share.peer_id] = share, place
         for place, receipt in enumerate(receipts):
             shares = tuple(share for share, where in best.values() if where == place)
-            yield Booking(receipt, shares, sign, is_first=place == 0)
+            yield Booking(receipt, shares, sign)
 
     def _pack(self, shares: Iterable[MachineShare]) -> bytes:
         rows = []

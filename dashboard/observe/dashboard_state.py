@@ -68,8 +68,6 @@ class DashboardState:
     """Timings of the live peers' newest rounds."""
     heard_at: float | None = None
     """Time at which the newest record was first seen here."""
-    last_train_loss: float | None = None
-    """Of the last look in which a peer trained; see `RunView.train_loss`."""
     moved_at: float | None = None
     """When a commit was last seen, or somebody training after a time in which nobody did."""
     join_addresses: tuple[str, ...] = ()
@@ -151,7 +149,6 @@ def fold(state: DashboardState, look: Look) -> DashboardState:
     has_moved = view.num_rounds > state.view.num_rounds or (bool(after.trainers) and not state.trainers)
     after = replace(
         after,
-        last_train_loss=state.last_train_loss if view.train_loss is None else view.train_loss,
         moved_at=look.now if has_moved else state.moved_at,
     )
     return _with_rounds(after, state, look)

@@ -24,7 +24,6 @@ class RunResult:
     """Time at which it was first seen, unix seconds."""
     first_validation_loss: float | None
     """As this page saw it first, early in the run, if it was higher; the run may have begun higher still."""
-    train_loss: float | None
     num_people: int
     """Number of people with a signed round."""
     ended_at: float | None
@@ -45,9 +44,6 @@ def result_of(state: DashboardState, history: HistoryView) -> RunResult:
     first, first_tokens = history.first_validation or next(seen, (None, 0))
     first = first if first_tokens <= EARLY_SHARE * tokens else None
     has_fallen = first is not None and loss is not None and loss < first
-    train_loss = state.view.train_loss if state.view.train_loss is not None else state.last_train_loss
-    if train_loss is None:
-        train_loss = next((point.train_loss for point in reversed(points) if point.train_loss is not None), None)
     newest_rounds = (row.seen_at for row in (*history.rounds[:1], *state.rounds[:1]))
     return RunResult(
         tokens=tokens,
@@ -55,7 +51,6 @@ def result_of(state: DashboardState, history: HistoryView) -> RunResult:
         validation_loss=loss,
         validation_at=measured_at,
         first_validation_loss=first if has_fallen else None,
-        train_loss=train_loss,
         num_people=sum(row.rank > 0 for row in history.contributors),
         ended_at=max(newest_rounds, default=state.heard_at),
     )

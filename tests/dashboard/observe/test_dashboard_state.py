@@ -55,7 +55,7 @@ def test_a_peer_is_listed_counted_and_then_silent() -> None:
     assert later.heard_at == NOW
     # What was measured stays, with its time.
     assert measured(later) == (2.75, 5, NOW)
-    assert (later.view.train_loss, later.last_train_loss) == (None, 2.5)
+    assert later.view.train_loss is None
 
 
 def test_a_killed_peer_is_late_within_three_announcements_and_counts_no_more() -> None:

@@ -250,7 +250,7 @@ def history_of_run(num_contributors: int = 12, now: float = NOW) -> HistoryView:
         marks=marks,
         rounds=rounds_of(now=now),
         fragments=fragments,
-        bandwidth=TrafficTotals(4.31e9, 6.2e9, 5.93e12),
+        bandwidth=TrafficTotals(4.31e9, 5.93e12),
         news=(
             PeopleNews(now - 40, "overtook", peer_id_of(4), other_id=peer_id_of(3)),
             PeopleNews(now - 300, "passed", peer_id_of(0), tokens=100_000_000),
