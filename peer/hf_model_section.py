@@ -49,7 +49,7 @@ class DescribedModel:
     def what(self) -> str:
         """For people, such as "llama for causal-lm, 1.2 M parameters"."""
         num_values = sum(math.prod(shape) for _, shape in self.shapes)
-        trained = "parameters" if self.adapter is None else f"trained values ({self.adapter['kind']})"
+        trained = "parameters" if self.adapter is None else "trained values (LoRA)"
         return f"{checked_config(self.config)['model_type']} for {self.task}, {count_text(num_values)} {trained}"
 
     def section(self, num_fragments: int, asked: Mapping[str, Any]) -> dict[str, Any]:
@@ -68,7 +68,6 @@ class DescribedModel:
             raise ValueError(f"model.context is {given}, and the model has {self.max_context}; expected at most that")
         follows: dict[str, Any] = {
             "kind": "hf",
-            "task": self.task,
             "config": self.config,
             "num_parameters": num_parameters,
             "layout_digest": layout.digest.hex(),
@@ -88,6 +87,11 @@ class DescribedModel:
                     f"model.{name} is {_short(asked[name])}, and the model has {_short(value)}; expected the model's "
                     "own; leave it out of section [model], or change the model's config.json or the flags"
                 )
+        mask_token = asked.get("mask_token", self.mask_token)
+        if (self.task == "masked-lm") != (mask_token is not None):
+            raise ValueError(
+                f"task is {self.task!r} with mask_token {mask_token}; expected mask_token with 'masked-lm' alone"
+            )
         defaults = {"context": self.max_context, "mask_token": self.mask_token}
         return {name: value for name, value in defaults.items() if value is not None} | dict(asked) | follows
 

@@ -198,8 +198,8 @@ def _or_none(make: Callable[[Given], Made], given: Given) -> Made | None:
 
 
 def _writes(manifest: dict[str, Any]) -> bool:
-    task = _field(manifest, "model", "task")
-    return _field(manifest, "model", "kind") in (None, "gpt", "hf") and task in (None, "causal-lm")
+    is_masked = _field(manifest, "model", "mask_token") is not None
+    return _field(manifest, "model", "kind") in (None, "gpt", "hf") and not is_masked
 
 
 def _what(manifest: dict[str, Any]) -> str:

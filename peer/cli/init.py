@@ -51,16 +51,9 @@ def init(
         str | None,
         typer.Option("--task", metavar="TASK", help="Task of --model, such as causal-lm; default: from its config."),
     ] = None,
-    adapter: Annotated[
-        str | None,
-        typer.Option("--adapter", metavar="KIND", help="Train an adapter for the weights of --model: lora or dora."),
-    ] = None,
-    rank: Annotated[
-        int | None, typer.Option("--rank", min=1, max=1024, metavar="N", help="Rank of the adapter; default: 16.")
-    ] = None,
-    alpha: Annotated[
+    lora: Annotated[
         int | None,
-        typer.Option("--alpha", min=1, max=65536, metavar="N", help="Alpha of the adapter; default: twice the rank."),
+        typer.Option("--lora", min=1, max=1024, metavar="RANK", help="Train a LoRA adapter for --model's weights."),
     ] = None,
     targets: Annotated[
         str | None,
@@ -121,9 +114,8 @@ def init(
     from peer.run_folders import remember_place
 
     for flag, value, needed, its_value in (
-        *(("--task", task, "--model", model), ("--adapter", adapter, "--model", model)),
-        *(("--rank", rank, "--adapter", adapter), ("--alpha", alpha, "--adapter", adapter)),
-        *(("--targets", targets, "--adapter", adapter), ("--freeze", freeze, "--model", model)),
+        *(("--task", task, "--model", model), ("--lora", lora, "--model", model)),
+        *(("--targets", targets, "--lora", lora), ("--freeze", freeze, "--model", model)),
     ):
         if value is not None and its_value is None:
             raise UsageFault(f"{flag} is given without {needed}; expected both; give {needed} too.")
@@ -138,9 +130,7 @@ def init(
         with loading("loading the model libraries"):
             from peer.trainer.hf.manifest_from_config import AdapterChoice, describe_model
 
-        chosen = None
-        if adapter is not None:
-            chosen = AdapterChoice(adapter, 16 if rank is None else rank, alpha, _names(targets))
+        chosen = None if lora is None else AdapterChoice(lora, _names(targets))
         with _of_arguments():
             described = describe_model(model, task, chosen, _names(freeze), tell_progress)
     with _of_arguments():

@@ -13,7 +13,6 @@ from peer.config.section import DIGEST, Section
 
 _OF_THE_GPT = ("num_layers", "d_model", "num_heads", "tied_head")
 """Fields that shape the built-in model alone; a run of kind 'hf' does not write them."""
-_OF_HF = ("task", "config")
 _DESCRIBED = ("num_parameters", "layout_digest")
 
 
@@ -42,11 +41,13 @@ class InitSection(Section):
 
 
 class AdapterSection(Section):
-    """Small matrices that are trained in place of the model's own, which stay as they are."""
+    """LoRA (arXiv 2106.09685): small matrices that are trained in place of the model's own. Alpha is twice the rank."""
 
-    kind: Literal["lora", "dora"] = Field(description="LoRA (arXiv 2106.09685) or DoRA (arXiv 2402.09353)")
-    rank: int = Field(ge=1, le=1024, description="columns of each small matrix")
-    alpha: int = Field(ge=1, le=65_536, description="what the adapter adds is multiplied by alpha / rank")
+    rank: int = Field(
+        ge=1,
+        le=1024,
+        description="columns of each small matrix",
+    )
     targets: tuple[Annotated[str, Field(pattern=r"^[A-Za-z0-9_.]{1,80}$")], ...] = Field(
         strict=False,
         min_length=1,
@@ -81,9 +82,6 @@ class ModelSection(Section):
         examples=DIGEST["examples"],
         description="custom and hf only: SHA-256 of names, shapes and cuts (FragmentLayout.digest)",
     )
-    task: Literal["causal-lm", "masked-lm"] | None = Field(
-        default=None, description="hf only: what the architecture is trained for, which decides its head and its loss"
-    )
     config: str | None = Field(
         default=None,
         max_length=MAX_CONFIG_BYTES,
@@ -91,7 +89,10 @@ class ModelSection(Section):
     )
 
     mask_token: int | None = Field(
-        default=None, ge=0, lt=2**22, description="masked-lm only: the token that stands for hidden ones"
+        default=None,
+        ge=0,
+        lt=2**22,
+        description="hf only: the token that stands for hidden ones; absent: the model learns to write on",
     )
     init: InitSection | None = Field(
         default=None, description="hf only: given weights to begin with; absent: from the seed"
@@ -130,8 +131,12 @@ class ModelSection(Section):
     def described(self) -> tuple[str, str]:
         """(config, task) of kind hf."""
         assert self.config is not None
-        assert self.task is not None
         return self.config, self.task
+
+    @property
+    def task(self) -> Literal["causal-lm", "masked-lm"]:
+        """What the architecture is trained for, which decides its head and its loss."""
+        return "causal-lm" if self.mask_token is None else "masked-lm"
 
     def _written(self, fields: dict[str, Any]) -> dict[str, Any]:
         if self.kind == "hf":
@@ -152,16 +157,12 @@ class ModelSection(Section):
     def _check_together(self) -> Self:
         if self.kind != "gpt" and len(self._given(_DESCRIBED)) < len(_DESCRIBED):
             raise ValueError(f"kind is {self.kind!r}; expected num_parameters and layout_digest beside it")
-        if self.kind == "hf" and len(self._given(_OF_HF)) < len(_OF_HF):
-            raise ValueError("kind is 'hf'; expected task and config beside it; `peer init --model` writes them")
-        if self.kind != "hf" and (stray := self._given((*_OF_HF, "init", "adapter", "frozen"))):
+        if self.kind == "hf" and self.config is None:
+            raise ValueError("kind is 'hf'; expected config beside it; `peer init --model` writes it")
+        if self.kind != "hf" and (stray := self._given(("config", "mask_token", "init", "adapter", "frozen"))):
             raise ValueError(f"kind is {self.kind!r}; {' and '.join(stray)} are for kind 'hf', remove them")
         if self.kind == "gpt" and (stray := self._given((*_DESCRIBED, "buffers", "frozen_digest"))):
             raise ValueError(f"kind is 'gpt'; {' and '.join(stray)} are for kinds 'custom' and 'hf', remove them")
-        if (self.task == "masked-lm") != (self.mask_token is not None):
-            raise ValueError(
-                f"task is {self.task!r} with mask_token {self.mask_token}; expected mask_token with 'masked-lm' alone"
-            )
         if self.mask_token is not None and self.mask_token >= self.vocab_size:
             raise ValueError(f"mask_token is {self.mask_token}; expected one below vocab_size {self.vocab_size}")
         if self.adapter is not None and self.init is None:

@@ -68,7 +68,7 @@ def written(
     Raises:
         Incompatible: the model does not write, or nothing says how its tokens become text.
     """
-    if opened.manifest.model.task not in (None, "causal-lm"):
+    if opened.manifest.model.task != "causal-lm":
         raise Incompatible(
             f"run {opened.run_id} trains a model for {opened.manifest.model.task}; expected one that writes on from a "
             "text (causal-lm); load its folder with transformers"

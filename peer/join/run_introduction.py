@@ -6,9 +6,6 @@ from dht.streams.upload_and_download_limits import RateLimits
 from peer.config.manifest import RunManifest
 from peer.panel.updates import LineLimits, RunFacts
 
-ADAPTERS = {"lora": "LoRA", "dora": "DoRA"}
-"""As their papers write them."""
-
 
 def run_facts(run_id: str, manifest: RunManifest) -> RunFacts:
     """What the manifest says to people."""
@@ -25,8 +22,7 @@ def run_facts(run_id: str, manifest: RunManifest) -> RunFacts:
 
 def trained_in(manifest: RunManifest) -> str:
     """What is trained and sent: all parameters, or the values of an adapter beside a model that stays as it is."""
-    adapter = manifest.model.adapter
-    return "parameters" if adapter is None else f"values of a {ADAPTERS[adapter.kind]} adapter"
+    return "parameters" if manifest.model.adapter is None else "values of a LoRA adapter"
 
 
 def rates_of(limits: LineLimits) -> RateLimits:

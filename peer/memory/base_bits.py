@@ -17,13 +17,12 @@ def check_base_bits(manifest: RunManifest, base_bits: BaseBits) -> None:
     """Check that a run's weights may have fewer bits.
 
     Raises:
-        UsageFault: they are trained, or what is trained depends on their last bits.
+        UsageFault: they are trained.
     """
-    adapter = manifest.model.adapter
-    if base_bits != "full" and (adapter is None or adapter.kind != "lora"):
-        what = "trains all of its weights" if adapter is None else "trains DoRA, whose magnitudes are those of the base"
+    if base_bits != "full" and manifest.model.adapter is None:
         raise UsageFault(
-            f"--base-bits {base_bits} was given, and this run {what}; expected it with LoRA alone; leave it out"
+            f"--base-bits {base_bits} was given, and this run trains all of its weights; expected it with LoRA alone; "
+            "leave it out"
         )
 
 
@@ -40,7 +39,7 @@ def base_num_bytes(manifest: RunManifest, base_bits: BaseBits = "full") -> int:
     config = checked_config(section.config)
     value_bytes = 2 if config.get("dtype") in ("bfloat16", "float16") else 4
     width = next((config[name] for name in _WIDTHS if isinstance(config.get(name), int)), 0)
-    has_own_head = section.task in ("causal-lm", "masked-lm") and config.get("tie_word_embeddings") is False
+    has_own_head = config.get("tie_word_embeddings") is False
     kept = min(section.init.num_bytes, (1 + has_own_head) * section.vocab_size * width * value_bytes)
     num_compressed = (section.init.num_bytes - kept) // value_bytes
     return kept + int(num_compressed * _BITS_PER_VALUE[base_bits] / 8)

@@ -24,7 +24,6 @@ _TASKS = {
     "masked-lm": ("AutoModelForMaskedLM", "fill-mask"),
 }
 """Task of a manifest -> what loads a model of it, and the task under which hubs list it."""
-_BUILT_IN_TASK = "causal-lm"
 _SPDX = re.compile(r"[a-z][a-z0-9.-]{1,39}")
 """Of a licence's identifier, as hubs list them."""
 _MARKUP = re.compile(r"([\\`*_{}\[\]<>#|&!~$])")
@@ -38,7 +37,7 @@ def model_card(anchors: Anchors, architecture: str, notes: Sequence[str] = (), *
         notes: sentences about what one should know before use.
     """
     manifest = anchors.manifest
-    auto_class, task = _TASKS[manifest.model.task or _BUILT_IN_TASK]
+    auto_class, task = _TASKS[manifest.model.task]
     repository, _, revision = base_of(manifest).partition("@")
     licence = manifest.licence.lower()
     return _TEMPLATES.get_template("model_card.md.jinja").render(

@@ -10,7 +10,7 @@ The files, each built on those above it:
     architecture.py          does that once the child has: a config text as a module of the library
     initial_values.py        the architecture's own initialisation, with the same bits on every machine
     base_weights.py          given weights: their digest, the folder or the hub they come from
-    adapter.py               LoRA and DoRA
+    adapter.py               LoRA
     task_losses.py           the loss of a task, for the inner loop
     trial_child.py           one step of a new run's model at full context, in a limited child
     trial.py                 whether a new run's model can be trained, and with which context

@@ -1,6 +1,6 @@
-"""LoRA and DoRA through peft: small matrices beside frozen ones, which alone are trained, averaged and kept.
+"""LoRA through peft: small matrices beside frozen ones, which alone are trained, averaged and kept.
 
-LoRA: arXiv 2106.09685. DoRA: arXiv 2402.09353. Every peer begins with the same bits: A is drawn from the run's seed, B
+arXiv 2106.09685. Every peer begins with the same bits: A is drawn from the run's seed, B
 is zero, so that the first step is that of the base. Adapters are float32, whatever type the base has.
 """
 
@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Iterator
-from typing import Any
 
 import torch
 from torch import nn
@@ -21,6 +20,8 @@ from peer.trainer.hf.initial_values import fill_uniform
 
 ALL_LINEAR = "all-linear"
 """As peft calls every linear layer but the output head."""
+ALPHA_PER_RANK = 2
+"""Alpha / rank: what an adapter adds is multiplied by it. The learning rate does what another value would."""
 
 
 def check_adapters() -> None:
@@ -50,9 +51,8 @@ def with_adapter(base: nn.Module, section: AdapterSection, seed: int | None) -> 
     _check_targets(base, section.targets)
     config = LoraConfig(
         r=section.rank,
-        lora_alpha=section.alpha,
+        lora_alpha=ALPHA_PER_RANK * section.rank,
         target_modules=list(section.targets),
-        use_dora=section.kind == "dora",
         lora_dropout=0.0,
         bias="none",
     )
@@ -138,18 +138,7 @@ def _initialise(model: nn.Module, seed: int) -> None:
             fill_uniform(parameter, seed, name, 0.0, 1 / math.sqrt(parameter.shape[1]))
         elif "lora_B" in name:
             parameter.zero_()
-        elif "lora_magnitude_vector" in name:
-            # DoRA's magnitudes: norms, whose last bits depend on the order of sums.
-            wide = _base_of(model, name).detach().double()
-            parameter.copy_((wide * wide).sum(dim=1).sqrt().view(parameter.shape))
 
 
 def _trained(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
     return ((name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad)
-
-
-def _base_of(model: nn.Module, name: str) -> Any:
-    """The matrix [out, in] whose rows have the magnitudes of that name."""
-    layer: Any = model.get_submodule(name.partition(".lora_")[0])
-    weight = layer.get_base_layer().weight
-    return weight.T if type(layer.get_base_layer()).__name__ == "Conv1D" else weight

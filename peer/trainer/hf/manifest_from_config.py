@@ -63,14 +63,10 @@ class AdapterChoice:
     """What an owner asks of an adapter.
 
     Attributes:
-        kind: "lora" or "dora".
-        alpha: None: twice the rank.
         targets: names of linear layers; none: all of the blocks.
     """
 
-    kind: str
     rank: int = 16
-    alpha: int | None = None
     targets: tuple[str, ...] = ()
 
 
@@ -131,7 +127,7 @@ def describe_model(
     tell("counting parameters")
     section_of_adapter = None if adapter is None else _adapter(adapter, text, chosen, has_weights=is_given)
     if frozen and adapter is not None:
-        raise UsageFault("--freeze is given with --adapter, which freezes all of the model; expected one of them.")
+        raise UsageFault("--freeze is given with --lora, which freezes all of the model; expected one of them.")
     shapes, buffer_shapes = architecture_parts(text, chosen, section_of_adapter, frozen)
     section: Any = config.get_text_config()
     vocab_size = getattr(section, "vocab_size", None)
@@ -173,19 +169,16 @@ def _adapter(asked: AdapterChoice, text: str, task: str, *, has_weights: bool) -
     """Return the section of the manifest."""
     if not has_weights:
         raise UsageFault(
-            "--adapter is given, and --model has no weights beside its config; expected a folder with *.safetensors, "
+            "--lora is given, and --model has no weights beside its config; expected a folder with *.safetensors, "
             "because an adapter stands on given weights."
         )
     module = build_architecture(text, task, without_values=True)
     targets = chosen_targets(module, asked.targets)
-    alpha = 2 * asked.rank if asked.alpha is None else asked.alpha
     try:
-        return AdapterSection.model_validate(
-            {"kind": asked.kind, "rank": asked.rank, "alpha": alpha, "targets": targets}
-        )
+        return AdapterSection(rank=asked.rank, targets=targets)
     except ValidationError as error:
         raise UsageFault(
-            explain(error, AdapterSection, lambda name: "--adapter" if name == "kind" else f"--{name}")
+            explain(error, AdapterSection, lambda name: "--lora" if name == "rank" else f"--{name}")
         ) from error
 
 

@@ -129,7 +129,7 @@ def check_joinable(run: str, manifest: RunManifest) -> None:
             f"run {run} trains a model from its owner's own code (kind {section.kind!r}); expected the built-in GPT or "
             f"an architecture of transformers; join it from that code with murmuration.join: {manifest.own_code_hint}"
         )
-    if section.task is not None:
+    if section.kind == "hf":
         check_library()
         if section.adapter is not None:
             check_adapters()

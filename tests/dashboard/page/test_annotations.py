@@ -72,7 +72,7 @@ def test_the_rate_of_a_run_that_cools_down_is_said() -> None:
 
 
 def test_an_adapter_is_told_from_a_model() -> None:
-    model = {"kind": "hf", "task": "causal-lm", "num_parameters": 2048, "adapter": {"kind": "lora"}}
+    model = {"kind": "hf", "num_parameters": 2048, "adapter": {"rank": 4}}
     manifest = json.dumps({**json.loads(MANIFEST), "model": model}).encode()
     run = run_facts(sign_run_record(RUN_ID, manifest, OWNER))
     assert run.what == "An adapter of about 2 thousand parameters for a language model"

@@ -86,8 +86,8 @@ def test_nothing_is_asked_of_a_run_that_cannot_answer_or_has_not_moved() -> None
     [
         ({}, True),
         ({"kind": "gpt"}, True),
-        ({"kind": "hf", "task": "causal-lm"}, True),
-        ({"kind": "hf", "task": "masked-lm"}, False),
+        ({"kind": "hf"}, True),
+        ({"kind": "hf", "mask_token": 5}, False),
         ({"kind": "custom"}, False),
         ({"kind": ["gpt"]}, False),
     ],

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from dht.identity.keys import Identity, make_run_id
-from dht.records.signed_manifest import encode_run_record, sign_run_record
+from dht.records.signed_manifest import sign_run_record
 from peer.cli import app
 from peer.config.hf_config import canonical_config
 from peer.config.manifest import RunManifest
@@ -21,7 +21,6 @@ NOBODY = ["--plain", "--peers", f"/ip4/127.0.0.1/tcp/1/p2p/{Identity.generate().
 
 ON_GIVEN_WEIGHTS = {
     "kind": "hf",
-    "task": "causal-lm",
     "num_parameters": 100,
     "layout_digest": "ab" * 32,
     "config": canonical_config({"model_type": "llama", "hidden_size": 32, "num_hidden_layers": 2, "vocab_size": 256}),
@@ -109,24 +108,6 @@ def test_what_the_first_answer_tells_is_known_before_anything_heavy(
     assert app.run(["join", run_id, *NOBODY]) == code
     assert sentence in capsys.readouterr().err
     assert paths_in(tmp_path) == []
-
-
-@pytest.mark.parametrize("command", ["join", "seed"])
-def test_a_wrong_site_of_a_private_run_is_known_from_what_another_peer_here_keeps(
-    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    owner = Identity.from_seed(bytes(32))
-    run_id = make_run_id("own", owner.public_key)
-    fields = {"name": "own", "access": {"mode": "invite"}, "network": {"sites": ("earth", "moon")}}
-    record = sign_run_record(run_id, RunManifest.from_fields(fields).to_bytes(), owner)
-    folder = tmp_path / "murmuration" / run_id
-    folder.mkdir(parents=True)
-    (folder / "run.record").write_bytes(encode_run_record(record))
-    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
-    monkeypatch.setattr("peer.join.before_start.look_first", lambda *_, **__: None)
-    assert app.run([command, run_id, *NOBODY, "--site", "mars", "--data-dir", str(tmp_path / "mine")]) == 2
-    assert "ite 'mars' is not one of the run's; expected earth, moon; change --site" in capsys.readouterr().err
-    assert not (tmp_path / "mine").exists()
 
 
 def test_data_that_is_not_there_is_told_at_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

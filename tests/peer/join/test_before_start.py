@@ -10,9 +10,6 @@ from typing import NoReturn
 import pytest
 
 from dht.ground.errors import UsageFault
-from dht.identity.keys import Identity, make_run_id
-from dht.records.signed_manifest import sign_run_record
-from peer.config.manifest import RunManifest
 from peer.config.peer_config import PeerConfig
 from peer.join import before_start
 
@@ -51,16 +48,6 @@ def test_data_without_anything_in_it_is_refused_before_members_are_looked_for(
     monkeypatch.setattr(os, "scandir", refuse)
     with pytest.raises(UsageFault, match=r"folder cannot be read \(Permission denied\)"):
         check(f"text:{tmp_path / 'folder'}")
-
-
-def test_a_site_that_the_run_does_not_have_is_refused_before_anything_is_loaded(tmp_path: Path) -> None:
-    owner = Identity.from_seed(bytes(32))
-    run_id = make_run_id("own", owner.public_key)
-    manifest = RunManifest.from_fields({"name": "own", "network": {"sites": ["north", "south"]}})
-    record = sign_run_record(run_id, manifest.to_bytes(), owner)
-    before_start._check(record, PeerConfig(run_id=run_id, data_dir=tmp_path, site="north"), trains=True)
-    with pytest.raises(UsageFault, match="site 'east' is not one of the run's; expected north, south"):
-        before_start._check(record, PeerConfig(run_id=run_id, data_dir=tmp_path, site="east"), trains=True)
 
 
 @pytest.mark.parametrize(

@@ -35,7 +35,6 @@ BASE: dict[str, Any] = {
 }
 HF_MODEL: dict[str, Any] = {
     "kind": "hf",
-    "task": "causal-lm",
     "config": '{"model_type":"llama"}',
     "num_parameters": 10,
     "layout_digest": DIGEST,
@@ -75,7 +74,7 @@ def with_value(name: str, value: str) -> dict[str, Any]:
     if name.startswith("model."):
         fields["model"] = json.loads(json.dumps(HF_MODEL))
     if name.startswith("model.adapter"):
-        fields["model"]["adapter"] = {"kind": "lora", "rank": 1, "alpha": 1, "targets": ["q"]}
+        fields["model"]["adapter"] = {"rank": 1, "targets": ["q"]}
     if name.startswith("changes"):
         fields["changes"] = [dict(CHANGE)]
     if name in ("code", "command"):

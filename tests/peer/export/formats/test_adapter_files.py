@@ -44,9 +44,9 @@ def saved_base(folder: Path, config: str = CONFIG) -> Path:
     return folder
 
 
-def run_of(base: Path, kind: str = "lora", targets: tuple[str, ...] = ("q_proj", "down_proj")) -> tuple[Any, Anchors]:
+def run_of(base: Path, targets: tuple[str, ...] = ("q_proj", "down_proj")) -> tuple[Any, Anchors]:
     """(the base with an adapter that was trained, the anchors that are the adapter)."""
-    described = describe_model(base, None, AdapterChoice(kind, 4, None, targets))
+    described = describe_model(base, None, AdapterChoice(4, targets))
     averaging = {"num_fragments": 2}
     manifest = RunManifest.from_fields({"name": "tiny", "model": described.section(2, {}), "averaging": averaging})
     module: Any = changed(build_run_architecture(manifest, base)).eval()
@@ -54,16 +54,15 @@ def run_of(base: Path, kind: str = "lora", targets: tuple[str, ...] = ("q_proj",
 
 
 @pytest.mark.filterwarnings("ignore::FutureWarning")
-@pytest.mark.parametrize("kind", ["lora", "dora"])
 @pytest.mark.parametrize("targets", [("q_proj", "down_proj"), ("lm_head",)])
 def test_peft_loads_the_adapter_and_a_merge_is_the_same_model(
-    base: Path, tmp_path: Path, kind: str, targets: tuple[str, ...]
+    base: Path, tmp_path: Path, targets: tuple[str, ...]
 ) -> None:
     if targets == ("lm_head",):  # It is tied to the embeddings, and `peer init` refuses to train such ones.
         base = saved_base(
             tmp_path / "untied", CONFIG.replace('"tie_word_embeddings":true', '"tie_word_embeddings":false')
         )
-    module, anchors = run_of(base, kind, targets)
+    module, anchors = run_of(base, targets)
     write_folder(anchors, tmp_path / "adapter", NOW, replace=False)
     write_folder(anchors, tmp_path / "whole", NOW, replace=False, merge=True, base=base)
     assert (tmp_path / "adapter" / "adapter_model.safetensors").stat().st_size < 20_000
@@ -80,9 +79,8 @@ def test_peft_loads_the_adapter_and_a_merge_is_the_same_model(
         assert torch.allclose(read_model(tmp_path / "adapter", base).model(TOKENS), expected, rtol=0, atol=1e-5)
 
 
-@pytest.mark.parametrize("kind", ["lora", "dora"])
-def test_an_adapter_is_read_with_its_base(base: Path, tmp_path: Path, kind: str) -> None:
-    module, anchors = run_of(base, kind)
+def test_an_adapter_is_read_with_its_base(base: Path, tmp_path: Path) -> None:
+    module, anchors = run_of(base)
     write_folder(anchors, tmp_path / "adapter", NOW, replace=False)
     with torch.no_grad():
         expected = module(input_ids=TOKENS).logits

@@ -270,9 +270,7 @@ def test_half_precision_is_the_owner_s_choice(tmp_path: Path) -> None:
     assert {parameter.dtype for parameter in model.parameters()} == {torch.bfloat16}
 
 
-@pytest.mark.parametrize(
-    ("name", "value"), [("vocab_size", 100), ("vocab_size", 200), ("task", "masked-lm"), ("kind", "gpt")]
-)
+@pytest.mark.parametrize(("name", "value"), [("vocab_size", 100), ("vocab_size", 200), ("kind", "gpt")])
 def test_what_the_config_says_is_not_said_otherwise(tmp_path: Path, name: str, value: object) -> None:
     model = described(tmp_path, {"model_type": "llama", **TEXT})
     right = model.section(2, {})

@@ -98,7 +98,7 @@ def test_weights_that_lack_a_layer_are_refused(model: Path) -> None:
         describe_model(model)
     in_one_file(model, {name: tensor for name, tensor in tensors.items() if name != "model.norm.weight"})
     with pytest.raises(Incompatible, match=r"lack model\.norm\.weight, of"):
-        describe_model(model, None, AdapterChoice("lora", 4))
+        describe_model(model, None, AdapterChoice(4))
 
 
 def test_weights_without_the_head_are_refused_with_the_way_to_add_one(model: Path) -> None:

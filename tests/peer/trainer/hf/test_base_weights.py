@@ -169,12 +169,11 @@ def test_a_folder_that_leads_to_other_weights_is_refused(saved: Path, tmp_path: 
         build_run_model(manifest, find_base(manifest, other))
 
 
-@pytest.mark.parametrize("kind", ["lora", "dora"])
-def test_an_adapter_alone_is_trained_and_begins_alike(saved: Path, tmp_path: Path, kind: str) -> None:
-    manifest = run_of(saved, tmp_path, AdapterChoice(kind, 4, None, ("q_proj", "v_proj")))
+def test_an_adapter_alone_is_trained_and_begins_alike(saved: Path, tmp_path: Path) -> None:
+    manifest = run_of(saved, tmp_path, AdapterChoice(4, ("q_proj", "v_proj")))
     adapter = manifest.model.adapter
     assert adapter is not None
-    assert adapter.alpha == 8
+    assert adapter.rank == 4
     base = find_base(manifest, saved)
     torch.manual_seed(1)
     one: Any = build_run_model(manifest, base)
@@ -208,7 +207,7 @@ def test_fewer_bits_need_a_library_that_computes_here(
     saved: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     logging.getLogger("bitsandbytes").setLevel(logging.NOTSET)
-    lora = run_of(saved, tmp_path / "lora", AdapterChoice("lora", 4))
+    lora = run_of(saved, tmp_path / "lora", AdapterChoice(4))
     # Where it is installed peft loads it, and it warns of kernels that nobody asked for.
     assert logging.getLogger("bitsandbytes").level == logging.ERROR
     for name in ("bitsandbytes", "bitsandbytes.nn"):
@@ -237,18 +236,16 @@ def test_a_base_of_few_bits_stays_differentiable_after_it_measured(monkeypatch: 
 
 def test_targets_that_match_nothing_name_candidates(saved: Path) -> None:
     with pytest.raises(UsageFault, match=r"'c_attn'.*q_proj, k_proj, v_proj, o_proj, gate_proj, up_proj, down_proj"):
-        describe_model(saved, None, AdapterChoice("lora", targets=("c_attn",)))
+        describe_model(saved, None, AdapterChoice(targets=("c_attn",)))
     with pytest.raises(UsageFault, match="embed_tokens"):
-        describe_model(saved, None, AdapterChoice("lora", targets=("embed_tokens",)))
+        describe_model(saved, None, AdapterChoice(targets=("embed_tokens",)))
     # Its head is tied to the embeddings, which merging would change, too.
     with pytest.raises(UsageFault, match=r"'lm_head', whose matrix is that of model\.embed_tokens, too.* q_proj"):
-        describe_model(saved, None, AdapterChoice("lora", targets=("q_proj", "lm_head")))
-    with pytest.raises(UsageFault, match="--adapter"):
-        describe_model(saved, None, AdapterChoice("ia3"))
-    with pytest.raises(UsageFault, match="--rank"):
-        describe_model(saved, None, AdapterChoice("lora", rank=0))
+        describe_model(saved, None, AdapterChoice(targets=("q_proj", "lm_head")))
+    with pytest.raises(UsageFault, match="--lora"):
+        describe_model(saved, None, AdapterChoice(rank=0))
     with pytest.raises(UsageFault, match="no weights"):
-        describe_model(saved / "config.json", None, AdapterChoice("lora"))
+        describe_model(saved / "config.json", None, AdapterChoice())
 
 
 def test_rank_16_on_eight_billion_asks_little_of_a_home() -> None:
@@ -264,13 +261,12 @@ def test_rank_16_on_eight_billion_asks_little_of_a_home() -> None:
     }
     text = canonical_config(fields)
     targets = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
-    adapter = AdapterSection(kind="lora", rank=16, alpha=32, targets=targets)
+    adapter = AdapterSection(rank=16, targets=targets)
     shapes, _ = architecture_parts(text, "causal-lm", adapter)
     layout = build_layout(list(shapes), 4, "balanced")
     assert layout.num_values == 41_943_040
     section = {
         "kind": "hf",
-        "task": "causal-lm",
         "config": text,
         "num_parameters": layout.num_values,
         "layout_digest": layout.digest.hex(),
