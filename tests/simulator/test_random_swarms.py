@@ -33,10 +33,12 @@ from tests.simulator.scenarios.spec import LieKind, SimulationSpec
 from tests.simulator.simulation import simulate
 
 SEEDS = (
-    *(212, 234, *range(120)),
+    *range(120),
     *range(FIRST_HOSTILE_SEED, FIRST_HOSTILE_SEED + 24),
     *range(FIRST_KEYS_SEED, FIRST_KEYS_SEED + 12),
 )
+FAILED_ONCE = (212, 234, FIRST_KEYS_SEED + 18)
+"""A commit was lost while a trainer got its start, twice; a liar led others from a good commit to its own anchor."""
 STUCK = (10,)
 """Two of three members come back with nothing within a second: they stay at version 0, beside the third one."""
 KEYS_SEEDS = range(FIRST_KEYS_SEED, FIRST_KEYS_SEED + 200)
@@ -46,7 +48,7 @@ LEAST_SHARE = 0.9
 """Of the control's rounds, over several seeds together."""
 
 
-@pytest.mark.parametrize("seed", sampled(SEEDS, one_in=12))
+@pytest.mark.parametrize("seed", [*FAILED_ONCE, *sampled(SEEDS, one_in=12)])
 def test_the_invariants_hold_after_every_event(seed):
     if seed in STUCK:
         pytest.xfail("one member never counts against two, also against two that have done nothing")

@@ -216,6 +216,8 @@ class AnchorRepairs:
         # Asking took a while, in which a round may have closed. And nobody is left to fetch it from if it was blamed.
         if fragment.state.digest != digest or not standing.behind:
             return None
+        if len(standing.behind) == 1 and chain.commits and self._knows_other_members_of(chain.commits[-1], peer_id):
+            return None
         fork = chain.fork_from(known)
         since_fork = None if fork is None else fragment.log.tokens_since(fork, version)
         are_comparable = since_fork is not None and not self.exchange.guard.chain_objection(
@@ -231,6 +233,15 @@ class AnchorRepairs:
         is_proven = are_comparable and since_fork is not None
         tokens = fragment.state.lineage_tokens - (since_fork or 0) + chain.tokens if is_proven else None
         return _Better(chain, standing.behind, tokens, fork != version)
+
+    def _knows_other_members_of(self, commit: Commit, claimed_by: PeerId) -> bool:
+        """Whether live members took part in a commit whose anchor `claimed_by` alone claims.
+
+        A commit does not sign the anchor that it leads to: one of its members could hand out any anchor with it. The
+        others confirm the real one as soon as they have applied the commit, or drop out of the live members.
+        """
+        others = {entry.peer_id for entry in commit.roster} - {claimed_by, self.exchange.me}
+        return any(record.peer_id in others for record in self.membership.members())
 
     async def _replace(
         self, fragment: FragmentRuntime, claimed_by: PeerId, better: _Better, reason: str
