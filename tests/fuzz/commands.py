@@ -268,7 +268,8 @@ def _file_targets(desk: _Desk) -> list[Target]:
     run_toml += b'context = 16\n[averaging]\nnum_fragments = 2\nmode = "carry"\n'
     manifest = tiny_run().to_bytes()
     peer_toml = b'name = "Ada"\nupload_limit_mbit = 5.0\nlisten = ["/ip4/127.0.0.1/tcp/0"]\n'
-    person = b'{"sequence": 1, "issued_at": 1.0, "name": "Ada", "country": "NL", "is_hidden": false, "machines": []}'
+    person = b'{"sequence": 1, "issued_at": 1.0, "name": "Ada", "team": "", "country": "NL"'
+    person += b', "is_hidden": false, "machines": []}'
     ticket = tickets.issue_ticket(OWNER, RUN_ID, "key", ALICE.public_key, 2**35, b"12345678")
     invite = tickets.encode_invite(tickets.Invite(RUN_ID, (ADDRESS,), OWNER.public_key, ticket, b"")).encode()
     commit = encode(one_of_each_kind(*sorted((ALICE.peer_id, BOB.peer_id)))[0])

@@ -121,6 +121,6 @@ def test_every_rank_takes_a_step_at_the_same_share_of_the_rate() -> None:
         def step(self, *given: Any) -> None:
             taken.append(given)
 
-    follower = Follower(leading, None, Inner(), None, 1)  # type: ignore[arg-type]
+    follower = Follower(leading, None, Inner(), None)  # type: ignore[arg-type]
     assert follower.obey(Order(OrderKind(int(kind)), tuple(numbers)))
     assert taken == [(positions, 7, 0.25)]

@@ -310,7 +310,7 @@ def test_an_exception_in_the_loop_is_the_one_that_is_seen(tmp_path: Path) -> Non
         raise ZeroDivisionError
     assert [event for event in seen if isinstance(event.fact, LeftRun)]
     assert not optimizer._optimizer_step_post_hooks
-    with pytest.raises(UsageFault, match="entered before"), swarm:
+    with pytest.raises(UsageFault, match="already entered"), swarm:
         pass
 
 

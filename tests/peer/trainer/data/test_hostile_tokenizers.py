@@ -80,16 +80,22 @@ def test_no_token_stands_for_a_long_text(tmp_path: Path) -> None:
             tokenizer.decode([3])
 
 
-@pytest.mark.parametrize("kind", [AT_LOAD[0], AT_ENCODE[1]])
-def test_tasks_of_the_harness_meet_no_such_tokenizer(
-    tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = hostile_tokenizer(tmp_path, kind)
+def test_tasks_of_the_harness_meet_no_such_tokenizer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = hostile_tokenizer(tmp_path, AT_LOAD[0])
     pytest.importorskip("lm_eval")
     monkeypatch.setattr("peer.export.evaluate.run_json", lambda folder: "")
     monkeypatch.setattr("peer.export.evaluate.read_header", lambda folder, text: ({}, None, None))
     with pytest.raises(LocalFault, match=f"the tokenizer {path} .*{WITHIN}"):
         evaluate_tasks(tmp_path, "tasks", 1, "cpu", as_json=False)
+
+
+def test_texts_of_the_harness_are_encoded_within_the_limits(tmp_path: Path) -> None:
+    path = hostile_tokenizer(tmp_path, AT_ENCODE[1])
+    pytest.importorskip("transformers")
+    from peer.export.limited_tokenizer import LimitedTokenizer
+
+    with OpenTokenizer(path) as tokenizer, pytest.raises(LocalFault, match=f"the tokenizer {path} .*{WITHIN}"):
+        LimitedTokenizer(tokenizer)(NORMAL_TEXT)
 
 
 def test_a_folder_of_shards_may_be_named_from_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
