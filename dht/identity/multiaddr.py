@@ -213,7 +213,7 @@ def multiaddr_from_bytes(data: bytes) -> Multiaddr:
             num_bytes, position = decode_varint(data, position)
         if position + num_bytes > len(data):
             raise ValueError(f"a multiaddr that ends inside its {name}; expected {num_bytes} more bytes")
-        parts.append((name, kind.to_text(data[position : position + num_bytes])))
+        parts.append(_plain(name, kind.to_text(data[position : position + num_bytes])))
         position += num_bytes
     return Multiaddr(tuple(parts))
 
@@ -247,11 +247,20 @@ def _parse(text: str) -> Multiaddr:
         if kind is _PATH:
             parts.append((name, "/" + "/".join(words[position:])))
             break
-        parts.append((name, kind.to_text(kind.to_bytes(words[position]))))
+        parts.append(_plain(name, kind.to_text(kind.to_bytes(words[position]))))
         position += 1
     if not parts:
         raise ValueError("it is empty")
     return Multiaddr(tuple(parts))
+
+
+def _plain(name: str, value: str) -> tuple[str, str]:
+    """A part; a name that is an IP address is that address (`dht/p2pd/announced_addresses.py` writes it so)."""
+    if name in ("dns", "dns4", "dns6") and "%" not in value:
+        with contextlib.suppress(ValueError):
+            ip = ipaddress.ip_address(value)
+            return f"ip{ip.version}", str(ip)
+    return name, value
 
 
 def _part_text(name: str, value: str) -> str:

@@ -23,6 +23,7 @@ from typing import Final, Literal
 from dht.ground.errors import DaemonFault, LocalFault, UsageFault
 from dht.identity.keys import Identity
 from dht.identity.multiaddr import Multiaddr, parse_multiaddr
+from dht.p2pd.announced_addresses import announceable
 
 START_SECONDS: Final = 30.0
 """Measured 0.1 to 0.5 s, once 1.1 s; hivemind's 15 s was too tight on machines busy with training."""
@@ -244,7 +245,7 @@ def daemon_flags(listen: list[Multiaddr], announce: Sequence[Multiaddr], options
         "-hostAddrs=" + ",".join(map(str, listen)) if listen else "-noListenAddrs=1",
     ]
     if announce:
-        flags.append("-announceAddrs=" + ",".join(map(str, announce)))
+        flags.append("-announceAddrs=" + ",".join(map(announceable, announce)))
     if options.reachability == "public":
         flags.append("-forceReachabilityPublic=1")
     if options.reachability == "private":

@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import itertools
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -18,6 +18,7 @@ from dht.ground.errors import DaemonFault, LocalFault, words_of
 from dht.ground.tasks import end_tasks
 from dht.identity.keys import Identity
 from dht.identity.multiaddr import Multiaddr
+from dht.p2pd.announced_addresses import must_announce
 from dht.p2pd.control import ControlError, P2pdControl
 from dht.p2pd.daemon import DaemonOptions, P2pdProcess, PortTaken, announced_addresses, claim_ports, find_p2pd
 from dht.p2pd.socket_directory import SocketDirectory, remove_stale
@@ -199,12 +200,23 @@ class P2pdSupervisor:
                 logger.info("%s; trying another port", fault)
 
     async def _launch(self) -> None:
+        await self._run_daemon(self._announce)
+        # A peer behind relays announces nothing: it is found where those are.
+        if not self._announce and self.options.reachability != "private" and (odd := must_announce(self._visible)):
+            logger.info("the network daemon is started again, to announce %s", ", ".join(map(str, odd)))
+            await self._stop_daemon()
+            await self._run_daemon(odd)
+        async with self._or_stopped():
+            await self._on_launch()
+        self._up.set()
+
+    async def _run_daemon(self, announce: Sequence[Multiaddr]) -> None:
         self._daemon = await P2pdProcess.start(
             binary=find_p2pd(),
             control_socket=self.control_socket,
             identity=self._identity,
             listen=self._listen,
-            announce=self._announce,
+            announce=announce,
             options=self.options,
         )
         async with self._or_stopped():
@@ -214,9 +226,6 @@ class P2pdSupervisor:
                 raise LocalFault(
                     f"the network daemon calls itself {peer_id}; expected {self._identity.peer_id}; this is a bug"
                 )
-        async with self._or_stopped():
-            await self._on_launch()
-        self._up.set()
 
     @contextlib.asynccontextmanager
     async def _or_stopped(self) -> AsyncIterator[None]:

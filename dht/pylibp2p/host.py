@@ -50,6 +50,11 @@ FIND_ROUNDS: Final = 3
 FIND_WIDTH: Final = 4
 """A look-up asks so many of the nearest peers, so many times. Half of a network of 100 knows everybody."""
 
+IDLE_SECONDS: Final = 60.0
+"""Between two questions of a remote on one stream about life; it can open another."""
+
+PING_BYTES: Final = 32
+
 ByteHandler = Callable[[YamuxStream, PeerId], Awaitable[None]]
 """Serves one incoming stream without frames; the stream is dropped when it returns or raises."""
 
@@ -64,7 +69,10 @@ class Libp2pHost:
     def __init__(self, identity: Identity) -> None:
         self._identity = identity
         self._connections = Connections(Securer(self._identity), self._on_connection, self._on_stream)
-        self._handlers: dict[str, ByteHandler] = {messages.IDENTIFY_PROTOCOL: self._serve_identify}
+        self._handlers: dict[str, ByteHandler] = {
+            messages.IDENTIFY_PROTOCOL: self._serve_identify,
+            messages.PING_PROTOCOL: _serve_ping,
+        }
         self._opening = asyncio.Semaphore(MAX_OPENING_STREAMS)
         self._dialling: weakref.WeakValueDictionary[PeerId, asyncio.Lock] = weakref.WeakValueDictionary()
         self._incoming: Counter[PeerId] = Counter()
@@ -313,6 +321,13 @@ class Libp2pHost:
         await _send_message(stream, messages.encode_identify(self.peer_id, self._handlers))
         stream.close()
         await stream.wait_closed()
+
+
+async def _serve_ping(stream: YamuxStream, remote: PeerId) -> None:
+    while True:
+        async with asyncio.timeout(IDLE_SECONDS):
+            stream.write(await stream.readexactly(PING_BYTES))
+            await stream.drain()
 
 
 async def _send_message(stream: YamuxStream, message: bytes) -> None:

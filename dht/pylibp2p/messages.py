@@ -24,6 +24,7 @@ from dht.identity.multiaddr import Multiaddr, known_multiaddrs
 AGENT: Final = "murmuration"
 IDENTIFY_PROTOCOL: Final = "/ipfs/id/1.0.0"
 KAD_PROTOCOL: Final = "/ipfs/kad/1.0.0"
+PING_PROTOCOL: Final = "/ipfs/ping/1.0.0"
 
 MAX_MESSAGE_BYTES: Final = 64 * 1024
 """Of one of these messages; twenty peers with eight addresses each are a tenth of it."""

@@ -52,6 +52,20 @@ def test_bytes_are_those_of_another_implementation() -> None:
     compare()
 
 
+@pytest.mark.parametrize(
+    ("named", "plain"),
+    [
+        ("/dns4/192.0.2.7/tcp/1", "/ip4/192.0.2.7/tcp/1"),
+        ("/dns/2001:db8::1/tcp/1", "/ip6/2001:db8::1/tcp/1"),
+        ("/dns4/192.0.2.300/tcp/1", "/dns4/192.0.2.300/tcp/1"),
+    ],
+)
+def test_a_name_that_is_an_ip_address_is_that_address(named: str, plain: str) -> None:
+    assert str(parse_multiaddr(named)) == plain
+    as_written = Multiaddr(tuple(zip(*[iter(named.split("/")[1:])] * 2, strict=True)))
+    assert str(multiaddr_from_bytes(as_written.to_bytes())) == plain
+
+
 @given(data=st.binary(max_size=200))
 def test_any_bytes_are_an_address_or_a_value_error(data: bytes) -> None:
     with contextlib.suppress(ValueError):

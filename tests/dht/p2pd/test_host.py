@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from dht.ground.errors import LocalFault, PeerUnreachable, UsageFault
-from dht.ground.host import Host, StreamHandler
+from dht.ground.host import Host, PeerId, StreamHandler
 from dht.identity.keys import Identity
 from dht.identity.multiaddr import Multiaddr, parse_multiaddr
 from dht.p2pd import host as p2pd_host
@@ -366,6 +366,38 @@ def test_the_flags_say_what_the_options_say() -> None:
     for flags in (private, public, daemon_flags(listen, [], DaemonOptions())):
         assert "-b=0" in flags
         assert not any(flag.startswith("-bootstrapPeers") for flag in flags)
+
+
+def test_an_address_of_an_odd_range_is_announced_as_a_name() -> None:
+    announce = [parse_multiaddr(text) for text in ("/ip4/203.0.113.5/tcp/4001", "/ip4/11.1.1.1/tcp/4001")]
+    flags = daemon_flags(announce, announce, DaemonOptions())
+    assert "-announceAddrs=/dns4/203.0.113.5/tcp/4001,/ip4/11.1.1.1/tcp/4001" in flags
+    assert "-hostAddrs=/ip4/203.0.113.5/tcp/4001,/ip4/11.1.1.1/tcp/4001" in flags
+
+
+def test_a_daemon_that_found_odd_addresses_alone_is_told_to_announce_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    identify, told = P2pdControl.identify, list[list[Multiaddr]]()
+
+    async def as_in_a_laboratory(control: P2pdControl) -> tuple[PeerId, list[Multiaddr]]:
+        peer_id, visible = await identify(control)
+        told.append(visible)
+        here = visible[0]
+        return peer_id, visible if len(told) > 1 else [here, Multiaddr((("ip4", "198.18.0.7"), *here.parts[1:]))]
+
+    monkeypatch.setattr(P2pdControl, "identify", as_in_a_laboratory)
+
+    async def check(network: HostNetwork) -> None:
+        host, other = [await network.host({ECHO: echo}) for _ in range(2)]
+        assert isinstance(host, P2pdHost)
+        assert isinstance(other, P2pdHost)
+        port = host.daemon.listens[0].port
+        assert host.addresses() == [f"/ip4/198.18.0.7/tcp/{port}/p2p/{host.peer_id}"]
+        assert host.daemon.num_restarts == 0
+        await other.connect(host.local_addresses()[0], 5.0)
+        await assert_echo(other, host)
+        assert await other.connected_addresses() == {host.peer_id: host.addresses()}
+
+    run_on_network(check)
 
 
 def test_an_address_that_nobody_knows_is_told_in_words(monkeypatch: pytest.MonkeyPatch) -> None:
