@@ -23,7 +23,7 @@ def test_the_demo_takes_home_a_llama_that_speaks(tmp_path: Path) -> None:
         assert swarm.processes() == []
         again = swarm.call("demo", *arguments, seconds=60)
     assert again.returncode == 2
-    assert "is there already" in again.stderr
+    assert "already exists" in again.stderr
     facts = json.loads(shown.stdout.splitlines()[-1])
     assert abs(facts["loss_first"] - math.log(1024)) < 1
     assert facts["loss_last"] < 0.85 * facts["loss_first"]
