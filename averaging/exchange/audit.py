@@ -5,7 +5,8 @@ plan named beforehand would tell a reducer when it may lie. It asks the members 
 reducer (they keep it for two rounds) and combines it again. Every member has signed what it sends, and the reducer
 has signed what came out. The reducer answers the same request with the signatures under its inputs. When the mean is
 not that of the shares, a member that signed another input for the auditor than for the reducer is the liar; else the
-reducer is. The auditor leaves the liar out of its own rounds and tells no other peer: they would not believe it.
+reducer is. The auditor leaves the liar out of its own rounds. It sends other peers no message about
+the liar, since they could not trust it.
 
 A member that does not show its share is to blame only if the reducer shows its signature. Without that it is the
 reducer that hides something.

@@ -98,9 +98,9 @@ class ShownNews(NamedTuple):
 
 
 def shown_news(history: HistoryView) -> list[ShownNews]:
-    """Newest first; left out is what is about somebody without a row, and a country that is withheld again.
+    """News, the newest first, without contributors that have no row and without countries that are withheld again.
 
-    What was told of a machine before its person's key was known is told of the person.
+    News of a machine whose contributor was not known yet shows the contributor.
     """
     by_id = {machine.peer_id: row for row in history.contributors for machine in row.machines}
     by_id |= {row.contributor_id: row for row in history.contributors}

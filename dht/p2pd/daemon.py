@@ -267,7 +267,7 @@ def daemon_environment(options: DaemonOptions) -> dict[str, str]:
     # peers on two cores take 14 % less time. One moves about 180 MB/s, both directions together.
     num_threads = min(MOST_THREADS, max(1, (os.cpu_count() or 1) // CORES_PER_THREAD))
     if options.reachability == "public" and options.relays_for_others:
-        # Two relays register at start, one after the other only while a single thread runs the daemon (relay_trial.py).
+        # Two relays register at start, one after the other only while a single thread runs (own_relay_trial.py).
         num_threads = 1
     return {
         "LIBP2P_TCP_REUSEPORT": "true" if options.reachability == "private" else "false",

@@ -65,9 +65,9 @@ def without_oldest(sessions: dict[int, Session]) -> dict[int, Session]:
 def sessions_together(sessions: Iterable[Session], now: float) -> tuple[int, ...]:
     """The sessions of one member that are alive together, the earliest started first; empty when all is well.
 
-    A restarted peer has two unexpired records for a while, and that is no duplicate. In a duplicate the older session
-    has published again after the newer one began. Expiry times show that, because all records of a run live equally
-    long but for what they say that they live longer. Two or more sessions mean several processes with one key file.
+    Two or more sessions mean several processes with one key file. The unexpired record that a peer leaves when it
+    restarts is not a second session: an older session counts if it published again after the newer one began. Expiry
+    times show that, because every record of a run lives equally long, apart from the extra time that it states.
     """
     live = sorted(
         (one for one in sessions if one.record.expires_at > now and one.record.state != "left"), key=session_age

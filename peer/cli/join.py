@@ -71,7 +71,7 @@ def run_peer(
 
             check_addresses(config)
         options.use_invite(invite, config)
-    except BaseException:
+    except BaseException:  # Ctrl+C too: whatever ends the command, the folder is free again
         held.give_up()
         raise
     from peer.panel.terminal import opened_terminal

@@ -41,7 +41,7 @@ class InitSection(Section):
 
 
 class AdapterSection(Section):
-    """LoRA (arXiv 2106.09685): small matrices that are trained in place of the model's own. Alpha is twice the rank."""
+    """LoRA (arXiv 2106.09685): trains small matrices instead of the model's own. Alpha is twice the rank."""
 
     rank: int = Field(
         ge=1,

@@ -81,7 +81,7 @@ class PanelView:
         try:
             self._look()
         except Exception:
-            # A fault of this program: it ends the thread of the view, and the terminal is as it was.
+            # Any bug here ends the thread of the view only, and the terminal is as it was; training goes on.
             self._leave_screen()
             raise
 
