@@ -76,8 +76,8 @@ def _findings(summary: Summary) -> list[str]:
     return [
         f"Its validation loss, on text that no peer trained on: {first} nats before, {last} after.",
         f"Rounds: {summary.rounds_committed} were closed, {summary.rounds_failed} were given up.",
-        f"A round moved {summary.bits_per_parameter_up:.3f} bits up and {summary.bits_per_parameter_down:.3f} down for "
-        "each parameter in it, in place of 32.",
+        f"A round moved {summary.bits_per_parameter_up:.3f} bits per parameter up and "
+        f"{summary.bits_per_parameter_down:.3f} down, instead of 32.",
         f"Training waited for the network {share_text(summary.trainer_wait_fraction)} of the time.",
         f"All peers hold the same model, bit for bit: {_same(summary)}.",
         f"The late peer caught up and took part: {'yes' if summary.late_joiner_caught_up else 'NO'}.",
