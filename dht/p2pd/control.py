@@ -24,7 +24,7 @@ from dht.identity.keys import peer_id_bytes, peer_id_of_bytes
 from dht.identity.multiaddr import Multiaddr, known_multiaddrs
 from dht.p2pd.lazy_hivemind import allow_parts_of_hivemind
 from dht.streams.byte_stream import ByteStream
-from dht.streams.framing import ByteReader
+from dht.streams.framing import RawStream
 from dht.streams.remote_memory import READ_BUFFER_BYTES
 
 allow_parts_of_hivemind()
@@ -125,7 +125,7 @@ class P2pdControl:
         try:
             await _exchange(stream, request)
         except BaseException:  # cancelled, too: a half-read answer makes the socket useless
-            stream.transport.abort()
+            stream.abort()
             raise
         return stream
 
@@ -134,7 +134,7 @@ class P2pdControl:
         try:
             return await _exchange(stream, request)
         finally:
-            stream.transport.abort()
+            stream.abort()
 
     async def _open(self) -> ByteStream:
         loop = asyncio.get_running_loop()
@@ -153,7 +153,7 @@ async def listen_for_streams(
     )
 
 
-async def read_stream_header(reader: ByteReader) -> tuple[PeerId, str]:
+async def read_stream_header(reader: RawStream) -> tuple[PeerId, str]:
     """(authenticated remote, protocol) of an incoming stream; raises ControlError, EOFError, OSError or ValueError."""
     header = StreamInfo()
     await _read(header, reader)
@@ -173,7 +173,7 @@ async def _exchange(stream: ByteStream, request: Request) -> Response:
     return response
 
 
-async def _read(message: Response | StreamInfo, reader: ByteReader) -> None:
+async def _read(message: Response | StreamInfo, reader: RawStream) -> None:
     try:
         message.ParseFromString(await read_delimited(reader.readexactly, MAX_CONTROL_BYTES))
     except (DecodeError, MessageError) as error:

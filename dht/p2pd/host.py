@@ -233,7 +233,7 @@ class P2pdHost:
         async with self._remote_call(peer_id, timeout_seconds, f"open {protocol}") as control, self._opening:
             connection = await control.open_stream(peer_id, protocol, timeout_seconds)
         paces = Paces(self._line_paces.get(protocol, self._paces.upload), self._paces.download)
-        stream = FramedStream(connection, connection, peer_id, paces, self.memory)
+        stream = FramedStream(connection, peer_id, paces, self.memory)
         self._streams.add(stream)
         return stream
 
@@ -410,18 +410,18 @@ class P2pdHost:
                 remote, protocol = await read_stream_header(connection)
         except (ControlError, OSError, EOFError, ValueError, TimeoutError) as error:
             logger.info("refused a stream without a readable header: %s", words_of(error, "nothing came"))
-            connection.transport.abort()
+            connection.abort()
             return
         except asyncio.CancelledError:
-            connection.transport.abort()
+            connection.abort()
             raise
         handler = self._handlers.get(protocol)
         is_full = self._incoming[remote] >= MAX_INCOMING_STREAMS_PER_PEER or not self._has_room_for(remote)
         if handler is None or is_full or self.daemon.is_closed:
             logger.info("refused a stream %s of peer %s: %s", protocol, remote, "too many" if is_full else "no handler")
-            connection.transport.abort()
+            connection.abort()
             return
-        await self._serve(handler, FramedStream(connection, connection, remote, self._paces, self.memory), protocol)
+        await self._serve(handler, FramedStream(connection, remote, self._paces, self.memory), protocol)
 
     def _has_room_for(self, remote: PeerId) -> bool:
         """Whether another stream fits; where all places are taken, one of who has most of them ends for it."""

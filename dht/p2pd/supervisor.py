@@ -330,5 +330,5 @@ class P2pdSupervisor:
     def _drop_lifeline(self) -> None:
         if self._lifeline is not None:
             with contextlib.suppress(OSError):
-                self._lifeline.transport.abort()
+                self._lifeline.abort()
             self._lifeline = None

@@ -18,7 +18,7 @@ from dht.ground.host import PeerId
 from dht.ground.tasks import Background
 from dht.identity.multiaddr import Multiaddr
 from dht.pylibp2p.noise_handshake import HandshakeError, Securer
-from dht.pylibp2p.yamux import Yamux, YamuxStream
+from dht.pylibp2p.yamux import Yamux
 from dht.streams.byte_stream import ByteStream
 
 MAX_CONNECTIONS: Final = 192
@@ -41,7 +41,6 @@ class MuxedConnection:
 
 
 OnConnection = Callable[[MuxedConnection], None]
-OnStream = Callable[[MuxedConnection, YamuxStream], None]
 
 
 class Connections:
@@ -50,13 +49,11 @@ class Connections:
     Args:
         securer: proves our key and checks theirs.
         on_connection: called for each new connection; must not block.
-        on_stream: called for each stream that a remote opens; must not block.
     """
 
-    def __init__(self, securer: Securer, on_connection: OnConnection, on_stream: OnStream) -> None:
+    def __init__(self, securer: Securer, on_connection: OnConnection) -> None:
         self._securer = securer
         self._on_connection = on_connection
-        self._on_stream = on_stream
         self._live: list[MuxedConnection] = []
         self._background = Background()
         self._is_closed = False
@@ -88,14 +85,14 @@ class Connections:
             if self._is_closed or not self._has_room():
                 raise HandshakeError(f"this host has {MAX_CONNECTIONS} busy connections already")
         except BaseException:
-            stream.transport.abort()
+            stream.abort()
             raise
         connection = MuxedConnection(
             remote=channel.remote,
-            muxer=Yamux(channel, is_dialler=True),
+            muxer=Yamux(channel),
             is_loopback=_is_from_here(stream.transport),
             used_at=loop.time(),
-            abort=stream.transport.abort,
+            abort=stream.abort,
         )
         self._live.append(connection)
         self._background.spawn(self._run(connection))
@@ -115,7 +112,7 @@ class Connections:
 
     async def _run(self, connection: MuxedConnection) -> None:
         try:
-            reason = await connection.muxer.run(lambda stream: self._on_stream(connection, stream))
+            reason = await connection.muxer.run()
             logger.debug("the connection to %s ended: %s", connection.remote, reason)
         finally:
             connection.abort()

@@ -1,8 +1,8 @@
 """`Libp2pHost`: the `Host` port in pure Python, on py-libp2p's Noise, keys and messages; no daemon, no child process.
 
-For observers, which speak with p2pd peers in one network. The host only dials, and never through a relay: every record
-is also held by members that can be dialled. It asks members where others are (FIND_NODE), because records of a swarm
-lie at members that the observer was given no address of.
+For observers, which speak with p2pd peers in one network. The host only dials and serves no streams. It never dials
+through a relay: every record is also held by members that can be dialled. It asks members where others are (FIND_NODE),
+because records of a swarm lie at members that the observer was given no address of.
 
 py-libp2p's own Swarm and yamux are not used. They block a peer for a minute after one failed dial, try a single address
 per peer, and hold what a remote sends without limit. They run on trio, which would have to be a guest in our event
@@ -17,28 +17,23 @@ import hashlib
 import logging
 import socket
 import weakref
-from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from typing import Final
 
 from dht.ground.bounds import Newest
 from dht.ground.delimited import MessageError, delimited, read_delimited
-from dht.ground.errors import LocalFault, PeerFault, PeerUnreachable, words_of
+from dht.ground.errors import LocalFault, PeerUnreachable, words_of
 from dht.ground.host import PeerId, Stream, StreamHandler
 from dht.ground.tasks import Background
 from dht.identity.keys import Identity, peer_id_bytes, public_key_of
 from dht.identity.multiaddr import Multiaddr, parse_peer_multiaddr
 from dht.pylibp2p import messages
 from dht.pylibp2p.connections import Connections, MuxedConnection
-from dht.pylibp2p.noise_handshake import HandshakeError, Securer, choose, propose
+from dht.pylibp2p.noise_handshake import HandshakeError, Securer, propose
 from dht.pylibp2p.yamux import YamuxStream
 from dht.streams.framing import FramedStream
-from dht.streams.streams_per_remote import MAX_INCOMING_STREAMS, MAX_INCOMING_STREAMS_PER_PEER
 
 MAX_OPENING_STREAMS: Final = 30
-
-NEGOTIATION_SECONDS: Final = 10.0
-"""Until a remote has said what its stream is for."""
 
 ASK_SECONDS: Final = 5.0
 """One question about addresses; the remote answers from memory."""
@@ -50,14 +45,6 @@ FIND_ROUNDS: Final = 3
 FIND_WIDTH: Final = 4
 """A look-up asks so many of the nearest peers, so many times. Half of a network of 100 knows everybody."""
 
-IDLE_SECONDS: Final = 60.0
-"""Between two questions of a remote on one stream about life; it can open another."""
-
-PING_BYTES: Final = 32
-
-ByteHandler = Callable[[YamuxStream, PeerId], Awaitable[None]]
-"""Serves one incoming stream without frames; the stream is dropped when it returns or raises."""
-
 _STREAM_ERRORS: Final = (HandshakeError, MessageError, OSError, EOFError, TimeoutError)
 
 logger = logging.getLogger(__name__)
@@ -68,14 +55,9 @@ class Libp2pHost:
 
     def __init__(self, identity: Identity) -> None:
         self._identity = identity
-        self._connections = Connections(Securer(self._identity), self._on_connection, self._on_stream)
-        self._handlers: dict[str, ByteHandler] = {
-            messages.IDENTIFY_PROTOCOL: self._serve_identify,
-            messages.PING_PROTOCOL: _serve_ping,
-        }
+        self._connections = Connections(Securer(self._identity), self._on_connection)
         self._opening = asyncio.Semaphore(MAX_OPENING_STREAMS)
         self._dialling: weakref.WeakValueDictionary[PeerId, asyncio.Lock] = weakref.WeakValueDictionary()
-        self._incoming: Counter[PeerId] = Counter()
         self._background = Background()
         self._known: Newest[PeerId, tuple[Multiaddr, ...]] = Newest(MAX_KNOWN_PEERS)
         self._routers: Newest[PeerId, None] = Newest(MAX_KNOWN_PEERS)
@@ -101,16 +83,7 @@ class Libp2pHost:
         return []
 
     def handle(self, protocol: str, handler: StreamHandler) -> None:
-        """Serve the streams of `protocol` that dialled peers open; a second call replaces the handler."""
-
-        async def serve(stream: YamuxStream, remote: PeerId) -> None:
-            framed = FramedStream(stream, stream, remote)
-            try:
-                await handler(framed)
-            finally:
-                await framed.close()
-
-        self._handlers[protocol] = serve
+        """Ignore the handler: no remote opens a stream towards an observer."""
 
     def add_restart_listener(self, listener: Callable[[], Awaitable[None]]) -> None:
         """Never called: there is no daemon that restarts."""
@@ -136,7 +109,7 @@ class Libp2pHost:
 
     async def open_stream(self, peer_id: PeerId, protocol: str, timeout_seconds: float) -> Stream:
         stream = await self.open_bytes(peer_id, protocol, timeout_seconds)
-        return FramedStream(stream, stream, peer_id)
+        return FramedStream(stream, peer_id)
 
     async def open_bytes(self, peer_id: PeerId, protocol: str, timeout_seconds: float) -> YamuxStream:
         """Open a stream whose content is not in our frames; raises as `open_stream`. The caller ends it."""
@@ -284,50 +257,6 @@ class Libp2pHost:
             if self._connections.get(peer_id) is None:
                 self._learn(peer_id, addresses, connection.is_loopback)
         return answer
-
-    # Incoming streams
-
-    def _on_stream(self, connection: MuxedConnection, stream: YamuxStream) -> None:
-        remote = connection.remote
-        if (
-            self._is_closed
-            or self._incoming.total() >= MAX_INCOMING_STREAMS
-            or self._incoming[remote] >= MAX_INCOMING_STREAMS_PER_PEER
-        ):
-            logger.info("refused a stream of peer %s: too many", remote)
-            stream.abort()
-            return
-        self._incoming[remote] += 1
-        self._background.spawn(self._serve(remote, stream))
-
-    async def _serve(self, remote: PeerId, stream: YamuxStream) -> None:
-        protocol = "(not chosen yet)"
-        try:
-            async with asyncio.timeout(NEGOTIATION_SECONDS):
-                protocol = await choose(stream, self._handlers)
-            await self._handlers[protocol](stream, remote)
-        except PeerFault as fault:
-            logger.info("stream %s ended: %s", protocol, fault)
-        except _STREAM_ERRORS as error:
-            logger.debug("stream %s of peer %s ended: %s", protocol, remote, words_of(error))
-        except Exception:
-            # The port promises that a bug in one handler does not take the host down; it must be seen, though.
-            logger.exception("the handler of %s failed; this is a bug", protocol)
-        finally:
-            self._incoming -= Counter([remote])
-            stream.abort()
-
-    async def _serve_identify(self, stream: YamuxStream, remote: PeerId) -> None:
-        await _send_message(stream, messages.encode_identify(self.peer_id, self._handlers))
-        stream.close()
-        await stream.wait_closed()
-
-
-async def _serve_ping(stream: YamuxStream, remote: PeerId) -> None:
-    while True:
-        async with asyncio.timeout(IDLE_SECONDS):
-            stream.write(await stream.readexactly(PING_BYTES))
-            await stream.drain()
 
 
 async def _send_message(stream: YamuxStream, message: bytes) -> None:

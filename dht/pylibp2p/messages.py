@@ -18,13 +18,11 @@ from libp2p.kad_dht.pb.kademlia_pb2 import Message
 
 from dht.ground.delimited import MessageError
 from dht.ground.host import PeerId
-from dht.identity.keys import peer_id_bytes, peer_id_of_bytes, public_key_of
+from dht.identity.keys import peer_id_bytes, peer_id_of_bytes
 from dht.identity.multiaddr import Multiaddr, known_multiaddrs
 
-AGENT: Final = "murmuration"
 IDENTIFY_PROTOCOL: Final = "/ipfs/id/1.0.0"
 KAD_PROTOCOL: Final = "/ipfs/kad/1.0.0"
-PING_PROTOCOL: Final = "/ipfs/ping/1.0.0"
 
 MAX_MESSAGE_BYTES: Final = 64 * 1024
 """Of one of these messages; twenty peers with eight addresses each are a tenth of it."""
@@ -35,8 +33,6 @@ MAX_ADDRESSES: Final = 8
 MAX_CLOSER_PEERS: Final = 20
 """Believed of one answer."""
 
-_PUBLIC_KEY_PREFIX: Final = bytes.fromhex("08011220")
-
 
 @dataclass(frozen=True, slots=True)
 class Introduction:
@@ -45,17 +41,6 @@ class Introduction:
     addresses: tuple[Multiaddr, ...]
     """Where it listens, without PeerIds."""
     protocols: frozenset[str]
-
-
-def encode_identify(peer_id: PeerId, protocols: Iterable[str]) -> bytes:
-    """Our own introduction; nobody can dial us."""
-    message = Identify(
-        protocol_version="ipfs/0.1.0",
-        agent_version=AGENT,
-        public_key=_PUBLIC_KEY_PREFIX + public_key_of(peer_id),
-        protocols=sorted(protocols),
-    )
-    return bytes(message.SerializeToString())
 
 
 def decode_identify(data: bytes) -> Introduction:

@@ -6,7 +6,6 @@ Nothing here is sent or believed before that proof but protocol names.
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from typing import Any, Final
 
 from cryptography.exceptions import InvalidTag
@@ -31,9 +30,6 @@ NOT_AVAILABLE: Final = "na"
 
 MAX_NAME_BYTES: Final = 1024
 """Of one protocol name; the longest here has about 40."""
-
-MAX_PROPOSALS: Final = 16
-"""Protocol names a dialler may try; go-libp2p tries two or three."""
 
 _NOISE_ERRORS: Final = (
     BaseLibp2pError,
@@ -144,22 +140,6 @@ async def propose(stream: RawStream, protocol: str) -> None:
         if answer != expected:
             what = "it does not speak it" if answer == NOT_AVAILABLE else f"it answered {answer[:60]!r}"
             raise HandshakeError(f"{what}, asked for {expected}")
-
-
-async def choose(stream: RawStream, protocols: Collection[str]) -> str:
-    """Agree on one of `protocols`, as the side that is asked; raises as `propose`."""
-    stream.write(_line(MULTISTREAM))
-    await stream.drain()
-    greeting = await _read_line(stream)
-    if greeting != MULTISTREAM:
-        raise HandshakeError(f"it began with {greeting[:60]!r}; expected {MULTISTREAM}")
-    for _ in range(MAX_PROPOSALS):
-        name = await _read_line(stream)
-        stream.write(_line(name if name in protocols else NOT_AVAILABLE))
-        await stream.drain()
-        if name in protocols:
-            return name
-    raise HandshakeError(f"it speaks none of {', '.join(protocols)}")
 
 
 async def _read_line(stream: RawStream) -> str:

@@ -2,8 +2,9 @@
 
 py-libp2p has a yamux of its own. It cannot keep the promises of `Host`. A sender dies after five seconds without
 window, and what a remote sends beyond its window is kept without limit. Here a sender waits as long as it takes, and a
-remote that oversteps its window loses the connection. So one remote costs at most `MAX_STREAMS` times `WINDOW_BYTES`,
-and what callers are waiting for.
+remote that oversteps its window loses the connection. So one remote costs at most `WINDOW_BYTES` for each stream that
+this side has opened, and what callers are waiting for. This side has dialled, and streams that the remote opens are
+reset.
 """
 
 from __future__ import annotations
@@ -12,7 +13,6 @@ import asyncio
 import contextlib
 import struct
 from collections import deque
-from collections.abc import Callable
 from typing import Final, Protocol
 
 from dht.ground.tasks import end_tasks
@@ -26,9 +26,6 @@ MAX_DATA_BYTES: Final = 60 * 1024
 
 MAX_FRAME_BYTES: Final = 16 * 1024 * 1024
 """Of a frame for a stream that is closed here; it is read and thrown away."""
-
-MAX_STREAMS: Final = 64
-"""Opened by one remote on one connection; further ones are reset. The daemon's limit per peer is the same."""
 
 MAX_QUEUED_REPLIES: Final = 2048
 """Pings, acknowledgements and resets not written yet. A remote that floods us and reads nothing is cut off there."""
@@ -70,14 +67,6 @@ class YamuxStream:
         self._end: str | None = None
         self._readable = asyncio.Event()
         self._writable = asyncio.Event()
-
-    @property
-    def transport(self) -> YamuxStream:
-        """Itself: what asyncio's writers keep in their transport is here."""
-        return self
-
-    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
-        """Nothing to set: `drain` returns when the connection has taken everything."""
 
     async def readexactly(self, num_bytes: int) -> bytes:
         """The next `num_bytes`; cancelling loses nothing.
@@ -193,17 +182,13 @@ class YamuxStream:
 
 
 class Yamux:
-    """The streams of one connection. `run` reads until the connection ends; everything else needs it running.
+    """The streams of a dialled connection. `run` reads until it ends; everything else needs that running."""
 
-    Args:
-        is_dialler: whether this side dialled; the dialler numbers streams odd.
-    """
-
-    def __init__(self, channel: Channel, is_dialler: bool) -> None:
+    def __init__(self, channel: Channel) -> None:
         self._channel = channel
-        self._next_id = 1 if is_dialler else 2
+        self._next_id = 1
+        """The side that dials numbers its streams odd."""
         self._streams: dict[int, YamuxStream] = {}
-        self._last_remote_id = 0
         self._replies: deque[bytes] = deque()
         self._has_replies = asyncio.Event()
         self._write_lock = asyncio.Lock()
@@ -219,13 +204,9 @@ class Yamux:
     def num_streams(self) -> int:
         return len(self._streams)
 
-    async def run(self, on_stream: Callable[[YamuxStream], None]) -> str:
-        """Serve the connection; returns why it ended. Cancelling it ends all streams.
-
-        Args:
-            on_stream: called for every stream that the remote opens; must not block.
-        """
-        works = (self._read_frames(on_stream), self._write_replies(), self._ping(), self._ended.wait())
+    async def run(self) -> str:
+        """Serve the connection; returns why it ended. Cancelling it ends all streams."""
+        works = (self._read_frames(), self._write_replies(), self._ping(), self._ended.wait())
         tasks = [asyncio.ensure_future(work) for work in works]
         try:
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -283,7 +264,7 @@ class Yamux:
         """The stream is over on this side."""
         self._streams.pop(stream_id, None)
 
-    async def _read_frames(self, on_stream: Callable[[YamuxStream], None]) -> None:
+    async def _read_frames(self) -> None:
         while True:
             version, kind, flags, stream_id, length = _HEADER.unpack(await self._channel.readexactly(_HEADER.size))
             self._heard_at = asyncio.get_running_loop().time()
@@ -295,8 +276,9 @@ class Yamux:
                 if flags & _SYN:
                     self.reply(_PING, _ACK, 0, length)
             else:
-                stream = self._accept(stream_id, on_stream) if flags & _SYN else self._streams.get(stream_id)
-                await self._read_stream_frame(stream, kind, flags, stream_id, length)
+                if flags & _SYN:
+                    self.reply(_WINDOW_UPDATE, _RST, stream_id, 0)
+                await self._read_stream_frame(self._streams.get(stream_id), kind, flags, stream_id, length)
             if len(self._replies) > MAX_QUEUED_REPLIES:
                 raise YamuxViolation("a flood of frames that want an answer, and no answer is read")
 
@@ -324,20 +306,6 @@ class Yamux:
             length -= len(data)
             if stream is not None:
                 stream.on_data(data)
-
-    def _accept(self, stream_id: int, on_stream: Callable[[YamuxStream], None]) -> YamuxStream | None:
-        if stream_id % 2 == self._next_id % 2 or stream_id <= self._last_remote_id:
-            raise YamuxViolation(f"a new stream with the number {stream_id}")
-        self._last_remote_id = stream_id
-        num_theirs = sum(number % 2 == stream_id % 2 for number in self._streams)
-        if num_theirs >= MAX_STREAMS:
-            self.reply(_WINDOW_UPDATE, _RST, stream_id, 0)
-            return None
-        stream = YamuxStream(self, stream_id)
-        self._streams[stream_id] = stream
-        self.reply(_WINDOW_UPDATE, _ACK, stream_id, 0)
-        on_stream(stream)
-        return stream
 
     async def _write_replies(self) -> None:
         while True:

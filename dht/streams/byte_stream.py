@@ -8,15 +8,18 @@ its reader wakes once, when that is full.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable
 from typing import cast
 
 SCRATCH_BYTES = 16 * 1024
 """Read at once while nobody waits for more than that."""
+WRITE_BUFFER_BYTES = 256 * 1024
+"""A sender waits while more than this is queued: about what one local socket takes at once."""
 
 
 class ByteStream(asyncio.BufferedProtocol):
-    """Reader and writer of one connection: the `ByteReader` and the `ByteWriter` of `FramedStream`. One task may read.
+    """Reader and writer of one connection: the `ByteChannel` of `FramedStream`. One task may read.
 
     Args:
         buffer_bytes: more than that is left with the sender while nobody reads.
@@ -48,6 +51,7 @@ class ByteStream(asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         # uvloop's transports have these methods and do not derive from asyncio's.
         self._transport = cast(asyncio.Transport, transport)
+        self._transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES)
         if self._on_connected is not None:
             self._on_connected(self)
 
@@ -197,6 +201,12 @@ class ByteStream(asyncio.BufferedProtocol):
     def close(self) -> None:
         """Close once everything queued has left."""
         self.transport.close()
+
+    def abort(self) -> None:
+        """Close at once; what is queued is lost."""
+        # A transport that was closed and has flushed since is gone already, and asyncio's own abort() fails on that.
+        with contextlib.suppress(AttributeError):
+            self.transport.abort()
 
     async def wait_closed(self) -> None:
         """Return once the connection is over; never raises."""

@@ -1,13 +1,12 @@
 """Frames on a byte stream: a 4-byte big-endian length, then that many bytes.
 
-`FramedStream` is the `Stream` port on a pair of asyncio streams. Reading never trusts the announced length: it is
+`FramedStream` is the `Stream` port on a byte stream. Reading never trusts the announced length: it is
 compared with the caller's limit first, and the buffer then grows only with what has really arrived.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from typing import Protocol
 
 from dht.ground.errors import PeerFault, PeerUnreachable
@@ -17,9 +16,6 @@ from dht.streams.upload_and_download_limits import URGENT_BYTES, Pace, Paces
 
 MAX_FRAME_BYTES = 2**32 - 1
 
-WRITE_BUFFER_BYTES = 256 * 1024
-"""A sender waits while more than this is queued: about what one local socket takes at once."""
-
 WRITE_CHUNK_BYTES = 256 * 1024
 """A frame is handed over in pieces of this size, so a slow reader costs one piece of memory and not a whole frame."""
 
@@ -27,41 +23,26 @@ CLOSE_SECONDS = 2.0
 """How long `close` lets queued bytes leave. A remote that reads nothing for this long is not going to read them."""
 
 
-class ByteTransport(Protocol):
-    """What `FramedStream` needs of an asyncio transport."""
-
-    def abort(self) -> None: ...
-
-    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None: ...
-
-
-class ByteReader(Protocol):
-    """What `FramedStream` needs of an `asyncio.StreamReader`."""
+class RawStream(Protocol):
+    """What the bytes of a socket, the encrypted channel and multiplexed streams have in common."""
 
     async def readexactly(self, num_bytes: int, /) -> bytes: ...
-
-
-class RawStream(ByteReader, Protocol):
-    """What the bytes of a socket, the encrypted channel and multiplexed streams have in common."""
 
     def write(self, data: bytes, /) -> None: ...
 
     async def drain(self) -> None: ...
 
 
-class ByteWriter(Protocol):
-    """What `FramedStream` needs of an `asyncio.StreamWriter`."""
-
-    @property
-    def transport(self) -> ByteTransport: ...
+class ByteChannel(RawStream, Protocol):
+    """The bytes that `FramedStream` cuts into frames."""
 
     def write(self, data: bytes | memoryview, /) -> None: ...
-
-    async def drain(self) -> None: ...
 
     def close(self) -> None: ...
 
     async def wait_closed(self) -> None: ...
+
+    def abort(self) -> None: ...
 
 
 def frame_header(num_bytes: int) -> bytes:
@@ -76,7 +57,7 @@ def frame_header(num_bytes: int) -> bytes:
 
 
 class FramedStream:
-    """The `Stream` port over asyncio streams. One task may receive at a time; any number may send.
+    """The `Stream` port over a byte stream. One task may receive at a time; any number may send.
 
     `paces` and `memory` are the limits of the host, which all its streams share. Without `memory` a frame is read
     whenever its reader allows its length.
@@ -84,14 +65,12 @@ class FramedStream:
 
     def __init__(
         self,
-        reader: ByteReader,
-        writer: ByteWriter,
+        channel: ByteChannel,
         remote: PeerId,
         paces: Paces | None = None,
         memory: RemoteMemory | None = None,
     ) -> None:
-        self._reader = reader
-        self._writer = writer
+        self._channel = channel
         self.remote = remote
         self._paces = paces or Paces()
         self._memory = memory
@@ -102,7 +81,6 @@ class FramedStream:
         self._announced_bytes: int | None = None
         self._send_lock = asyncio.Lock()
         self._end: str | None = None
-        writer.transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES)
 
     @property
     def is_open(self) -> bool:
@@ -123,7 +101,7 @@ class FramedStream:
         async with self._send_lock:
             self._check_open()
             try:
-                self._writer.write(header)
+                self._channel.write(header)
                 self.bytes_sent += FRAME_HEADER_BYTES
                 pace = self._paces.upload
                 is_urgent = len(payload) <= URGENT_BYTES
@@ -136,10 +114,10 @@ class FramedStream:
                         await pace.let_pass(len(piece))
                     # Another task may have closed the stream meanwhile.
                     self._check_open()
-                    self._writer.write(piece)
-                    await self._writer.drain()
+                    self._channel.write(piece)
+                    await self._channel.drain()
                     self.bytes_sent += len(piece)
-                await self._writer.drain()
+                await self._channel.drain()
             except OSError as error:
                 raise self._fail(f"the stream broke while sending ({_reason(error)}); open a new one") from error
             except asyncio.CancelledError:
@@ -157,7 +135,7 @@ class FramedStream:
         self._check_open()
         try:
             if self._announced_bytes is None:
-                self._announced_bytes = int.from_bytes(await self._reader.readexactly(FRAME_HEADER_BYTES), "big")
+                self._announced_bytes = int.from_bytes(await self._channel.readexactly(FRAME_HEADER_BYTES), "big")
             if self._announced_bytes > max_bytes:
                 announced_bytes = self._announced_bytes
                 self.cut("the remote announced a frame that is too long")
@@ -168,7 +146,7 @@ class FramedStream:
             await self._reserve(self._announced_bytes)
             pace = self._paces.download
             if pace is None or (pace.is_free and not self._received):
-                frame = await self._reader.readexactly(self._announced_bytes)
+                frame = await self._channel.readexactly(self._announced_bytes)
             else:
                 frame = await self._receive_paced(pace, self._announced_bytes)
         except asyncio.IncompleteReadError as error:
@@ -201,13 +179,13 @@ class FramedStream:
 
     async def _receive_paced(self, pace: Pace, num_bytes: int) -> bytes:
         if num_bytes <= URGENT_BYTES and not self._received:
-            frame = await self._reader.readexactly(num_bytes)
+            frame = await self._channel.readexactly(num_bytes)
             pace.count(num_bytes)
             return frame
         # What has arrived stays with the stream, so that a cancelled call loses nothing here either.
         while (num_missing := num_bytes - len(self._received)) > 0:
             await pace.let_pass(0)
-            piece = await self._reader.readexactly(min(num_missing, pace.piece_bytes))
+            piece = await self._channel.readexactly(min(num_missing, pace.piece_bytes))
             self._received += piece
             pace.count(len(piece))
         frame, self._received = bytes(self._received), bytearray()
@@ -216,18 +194,18 @@ class FramedStream:
     def cut(self, why: str) -> None:
         """End both directions at once; a reader that waits for a frame gets a fault."""
         self._mark_ended(why)
-        self._abort_transport()
+        self._channel.abort()
 
     async def close(self) -> None:
         """Close both directions; what the remote has not read yet may be lost. Never raises."""
         if self._end is None:
             self._mark_ended("it was closed on this side")
-        self._writer.close()
+        self._channel.close()
         # A task of its own: asyncio keeps one future per stream, and a timeout around it would cancel that for good.
-        flushing = asyncio.ensure_future(self._writer.wait_closed())
+        flushing = asyncio.ensure_future(self._channel.wait_closed())
         flushing.add_done_callback(lambda task: task.cancelled() or task.exception())
         await asyncio.wait({flushing}, timeout=CLOSE_SECONDS)
-        self._abort_transport()
+        self._channel.abort()
         await asyncio.wait({flushing}, timeout=CLOSE_SECONDS)
 
     def _check_open(self) -> None:
@@ -237,11 +215,6 @@ class FramedStream:
     def _fail(self, what: str) -> PeerUnreachable:
         self.cut(what)
         return PeerUnreachable(self.remote, what)
-
-    def _abort_transport(self) -> None:
-        # A transport that was closed and has flushed since is gone already, and asyncio's own abort() fails on that.
-        with contextlib.suppress(AttributeError):
-            self._writer.transport.abort()
 
     def _mark_ended(self, why: str) -> None:
         self._end = self._end or why

@@ -324,7 +324,6 @@ class _Channel:
 
     def __init__(self, data: bytes) -> None:
         self._data = data
-        self.transport = self
 
     async def readexactly(self, num_bytes: int) -> bytes:
         if num_bytes > len(self._data):
@@ -339,9 +338,6 @@ class _Channel:
 
     async def read(self, max_bytes: int) -> bytes:
         return await self.readexactly(min(max_bytes, len(self._data)))
-
-    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
-        pass
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
         pass
@@ -366,7 +362,7 @@ def _streams() -> list[Target]:
     def read_frames(data: bytes) -> None:
         async def receive() -> None:
             channel: Any = _Channel(data)
-            stream = FramedStream(channel, channel, BOB.peer_id)
+            stream = FramedStream(channel, BOB.peer_id)
             while True:
                 frame = await stream.receive(MAX_FRAME_BYTES)
                 assert len(frame) <= MAX_FRAME_BYTES
@@ -375,8 +371,8 @@ def _streams() -> list[Target]:
 
     def read_yamux(data: bytes) -> None:
         async def receive() -> None:
-            muxer = Yamux(_Channel(data), is_dialler=False)
-            said = await muxer.run(lambda stream: None)
+            muxer = Yamux(_Channel(data))
+            said = await muxer.run()
             assert isinstance(said, str)
 
         loop.run_until_complete(receive())
@@ -484,6 +480,7 @@ def _model_headers() -> list[Target]:
 
 
 def _libp2p() -> list[Target]:
+    from libp2p.identity.identify.pb.identify_pb2 import Identify
     from libp2p.kad_dht.pb.kademlia_pb2 import Message
 
     from dht.pylibp2p import messages
@@ -491,7 +488,7 @@ def _libp2p() -> list[Target]:
     answer = Message(type=Message.FIND_NODE, key=b"k")
     address = multiaddr.parse_multiaddr("/ip4/203.0.113.5/tcp/4001").to_bytes()
     answer.closerPeers.add(id=peer_id_bytes(BOB.peer_id), addrs=[address])
-    identify = messages.encode_identify(ALICE.peer_id, ["/a/1"])
+    identify = Identify(protocols=["/a/1"]).SerializeToString()
     allowed = (*_FAULTS, MessageError)
     return [
         Target("identify", messages.decode_identify, (identify,), allowed),

@@ -14,7 +14,7 @@ from dht.ground.errors import PeerFault, PeerUnreachable
 from dht.ground.host import FRAME_HEADER_BYTES
 from dht.identity.keys import Identity
 from dht.streams.framing import MAX_FRAME_BYTES, FramedStream, frame_header
-from dht.streams.remote_memory import READ_BUFFER_BYTES
+from tests.kit.network.byte_streams import byte_stream
 
 REMOTE = Identity.generate().peer_id
 FRAMES = st.lists(st.binary(max_size=300), max_size=8)
@@ -27,8 +27,7 @@ def on_socket(check: Callable[[FramedStream, socket.socket], Awaitable[None]]) -
         near, far = socket.socketpair()
         far.setblocking(False)
         with far:
-            reader, writer = await asyncio.open_connection(sock=near, limit=READ_BUFFER_BYTES)
-            stream = FramedStream(reader, writer, REMOTE)
+            stream = FramedStream(await byte_stream(near), REMOTE)
             try:
                 async with asyncio.timeout(20):
                     await check(stream, far)

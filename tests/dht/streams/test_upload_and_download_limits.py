@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from dht.ground.errors import PeerUnreachable
 from dht.identity.keys import Identity
 from dht.streams.framing import FramedStream
-from dht.streams.remote_memory import READ_BUFFER_BYTES
 from dht.streams.upload_and_download_limits import (
     BURST_SECONDS,
     LINE_BYTES_PER_BYTE,
@@ -24,6 +23,7 @@ from dht.streams.upload_and_download_limits import (
     TokenBucket,
 )
 from tests.kit.clock import Clock
+from tests.kit.network.byte_streams import byte_stream
 
 REMOTE = Identity.generate().peer_id
 MBIT = 1e6
@@ -133,9 +133,8 @@ def on_pair(paces: Paces, check: Callable[[FramedStream, FramedStream], Awaitabl
 
     async def run() -> None:
         ends = socket.socketpair()
-        near_pipes = await asyncio.open_connection(sock=ends[0], limit=READ_BUFFER_BYTES)
-        far_pipes = await asyncio.open_connection(sock=ends[1], limit=READ_BUFFER_BYTES)
-        near, far = FramedStream(*near_pipes, REMOTE, paces), FramedStream(*far_pipes, REMOTE)
+        near = FramedStream(await byte_stream(ends[0]), REMOTE, paces)
+        far = FramedStream(await byte_stream(ends[1]), REMOTE)
         try:
             async with asyncio.timeout(20):
                 await check(near, far)
@@ -195,14 +194,14 @@ def test_a_paced_receive_that_is_given_up_loses_nothing() -> None:
 
     async def check(near: FramedStream, far: FramedStream) -> None:
         half = len(frame) // 2
-        far._writer.write(len(frame).to_bytes(4, "big") + frame[:half])
+        far._channel.write(len(frame).to_bytes(4, "big") + frame[:half])
         receiving = asyncio.create_task(near.receive(len(frame)))
         for _ in range(1000):
             await asyncio.sleep(0)
         assert 0 < len(near._received) <= half
         receiving.cancel()
         await asyncio.gather(receiving, return_exceptions=True)
-        far._writer.write(frame[half:])
+        far._channel.write(frame[half:])
         assert await near.receive(len(frame)) == frame
 
     on_pair(Paces(download=pace), check)
@@ -212,8 +211,8 @@ def test_a_stream_that_ends_within_a_paced_frame_says_so() -> None:
     clock = Clock()
 
     async def check(near: FramedStream, far: FramedStream) -> None:
-        far._writer.write((100_000).to_bytes(4, "big") + bytes(50_000))
-        await far._writer.drain()
+        far._channel.write((100_000).to_bytes(4, "big") + bytes(50_000))
+        await far._channel.drain()
         await far.close()
         with pytest.raises(PeerUnreachable, match="in the middle of a frame"):
             await near.receive(100_000)

@@ -21,6 +21,7 @@ from dht.streams.streams_per_remote import MAX_INCOMING_STREAMS_PER_PEER
 from dht.streams.upload_and_download_limits import URGENT_BYTES
 from peer.config.peer_config import default_listen, load_config
 from peer.network.node.node import bits_for_newcomers
+from tests.kit.network.byte_streams import byte_stream
 from tests.kit.network.memory_networks import named
 
 RUN_ID = "tiny.abcdefghij234567abcd"
@@ -83,8 +84,7 @@ def test_read_buffers_take_at_most_the_other_half(megabytes: int) -> None:
 async def _stream(memory: RemoteMemory, remote: PeerId) -> tuple[FramedStream, socket.socket]:
     ours, theirs = socket.socketpair()
     theirs.setblocking(False)
-    reader, writer = await asyncio.open_connection(sock=ours, limit=memory.read_buffer_bytes)
-    return FramedStream(reader, writer, remote, None, memory), theirs
+    return FramedStream(await byte_stream(ours, memory.read_buffer_bytes), remote, None, memory), theirs
 
 
 def test_a_remote_with_a_large_frame_under_way_waits_with_the_next_and_others_do_not() -> None:
