@@ -28,7 +28,7 @@ log = logging.getLogger("dashboard.http")
 
 @dataclass
 class ConnectionBound:
-    """Counts connections and event streams of all runs that are shown."""
+    """Counts connections and event streams."""
 
     num_connections: int
     """Highest number of open connections."""

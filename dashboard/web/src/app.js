@@ -11,7 +11,6 @@ import { startSamples } from "./samples.js";
 import { startTabs } from "./tabs.js";
 
 const REFRESH_MILLISECONDS = 3000;
-const INDEX_MILLISECONDS = 10_000;
 const ANSWER_MILLISECONDS = 15_000;
 const COPIED_MILLISECONDS = 2000;
 
@@ -34,20 +33,19 @@ function addCopying(root) {
   }
 }
 
-/** The page asks for itself again and takes the parts that differ; whether the server answered. */
+/** The page asks for itself again and takes the parts that differ. */
 async function renew() {
   try {
     const signal = AbortSignal.timeout(ANSWER_MILLISECONDS);
     const response = await fetch(location.href, { headers: { Accept: "text/html" }, signal });
-    if (!response.ok) return false;
+    if (!response.ok) return;
     const page = new DOMParser().parseFromString(await response.text(), "text/html");
     for (const section of page.querySelectorAll("[data-live]")) {
       if (!document.getElementById(section.id)) continue;
       replaceSection(section.id, section.innerHTML);
     }
-    return true;
   } catch {
-    return false;
+    // The stream tells when the server is away; the next change of the ranking tries again.
   }
 }
 
@@ -87,9 +85,9 @@ improve(document);
 if (document.body.dataset.page === "contributor") {
   followOwnPage();
   startOwnCurve(document.body.dataset.id);
-} else if (document.body.dataset.page !== "index") {
+} else {
   startTabs();
   startCharts();
   startPoints();
 }
-startLive(document.body.dataset.page === "index" ? { renew, milliseconds: INDEX_MILLISECONDS } : null);
+startLive();

@@ -24,8 +24,6 @@ let heardAt = Date.now();
 let triedAt = Date.now();
 let waitSeconds = FIRST_WAIT_SECONDS;
 let nextTry = null;
-/** Of a page without a stream: {renew, milliseconds}. */
-let asking = null;
 
 const banner = document.createElement("p");
 banner.id = "connection";
@@ -114,19 +112,8 @@ function lost() {
   showAges();
 }
 
-async function ask() {
-  const isAnswered = await asking.renew();
-  clearTimeout(nextTry);
-  if (document.hidden) return;
-  if (!isAnswered) return lost();
-  heard();
-  showAges();
-  nextTry = setTimeout(connect, asking.milliseconds);
-}
-
 function connect() {
   if (source || document.hidden) return;
-  if (asking) return void ask();
   if (!body.dataset.stream) return;
   if (!isLost) heardAt = Date.now();
   triedAt = Date.now();
@@ -170,9 +157,7 @@ function connectAtOnce() {
   connect();
 }
 
-/** `withoutStream`: how a page that has no stream is kept up to date; `renew` says whether the server answered. */
-export function startLive(withoutStream = null) {
-  asking = withoutStream;
+export function startLive() {
   // Browsers allow six connections to one server: tabs that nobody looks at must not hold one.
   document.addEventListener("visibilitychange", () => (document.hidden ? disconnect() : connectAtOnce()));
   window.addEventListener("pagehide", disconnect);
@@ -188,6 +173,5 @@ export function startLive(withoutStream = null) {
     }
     showAges();
   }, 1000);
-  if (asking) nextTry = setTimeout(connect, asking.milliseconds);
-  else connect();
+  connect();
 }

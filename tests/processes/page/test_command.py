@@ -34,9 +34,9 @@ def _children_of(pid: int) -> list[int]:
 
 def test_with_nobody_there_the_page_says_so_and_ctrl_c_leaves_nothing_behind() -> None:
     code = (
-        "import sys; from dashboard.app import Choices, ShownRun, serve_dashboards;"
+        "import sys; from dashboard.app import Choices, ShownRun, serve_dashboard;"
         f"run = ShownRun({RUN_ID!r}, ['/ip4/127.0.0.1/tcp/1/p2p/{PEERS[0].peer_id}'], Choices(port=0),"
-        " served=lambda address: print(address, flush=True)); sys.exit(serve_dashboards([run], is_index=False))"
+        " served=lambda address: print(address, flush=True)); sys.exit(serve_dashboard(run))"
     )
     process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, start_new_session=True)
     assert process.stdout is not None
@@ -60,9 +60,9 @@ def test_with_nobody_there_the_page_says_so_and_ctrl_c_leaves_nothing_behind() -
 def test_a_page_with_few_descriptors_closes_what_is_too_much_and_goes_on() -> None:
     code = (
         "import resource, sys; resource.setrlimit(resource.RLIMIT_NOFILE, (256, 256));"
-        "from dashboard.app import Choices, ShownRun, serve_dashboards;"
+        "from dashboard.app import Choices, ShownRun, serve_dashboard;"
         f"run = ShownRun({RUN_ID!r}, ['/ip4/127.0.0.1/tcp/1/p2p/{PEERS[0].peer_id}'],"
-        " Choices(port=0, backend='libp2p')); sys.exit(serve_dashboards([run], is_index=False))"
+        " Choices(port=0, backend='libp2p')); sys.exit(serve_dashboard(run))"
     )
     process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     assert process.stdout is not None
