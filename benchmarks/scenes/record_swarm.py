@@ -21,6 +21,7 @@ from dht.kademlia import dht_node
 from dht.kademlia.dht_guards import key_id_of, node_id_of, pack_value
 from dht.kademlia.dht_node import NUM_REPLICAS
 from dht.kademlia.dht_store import HivemindStore
+from dht.records.evaluation import Evaluation
 from dht.records.key_levels import MAX_LEVEL, is_beacon, key_at, level_for, num_keys, peers_key, turn_seconds
 from dht.records.peer_record import PeerRecord, RoundTimes, encode_peer_record
 from dht.records.signature_cache import VerifiedRecords
@@ -160,8 +161,7 @@ class RecordSwarm:
             upload_bits_per_second=2.0e7,
             download_bits_per_second=1.0e8,
             train_loss=2.345,
-            validation_loss=2.456,
-            validation_version=4_000,
+            evaluation=Evaluation(2.456, 4_000),
             versions=(1_000,) * NUM_FRAGMENTS,
             digests=(self.random.randbytes(8),) * NUM_FRAGMENTS,
             lineage_tokens=(10**11,) * NUM_FRAGMENTS,

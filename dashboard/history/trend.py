@@ -89,11 +89,13 @@ class Trend:
         rate = self.bits_per_second(state.now)
         # Until somebody says where the run is, it is where it was when this dashboard ended.
         last = self.points[-1] if self.points and not state.fragments else None
+        evaluation = state.view.evaluation
+        loss = None if evaluation is None else evaluation.loss
         return HistoryPoint(
             at=state.now,
             tokens=state.view.committed_tokens if last is None else last.tokens,
             rounds=max(state.view.num_rounds, num_rounds, 0 if last is None else last.rounds),
-            validation_loss=state.view.validation_loss if last is None else last.validation_loss,
+            validation_loss=loss if last is None else last.validation_loss,
             train_loss=state.view.train_loss,
             num_trainers=len(state.trainers),
             num_peers=len(state.here),

@@ -37,8 +37,8 @@ def result_of(state: DashboardState, history: HistoryView) -> RunResult:
     loss = losses[-1][0] if losses else None
     # It stays in the points that follow: the first of the last that are equal says when it was measured.
     measured_at = min((at for _, at in takewhile(lambda told: told[0] == loss, reversed(losses))), default=None)
-    if state.view.validation_loss is not None:
-        loss, measured_at = state.view.validation_loss, state.view.validation_at
+    if state.view.evaluation is not None:
+        loss, measured_at = state.view.evaluation.loss, state.view.evaluated_at
     tokens = max(state.view.committed_tokens, points[-1].tokens if points else 0)
     seen = ((point.validation_loss, point.tokens) for point in points if point.validation_loss is not None)
     first, first_tokens = history.first_validation or next(seen, (None, 0))

@@ -68,8 +68,10 @@ def read_answer(raw: bytes, at: float, view: RunView) -> ModelSample | NoSample:
     if not any(one.text.strip() for one in texts):
         return NoSample("the model wrote nothing that can be shown")
     version, apart = sum(answer.versions), MOST_ROUNDS_APART * len(answer.versions)
-    is_near = abs(view.validation_version - version) <= apart
-    return ModelSample(at, version, answer.tokens, view.validation_loss if is_near else None, texts)
+    near = view.evaluation
+    if near is not None and abs(near.version - version) > apart:
+        near = None
+    return ModelSample(at, version, answer.tokens, None if near is None else near.loss, texts)
 
 
 def shown_lines(text: str, max_length: int) -> str:

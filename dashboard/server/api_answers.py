@@ -6,9 +6,9 @@ fields may be added, never changed.
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Final, Literal, TypeVar, get_type_hints
+from typing import Any, Final, Literal, TypeVar, get_type_hints
 
-from pydantic import AliasPath, BaseModel, ConfigDict, Field, WithJsonSchema, create_model
+from pydantic import AliasPath, BaseModel, ConfigDict, Field, create_model
 
 from dashboard.history.reading import EventRow
 from dashboard.history.thinned_curves import columns_of, rounded, thinned
@@ -46,16 +46,17 @@ WITNESSED: Final = "witnessed"
 COMPUTED: Final = "computed"
 """This page's own machine computed it."""
 
-_RUN_FIELDS: Final[dict[str, Any]] = {name: (get_type_hints(RunView)[name], ...) for name in FIGURES}
-_RUN_SCHEMA: Final = create_model("RunView", **_RUN_FIELDS).model_json_schema()
-RunFigures = Annotated[dict[str, Any], WithJsonSchema(_RUN_SCHEMA)]
-"""`RunView.to_json`: its fields are the schema."""
-
 
 class Model(BaseModel):
     """Reads attributes of facts; `validation_alias` where the fact has another name for it."""
 
     model_config = ConfigDict(from_attributes=True, serialize_by_alias=True)
+
+
+_RUN_HINTS: Final = get_type_hints(RunView)
+_RUN_FIELDS: Final[dict[str, Any]] = {name: (_RUN_HINTS[name], ...) for name in FIGURES}
+RunFigures: Final = create_model("RunView", __base__=Model, **_RUN_FIELDS)
+"""`RunView`: its figures are the fields."""
 
 
 class Answer(Model):
@@ -70,7 +71,7 @@ class Answer(Model):
 
 
 class Run(Answer):
-    figures: RunFigures
+    figures: RunFigures  # type: ignore[valid-type]  # made of the fields of another type
     phase: str
     name: str | None
     description: str | None
@@ -214,7 +215,7 @@ async def run(site: Site, query: Query) -> Run:
         REPORTED,
         **_said(owner, "name", "description", "what", "organiser", "page", "licence", "revision"),
         **_said(owner, "model_kind", "code", "command"),
-        figures=state.view.to_json(),
+        figures=state.view,
         notes=owner.notes if owner else (),
         progress=progress_of(state, history, result_of(state, history).tokens),
         manifest_hash=owner.manifest_hash.hex() if owner else None,

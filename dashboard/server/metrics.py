@@ -47,7 +47,10 @@ def _swarm(state: DashboardState) -> Iterator[Metric]:
     yield _gauge("invalid_records", "Records refused in the newest look.", state.num_invalid_records)
     upload = sum(record.upload_bits_per_second for record in state.view.electors)
     yield _gauge("line_upload_bits_per_second", "Upload of the lines, as far as peers know it.", upload)
-    for name, figure in state.view.to_json().items():
+    figures = state.view.to_json()
+    evaluation = figures["evaluation"] or {}
+    figures |= {f"evaluation_{name}": figure for name, figure in evaluation.items()}
+    for name, figure in figures.items():
         if isinstance(figure, int | float):
             yield _gauge(name, "Of the whole run, as /api/v1/run has it.", float(figure))
     rows = state.fragments

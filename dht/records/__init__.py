@@ -4,6 +4,7 @@ The files, each built on those above it:
 
     lineages.py          whose anchor counts: the one rule
     key_levels.py        under which keys peer records stand, and which of them one look reads
+    evaluation.py        Evaluation: a validation loss and the version that has it
     data_reading.py      which data a peer reads
     signed_envelopes.py  what a key signs, in one form of bytes
     signature_cache.py   what was signed well is not checked twice

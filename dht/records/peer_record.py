@@ -23,6 +23,7 @@ from dht.ground.fields import (
 from dht.ground.host import PeerId
 from dht.identity.keys import PUBLIC_KEY_BYTES, Identity
 from dht.records.data_reading import reading_of
+from dht.records.evaluation import Evaluation
 from dht.records.key_levels import MAX_LEVEL, turn_seconds
 from dht.records.lineages import MAX_LINEAGE_TOKENS, MAX_VERSION
 from dht.records.signature_cache import VerifiedRecords
@@ -71,7 +72,7 @@ PEER_STATES: Final[tuple[PeerState, ...]] = ("joining", "training", "serving", "
 PEER_ROLES: Final[tuple[PeerRole, ...]] = ("trainer", "seed")
 
 
-_PEER_FORMAT = 6
+_PEER_FORMAT = 7
 
 
 _PEER_DOMAIN = b"murmuration peer record\0"
@@ -126,9 +127,7 @@ class PeerRecord:
     upload_bits_per_second: float
     download_bits_per_second: float
     train_loss: float | None
-    validation_loss: float | None
-    validation_version: int
-    """Sum of the anchor versions at which `validation_loss` was measured."""
+    evaluation: Evaluation | None
     versions: tuple[int, ...]
     digests: tuple[bytes, ...]
     """First 8 bytes of each fragment's anchor digest."""
@@ -160,16 +159,13 @@ _WIRE_FIELDS = tuple(field.name for field in fields(PeerRecord) if field.name !=
 """Their order is the wire format: a change of the dataclass needs another `_PEER_FORMAT`."""
 
 
-_WHOLES = ("rules", "session", "sequence", "inner_steps", "tokens", "rounds_contributed", "validation_version")
+_WHOLES = ("rules", "session", "sequence", "inner_steps", "tokens", "rounds_contributed")
 
 
 _REALS = (
     *("expires_at", "started_at", "longer_seconds"),
     *("tokens_per_second", "upload_bits_per_second", "download_bits_per_second"),
 )
-
-
-_LOSSES = ("train_loss", "validation_loss")
 
 
 _SAID_IN_PASSING: tuple[tuple[str, Any], ...] = (("reading", b""), ("newest_round", None), ("device", ""), ("name", ""))
@@ -247,8 +243,11 @@ def claimed_level(data: bytes) -> int:
 
 def _pack_peer_record(record: PeerRecord) -> bytes:
     values = {name: getattr(record, name) for name in _WIRE_FIELDS}
-    for name in (*_REALS, *_LOSSES):
-        values[name] = None if values[name] is None else float(values[name])
+    for name in _REALS:
+        values[name] = float(values[name])
+    values["train_loss"] = None if record.train_loss is None else float(record.train_loss)
+    evaluation = record.evaluation
+    values["evaluation"] = evaluation and [float(evaluation.loss), evaluation.version]
     values["digests"] = b"".join(record.digests)
     times = record.newest_round
     values["newest_round"] = times and [times.fragment, times.version, *(float(x) for x in astuple(times)[2:])]
@@ -265,6 +264,10 @@ def _unpack_peer_record(body: bytes, peer_id: PeerId) -> PeerRecord:
     if times is not None and (type(times) is not list or len(times) != len(fields(RoundTimes))):
         raise ValueError(f"a newest round of a wrong form; expected nil or {len(fields(RoundTimes))} numbers")
     values["newest_round"] = None if times is None else RoundTimes(*times)
+    evaluation = values["evaluation"]
+    if evaluation is not None and (type(evaluation) is not list or len(evaluation) != len(fields(Evaluation))):
+        raise ValueError(f"an evaluation of a wrong form; expected nil or {len(fields(Evaluation))} numbers")
+    values["evaluation"] = None if evaluation is None else Evaluation(*evaluation)
     values["versions"] = tuple(values["versions"])
     values["lineage_tokens"] = tuple(values["lineage_tokens"])
     values["digests"] = tuple(digests[start : start + DIGEST_BYTES] for start in range(0, len(digests), DIGEST_BYTES))
@@ -278,9 +281,11 @@ def _check_peer_record(record: PeerRecord) -> None:
         check_whole(name, getattr(record, name))
     for name in _REALS:
         check_real(name, getattr(record, name), at_least=0.0)
-    for name in _LOSSES:
-        if getattr(record, name) is not None:
-            check_real(name, getattr(record, name), at_least=-MAX_REAL)
+    if record.train_loss is not None:
+        check_real("train_loss", record.train_loss, at_least=-MAX_REAL)
+    if record.evaluation is not None:
+        check_real("evaluation.loss", record.evaluation.loss, at_least=-MAX_REAL)
+        check_whole("evaluation.version", record.evaluation.version)
     reading_of(record.reading)
     check_whole("level", record.level)
     if record.level > MAX_LEVEL or record.longer_seconds > turn_seconds(MAX_LEVEL):

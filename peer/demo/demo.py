@@ -34,7 +34,7 @@ from peer.demo.report import print_report
 from peer.demo.summary import (
     PeerLog,
     Summary,
-    newest_validation,
+    newest_evaluation,
     num_rounds_of,
     read_logs,
     rounds_of,
@@ -140,7 +140,7 @@ class Demo:
             Figures(
                 rows=tuple(row_of(log, _doing(peer, log), contributors) for peer, log in pairs),
                 seconds=None if self.clock is None or self.trained_until else (self.passed(), self.clock[1]),
-                validation=newest_validation(logs),
+                evaluation=newest_evaluation(logs),
                 num_rounds=num_rounds,
                 rounds_since_kill=None if self.rounds_at_kill is None else num_rounds - self.rounds_at_kill,
                 page=self.swarm.page_address,

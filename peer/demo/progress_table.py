@@ -12,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from dht.ground.quantities import count_text, loss_text, plural, short_peer
+from dht.records.evaluation import Evaluation
 from peer.console.plain_console import PlainConsole
 from peer.demo.summary import DemoRow
 
@@ -40,13 +41,13 @@ class Figures:
 
     Attributes:
         seconds: of the training so far, and of all of it; None: it has not begun.
-        validation: after so many rounds the shared model had this loss; None: not measured yet.
+        evaluation: of the shared model; None: not measured yet.
         rounds_since_kill: closed since a peer was killed; None: none was.
     """
 
     rows: tuple[DemoRow, ...] = ()
     seconds: tuple[float, float] | None = None
-    validation: tuple[int, float] | None = None
+    evaluation: Evaluation | None = None
     num_rounds: int = 0
     rounds_since_kill: int | None = None
     page: str | None = None
@@ -145,8 +146,8 @@ def progress_line(figures: Figures) -> str:
     """The figures in one line."""
     passed, length = figures.seconds or (0.0, 0.0)
     loss = "not measured yet"
-    if figures.validation is not None:
-        loss = f"{loss_text(figures.validation[1])} after round {figures.validation[0]}"
+    if figures.evaluation is not None:
+        loss = f"{loss_text(figures.evaluation.loss)} after round {figures.evaluation.version}"
     steps = " ".join(f"{row.name} {row.steps} ({row.doing})" for row in figures.rows)
     return f"  {_clock(passed, length)}  steps: {steps}  rounds: {figures.num_rounds}  loss of the model: {loss}"
 
@@ -170,9 +171,9 @@ def picture(
         parts += [Text(), _table(rows, is_narrow=width < NARROW)]
         num_hidden = len(figures.rows) - len(rows)
         parts.append(Text(f"and {plural(num_hidden, 'more peer')} above them" if num_hidden else ""))
-    if figures.validation is not None:
-        rounds, (measured_at, loss) = plural(figures.num_rounds, "round"), figures.validation
-        told = f"validation loss {loss_text(loss)} nats after round {measured_at}"
+    if figures.evaluation is not None:
+        rounds, evaluation = plural(figures.num_rounds, "round"), figures.evaluation
+        told = f"validation loss {loss_text(evaluation.loss)} nats after round {evaluation.version}"
         parts.append(Text(f"The model they share: {rounds}; {told}", style="bold"))
     if figures.rounds_since_kill is not None:
         parts.append(Text(f"Since the kill the others have closed {plural(figures.rounds_since_kill, 'round')}."))

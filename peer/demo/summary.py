@@ -10,6 +10,7 @@ from typing import Any
 from averaging.rounds.round_facts import AppliedCommit, AttemptEnded, RoundCommitted
 from dht.ground.host import PeerId
 from dht.ground.quantities import loss_text
+from dht.records.evaluation import Evaluation
 from peer.events.log_tail import newer_events
 from peer.events.peer_events import Event
 from peer.events.rotating_log import earlier_log
@@ -89,12 +90,10 @@ def num_rounds_of(logs: Sequence[PeerLog]) -> int:
     return sum(newest.values())
 
 
-def newest_validation(logs: Sequence[PeerLog]) -> tuple[int, float] | None:
-    """Of the newest model that was measured, its rounds and its loss; None: nobody has measured one."""
-    return max(
-        ((log.own.validation_version, log.own.validation_loss) for log in logs if log.own.validation_loss is not None),
-        default=None,
-    )
+def newest_evaluation(logs: Sequence[PeerLog]) -> Evaluation | None:
+    """Return the evaluation of the newest model; None: no peer has measured one."""
+    known = [log.own.evaluation for log in logs if log.own.evaluation is not None]
+    return max(known, key=lambda evaluation: (evaluation.version, evaluation.loss), default=None)
 
 
 @dataclass(frozen=True, slots=True)

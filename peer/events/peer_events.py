@@ -9,6 +9,7 @@ from averaging.rounds.round_facts import Fact, bare
 from dht.ground.fields import printable
 from dht.ground.host import PeerId
 from dht.ground.quantities import bytes_text, count_text, loss_text, plural, seconds_text, share_text, short_peer
+from dht.records.evaluation import Evaluation
 
 _PATHS: Final = {
     "direct": "directly",
@@ -173,6 +174,11 @@ class Evaluated(Fact):
 
     validation_loss: float | None
     version_sum: int
+
+    @property
+    def evaluation(self) -> Evaluation | None:
+        """The value; None: the loss was not a number."""
+        return None if self.validation_loss is None else Evaluation(self.validation_loss, self.version_sum)
 
     def sentence(self) -> str:
         loss = "not a number" if self.validation_loss is None else loss_text(self.validation_loss)

@@ -51,9 +51,7 @@ def export_model(
     for one in anchors.facts:
         confirmed = f"confirmed by {plural(one.num_confirmed, 'member')}" if one.num_confirmed else "as saved"
         print(f"Fragment {one.index:<3}version {one.version}, digest {one.digest[:16]}, {confirmed}")
-    loss = (
-        "" if anchors.validation_loss is None else f"; validation loss {validation_text(anchors)} (reported by members)"
-    )
+    loss = "" if anchors.evaluation is None else f"; validation loss {validation_text(anchors)} (reported by members)"
     print(f"Tokens      {count_text(anchors.tokens)} committed{loss}")
     if address is not None:
         print(f"Pushed      {address}")

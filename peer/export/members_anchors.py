@@ -60,11 +60,8 @@ async def _anchors_of_members(source: RunSource, on_progress: Callable[[int, int
         values[index] = snapshot.anchor
         facts.append(fact)
     origin = f"run {source.run_id}, {plural(len(records), 'member')}"
-    version = None if view.validation_loss is None else view.validation_version
     contributors = contributors_of(view.electors)
-    return Anchors(
-        source.run_id, manifest, tuple(facts), values, origin, view.validation_loss, version, contributors, files
-    )
+    return Anchors(source.run_id, manifest, tuple(facts), values, origin, view.evaluation, contributors, files)
 
 
 def contributors_of(records: Sequence[PeerRecord]) -> tuple[PeerId, ...]:

@@ -39,6 +39,7 @@ from dht.admission.tickets import Invite
 from dht.ground.errors import LocalFault, UsageFault
 from dht.ground.host import PeerId
 from dht.identity.keys import Identity
+from dht.records.evaluation import Evaluation
 from peer.config.learning_rate_schedule import progress_of
 from peer.config.manifest import RunManifest
 from peer.config.model_shapes import averaged_parts
@@ -483,9 +484,9 @@ class Swarm:
         """Forget what was read since the last step: its gradient was not finite, `optimizer.step` is not called."""
         self._open_training.skip_step()
 
-    def evaluate(self, validation_loss: Callable[[], float]) -> tuple[float, int] | None:
+    def evaluate(self, measure: Callable[[], float]) -> Evaluation | None:
         """Measure a loss on the swarm's anchor instead of the live parameters; see `LocalTraining.evaluate`."""
-        return self._open_training.evaluate(validation_loss)
+        return self._open_training.evaluate(measure)
 
     def anchor(self) -> AbstractContextManager[int]:
         """In a `with` block of its own: the module is the swarm's anchor inside, to be saved or tried.

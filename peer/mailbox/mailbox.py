@@ -145,7 +145,7 @@ class Mailbox:
     @classmethod
     def _format(cls, buffer: mmap.mmap, sizes: tuple[int, ...], fd: int | None, sent_bytes: tuple[int, ...]) -> Mailbox:
         mailbox = cls(buffer, sizes, fd, sent_bytes)
-        mailbox.trainer.train_loss = mailbox.trainer.validation_loss = mailbox.trainer.learning_rate = float("nan")
+        mailbox.trainer.train_loss = mailbox.trainer.evaluation_loss = mailbox.trainer.learning_rate = float("nan")
         mailbox.network.learning_rate_factor = 1.0
         head = _head(sizes)
         buffer[: len(head)] = head

@@ -5,6 +5,7 @@ Aligned 8-byte cells with one writer each, and float32 arrays; `peer.mailbox.mai
 
 from __future__ import annotations
 
+import math
 import mmap
 import os
 import tempfile
@@ -17,6 +18,7 @@ from numpy.typing import NDArray
 
 from averaging.arrays import F32
 from averaging.wire.messages import MAX_PARTS, WorkPart
+from dht.records.evaluation import Evaluation
 
 CELL_BYTES = 8
 PARTS_CELLS = 1 + 4 * MAX_PARTS
@@ -97,9 +99,8 @@ class TrainerCounters(Cells):
     """Time that the inner loop waited for the network side (only in mode "sync" and at the start)."""
     exchange_seconds = FloatCell(7)
     """Time spent copying to the outbox and from the inbox."""
-    validation_loss = FloatCell(8)
-    validation_version = IntCell(9)
-    """Sum of the anchor versions on which `validation_loss` was measured."""
+    evaluation_loss = FloatCell(8)
+    evaluation_version = IntCell(9)
     finished = IntCell(11)
     moment = IntCell(13)
     """Number of the last checkpoint for which the trainer copied its side."""
@@ -118,6 +119,12 @@ class TrainerCounters(Cells):
     """Steps that read data again because nothing new came."""
     resting = IntCell(20)
     """1 while the owner has paused the inner loop."""
+
+    @property
+    def evaluation(self) -> Evaluation | None:
+        """The newest evaluation of the anchors; None before the first, or if its loss is not finite."""
+        loss = self.evaluation_loss
+        return Evaluation(loss, self.evaluation_version) if math.isfinite(loss) else None
 
 
 class NetworkCounters(Cells):

@@ -29,7 +29,7 @@ from peer.observe.observer import observe
 from peer.observe.observer_entry import observer_entry
 from peer.observe.run_and_address import Target
 from peer.run_folders import given_name
-from peer.view.run_view import MEMBER_FIGURES, RunView, run_view_of
+from peer.view.run_view import MEMBER_FIGURES, RunView, plain, run_view_of
 
 
 def show_status(target: Target, as_json: bool, timeout_seconds: float, backend: HostBackend, event_log: Path) -> int:
@@ -145,7 +145,7 @@ def status_facts(
         "tokens_reported": sum(record.tokens for record in view.electors),
         "peers": [
             {
-                **{name: getattr(record, name) for name in MEMBER_FIGURES},
+                **{name: plain(getattr(record, name)) for name in MEMBER_FIGURES},
                 "digests": [digest.hex() for digest in record.digests],
                 "differing_fragments": list(differing.get(record.peer_id, ())),
                 "seconds_in_run": max(0.0, now - record.started_at),
@@ -159,7 +159,9 @@ def _print_table(run_id: str, manifest: RunManifest, records: list[PeerRecord], 
     view = run_view_of(records) if view is None else view
     facts = status_facts(run_id, manifest, records, time.time(), view)
     console = console_of_output()
-    loss = facts["validation_loss"]
+    loss = "not measured by anybody here"
+    if view.evaluation is not None:
+        loss = loss_text(view.evaluation.loss, manifest.loss_unit)
     done = f"{count_text(facts['committed_tokens'])} tokens"
     if facts["progress"] is not None:
         done += f", {share_text(facts['progress'])} of {count_text(facts['budget_tokens'])}"
@@ -167,7 +169,7 @@ def _print_table(run_id: str, manifest: RunManifest, records: list[PeerRecord], 
         f"{run_id}  trainers {facts['num_training']}  "
         f"versions {'/'.join(str(version) for version in facts['versions'])}  {done}  "
         f"learning rate {share_text(facts['learning_rate_factor'])} of the peak  "
-        f"validation loss {'not measured by anybody here' if loss is None else loss_text(loss, manifest.loss_unit)}"
+        f"validation loss {loss}"
     )
     if manifest.own_code_hint:
         console.tell(f"Its model is from its owner's own code: {manifest.own_code_hint}")

@@ -72,14 +72,11 @@ def news_of(event: events.Event, before: OwnView, after: OwnView, run: RunFacts)
             # Whoever is no member yet may be a page or an export, which is nobody; a newcomer is told when it joins.
             took = f"{{who}} took {bytes_text(fact.num_bytes)} of the model here"
             return [NewsLine(at, "good", took, fact.remote, "taken")]
-        case events.Evaluated() if fact.validation_loss is not None and (
-            before.best_validation_loss is None or fact.validation_loss < before.best_validation_loss
-        ):
-            best_loss = before.best_validation_loss
-            loss = loss_text(fact.validation_loss, run.loss_unit)
-            if best_loss is None:
+        case events.Evaluated() if (best := after.best_evaluation) is not None and best != before.best_evaluation:
+            loss = loss_text(best.loss, run.loss_unit)
+            if before.best_evaluation is None:
                 return [NewsLine(at, "good", f"First validation loss: {loss}")]
-            is_seen = loss != loss_text(best_loss, run.loss_unit)
+            is_seen = loss != loss_text(before.best_evaluation.loss, run.loss_unit)
             return [NewsLine(at, "good", f"Best validation loss: {loss}", topic="best loss")] if is_seen else []
         case events.RefusedPeer() if fact.left_out_until is not None:
             return [NewsLine(at, "trouble", "{who} is left out for a while: " + fact.reason, fact.remote)]

@@ -11,6 +11,7 @@ from dht.ground.host import PeerId
 from dht.ground.quantities import count_text, plural, short_peer
 from dht.identity.join_link import join_link
 from dht.identity.speakable import speakable_name
+from dht.records.evaluation import Evaluation
 from peer.events import peer_events as events
 from peer.events.lone_rounds import LONE_ROUNDS
 from peer.panel import updates
@@ -86,10 +87,9 @@ class Scene:
         return self.swarm.run.num_training if self.num_others or not self.is_seed else 0
 
     @property
-    def validation_loss(self) -> float | None:
+    def evaluation(self) -> Evaluation | None:
         """Of the run as its members measured it; of this peer alone before any other did."""
-        measured = self.swarm.run.validation_loss
-        return self.own.validation_loss if measured is None else measured
+        return self.swarm.run.evaluation or self.own.evaluation
 
     @property
     def committed_tokens(self) -> int:

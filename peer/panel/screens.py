@@ -152,15 +152,14 @@ def line_use(scene: Scene, now: float) -> Text:
 
 def goal_parts(scene: Scene, now: float, width: int) -> list[Text]:
     """A bar to the run's goal with an estimate, or the tokens of a run without a goal; and its validation loss."""
-    loss = scene.validation_loss
     goal = scene.run.goal_tokens or scene.own.budget_tokens
     parts = []
     if goal:
         parts.append(bar(scene.committed_tokens / goal, width))
         when = "" if scene.own.has_ended else _arrival(scene, goal, now)
         parts += [part(when)] if when else []
-    if loss is not None:
-        parts.append(part(f"validation loss {loss_text(loss)}"))
+    if scene.evaluation is not None:
+        parts.append(part(f"validation loss {loss_text(scene.evaluation.loss)}"))
     if not goal and scene.committed_tokens:
         parts.append(part(f"{count_text(scene.committed_tokens)} tokens learned"))
     return parts
@@ -334,7 +333,7 @@ def details_page(scene: Scene, controls: Controls, now: float, width: int) -> li
     up, down = state.bits_per_second(now)
     rows = [("Served", f"{plural(state.num_newcomers, 'newcomer')}, {bytes_text(state.served_bytes)}")]
     if not state.is_seed:
-        validation = loss_text(state.validation_loss)
+        validation = loss_text(None if state.evaluation is None else state.evaluation.loss)
         waiting = f"{share_text(state.wait_fraction)} of the time waiting"
         rows = [
             ("Device", f"{state.device or 'not chosen yet'}, {count_text(state.num_parameters)} {run.trained}"),

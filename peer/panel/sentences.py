@@ -141,10 +141,10 @@ def goodbye(scene: Scene, now: float) -> list[str]:
         return [f"Thank you, {scene.own_name}. Your seed was up for {took} and served {served}.", *_last_words(scene)]
     rounds = max(0, state.rounds_contributed - state.earlier_rounds)
     parts = [took, f"{count_text(scene.session_tokens)} tokens", _rounds(rounds, state.confirmed_rounds)]
-    first, last = state.first_validation_loss, state.validation_loss
+    first, last = state.first_evaluation, state.evaluation
     if first is not None and last is not None:
-        before = f"{loss_text(first)} -> " if first != last else ""
-        parts.append(f"validation loss {before}{loss_text(last, scene.run.loss_unit)}")
+        before = f"{loss_text(first.loss)} -> " if first.loss != last.loss else ""
+        parts.append(f"validation loss {before}{loss_text(last.loss, scene.run.loss_unit)}")
     if state.earlier_tokens:
         parts[0] = f"This session: {took}"
         parts.append(f"{count_text(state.tokens)} tokens in all sessions")

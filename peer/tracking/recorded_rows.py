@@ -67,7 +67,7 @@ class OwnRows:
         if not is_new and not self._is_measured and not seconds:
             return None
         values = {
-            "validation_loss": view.validation_loss if self._is_measured else None,
+            "validation_loss": view.evaluation.loss if self._is_measured and view.evaluation else None,
             "round_seconds": sum(seconds) / len(seconds) if seconds else None,
         }
         if is_new:

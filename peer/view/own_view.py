@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from averaging.rounds.round_facts import AppliedCommit, RoundCommitted, RoundStarted, SentContribution
 from dht.ground.host import PeerId
 from dht.identity.multiaddr import parse_multiaddr
+from dht.records.evaluation import Evaluation
 from peer.events import peer_events as events
 from peer.events.anchor_events import AnchorRepair, Fetched
 from peer.events.lone_rounds import is_shared, lone_rounds_after
@@ -60,7 +61,7 @@ class OwnView:
     tokens_per_second: float = 0.0
     wait_fraction: float = 0.0
     train_loss: float | None = None
-    validation_loss: float | None = None
+    evaluation: Evaluation | None = None
     losses: tuple[float, ...] = ()
     loss_stride: int = 1
     num_losses_seen: int = 0
@@ -91,10 +92,8 @@ class OwnView:
     """With work of this peer and of another one, whose signature is under it."""
     losses_at: tuple[float, float] | None = None
     """When the first and the last of `losses` were measured."""
-    validation_version: int = -1
-    """Sum of the anchor versions at which `validation_loss` was measured."""
-    first_validation_loss: float | None = None
-    best_validation_loss: float | None = None
+    first_evaluation: Evaluation | None = None
+    best_evaluation: Evaluation | None = None
     pace: tuple[tuple[float, int], ...] = ()
     """When the swarm had committed how many tokens."""
     has_caught_up: bool = False
@@ -232,7 +231,7 @@ def _with_facts(state: OwnView, event: events.Event) -> OwnView:
         case events.CheckpointFailed(kept_at=""):
             return replace(state, is_unsaved=True)
         case events.Evaluated():
-            return _with_validation(state, fact)
+            return _with_evaluation(state, fact)
         case ReachabilityFound():
             ips = [parse_multiaddr(address).ip for address in fact.addresses]
             is_private_path = bool(ips) and all(ip is not None and ip.is_private for ip in ips)
@@ -286,17 +285,12 @@ def _with_loss(state: OwnView, loss: float | None, at: float) -> OwnView:
     )
 
 
-def _with_validation(state: OwnView, fact: events.Evaluated) -> OwnView:
-    loss, first, best = fact.validation_loss, state.first_validation_loss, state.best_validation_loss
-    if loss is not None:
-        first, best = loss if first is None else first, loss if best is None else min(best, loss)
-    return replace(
-        state,
-        validation_loss=loss,
-        validation_version=fact.version_sum,
-        first_validation_loss=first,
-        best_validation_loss=best,
-    )
+def _with_evaluation(state: OwnView, fact: events.Evaluated) -> OwnView:
+    newest, best = fact.evaluation, state.best_evaluation
+    if newest is not None and (best is None or newest.loss < best.loss):
+        best = newest
+    first = newest if state.first_evaluation is None else state.first_evaluation
+    return replace(state, evaluation=newest, first_evaluation=first, best_evaluation=best)
 
 
 def _with_pace(pace: tuple[tuple[float, int], ...], at: float, run_tokens: int) -> tuple[tuple[float, int], ...]:

@@ -11,11 +11,12 @@ import math
 import statistics
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
 from types import MappingProxyType
 from typing import Any, Final, TypeVar
 
 from dht.ground.host import PeerId
+from dht.records.evaluation import Evaluation
 from dht.records.peer_record import PeerRecord
 from peer.run_clock import committed_tokens
 
@@ -37,9 +38,8 @@ class RunView:
         num_rounds: rounds of the whole run; each version of each fragment is one.
         committed_tokens: the run's clock (`peer.run_clock`).
         tokens_per_second: of all electors that train.
-        validation_loss: the newest that was measured, also when the member that measured it has gone; None: none was.
-        validation_version: sum of the anchor versions at which it was measured; -1: none was.
-        validation_at: unix seconds at which it was first seen.
+        evaluation: the newest, also when the member that measured it has gone; None: there was none.
+        evaluated_at: unix seconds at which it was first seen.
         train_loss: the median of the electors that train; None: none of them says.
         num_members: live members, seeds included.
         num_electors: members that decide these figures; see `electors_of`.
@@ -55,9 +55,8 @@ class RunView:
     num_rounds: int = 0
     committed_tokens: int = 0
     tokens_per_second: float = 0.0
-    validation_loss: float | None = None
-    validation_version: int = -1
-    validation_at: float | None = None
+    evaluation: Evaluation | None = None
+    evaluated_at: float | None = None
     train_loss: float | None = None
     num_members: int = 0
     num_electors: int = 0
@@ -74,12 +73,13 @@ class RunView:
 
     def to_json(self) -> dict[str, Any]:
         """Return the figures as plain values, under their own names."""
-        return {name: _plain(getattr(self, name)) for name in FIGURES}
+        return {name: plain(getattr(self, name)) for name in FIGURES}
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> RunView:
         """Return what `to_json` gave."""
-        return cls(**{**values, "versions": tuple(values["versions"])})
+        evaluation = values["evaluation"] and Evaluation(**values["evaluation"])
+        return cls(**{**values, "versions": tuple(values["versions"]), "evaluation": evaluation})
 
 
 FIGURES: Final = tuple(field.name for field in fields(RunView) if field.name != "electors")
@@ -87,7 +87,7 @@ FIGURES: Final = tuple(field.name for field in fields(RunView) if field.name != 
 MEMBER_FIGURES: Final = (
     *("peer_id", "name", "state", "role", "device", "software", "reachable", "started_at", "versions"),
     *("inner_steps", "tokens", "tokens_per_second", "rounds_contributed", "upload_bits_per_second"),
-    *("train_loss", "validation_loss"),
+    *("train_loss", "evaluation"),
 )
 """Fields of a member's record that `peer status` and the page's API show."""
 NOWHERE: Final = RunView()
@@ -123,17 +123,16 @@ def run_view_of(
         (clock, weights[record.peer_id]) for record in electors if (clock := committed_tokens(record.lineage_tokens))
     ]
     trainers = [record for record in electors if record.is_training]
-    measured = _validation(electors, weights, sum(versions))
-    loss, version, measured_at = _newest_validation(before, measured, versions, now)
+    measured = _usual_evaluation(electors, weights, sum(versions))
+    evaluation, evaluated_at = _newest_evaluation(before, measured, versions, now)
     return RunView(
         observed_at=now,
         versions=versions,
         num_rounds=sum(versions),
         committed_tokens=_clock(before, clocks, is_of_work=have_work),
         tokens_per_second=_total_speed(trainers, weights),
-        validation_loss=loss,
-        validation_version=version,
-        validation_at=measured_at,
+        evaluation=evaluation,
+        evaluated_at=evaluated_at,
         train_loss=_median([record.train_loss for record in trainers if record.train_loss is not None]),
         num_members=len(members),
         num_electors=len(electors),
@@ -171,38 +170,38 @@ def _clock(before: RunView, clocks: Sequence[tuple[int, int]], *, is_of_work: bo
     return max(known, _lower_median(clocks))
 
 
-def _validation(
+def _usual_evaluation(
     electors: Sequence[PeerRecord], weights: Mapping[PeerId, int], num_versions: int
-) -> tuple[float, int] | None:
-    """(loss, version): the median of what the electors measured lately. No member can measure beyond the head."""
+) -> Evaluation | None:
+    """Return the median of what the electors measured lately. No member can measure beyond the head."""
     measured = [
-        (record.validation_loss, record.validation_version, weights[record.peer_id])
+        (record.evaluation, weights[record.peer_id])
         for record in electors
-        if record.validation_loss is not None
-        and math.isfinite(record.validation_loss)
-        and record.validation_version <= num_versions
+        if record.evaluation is not None
+        and math.isfinite(record.evaluation.loss)
+        and record.evaluation.version <= num_versions
     ]
     if not measured:
         return None
-    usual = -_lower_median((-version, weight) for _, version, weight in measured)
-    fresh = [(loss, version, weight) for loss, version, weight in measured if version >= FRESH_SHARE * usual]
-    loss = -_lower_median((-loss, weight) for loss, _, weight in fresh)
-    return loss, max(version for measured_loss, version, _ in fresh if measured_loss == loss)
+    usual = -_lower_median((-one.version, weight) for one, weight in measured)
+    fresh = [(one, weight) for one, weight in measured if one.version >= FRESH_SHARE * usual]
+    loss = -_lower_median((-one.loss, weight) for one, weight in fresh)
+    return max((one for one, _ in fresh if one.loss == loss), key=lambda one: one.version)
 
 
-def _newest_validation(
-    before: RunView, measured: tuple[float, int] | None, versions: Sequence[int], now: float
-) -> tuple[float | None, int, float | None]:
-    """(loss, version, first seen at): of what is known and what the electors say the newer one.
+def _newest_evaluation(
+    before: RunView, measured: Evaluation | None, versions: Sequence[int], now: float
+) -> tuple[Evaluation | None, float | None]:
+    """Return the newer one of what is known and what the electors measured, and when it was first seen.
 
     A known one goes if its version is beyond the head now: then no member has that model.
     """
-    known = (before.validation_loss, before.validation_version, before.validation_at)
-    if before.validation_version > sum(versions) > 0:
-        known = (None, -1, None)
-    if measured is None or measured[1] < known[1] or measured == known[:2]:
-        return known
-    return (*measured, now)
+    known = before.evaluation
+    if known is not None and known.version > sum(versions) > 0:
+        known = None
+    if measured is None or (known is not None and (measured.version < known.version or measured == known)):
+        return known, None if known is None else before.evaluated_at
+    return measured, now
 
 
 def _total_speed(trainers: Sequence[PeerRecord], weights: Mapping[PeerId, int]) -> float:
@@ -237,5 +236,8 @@ def _median(values: Sequence[float]) -> float | None:
     return statistics.median(values) if values else None
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
+    """Return a figure as JSON has it."""
+    if isinstance(value, Evaluation):
+        return asdict(value)
     return list(value) if isinstance(value, tuple) else value

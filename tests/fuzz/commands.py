@@ -25,6 +25,7 @@ from dht.admission import tickets
 from dht.ground.errors import LocalFault
 from dht.identity.keys import Identity
 from dht.pylibp2p.protobuf_clash import make_room_for_libp2p
+from dht.records.evaluation import Evaluation
 from peer.config.peer_config import PeerConfig
 from peer.data_folder_choice import HeldFolder
 from peer.events.peer_events import Event
@@ -171,9 +172,7 @@ def _network_targets(desk: _Desk) -> list[Target]:
         fields_of(record, versions=4 * (2**59,), digests=4 * (bytes(8),), lineage_tokens=4 * (2**50,)),
         fields_of(record, versions=(), digests=(), lineage_tokens=(), name="a[red]b", state="joining"),
         fields_of(record, tokens=2**50, tokens_per_second=1e18, inner_steps=2**31, upload_bits_per_second=1e18),
-        fields_of(
-            record, train_loss=1e18, validation_loss=0.0, validation_version=2**59, started_at=0.0, name=40 * "W"
-        ),
+        fields_of(record, train_loss=1e18, evaluation=Evaluation(0.0, 2**59), started_at=0.0, name=40 * "W"),
     ]
     seeds = (
         SEPARATOR.join([manifest.to_bytes(), honest, honest, honest]),

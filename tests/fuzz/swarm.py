@@ -25,6 +25,7 @@ from dht.admission.handshake_frames import AccessRule
 from dht.ground.errors import LocalFault, PeerFault
 from dht.ground.host import PeerId, Stream, StreamHandler
 from dht.identity.keys import Identity, make_run_id
+from dht.records.evaluation import Evaluation
 from dht.records.peer_record import PeerRecord, decode_peer_record, encode_peer_record
 from dht.records.signed_manifest import decode_run_record
 from peer.config.manifest import RunManifest
@@ -83,8 +84,7 @@ def honest_record(manifest: RunManifest) -> PeerRecord:
         upload_bits_per_second=1e6,
         download_bits_per_second=1e6,
         train_loss=2.0,
-        validation_loss=3.0,
-        validation_version=11,
+        evaluation=Evaluation(3.0, 11),
         versions=tuple(state.version for state in states),
         digests=tuple(state.digest[:8] for state in states),
         lineage_tokens=tuple(state.lineage_tokens for state in states),

@@ -14,6 +14,7 @@ from rich.text import Text
 
 from averaging.rounds.round_facts import RoundCommitted
 from dht.ground.host import PeerId
+from dht.records.evaluation import Evaluation
 from peer.console.plain_console import PlainConsole
 from peer.events.anchor_events import Fetched
 from peer.events.path_events import ReachabilityFound, RelayChanged
@@ -120,7 +121,7 @@ def seen(at: float, rank: int, names: tuple[tuple[PeerId, str], ...], relayed: t
         PersonSeen(place, one.name, one.peer_id, one.tokens, one.tokens_per_second, one.doing, one.is_own)
         for place, one in enumerate(rows, 1)
     )
-    run = RunView(at, num_training=12, num_seeds=1, validation_loss=1.93, validation_version=500)
+    run = RunView(at, num_training=12, num_seeds=1, evaluation=Evaluation(1.93, 500))
     return SwarmSeen(at, "Ada", ME, run, 14, ranked, names, relayed, 12, 0, 11)
 
 

@@ -14,6 +14,7 @@ from torch import Tensor
 from averaging.arrays import F32
 from averaging.outer.fragment_layout import FragmentLayout
 from averaging.outer.outer_step import anchor_digest
+from dht.records.evaluation import Evaluation
 from peer.config.manifest import RunManifest
 from peer.config.model_shapes import Shapes, layout_of, shapes_of
 from peer.export.formats.model_header import DIGEST_NAME, SCHEMA, ExportedFragment, config_digest
@@ -40,8 +41,7 @@ class Anchors:
     facts: tuple[ExportedFragment, ...]
     values: Mapping[int, F32]
     origin: str
-    validation_loss: float | None = None
-    validation_version: int | None = None
+    evaluation: Evaluation | None = None
     contributors: tuple[str, ...] = ()
     files: Path | None = None
 
@@ -127,8 +127,8 @@ def run_facts(anchors: Anchors, parameters_digest: str, now: float, **others: An
         "versions": list(anchors.versions),
         "tokens": anchors.tokens,
         "fragments": [fragment.model_dump() for fragment in anchors.facts],
-        "validation_loss": anchors.validation_loss,
-        "validation_version": anchors.validation_version,
+        "validation_loss": anchors.evaluation and anchors.evaluation.loss,
+        "validation_version": anchors.evaluation and anchors.evaluation.version,
         "parameters_sha256": parameters_digest,
         **others,
     }

@@ -63,9 +63,9 @@ def model_card(anchors: Anchors, architecture: str, notes: Sequence[str] = (), *
 
 def validation_text(anchors: Anchors) -> str:
     """``1.2500 nats per byte``, in what the run predicts; a custom run's code decides, so nothing is said of it."""
-    if anchors.validation_loss is None:
+    if anchors.evaluation is None:
         return "not known"
-    return loss_text(anchors.validation_loss, anchors.manifest.loss_unit)
+    return loss_text(anchors.evaluation.loss, anchors.manifest.loss_unit)
 
 
 def _says_data(manifest: RunManifest) -> bool:

@@ -521,8 +521,7 @@ class Node:
             upload_bits_per_second=traffic.upload_bits_per_second,
             download_bits_per_second=0.0,  # nobody measures it: no decision asks for it
             train_loss=_finite(trainer.train_loss),
-            validation_loss=_finite(trainer.validation_loss),
-            validation_version=trainer.validation_version,
+            evaluation=trainer.evaluation,
             versions=tuple(fragment.machine.version for fragment in fragments),
             digests=tuple((fragment.state.digest or bytes(32))[:8] for fragment in fragments),
             lineage_tokens=tuple(fragment.state.lineage_tokens for fragment in fragments),

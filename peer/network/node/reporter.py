@@ -110,9 +110,10 @@ class Reporter:
                 data_rereads=trainer.data_rereads,
             )
         )
-        if trainer.validation_version > self._evaluated and math.isfinite(trainer.validation_loss):
-            self._evaluated = trainer.validation_version
-            self.report(events.Evaluated(trainer.validation_loss, self._evaluated))
+        evaluation = trainer.evaluation
+        if evaluation is not None and evaluation.version > self._evaluated:
+            self._evaluated = evaluation.version
+            self.report(events.Evaluated(evaluation.loss, evaluation.version))
 
     def in_round(self, fact: Fact) -> None:
         """A fact of a round."""

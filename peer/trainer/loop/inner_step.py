@@ -159,7 +159,7 @@ class InnerStep:
         self.optimizer.step()
 
     @torch.no_grad()
-    def validation_loss(self, num_batches: int) -> float:
+    def evaluate(self, num_batches: int) -> float:
         """Mean loss of the live parameters over the fixed held-out batches, in nats per token.
 
         Of a sharded model all ranks measure it together, each on the same batches.

@@ -28,6 +28,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from dht.ground.errors import LocalFault, UsageFault
+from dht.records.evaluation import Evaluation
 from peer.data_division.block_order import BlockOrder, Groups
 from peer.trainer.data.context_blocks import OneGroup
 from peer.trainer.loop.absolute_state import AbsoluteState
@@ -267,14 +268,14 @@ class LocalTraining:
         self._num_tokens = self._reported_tokens = 0
         self._losses.clear()
 
-    def evaluate(self, validation_loss: Callable[[], float]) -> tuple[float, int] | None:
-        """Measure `validation_loss` on the anchor, in evaluation mode; see `TrainerLink.evaluate_on_anchor`.
+    def evaluate(self, measure: Callable[[], float]) -> Evaluation | None:
+        """Evaluate the anchor in evaluation mode; see `TrainerLink.evaluate_on_anchor`. `measure` returns the loss.
 
         Leaving in an orderly way does it once more if the anchor has moved since.
         """
-        self._last_measured = validation_loss
+        self._last_measured = measure
         with evaluating(self.module), self._showing():
-            return self.link.evaluate_on_anchor(validation_loss)
+            return self.link.evaluate_on_anchor(measure)
 
     @contextmanager
     def anchor(self) -> Iterator[int]:

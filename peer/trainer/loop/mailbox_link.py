@@ -25,6 +25,7 @@ from averaging.outer.fragment_layout import Fragment, FragmentLayout
 from averaging.outer.fragment_schedule import SendSchedule
 from dht.ground.clocks import steady_seconds
 from dht.ground.errors import LocalFault, UsageFault
+from dht.records.evaluation import Evaluation
 from peer.mailbox.mailbox import Mailbox
 from peer.mailbox.slots import MergeKind, MergeMessage, WorkKind
 from peer.trainer.devices.at_once import Change, at_once
@@ -350,12 +351,11 @@ class TrainerLink:
             self.note_pause()
 
     @torch.no_grad()
-    def evaluate_on_anchor(self, evaluate: Callable[[], float]) -> tuple[float, int] | None:
-        """Run `evaluate` on the anchors; see `on_anchor`.
+    def evaluate_on_anchor(self, evaluate: Callable[[], float]) -> Evaluation | None:
+        """Run `evaluate` on the anchors (see `on_anchor`) and note the loss that it returns in the mailbox.
 
         Returns:
-            (what `evaluate` returned, sum of the anchor versions it was measured on), also noted in the mailbox; None
-            when an anchor was torn.
+            None when an anchor was torn.
 
         Raises:
             UsageFault: `evaluate` is no function, or returns no number.
@@ -372,14 +372,14 @@ class TrainerLink:
             raise UsageFault(
                 f"what evaluate got returned {found!r}; expected one number; have it return loss.item()."
             ) from error
-        self._counters.validation_loss, self._counters.validation_version = loss, versions
-        return loss, versions
+        self._counters.evaluation_loss, self._counters.evaluation_version = loss, versions
+        return Evaluation(loss, versions)
 
     @property
     def is_unmeasured(self) -> bool:
         """Whether the anchors are newer than those of the last measurement."""
         versions = sum(state.version for state in self.mailbox.states)
-        return versions > self._counters.validation_version
+        return versions > self._counters.evaluation_version
 
     # --- inside --------------------------------------------------------------------------------------------------
 

@@ -89,7 +89,7 @@ class Follower:
                 self.portion.put_aside()
             case OrderKind.LOSS:
                 if order.numbers[0]:
-                    self.inner.validation_loss(EVALUATION_BATCHES)
+                    self.inner.evaluate(EVALUATION_BATCHES)
                 self.portion.take_back()
             case OrderKind.KEEP:
                 self.keeper.send_parts()

@@ -16,6 +16,7 @@ import torch
 from torch import nn
 
 from dht.ground.errors import LocalFault
+from dht.records.evaluation import Evaluation
 from peer.config.data_source import EVALUATION_BATCHES
 from peer.config.training_section import TrainingSection
 from peer.trainer.computing.compute_choices import ComputeChoices, Tell
@@ -135,13 +136,13 @@ class Trainer:
                 if age > before and self._evaluate_every_steps and age % self._evaluate_every_steps == 0:
                     self.evaluate()
 
-    def evaluate(self) -> tuple[float, int] | None:
-        """(validation loss of the anchor in nats per token, sum of its versions); None while the anchor is torn."""
-        return self.training.evaluate(self.validation_loss)
+    def evaluate(self) -> Evaluation | None:
+        """Evaluate the anchor, in nats per token; None while it is torn."""
+        return self.training.evaluate(self.measure)
 
-    def validation_loss(self) -> float:
+    def measure(self) -> float:
         """Mean loss of the live parameters over the fixed held-out batches, in nats per token."""
-        return self._inner.validation_loss(EVALUATION_BATCHES)
+        return self._inner.evaluate(EVALUATION_BATCHES)
 
     def _skip(self, loss: float, norm: float) -> None:
         self._inner.optimizer.zero_grad(set_to_none=True)

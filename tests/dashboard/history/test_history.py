@@ -27,6 +27,7 @@ from dashboard.observe.dashboard_state import fold
 from dashboard.observe.listed_peers import Look
 from dashboard.page.run_result import result_of
 from dht.ground.errors import LocalFault, UsageFault
+from dht.records.evaluation import Evaluation
 from peer.view.run_view import RunView
 from tests.kit.dashboard.history import IDS, check_raw, feed, raw_commit, usual_commit
 from tests.kit.dashboard.records import NOW, PEERS, RUN_ID, empty_state, record_of
@@ -423,7 +424,7 @@ def test_the_first_loss_that_was_seen_stays_the_first_however_long_it_goes_on(tm
             state = state_of(num_peers=1)
             for number in range(2000):
                 loss, tokens = None if number < 2 else 5.3 if number < 4 else 2.0, 100 * number
-                seen = RunView(validation_loss=loss, validation_version=number, committed_tokens=tokens)
+                seen = RunView(evaluation=Evaluation(loss, number), committed_tokens=tokens)
                 history.look(replace(state, now=NOW + 60 * number, view=seen))
             losses = [point.validation_loss for point in history.view.points]
             assert 5.3 not in losses

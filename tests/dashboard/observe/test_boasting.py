@@ -27,6 +27,7 @@ from dashboard.observe.listed_peers import Look
 from dashboard.page.page import render_sections
 from dht.ground.host import PeerId
 from dht.identity.keys import Identity
+from dht.records.evaluation import Evaluation
 from dht.records.peer_record import PeerRecord
 from tests.kit.clock import Clock, nothing_for
 from tests.kit.dashboard.history import check_raw, usual_commit
@@ -108,7 +109,7 @@ def test_the_clock_does_not_fall_when_the_first_signed_work_arrives() -> None:
 def test_one_member_that_has_worked_moves_no_figure_of_the_page() -> None:
     honest = [record_of(one) for one in ALL[:2]]
     lies = {"versions": (BOAST, BOAST), "lineage_tokens": (2**60, 2**60), "tokens_per_second": 1e18}
-    liar = record_of(ALL[2], **lies, validation_loss=0.0001, validation_version=5, train_loss=1e-9)
+    liar = record_of(ALL[2], **lies, evaluation=Evaluation(0.0001, 5), train_loss=1e-9)
     vouched = [one.peer_id for one in ALL[:3]]
     for work in ({}, dict.fromkeys(vouched, 1_000)):
         look = Look(now=NOW, num_members=3, records=[*honest, liar], vouched=vouched, work=work)
@@ -116,23 +117,26 @@ def test_one_member_that_has_worked_moves_no_figure_of_the_page() -> None:
         assert (
             state.view.num_rounds,
             state.view.committed_tokens,
-            state.view.validation_loss,
+            state.view.evaluation,
             state.view.train_loss,
         ) == (
             5,
             9000,
-            2.75,
+            Evaluation(2.75, 5),
             2.5,
         )
         assert state.view.tokens_per_second <= 2 * 1000 + 4 * 1000
 
 
 def test_a_liar_with_little_work_says_nothing_beside_one_honest_member_with_much() -> None:
-    honest, liar = record_of(ALL[0]), record_of(ALL[1], validation_loss=9.9, versions=(0, 0), lineage_tokens=(1, 1))
+    honest, liar = (
+        record_of(ALL[0]),
+        record_of(ALL[1], evaluation=Evaluation(9.9, 5), versions=(0, 0), lineage_tokens=(1, 1)),
+    )
     work = {honest.peer_id: 10_000, liar.peer_id: 3}
     look = Look(now=NOW, num_members=3, records=[honest, liar], vouched=list(work), work=work)
     state = fold(empty_state(), look)
-    assert (state.view.num_rounds, state.view.committed_tokens, state.view.validation_loss) == (5, 9000, 2.75)
+    assert (state.view.num_rounds, state.view.committed_tokens, state.view.evaluation) == (5, 9000, Evaluation(2.75, 5))
 
 
 @given(st.lists(st.integers(0, 50), min_size=1, max_size=9), st.lists(st.integers(0, 2**53), max_size=8))

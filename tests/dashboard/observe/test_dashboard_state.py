@@ -20,6 +20,7 @@ from dashboard.observe.shown_manifest import run_facts
 from dashboard.observe.strangers_words import label_text
 from dashboard.observe.swarm_observer import SwarmObserver
 from dashboard.page.page import render_sections
+from dht.records.evaluation import Evaluation
 from peer.config.manifest import RunManifest
 from peer.observe.status import status_facts
 from peer.run_clock import committed_tokens
@@ -41,8 +42,8 @@ from tests.kit.dashboard.records import (
 ADDRESS = "/ip4/203.0.113.5/tcp/4001/p2p/12D3KooWLLT8g5ttNUeZqSADrztTvkAVvFuU56quYDCpwHy4wKaA"
 
 
-def measured(state: DashboardState) -> tuple[float | None, int, float | None]:
-    return state.view.validation_loss, state.view.validation_version, state.view.validation_at
+def measured(state: DashboardState) -> tuple[Evaluation | None, float | None]:
+    return state.view.evaluation, state.view.evaluated_at
 
 
 def test_a_peer_is_listed_counted_and_then_silent() -> None:
@@ -54,7 +55,7 @@ def test_a_peer_is_listed_counted_and_then_silent() -> None:
     assert [row.condition for row in later.peers] == ["silent", "silent"]
     assert later.heard_at == NOW
     # What was measured stays, with its time.
-    assert measured(later) == (2.75, 5, NOW)
+    assert measured(later) == (Evaluation(2.75, 5), NOW)
     assert later.view.train_loss is None
 
 
@@ -148,14 +149,14 @@ def test_a_page_of_an_ended_run_says_so_also_after_a_restart_with_nobody_there()
 
 
 def test_the_validation_loss_is_one_that_was_measured_at_the_newest_version() -> None:
-    old = record_of(PEERS[0], validation_loss=5.308, validation_version=1)
-    new = record_of(PEERS[1], validation_loss=2.58, validation_version=4)
-    invented = record_of(PEERS[2], validation_loss=0.1, validation_version=6)
+    old = record_of(PEERS[0], evaluation=Evaluation(5.308, 1))
+    new = record_of(PEERS[1], evaluation=Evaluation(2.58, 4))
+    invented = record_of(PEERS[2], evaluation=Evaluation(0.1, 6))
     state = state_with(old, new, invented)
-    assert measured(state) == (2.58, 4, NOW)
+    assert measured(state) == (Evaluation(2.58, 4), NOW)
     # It stays when whoever measured it goes, and an older one does not come back.
     gone = [replace(old, sequence=2), replace(new, sequence=2, state="left"), replace(invented, sequence=2)]
-    assert measured(fold(state, Look(now=NOW + 4, num_members=3, records=gone))) == (2.58, 4, NOW)
+    assert measured(fold(state, Look(now=NOW + 4, num_members=3, records=gone))) == (Evaluation(2.58, 4), NOW)
 
 
 def test_only_addresses_of_seeds_that_answer_are_shown() -> None:
@@ -250,9 +251,10 @@ def test_newcomers_take_the_rows_of_those_who_went_longest_ago() -> None:
 
 def test_one_liar_moves_neither_the_losses_nor_the_tokens() -> None:
     honest = [record_of(identity) for identity in PEERS[:2]]
-    liar = record_of(PEERS[2], train_loss=-1e18, validation_loss=0.0, lineage_tokens=(2**62, 2**62))
+    liar = record_of(PEERS[2], train_loss=-1e18, evaluation=Evaluation(0.0, 5), lineage_tokens=(2**62, 2**62))
     state = state_with(*honest, liar)
-    assert (state.view.train_loss, state.view.validation_loss, state.view.committed_tokens) == (2.5, 2.75, 9000)
+    assert (state.view.train_loss, state.view.committed_tokens) == (2.5, 9000)
+    assert state.view.evaluation == Evaluation(2.75, 5)
 
 
 def test_page_status_and_panel_show_one_clock() -> None:
@@ -306,7 +308,7 @@ def test_rounds_and_points_are_bounded_over_a_long_watch() -> None:
             now=now,
             versions=(step, step),
             lineage_tokens=(100 * step, 100 * step),
-            validation_loss=5.0 / (1 + step),
+            evaluation=Evaluation(5.0 / (1 + step), step),
         )
         state = fold(state, Look(now=now, num_members=1, records=[record]))
         trend.look(state, 0, {})

@@ -22,6 +22,7 @@ from dashboard.samples.model_process import NoAnswer, SampleOrder, answer_of
 from dashboard.samples.sample_loop import can_be_asked, follow_samples
 from dashboard.samples.sample_schedule import PROMPTS, SamplePlan, kept, next_at, sample_plan
 from dht.ground.errors import UsageFault
+from dht.records.evaluation import Evaluation
 from dht.records.signed_manifest import sign_run_record
 from peer.view.run_view import NOWHERE, RunView
 from tests.kit.clock import Clock
@@ -116,7 +117,7 @@ def test_of_too_many_the_first_the_newest_and_some_of_every_age_stay() -> None:
 
 def test_an_answer_is_a_sample() -> None:
     texts = (WrittenText("def ", "main():\n    pass"),)
-    near, far = RunView(validation_loss=2.5, validation_version=9), RunView(validation_loss=5.3, validation_version=500)
+    near, far = RunView(evaluation=Evaluation(2.5, 9)), RunView(evaluation=Evaluation(5.3, 500))
     assert read_answer(answer(), NOW, near) == ModelSample(NOW, 7, 700, 2.5, texts)
     assert read_answer(answer(), NOW, far) == ModelSample(NOW, 7, 700, None, texts)
 
@@ -262,7 +263,7 @@ def test_samples_come_and_are_kept() -> None:
     assert asked[0] == 2
     assert len(history.samples) == len(asked) >= 8
     assert not told
-    assert history.samples[0].validation_loss == STATE.view.validation_loss
+    assert history.samples[0].validation_loss == STATE.view.evaluation.loss
     assert history.samples[0].committed_tokens == 700
 
 

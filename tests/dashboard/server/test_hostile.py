@@ -20,6 +20,7 @@ from dashboard.server.routes import make_app
 from dht.ground.errors import UsageFault
 from dht.ground.fields import MAX_REAL, MAX_WHOLE
 from dht.identity.keys import Identity
+from dht.records.evaluation import Evaluation
 from dht.records.peer_record import RoundTimes
 from tests.kit.clock import Clock
 from tests.kit.dashboard.records import HOSTILE_NAME, NOW, PEERS, RUN_ID, FakeStore, TextOnly
@@ -64,8 +65,7 @@ def hostile(chance: random.Random, step: int) -> dict[str, Any]:
         "upload_bits_per_second": real(),
         "download_bits_per_second": real(),
         "train_loss": chance.choice([None, *REALS, -MAX_REAL]),
-        "validation_loss": chance.choice([None, *REALS, -MAX_REAL]),
-        "validation_version": whole(),
+        "evaluation": chance.choice([None, *(Evaluation(loss, whole()) for loss in (*REALS, -MAX_REAL))]),
         "started_at": real(),
         "versions": tuple(whole() for _ in range(num_fragments)),
         "lineage_tokens": tuple(whole() for _ in range(num_fragments)),

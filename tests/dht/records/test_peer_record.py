@@ -17,6 +17,7 @@ from dht.ground.fields import clean_text
 from dht.ground.host import PeerId
 from dht.identity.keys import Identity, make_run_id
 from dht.records.data_reading import READING_BYTES
+from dht.records.evaluation import Evaluation
 from dht.records.key_levels import shard_of
 from dht.records.peer_record import (
     MAX_PEER_RECORD_BYTES,
@@ -59,8 +60,7 @@ def make_record(**changes: Any) -> PeerRecord:
         upload_bits_per_second=2.0e7,
         download_bits_per_second=1.0e8,
         train_loss=1.75,
-        validation_loss=None,
-        validation_version=0,
+        evaluation=None,
         versions=(41, 40, 41),
         digests=(b"\1" * 8, b"\2" * 8, b"\3" * 8),
         lineage_tokens=(10**9, 10**9 - 5, 10**9 + 7),
@@ -97,8 +97,7 @@ def records(draw: st.DrawFn) -> PeerRecord:
         upload_bits_per_second=draw(reals),
         download_bits_per_second=draw(reals),
         train_loss=draw(st.none() | st.floats(-1e18, 1e18)),
-        validation_loss=draw(st.none() | reals),
-        validation_version=draw(wholes),
+        evaluation=draw(st.none() | st.builds(Evaluation, reals, wholes)),
         versions=tuple(entry[0] for entry in entries),
         digests=tuple(entry[1] for entry in entries),
         lineage_tokens=tuple(entry[2] for entry in entries),
@@ -189,7 +188,8 @@ def test_any_value_in_any_field_is_checked(position: int, value: Any) -> None:
     ("changes", "words"),
     [
         ({"train_loss": math.nan}, "train_loss nan; expected a finite number"),
-        ({"validation_loss": math.inf}, "validation_loss"),
+        ({"evaluation": Evaluation(math.inf, 1)}, "evaluation.loss"),
+        ({"evaluation": Evaluation(2.5, -1)}, "evaluation.version -1"),
         ({"tokens_per_second": -1.0}, "tokens_per_second -1.0; expected a finite number from 0"),
         ({"upload_bits_per_second": 1e19}, "upload_bits_per_second"),
         ({"expires_at": math.inf}, "expires_at"),

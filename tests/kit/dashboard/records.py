@@ -17,6 +17,7 @@ from dht.ground.errors import PeerFault
 from dht.ground.host import PeerId
 from dht.ground.store import LEVEL_0_KEYS, PeerKey
 from dht.identity.keys import Identity, make_run_id
+from dht.records.evaluation import Evaluation
 from dht.records.peer_record import PeerRecord, encode_peer_record
 from dht.records.signed_manifest import encode_run_record, sign_run_record
 
@@ -62,8 +63,7 @@ def record_of(identity: Identity, *, sequence: int = 1, now: float = NOW, **chan
         "upload_bits_per_second": 4e6,
         "download_bits_per_second": 2e7,
         "train_loss": 2.5,
-        "validation_loss": 2.75,
-        "validation_version": 5,
+        "evaluation": Evaluation(2.75, 5),
         "versions": (3, 2),
         "digests": (b"a" * 8, b"b" * 8),
         "lineage_tokens": (9000, 7000),

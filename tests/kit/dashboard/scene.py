@@ -28,6 +28,7 @@ from dashboard.observe.dashboard_state import DashboardState, fold
 from dashboard.observe.listed_peers import Look
 from dashboard.observe.shown_manifest import run_facts
 from dht.ground.host import PeerId
+from dht.records.evaluation import Evaluation
 from dht.records.peer_record import RoundTimes
 from tests.kit.dashboard.records import NOW, PEERS, RUN_RECORD, bare_record, empty_state
 
@@ -72,7 +73,7 @@ def state_of(num_peers: int = 12, now: float = NOW) -> DashboardState:
                 tokens_per_second=SPEED * weights[index] / sum(weights),
                 upload_bits_per_second=6.1e6 / (1 + index % 4),
                 train_loss=1.62 + 0.013 * (index % 7),
-                validation_loss=1.7312,
+                evaluation=Evaluation(1.7312, 0),
                 state="left" if index % 9 == 5 else "training",
                 versions=(3673, 3672 if index % 4 else 3671, 3672, 3671),
                 digests=(b"a" * 8, b"b" * 8, b"c" * 8, b"d" * 8),

@@ -10,6 +10,7 @@ from torch import nn
 
 from averaging.outer.fragment_anchor_and_residual import FragmentState
 from dht.identity.keys import Identity, make_run_id
+from dht.records.evaluation import Evaluation
 from dht.records.signed_manifest import encode_run_record, sign_run_record
 from peer.checkpoint.checkpoint import CheckpointFolder, CheckpointOwner
 from peer.checkpoint.checkpoint_facts import Totals
@@ -60,7 +61,7 @@ def anchors_of_module(module: nn.Module, manifest: RunManifest) -> Anchors:
             anchor[piece.offset : piece.offset + piece.length] = flat[piece.start : piece.start + piece.length]
         values[fragment.index] = anchor
         facts.append(facts_of(fragment.index, 7, 4321, anchor, np.zeros_like(anchor), 2))
-    return Anchors(RUN_ID, manifest, tuple(facts), values, "a test", 1.25, 28)
+    return Anchors(RUN_ID, manifest, tuple(facts), values, "a test", Evaluation(1.25, 28))
 
 
 def data_folder(tmp_path: Path) -> tuple[str, Path, GPT]:

@@ -10,10 +10,11 @@ import pytest
 
 from averaging.rounds.round_facts import RoundCommitted
 from dht.ground.host import PeerId
+from dht.records.evaluation import Evaluation
 from peer.config.manifest import RunManifest
 from peer.demo.demo import Demo
 from peer.demo.progress_table import Figures, progress_line
-from peer.demo.summary import LogFollower, PeerLog, newest_validation, num_rounds_of, rounds_of, row_of, summarise
+from peer.demo.summary import LogFollower, PeerLog, newest_evaluation, num_rounds_of, rounds_of, row_of, summarise
 from peer.demo.swarm import DemoPeer, DemoSwarm
 from peer.events.event_log import to_json
 from peer.events.peer_events import Event, TrainingProgressed
@@ -80,10 +81,10 @@ def test_a_peer_that_trains_alone_has_no_rounds_with_others() -> None:
 
 
 def test_the_loss_is_told_with_the_rounds_after_which_it_was_measured() -> None:
-    old = PeerLog("peer-1", ME, OwnView(validation_loss=3.0, validation_version=10))
-    assert newest_validation([old, PeerLog("peer-2", named(2))]) == (10, 3.0)
-    assert newest_validation([PeerLog("peer-2", named(2))]) is None
-    line = progress_line(Figures(validation=(10, 3.0), num_rounds=37))
+    old = PeerLog("peer-1", ME, OwnView(evaluation=Evaluation(3.0, 10)))
+    assert newest_evaluation([old, PeerLog("peer-2", named(2))]) == Evaluation(3.0, 10)
+    assert newest_evaluation([PeerLog("peer-2", named(2))]) is None
+    line = progress_line(Figures(evaluation=Evaluation(3.0, 10), num_rounds=37))
     assert "rounds: 37  loss of the model: 3.000 after round 10" in line
 
 

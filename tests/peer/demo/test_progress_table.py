@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from dht.ground.host import PeerId
+from dht.records.evaluation import Evaluation
 from peer.console.plain_console import PlainConsole
 from peer.demo.measuring_messages import Words
 from peer.demo.progress_table import STILL_SECONDS, Figures, LineView, TableView, explanations, picture
@@ -36,7 +37,7 @@ def shown(figures: Figures, width: int = 80, height: int = 24) -> str:
 
 
 def test_the_table_says_what_each_figure_is() -> None:
-    figures = Figures(ROWS, (21.0, 42.0), (44, 2.1), 50, 21, "http://127.0.0.1:8080/")
+    figures = Figures(ROWS, (21.0, 42.0), Evaluation(2.1, 44), 50, 21, "http://127.0.0.1:8080/")
     text = shown(figures)
     lines = text.splitlines()
     assert "21 of 42 s" in text
@@ -55,7 +56,7 @@ def test_the_table_says_what_each_figure_is() -> None:
 @pytest.mark.parametrize("num_peers", [2, 7, 8, 12, 13, 64])
 def test_a_picture_fits_its_terminal_and_keeps_its_last_lines(num_peers: int) -> None:
     rows = tuple(replace(ROWS[0], name=f"peer-{number}") for number in range(1, num_peers + 1))
-    text = shown(Figures(rows, (21.0, 42.0), (44, 2.1), 50, 21, "http://127.0.0.1:8080/"))
+    text = shown(Figures(rows, (21.0, 42.0), Evaluation(2.1, 44), 50, 21, "http://127.0.0.1:8080/"))
     lines = text.splitlines()
     assert len(lines) <= 24
     assert lines[-1].startswith("Ctrl+C ends the demo")

@@ -8,6 +8,7 @@ import pytest
 
 from dht.ground.host import PeerId
 from dht.identity.speakable import speakable_name
+from dht.records.evaluation import Evaluation
 from dht.records.peer_record import PeerRecord
 from peer.config.learning_rate_schedule import ScheduleSection
 from peer.config.manifest import RunManifest
@@ -83,15 +84,15 @@ def test_a_table_is_read_whole_on_any_terminal(
 
 
 def test_one_record_does_not_decide_what_the_status_says(capsys: pytest.CaptureFixture[str]) -> None:
-    lies = {"versions": (2**53 - 1, 2**53 - 1), "lineage_tokens": (2**60, 2**60), "validation_loss": 0.0001}
-    honest = [dataclasses.replace(one, validation_loss=2.4, validation_version=9) for one in records_of(A=b"b", B=b"b")]
+    lies = {"versions": (2**53 - 1, 2**53 - 1), "lineage_tokens": (2**60, 2**60), "evaluation": Evaluation(0.0001, 9)}
+    honest = [dataclasses.replace(one, evaluation=Evaluation(2.4, 9)) for one in records_of(A=b"b", B=b"b")]
     liar = dataclasses.replace(honest[0], peer_id=PeerId("C"), tokens=2**62, tokens_per_second=1e18, **lies)
     free = [dataclasses.replace(liar, peer_id=PeerId(f"D{number}")) for number in range(10)]
     # One liar among three, or any number of records beside the signed work of others.
     by_work = run_view_of([*honest, *free], {one.peer_id: 5 for one in honest})
     for records, view in (([*honest, liar], None), ([*honest, *free], by_work)):
         facts = status_facts(RUN_ID, MANIFEST, records, NOW, view)
-        assert (facts["versions"], facts["committed_tokens"], facts["validation_loss"]) == ([0, 9], 100, 2.4)
+        assert (facts["versions"], facts["committed_tokens"], facts["evaluation"]["loss"]) == ([0, 9], 100, 2.4)
         assert facts["tokens_per_second"] < 1000
     assert facts["num_training"] == 2
     _print_table(RUN_ID, MANIFEST, [*honest, *free], by_work)

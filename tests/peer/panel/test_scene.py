@@ -8,6 +8,7 @@ import pytest
 
 from dht.ground.host import PeerId
 from dht.identity.speakable import speakable_name
+from dht.records.evaluation import Evaluation
 from peer.events.anchor_events import Fetched
 from peer.events.lone_rounds import LONE_ROUNDS
 from peer.events.path_events import ReachabilityFound
@@ -65,7 +66,7 @@ def test_news_are_about_people_and_not_about_rounds() -> None:
         "Found the others again: 2 of them",
     ]
     assert scene.own.confirmed_rounds == 1
-    assert (scene.own.first_validation_loss, scene.own.best_validation_loss) == (2.5, 2.3999)
+    assert (scene.own.first_evaluation, scene.own.best_evaluation) == (Evaluation(2.5, 4), Evaluation(2.3999, 7))
     assert [one.at for one in scene.news if "Best validation loss" in one.text] == [8.0], (
         "the same in three digits is no news"
     )

@@ -147,7 +147,7 @@ def test_the_validation_loss_is_measured_in_passes_that_fit() -> None:
         model.error = torch.OutOfMemoryError("no")
         inner = step_of(model, tell=Tell(smaller=lambda before, now: told.append((before, now))))
         model.loss = lambda tokens, targets: fits(model, tokens, targets)  # type: ignore[method-assign]
-        assert inner.validation_loss(2) == pytest.approx(step_of().validation_loss(2), rel=1e-6)
+        assert inner.evaluate(2) == pytest.approx(step_of().evaluate(2), rel=1e-6)
     assert told == [(8, 2)]
 
 

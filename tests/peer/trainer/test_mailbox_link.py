@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from averaging.arrays import F32
 from dht.ground.errors import LocalFault, UsageFault
+from dht.records.evaluation import Evaluation
 from peer.mailbox.mailbox import Mailbox
 from peer.mailbox.slots import MergeKind, WorkKind
 from peer.trainer.loop.local_training import LocalTraining
@@ -305,7 +306,7 @@ def test_what_measures_no_loss_is_refused_and_changes_nothing(evaluate, message)
     with pytest.raises(UsageFault, match=message):
         link.evaluate_on_anchor(evaluate)
     assert flat(module).tolist() == before.tolist()
-    assert link.mailbox.trainer.validation_version == 0
+    assert link.mailbox.trainer.evaluation is None
 
 
 def test_speed_leaves_out_waiting_and_evaluation():
@@ -330,10 +331,10 @@ def test_evaluation_sees_the_anchor_and_gives_back_the_same_bits():
         module[0].bias[0] = -0.0
     before = flat(module)
     seen = []
-    assert link.evaluate_on_anchor(lambda: seen.append(flat(module)) or 1.25) == (1.25, 33)
+    assert link.evaluate_on_anchor(lambda: seen.append(flat(module)) or 1.25) == Evaluation(1.25, 33)
     assert seen[0].tolist() == torch.cat([torch.full((n,), i + 1.0) for i, n in enumerate(link.mailbox.sizes)]).tolist()
     assert flat(module).numpy().tobytes() == before.numpy().tobytes()
-    assert (link.mailbox.trainer.validation_loss, link.mailbox.trainer.validation_version) == (1.25, 33)
+    assert link.mailbox.trainer.evaluation == Evaluation(1.25, 33)
 
     def fail():
         raise RuntimeError("no memory")
@@ -351,9 +352,9 @@ def test_a_torn_anchor_is_not_evaluated():
     link.mailbox.states[1].writing = 1
     assert link.evaluate_on_anchor(lambda: pytest.fail("evaluated a torn anchor")) is None
     assert torch.equal(flat(module), before)
-    assert math.isnan(link.mailbox.trainer.validation_loss)
+    assert link.mailbox.trainer.evaluation is None
     clock.on_pause = lambda: setattr(link.mailbox.states[1], "writing", 0)
-    assert link.evaluate_on_anchor(lambda: 2.0) == (2.0, 0)
+    assert link.evaluate_on_anchor(lambda: 2.0) == Evaluation(2.0, 0)
 
 
 def test_numbers_that_are_not_finite_never_reach_the_outbox():

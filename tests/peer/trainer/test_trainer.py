@@ -126,12 +126,12 @@ def test_the_anchor_is_a_block_after_which_the_same_bits_are_back(corpus):
 
 def test_training_lowers_the_loss_and_counts(corpus):
     trainer = trainer_of(corpus)
-    before = trainer.validation_loss()
+    before = trainer.measure()
     with trainer.training:
         losses = [trainer.step() for _ in range(60)]
     counters = trainer.link.mailbox.trainer
     assert sum(losses[-10:]) < 0.75 * sum(losses[:10])
-    assert trainer.validation_loss() < 0.8 * before
+    assert trainer.measure() < 0.8 * before
     assert (counters.inner_steps, counters.tokens, counters.finished) == (60, 60 * 4 * CONTEXT, 1)
     assert counters.train_loss == pytest.approx(losses[-1], rel=0.3)
 
@@ -240,7 +240,7 @@ def test_validation_loss_is_measured_on_the_anchor_now_and_then(corpus):
     trainer.run(max_steps=12)
     assert model.training
     assert [step for step, _ in versions] == [0, 5, 10]
-    assert mailbox.trainer.validation_loss == pytest.approx(math.log(256))  # all-zero anchors know nothing
+    assert mailbox.trainer.evaluation.loss == pytest.approx(math.log(256))  # all-zero anchors know nothing
 
 
 def test_the_last_anchor_is_measured_before_a_peer_leaves(corpus):
@@ -261,7 +261,7 @@ def test_the_last_anchor_is_measured_before_a_peer_leaves(corpus):
     trainer.link.evaluate_on_anchor = evaluate
     trainer.run(stop)
     assert steps == [0, 3]
-    assert mailbox.trainer.validation_version == sum(state.version for state in mailbox.states) >= 7
+    assert mailbox.trainer.evaluation.version == sum(state.version for state in mailbox.states) >= 7
     assert mailbox.trainer.finished == 1
 
 

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from averaging.rounds.round_facts import AppliedCommit
 from dht.ground.host import PeerId
+from dht.records.evaluation import Evaluation
 from peer.events.anchor_events import Fetched
 from peer.events.peer_events import Evaluated, Event, LeftRun, MemberChanged, StateServed, SwarmContact
 from peer.view.own_view import NUM_LOSSES
@@ -28,7 +29,7 @@ def test_totals_follow_the_events() -> None:
     )
     assert (state.num_peers, state.inner_steps, state.tokens) == (2, 10, 10_000)
     assert (state.rounds_committed, state.rounds_contributed) == (2, 1)
-    assert (state.versions, state.validation_loss, state.phase) == ((0, 5, 0), 1.5, "training")
+    assert (state.versions, state.evaluation, state.phase) == ((0, 5, 0), Evaluation(1.5, 5), "training")
     assert state.bits_per_second(31.0) == (8 * 150_000 / 60, 8 * 300_000 / 60)
     assert state.bits_per_second(85.0) == (8 * 75_000 / 60, 8 * 150_000 / 60)
     assert state.bits_per_second(1000.0) == (0.0, 0.0)

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from dht.ground.host import PeerId
+from dht.records.evaluation import Evaluation
 from dht.records.peer_record import PeerRecord
 from dht.records.profiles import Profile
 from peer.view.swarm_seen import NUM_ROWS, ProfileLooks, SwarmSeen, SwarmWatch
@@ -132,30 +133,28 @@ def test_a_newcomer_of_somebody_is_looked_up_soon_and_a_flood_is_not_followed() 
 def test_the_loss_is_that_of_the_newest_version() -> None:
     seen = SwarmWatch(ME).look(
         [
-            record("a", 1, versions=(5, 4), validation_loss=5.3, validation_version=3),
-            record("b", 1, versions=(5, 4), validation_loss=2.5, validation_version=9),
+            record("a", 1, versions=(5, 4), evaluation=Evaluation(5.3, 3)),
+            record("b", 1, versions=(5, 4), evaluation=Evaluation(2.5, 9)),
             record("c", 1),
         ],
         1.0,
     )
-    assert (seen.run.validation_loss, seen.run.validation_version) == (2.5, 9)
+    assert seen.run.evaluation == Evaluation(2.5, 9)
 
 
 def test_the_loss_does_not_go_back_to_an_older_version_when_its_member_leaves() -> None:
-    watch, older = SwarmWatch(ME), {"validation_loss": 5.3, "validation_version": 3}
-    watch.look([record("b", 1, versions=(5, 4), validation_loss=2.5, validation_version=9)], 1.0)
-    assert watch.look([record("a", 1, versions=(5, 4), **older)], 2.0).run.validation_loss == 2.5
-    assert watch.look([record("a", 1, versions=(5, 3), **older)], 3.0).run.validation_loss == 5.3, (
+    watch, older = SwarmWatch(ME), {"evaluation": Evaluation(5.3, 3)}
+    watch.look([record("b", 1, versions=(5, 4), evaluation=Evaluation(2.5, 9))], 1.0)
+    assert watch.look([record("a", 1, versions=(5, 4), **older)], 2.0).run.evaluation == Evaluation(2.5, 9)
+    assert watch.look([record("a", 1, versions=(5, 3), **older)], 3.0).run.evaluation == Evaluation(5.3, 3), (
         "nobody has that version"
     )
 
 
 def test_free_records_take_no_rank_and_no_word_on_the_loss() -> None:
     watch, work = SwarmWatch(ME), {ME: 500, PeerId("other"): 400}
-    honest = [
-        record(one, tokens, versions=(5, 4), validation_loss=2.5, validation_version=9) for one, tokens in work.items()
-    ]
-    lies = {"versions": (2**53 - 1,) * 2, "validation_loss": 0.0001, "validation_version": 9}
+    honest = [record(one, tokens, versions=(5, 4), evaluation=Evaluation(2.5, 9)) for one, tokens in work.items()]
+    lies = {"versions": (2**53 - 1,) * 2, "evaluation": Evaluation(0.0001, 9)}
     free = [record(f"free{number}", 2**62, **lies) for number in range(10)]
     before = watch.look([*honest, *free], 0.5)
     assert (before.num_ranked, before.run.num_training) == (12, 12), "nobody has worked yet"
@@ -163,7 +162,7 @@ def test_free_records_take_no_rank_and_no_word_on_the_loss() -> None:
     more = [replace(one, tokens=one.tokens + 100) for one in (*honest, *free)]
     seen = watch.look(more, 2.0, work=work)
     assert places(seen) == [(1, "me", 600), (2, "other", 500)]
-    assert (seen.run.validation_loss, seen.run.validation_version) == (2.5, 9)
+    assert seen.run.evaluation == Evaluation(2.5, 9)
     assert seen.run.num_training == 2
 
 
@@ -186,7 +185,7 @@ def test_a_flood_of_keys_does_not_fill_the_memory(monkeypatch: pytest.MonkeyPatc
 def test_it_passes_through_json() -> None:
     watch = SwarmWatch(ME, "Ada")
     seen = watch.look(
-        [record("me", 5), record("a", 1, name="Kiran", validation_loss=2.0, validation_version=1)], 1.0, (PeerId("a"),)
+        [record("me", 5), record("a", 1, name="Kiran", evaluation=Evaluation(2.0, 1))], 1.0, (PeerId("a"),)
     )
     assert SwarmSeen.from_fields(json.loads(json.dumps(seen.to_json()))) == replace(
         seen, run=replace(seen.run, electors=())

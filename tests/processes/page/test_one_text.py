@@ -94,7 +94,7 @@ def test_page_api_panel_and_status_show_the_same_text_at_one_moment() -> None:
             def figures() -> dict[str, Any]:
                 return dict(json.loads(read("api/v1/run")).get("figures", {}))
 
-            wait_until(lambda: figures().get("validation_loss") is not None, "a validation loss", 2 * WAIT_SECONDS)
+            wait_until(lambda: figures().get("evaluation") is not None, "a validation loss", 2 * WAIT_SECONDS)
             panel.press("p")
             wait_until(lambda: figures().get("num_paused") == 1, "the trainer to pause")
 
@@ -105,8 +105,8 @@ def test_page_api_panel_and_status_show_the_same_text_at_one_moment() -> None:
                 lines = swarm.call("status", "--run-id", swarm.run_id, "--peers", seed.address).stdout
                 told = " ".join(lines.split())
                 return [
-                    (loss_text(api["validation_loss"]), count_text(api["committed_tokens"])),
-                    (loss_text(status["validation_loss"]), count_text(status["committed_tokens"])),
+                    (loss_text(api["evaluation"]["loss"]), count_text(api["committed_tokens"])),
+                    (loss_text(status["evaluation"]["loss"]), count_text(status["committed_tokens"])),
                     (
                         re.findall(r"Validation loss</dt><dd class=\"value\">([^<]+)<", shown)[0],
                         re.findall(r'class="counter"[^>]*>([^<]+)<', shown)[0],

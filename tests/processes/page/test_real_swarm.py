@@ -56,7 +56,7 @@ def test_a_page_says_what_is_so_while_people_come_are_killed_and_leave() -> None
             jo = swarm.start("jo", "--name", "Jo", peers=[seed.address])
             jo.wait_joined()
             until(
-                lambda facts: facts["figures"]["num_training"] == 2 and facts["figures"]["validation_loss"] is not None,
+                lambda facts: facts["figures"]["num_training"] == 2 and facts["figures"]["evaluation"] is not None,
                 "two that train",
             )
             # The call to join is one that works, and whoever gave Jo the state says so.
@@ -91,7 +91,7 @@ def test_a_page_says_what_is_so_while_people_come_are_killed_and_leave() -> None
             facts = until(lambda facts: facts["phase"] != "live", "nobody to train")
             # The seed is heard, so the page does not say that nobody is.
             assert facts["phase"] == "resting"
-            assert facts["figures"]["validation_loss"] is not None
+            assert facts["figures"]["evaluation"] is not None
             assert facts["figures"]["tokens_per_second"] == 0
             assert facts["figures"]["committed_tokens"] > 0
             assert "peer join" in text()

@@ -121,7 +121,7 @@ class Claimant(Node):
             return {"tokens_per_second": self._speed}
         heads = [(honest.versions[at], honest.digests[at], honest.lineage_tokens[at]) for at in range(count)]
         if self._kind == "odd_records":
-            for field in ("tokens", "inner_steps", "rounds_contributed", "validation_version"):
+            for field in ("tokens", "inner_steps", "rounds_contributed"):
                 if chance.random() < 0.3:
                     return {field: chance.choice(WHOLE_NUMBERS)}
             if chance.random() < 0.3:
