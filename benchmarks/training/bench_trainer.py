@@ -57,7 +57,7 @@ from peer.trainer.loop.inner_step import GRAD_CLIP
 from peer.trainer.loop.mailbox_link import TrainerLink
 from peer.trainer.loop.trainer import Trainer
 from peer.trainer.model.gpt import GPT
-from peer.trainer.model.inner_optimizer import BETAS
+from peer.trainer.model.inner_optimizer import BETAS, WEIGHT_DECAY
 
 ARMS = ("alone", "averaging")
 GOALS = {"alone": 0.97, "averaging": 0.95}
@@ -108,7 +108,7 @@ class BareLoop:
         self._parameters = list(self._model.parameters())
         self._optimizer = torch.optim.AdamW(
             [
-                {"params": [one for one in self._parameters if one.dim() >= 2], "weight_decay": settings.weight_decay},
+                {"params": [one for one in self._parameters if one.dim() >= 2], "weight_decay": WEIGHT_DECAY},
                 {"params": [one for one in self._parameters if one.dim() < 2], "weight_decay": 0.0},
             ],
             lr=settings.learning_rate,

@@ -66,7 +66,7 @@ def scenario_of(kind: str, options: argparse.Namespace) -> Scenario:
             "duration_minutes": options.minutes,
             "workload": {"kind": "gpt"},
             "model": {"num_layers": 1, "d_model": 80, "num_heads": 2, "vocab_size": 32, "context": 16},
-            "training": {"batch_size": 4, "learning_rate": 5e-3, "warmup_steps": 10, "weight_decay": 0.0},
+            "training": {"batch_size": 4, "learning_rate": 5e-3, "warmup_steps": 10},
             "averaging": averaging,
             "groups": groups,
         }

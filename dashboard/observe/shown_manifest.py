@@ -89,8 +89,6 @@ class ShownManifest:
     """`custom`: it trains its owner's own code, which `peer join` does not have."""
     code: str = ""
     """Address of that code, from the owner: shown, and nothing else."""
-    command: str = ""
-    """Its start command, from the owner: shown, and nothing else."""
 
     def rate_at(self, tokens: int) -> float | None:
         """The share of the peak at which all learn at this clock of the run; None: it never changes."""
@@ -129,7 +127,6 @@ def run_facts(record: RunRecord) -> ShownManifest:
         notes=_notes(manifest),
         model_kind=_line(_field(manifest, "model", "kind"), 40) or "gpt",
         code=_line(manifest.get("code"), 400),
-        command=_line(manifest.get("command"), 400),
     )
 
 
@@ -247,13 +244,12 @@ def _trained_on(manifest: dict[str, Any]) -> str:
 
 
 def _gpt_parameters(manifest: dict[str, Any]) -> float | None:
-    """Of the built-in GPT, but for its norms: attention and feed-forward of each block, embedding, head."""
+    """Of the built-in GPT, but for its norms: attention and feed-forward of each block, and the embedding."""
     layers, width = _number(manifest, "model", "num_layers"), _number(manifest, "model", "d_model")
     vocabulary = _number(manifest, "model", "vocab_size") or 0.0
     if layers is None or width is None or _field(manifest, "model", "kind") not in (None, "gpt"):
         return None
-    heads = 1 if _field(manifest, "model", "tied_head") is not False else 2
-    return 12 * layers * width**2 + heads * vocabulary * width
+    return 12 * layers * width**2 + vocabulary * width
 
 
 def _summary(manifest: dict[str, Any]) -> list[str]:

@@ -86,7 +86,6 @@ class Run(Answer):
     manifest_hash: str | None
     model_kind: str | None
     code: str | None
-    command: str | None
     watching_since: float
     history_since: float
     num_witnessed_rounds: int
@@ -214,7 +213,7 @@ async def run(site: Site, query: Query) -> Run:
         site,
         REPORTED,
         **_said(owner, "name", "description", "what", "organiser", "page", "licence", "revision"),
-        **_said(owner, "model_kind", "code", "command"),
+        **_said(owner, "model_kind", "code"),
         figures=state.view,
         notes=owner.notes if owner else (),
         progress=progress_of(state, history, result_of(state, history).tokens),

@@ -42,14 +42,12 @@ def revoke(
     from peer.config.access_sections import ChangeSection
     from peer.owner.owned_run import checked_key, checked_serial
 
-    keys = (str(checked_key(key)),) if key is not None else ()
-    serials = (checked_serial(invite),) if invite is not None else ()
+    serial = None if invite is None else checked_serial(invite)
+    entry = serial or str(checked_key(key or ""))
     owned = owned_run(run, run_id, data_dir)
-    if serials and serials[0] not in {given["serial"] for given in owned.given()}:
-        raise UsageFault(
-            f"invite {serials[0]} was not issued from {owned.folder}; expected one that `peer members` lists"
-        )
-    owned.change_now(ChangeSection(at_version=at_version, revoke=keys, revoke_invites=serials))
+    if serial is not None and serial not in {given["serial"] for given in owned.given()}:
+        raise UsageFault(f"invite {serial} was not issued from {owned.folder}; expected one that `peer members` lists")
+    owned.change_now(ChangeSection(at_version=at_version, revoke=(entry,)))
     published = publish_if_known(owned, peers or owned.known_addresses(), timeout)
     print(f"Revoked     {key or f'invite {invite}'}, {f'from version {at_version}' if at_version else 'at once'}")
     print(f"Signed      as revision {owned.manifest.revision}{and_published(owned, published)}")

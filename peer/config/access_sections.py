@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, Field, model_validator
@@ -30,6 +31,20 @@ Keys = Annotated[tuple[str, ...], Field(strict=False, max_length=MAX_MEMBERS), A
 """PeerIds, each once."""
 
 
+def is_serial(revoked: str) -> bool:
+    """Whether an entry of `revoke` is the serial number of an invite, and not a key."""
+    return re.fullmatch("[0-9a-f]{16}", revoked) is not None
+
+
+def _checked_revoked(entries: tuple[str, ...]) -> tuple[str, ...]:
+    _checked(tuple(entry for entry in entries if not is_serial(entry)))
+    return entries
+
+
+Revoked = Annotated[tuple[str, ...], Field(strict=False, max_length=MAX_MEMBERS), AfterValidator(_checked_revoked)]
+"""PeerIds, each once, and serial numbers of invites: 16 hexadecimal digits."""
+
+
 class AccessSection(Section):
     """The keys that may take part."""
 
@@ -49,9 +64,8 @@ class ChangeSection(Section):
         "of all fragments; 0: at once",
     )
     admit: Keys = Field(default=(), description="keys that are listed")
-    revoke: Keys = Field(default=(), description="keys that may not take part any more")
-    revoke_invites: tuple[Annotated[str, Field(pattern="^[0-9a-f]{16}$", examples=["16 hexadecimal digits"])], ...] = (
-        Field(default=(), strict=False, max_length=MAX_MEMBERS, description="serial numbers of invites")
+    revoke: Revoked = Field(
+        default=(), description="keys that may not take part any more, and serial numbers of invites that count no more"
     )
     outer_lr: float | None = Field(default=None, gt=0, le=10, description="eta from then on")
     minimum_software: str | None = Field(

@@ -131,14 +131,6 @@ class RunManifest(Section):
         examples=["https://example.org/team/repository@COMMIT (40 hexadecimal digits)"],
         description="custom only: where the code is that trains this run; shown to people, never fetched or run",
     )
-    command: str | None = Field(
-        default=None,
-        min_length=1,
-        max_length=300,
-        pattern=LINE_OF_TEXT["pattern"],
-        examples=["python train.py (one line of printable text)"],
-        description="custom only: how that code is started; shown to people, never run",
-    )
     model: ModelSection = ModelSection()
     data: DataSection = DataSection()
     training: TrainingSection = TrainingSection()
@@ -179,10 +171,9 @@ class RunManifest(Section):
 
     @model_validator(mode="after")
     def _check_together(self) -> Self:
-        if self.model.kind != "custom" and (self.code, self.command) != (None, None):
-            named = "code" if self.code is not None else "command"
+        if self.model.kind != "custom" and self.code is not None:
             raise ValueError(
-                f"{named} is given with model.kind {self.model.kind!r}; expected it with kind 'custom' only, because "
+                f"code is given with model.kind {self.model.kind!r}; expected it with kind 'custom' only, because "
                 "`peer join` needs no other code; remove it"
             )
         check_files(self.files)
@@ -257,11 +248,10 @@ class RunManifest(Section):
 
     @property
     def own_code_hint(self) -> str:
-        """For a custom run: where its code is and how it is started, as its owner says; for others empty."""
+        """For a custom run: where its code is, as its owner says; for others empty."""
         if self.model.kind != "custom":
             return ""
-        where = "ask the run's owner for its code" if self.code is None else f"its code is at {self.code}"
-        return where if self.command is None else f"{where}; start it there with `{self.command}`"
+        return "ask the run's owner for its code" if self.code is None else f"its code is at {self.code}"
 
     def differences(self, other: RunManifest) -> list[str]:
         """A phrase for each field in which `other` differs, e.g. "averaging.codec is 'int8', not 'int4'"."""

@@ -11,7 +11,7 @@ from dht.ground.errors import UsageFault
 from peer.config.hf_config import MAX_CONFIG_BYTES, checked_config
 from peer.config.section import DIGEST, Section
 
-_OF_THE_GPT = ("num_layers", "d_model", "num_heads", "tied_head")
+_OF_THE_GPT = ("num_layers", "d_model", "num_heads")
 """Fields that shape the built-in model alone; a run of kind 'hf' does not write them."""
 _DESCRIBED = ("num_parameters", "layout_digest")
 
@@ -72,7 +72,6 @@ class ModelSection(Section):
     )
     vocab_size: int = Field(default=256, ge=2, le=2**22, description="distinct tokens; 256 reads bytes")
     context: int = Field(default=128, ge=2, le=2**20, description="tokens per sequence")
-    tied_head: bool = Field(default=True, description="share the embedding with the output head (arXiv 1608.05859)")
     num_parameters: int | None = Field(
         default=None, ge=1, le=10**13, description="custom and hf only: trained elements of the module"
     )

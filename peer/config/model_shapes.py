@@ -50,7 +50,7 @@ def parameter_shapes(shape: ModelSection) -> Shapes:
         }
         shapes += [(f"blocks.{layer}.{name}.weight", size) for name, size in of_layer.items()]
     shapes.append(("norm.weight", (width,)))
-    return shapes if shape.tied_head else [*shapes, ("head.weight", (shape.vocab_size, width))]
+    return shapes
 
 
 def hidden_width(d_model: int) -> int:

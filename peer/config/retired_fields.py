@@ -29,6 +29,8 @@ RETIRED_FIELDS: Mapping[str, str] = {
     "averaging.staleness_power": "remove it; work s versions late weighs 1 / (1 + s)",
     "averaging.token_power": "remove it; work weighs by its tokens",
     "averaging.trim_fraction": "remove it; combine centered_clip needs no share to be left out",
+    "changes.revoke_invites": "list the serial numbers of invites in revoke",
+    "command": "remove it; write how the code is started into its README, where code leads",
     "data.evaluation_batches": "remove it; the validation loss is measured on 16 batches",
     "data.held_out_fraction": "remove it; a twentieth of the text is held out, and prepared shards say their own share",
     "data.image_field": _CLASSIFIER,
@@ -41,6 +43,7 @@ RETIRED_FIELDS: Mapping[str, str] = {
     "model.adapter.new_modules": "remove it; an adapter stands on whole weights (docs/organiser/hf-model.md)",
     "model.image_size": _CLASSIFIER,
     "model.task": "remove it; mask_token makes a model that fills in hidden tokens",
+    "model.tied_head": "remove it; the built-in model shares its embedding with the output head",
     "network.sites": "remove it; peers name their own sites with --site",
     "picture": "remove it; the page shows the run's name alone",
     "starts_at": "remove it; start the first peer when the run shall begin",
@@ -52,5 +55,6 @@ RETIRED_FIELDS: Mapping[str, str] = {
     "training.schedule.floor": "remove it; the rate ends at a tenth of its peak",
     "training.schedule.warmup_tokens": "set training.warmup_steps, each optimizer's own warm-up",
     "training.total_steps": "write the tokens of the whole swarm into training.schedule.tokens, with kind cosine",
+    "training.weight_decay": "remove it; matrices decay by a tenth of the learning rate",
 }
 """By the field's name with its section, such as `data.image_size`: what the owner does instead, as an imperative."""

@@ -24,7 +24,6 @@ class TrainingSection(Section):
     warmup_steps: int = Field(
         default=50, ge=0, le=10**7, description="inner steps of linear warm-up of each new optimizer"
     )
-    weight_decay: float = Field(default=0.1, ge=0, le=10, description="decoupled weight decay (arXiv 1711.05101)")
     accumulation_steps: int = Field(default=1, ge=1, le=65_536, description="backward passes per inner step")
     schedule: ScheduleSection = Field(default=ScheduleSection())
 

@@ -136,7 +136,6 @@ def status_facts(
         "mode": manifest.averaging.mode,
         "model_kind": manifest.model.kind,
         "code": manifest.code,
-        "command": manifest.command,
         "files": [{"name": file.name, "bytes": file.bytes, "digest": file.digest} for file in manifest.files],
         **view.to_json(),
         "budget_tokens": schedule.tokens,

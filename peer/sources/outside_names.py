@@ -92,9 +92,7 @@ OUTSIDE_NAMES: Final = (
         "addresses 8 are dialled, and none of this machine",
     ),
     OutsideName(("code",), "an address, which people see"),
-    OutsideName(
-        ("description", "organiser", "licence", "command", "changes.note"), "one line of text, which people see"
-    ),
+    OutsideName(("description", "organiser", "licence", "changes.note"), "one line of text, which people see"),
     OutsideName(("name",), "a word of a-z, 0-9 and `-`"),
     OutsideName(
         ("model.adapter.targets", "model.frozen"),

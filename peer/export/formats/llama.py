@@ -19,7 +19,6 @@ from peer.trainer.model.gpt import NORM_EPSILON, ROTARY_BASE
 ARCHITECTURE = "LlamaForCausalLM"
 
 _PLAIN = {"embedding.weight": "model.embed_tokens.weight", "norm.weight": "model.norm.weight"}
-_HEAD = {"head.weight": "lm_head.weight"}
 _OF_LAYER = {
     "attention_norm.weight": ("input_layernorm.weight",),
     "attention.query_key_value.weight": (
@@ -58,7 +57,7 @@ def llama_config(shape: ModelSection, end_token: int | None) -> dict[str, Any]:
         "attention_bias": False,
         "mlp_bias": False,
         "attention_dropout": 0.0,
-        "tie_word_embeddings": shape.tied_head,
+        "tie_word_embeddings": True,
         "bos_token_id": None,
         "eos_token_id": end_token,
         "pad_token_id": end_token,
@@ -68,12 +67,11 @@ def llama_config(shape: ModelSection, end_token: int | None) -> dict[str, Any]:
 
 def llama_names(shape: ModelSection) -> dict[str, tuple[str, ...]]:
     """Our name of each parameter, in order -> those of its parts, which lie one below the other."""
-    names = {ours: (theirs,) for ours, theirs in _PLAIN.items()} | {
+    return {ours: (theirs,) for ours, theirs in _PLAIN.items()} | {
         f"blocks.{layer}.{ours}": tuple(f"model.layers.{layer}.{name}" for name in theirs)
         for layer in range(shape.num_layers)
         for ours, theirs in _OF_LAYER.items()
     }
-    return names if shape.tied_head else names | {ours: (theirs,) for ours, theirs in _HEAD.items()}
 
 
 def llama_tensors(shape: ModelSection, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:

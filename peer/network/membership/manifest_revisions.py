@@ -18,7 +18,7 @@ from dht.ground.errors import Incompatible, LocalFault
 from dht.ground.host import PeerId
 from dht.ground.quantities import count_text
 from dht.records.signed_manifest import RunRecord
-from peer.config.access_sections import ChangeSection
+from peer.config.access_sections import ChangeSection, is_serial
 from peer.config.averaging_rules import rule_of
 from peer.config.learning_rate_schedule import Cooldown, rate_factor
 from peer.config.manifest import RunManifest
@@ -43,9 +43,11 @@ def member_rules(manifest: RunManifest, owner_public_key: bytes, version: int) -
     """The keys that may take part at `version`; the later of two changes about one key counts."""
     members, revoked, revoked_tickets = set(manifest.access.members), set[str](), set[bytes]()
     for change in in_force(manifest, version):
-        members = (members | set(change.admit)) - set(change.revoke)
-        revoked = (revoked - set(change.admit)) | set(change.revoke)
-        revoked_tickets |= {bytes.fromhex(serial) for serial in change.revoke_invites}
+        serials = set(filter(is_serial, change.revoke))
+        keys = set(change.revoke) - serials
+        members = (members | set(change.admit)) - keys
+        revoked = (revoked - set(change.admit)) | keys
+        revoked_tickets |= set(map(bytes.fromhex, serials))
     return MemberRules(
         manifest.access.mode,
         owner_public_key,
@@ -121,8 +123,7 @@ def _phrase(change: ChangeSection) -> str:
     when = f"from version {change.at_version}" if change.at_version else "at once"
     parts = [
         *(f"{key[-8:]} is admitted" for key in change.admit),
-        *(f"{key[-8:]} is revoked" for key in change.revoke),
-        *(f"invite {serial} is revoked" for serial in change.revoke_invites),
+        *(f"{f'invite {entry}' if is_serial(entry) else entry[-8:]} is revoked" for entry in change.revoke),
     ]
     if change.outer_lr is not None:
         parts.append(f"outer_lr {change.outer_lr:g}")

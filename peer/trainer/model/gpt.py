@@ -96,9 +96,7 @@ class GPT(nn.Module):
     cosine: Tensor
     sine: Tensor
 
-    def __init__(
-        self, *, num_layers: int, d_model: int, num_heads: int, vocab_size: int, context: int, tied_head: bool = True
-    ) -> None:
+    def __init__(self, *, num_layers: int, d_model: int, num_heads: int, vocab_size: int, context: int) -> None:
         super().__init__()
         if d_model % (2 * num_heads):
             raise ValueError(f"d_model={d_model}, num_heads={num_heads}; expected d_model a multiple of 2 * num_heads")
@@ -107,7 +105,6 @@ class GPT(nn.Module):
         self.embedding = nn.Embedding(vocab_size, d_model)
         self.blocks = nn.ModuleList(Block(d_model, num_heads) for _ in range(num_layers))
         self.norm = nn.RMSNorm(d_model, eps=NORM_EPSILON)
-        self.head = None if tied_head else nn.Linear(d_model, vocab_size, bias=False)
         width = d_model // num_heads // 2
         angles = np.outer(np.arange(context), ROTARY_BASE ** (-np.arange(width) / width))
         self.register_buffer("cosine", torch.from_numpy(np.cos(angles).astype(np.float32)), persistent=False)
@@ -127,9 +124,8 @@ class GPT(nn.Module):
         return logits if targets is None else F.cross_entropy(logits.flatten(0, 1).float(), targets.flatten())
 
     def _logits(self, x: Tensor) -> Tensor:
-        x = self.norm(x)
-        logits: Tensor = F.linear(x, self.embedding.weight) if self.head is None else self.head(x)
-        return logits
+        # The embedding is the output head too (arXiv 1608.05859).
+        return F.linear(self.norm(x), self.embedding.weight)
 
     def continued(self, tokens: Tensor, past: list[list[Tensor]] | None) -> tuple[Tensor, list[list[Tensor]]]:
         """Logits [batch, vocab_size] behind `tokens` (int64 [batch, length]), which follow what `past` has seen.
@@ -171,7 +167,6 @@ def build_model(shape: ModelSection, seed: int) -> GPT:
         num_heads=shape.num_heads,
         vocab_size=shape.vocab_size,
         context=shape.context,
-        tied_head=shape.tied_head,
     )
     initialise(model, seed)
     return model

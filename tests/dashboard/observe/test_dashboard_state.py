@@ -84,16 +84,16 @@ def test_a_killed_peer_is_late_within_three_announcements_and_counts_no_more() -
     assert len(fold(late, Look(now=NOW + 45, num_members=3, records=[back])).here) == 2
 
 
-def test_code_and_command_of_a_custom_run_are_texts_of_bounded_length() -> None:
-    manifest = json.loads(RUN_RECORD.manifest) | {"code": "https://a.org/b@0", "command": "x\u202ey" * 900}
+def test_the_code_of_a_custom_run_is_a_text_of_bounded_length() -> None:
+    manifest = json.loads(RUN_RECORD.manifest) | {"code": "x\u202ey" * 900}
     manifest["model"]["kind"] = "custom"
     run = run_facts(replace(RUN_RECORD, manifest=json.dumps(manifest).encode()))
-    assert (run.model_kind, run.code) == ("custom", "https://a.org/b@0")
-    assert run.command.isprintable()
-    assert len(run.command) <= 400
-    other = json.dumps(manifest | {"code": 3, "command": ["x"], "model": None}).encode()
+    assert run.model_kind == "custom"
+    assert run.code.isprintable()
+    assert len(run.code) <= 400
+    other = json.dumps(manifest | {"code": 3, "model": None}).encode()
     run = run_facts(replace(RUN_RECORD, manifest=other))
-    assert (run.model_kind, run.code, run.command) == ("gpt", "", "")
+    assert (run.model_kind, run.code) == ("gpt", "")
 
 
 def test_a_run_that_rests_stalls_or_ends_keeps_its_result() -> None:

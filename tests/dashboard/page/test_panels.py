@@ -353,10 +353,9 @@ def test_a_custom_run_invites_to_its_code_and_not_to_peer_join() -> None:
         run = replace(state.run, model_kind="custom", **changes)
         return TextOnly(render_sections(replace(state, run=run), NOBODY)["join"])
 
-    code, command = f"https://example.org/team/code@{'0' * 40}", "python <b>train.py</b>"
-    shown = join(code=code, command=command)
+    code = f"https://example.org/team/<b>code</b>@{'0' * 40}"
+    shown = join(code=code)
     assert code in shown.text
-    assert command in shown.text
     assert RUN_ID in shown.text
     assert f"peer join {RUN_ID}" not in shown.text
     assert "murmuration://" not in shown.text

@@ -19,7 +19,6 @@ class Settings:
     accumulation_steps: int = 1
     learning_rate: float = 3e-3
     warmup_steps: int = 5
-    weight_decay: float = 0.1
 
 
 def model_of(seed: int = 0) -> GPT:

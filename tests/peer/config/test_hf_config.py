@@ -66,7 +66,7 @@ def test_no_config_is_a_sentence(text: str) -> None:
 def test_a_manifest_says_nothing_of_the_built_in_model() -> None:
     manifest = hf_manifest()
     assert RunManifest.from_bytes(manifest.to_bytes()) == manifest
-    assert not {"num_layers", "d_model", "num_heads", "tied_head"} & set(json.loads(manifest.to_bytes())["model"])
+    assert not {"num_layers", "d_model", "num_heads"} & set(json.loads(manifest.to_bytes())["model"])
     with pytest.raises(ValueError, match="num_layers"):
         hf_manifest(num_layers=3)
 

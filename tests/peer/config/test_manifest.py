@@ -31,7 +31,7 @@ manifests = st.builds(
     name=st.from_regex(r"[a-z0-9-]{1,40}", fullmatch=True),
     seed=st.integers(0, 2**53 - 1),
     description=PRINTABLE,
-    model=st.builds(ModelSection, num_layers=st.integers(1, 512), tied_head=st.booleans()),
+    model=st.builds(ModelSection, num_layers=st.integers(1, 512)),
     data=st.builds(DataSection, source=PRINTABLE.filter(len).map(lambda path: f"text:{path[:495]}")),
     training=st.builds(TrainingSection, learning_rate=st.floats(1e-300, 10)),
     averaging=st.builds(AveragingSection, outer_lr=st.floats(1e-9, 10), mode=st.sampled_from(["sync", "eager"])),

@@ -86,7 +86,6 @@ TEXTS = {
     *("licence", "organiser", "page"),
     *(
         "code",
-        "command",
         "files",
         "model.adapter.targets",
         "model.frozen",

@@ -75,11 +75,11 @@ def test_signing_again_takes_the_files_that_are_there(tmp_path: Path, paths: lis
     assert not (tmp_path / "other").exists()
 
 
-def test_a_custom_run_has_files_code_and_command(tmp_path: Path, paths: list[Path]) -> None:
-    where = {"code": f"https://example.org/a@{'0' * 40}", "command": "python train.py"}
+def test_a_custom_run_has_files_and_code(tmp_path: Path, paths: list[Path]) -> None:
+    where = {"code": f"https://example.org/a@{'0' * 40}"}
     run = create_custom_run("own", nn.Linear(2, 2), where, tmp_path / "owner", files=paths[:1])
     assert [one.name for one in run.manifest.files] == ["tokenizer.json", "layout.json"]
-    assert (run.manifest.code, run.manifest.command) == (where["code"], where["command"])
+    assert run.manifest.code == where["code"]
 
 
 def test_wrong_files_are_refused_before_a_key_is_made(tmp_path: Path, paths: list[Path]) -> None:

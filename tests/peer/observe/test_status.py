@@ -103,14 +103,13 @@ def test_one_record_does_not_decide_what_the_status_says(capsys: pytest.CaptureF
 
 def test_a_custom_run_invites_to_its_code_and_not_to_peer_join(capsys: pytest.CaptureFixture[str]) -> None:
     model = ModelSection(kind="custom", num_parameters=10, layout_digest="ab" * 32)
-    code, command = f"https://example.org/team/code@{'0' * 40}", "python train.py"
-    manifest = RunManifest(name="own", model=model, code=code, command=command)
+    code = f"https://example.org/team/code@{'0' * 40}"
+    manifest = RunManifest(name="own", model=model, code=code)
     facts = status_facts(RUN_ID, manifest, [], NOW)
-    assert (facts["model_kind"], facts["code"], facts["command"], facts["files"]) == ("custom", code, command, [])
+    assert (facts["model_kind"], facts["code"], facts["files"]) == ("custom", code, [])
     _print_table(RUN_ID, manifest, [])
     shown = " ".join(capsys.readouterr().out.split())
     assert code in shown
-    assert "start it there with `python train.py`" in shown
     assert "peer join" not in shown
     _print_table(RUN_ID, MANIFEST, [])
     assert "peer join --run-id" in capsys.readouterr().out

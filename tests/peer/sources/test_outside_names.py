@@ -77,7 +77,7 @@ def with_value(name: str, value: str) -> dict[str, Any]:
         fields["model"]["adapter"] = {"rank": 1, "targets": ["q"]}
     if name.startswith("changes"):
         fields["changes"] = [dict(CHANGE)]
-    if name in ("code", "command"):
+    if name == "code":
         fields["model"] = {"kind": "custom", "num_parameters": 10, "layout_digest": DIGEST}
     if name == "data.source" and value.startswith("https:"):
         fields["data"]["digest"] = DIGEST
@@ -87,7 +87,7 @@ def with_value(name: str, value: str) -> dict[str, Any]:
         place = place.setdefault(section, {})
         place = place[0] if isinstance(place, list) else place
     is_list = any(isinstance(one, type(place.get(last))) for one in ([], ())) or last in ("frozen", "members")
-    is_list = is_list or last in ("targets", "admit", "revoke", "revoke_invites")
+    is_list = is_list or last in ("targets", "admit", "revoke")
     place[last] = [value] if is_list else value
     if name == "data.tokenizer":
         fields["files"].append({"name": value, "bytes": 10, "digest": DIGEST})

@@ -77,7 +77,7 @@ def tiny_manifest(seed: int, **averaging: object) -> RunManifest:
         name="simulated",
         seed=seed,
         model=ModelSection(num_layers=1, d_model=16, num_heads=2, vocab_size=32, context=16),
-        training=TrainingSection(batch_size=4, learning_rate=1e-2, warmup_steps=10, weight_decay=0.0),
+        training=TrainingSection(batch_size=4, learning_rate=1e-2, warmup_steps=10),
         averaging=AveragingSection.model_validate(section),
         network=NetworkSection(announce_seconds=5.0),
     )

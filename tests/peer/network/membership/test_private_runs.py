@@ -400,7 +400,7 @@ def manifest(*changes: dict[str, Any], revision: int = 1, **fields: Any) -> RunM
 def test_changes_count_from_their_version() -> None:
     changed = manifest(
         {"at_version": 5, "admit": [BOB.peer_id], "outer_lr": 0.3},
-        {"at_version": 9, "revoke": [ALICE.peer_id], "revoke_invites": ["00" * 8], "ends_run": True},
+        {"at_version": 9, "revoke": [ALICE.peer_id, "00" * 8], "ends_run": True},
     )
     assert [outer_lr_at(changed, version) for version in (0, 4, 5, 8)] == [0.7, 0.7, 0.3, 0.3]
     members = [member_rules(changed, OWNER.public_key, version).members for version in (4, 5, 9)]
