@@ -39,8 +39,8 @@ after a split one claim of the other side is enough."""
 class _Anchor:
     """Of one fragment: doubts about its anchor."""
 
-    is_repairing: bool = False
-    """The anchor is about to be replaced: no round begins."""
+    is_being_replaced: bool = False
+    """One of the claims was right; the anchor that stands behind it is fetched."""
     doubted_by: set[PeerId] = field(default_factory=set)
     """Members that claim a better anchor, while that is looked into."""
     unfetchable: Commit | None = None
@@ -326,31 +326,42 @@ class Applying:
 
     def is_repairing(self, fragment: FragmentRuntime) -> bool:
         """Whether the anchor is about to be replaced: no round begins."""
-        return self._anchors[fragment.index].is_repairing
+        anchor = self._anchors[fragment.index]
+        return anchor.is_being_replaced or anchor.unfetchable is not None
 
     def begin_repair(self, fragment: FragmentRuntime) -> bool:
-        """Let no round begin until `repaired`; False when somebody else's claim was faster."""
+        """Let no round begin until the caller ends the repair; False when another claim was faster."""
         anchor = self._anchors[fragment.index]
-        if anchor.is_repairing and anchor.unfetchable is None:
+        if anchor.is_being_replaced:
             return False
-        anchor.is_repairing = True
+        anchor.is_being_replaced = True
         return True
+
+    def end_repair(self, fragment: FragmentRuntime) -> None:
+        """The anchor was replaced, or could not be; only the caller whose `begin_repair` was True may tell."""
+        self._anchors[fragment.index].is_being_replaced = False
+        self._go_on(fragment)
 
     def ask_repair(self, fragment: FragmentRuntime, effect: Repair) -> None:
         """Have a claim looked into. Rounds go on meanwhile: a large claim must not stop them."""
         anchor = self._anchors[fragment.index]
-        if anchor.is_repairing or effect.peer_id in anchor.doubted_by or len(anchor.doubted_by) >= MAX_DOUBTS:
+        is_enough = anchor.is_being_replaced or len(anchor.doubted_by) >= MAX_DOUBTS
+        if is_enough or effect.peer_id in anchor.doubted_by:
             return
         anchor.doubted_by.add(effect.peer_id)
-        anchor.is_repairing = anchor.unfetchable is not None
         version = fragment.machine.version
         self._context.ports.report(RepairNeeded(fragment.index, version, effect.peer_id, effect.reason))
 
-    def repaired(self, fragment: FragmentRuntime, claimed_by: PeerId) -> None:
-        """The owner finished (or gave up) the repair that a `RepairNeeded` report asked for."""
+    def looked_into(self, fragment: FragmentRuntime, claimed_by: PeerId) -> None:
+        """The owner finished the look that a `RepairNeeded` report asked for, with a repair or without."""
         anchor = self._anchors[fragment.index]
-        anchor.is_repairing = False
         anchor.doubted_by.discard(claimed_by)
+        # Another claim may have been right: the anchor that stands behind it is on its way.
+        if not anchor.is_being_replaced:
+            self._go_on(fragment)
+
+    def _go_on(self, fragment: FragmentRuntime) -> None:
+        anchor = self._anchors[fragment.index]
         unfetchable, anchor.unfetchable = anchor.unfetchable, None
         if unfetchable is not None:  # when nothing better was found either: start over from the same version
             self._not_applied(fragment, unfetchable)

@@ -252,7 +252,7 @@ class CommitTaken:
 
 @dataclass(frozen=True, slots=True)
 class RepairNeeded:
-    """The fragment must be fetched from the swarm; `Applying.repaired` ends it."""
+    """The fragment must be fetched from the swarm; `Applying.looked_into` ends it."""
 
     fragment: int
     version: int

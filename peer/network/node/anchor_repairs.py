@@ -108,7 +108,7 @@ class AnchorRepairs:
                     break
 
     async def repair(self, index: int, peer_id: PeerId, reason: str) -> None:
-        """Look into what `peer_id` claims; `Applying.repaired` follows in any case."""
+        """Look into what `peer_id` claims; `Applying.looked_into` follows in any case."""
         fragment = self.exchange.fragments[index]
         try:
             # The one that knows of a better anchor may be gone by now; any member that has gone on will do.
@@ -118,7 +118,7 @@ class AnchorRepairs:
                 if await self._look(fragment, name, reason):
                     return
         finally:
-            self.exchange.applying.repaired(fragment, peer_id)
+            self.exchange.applying.looked_into(fragment, peer_id)
 
     def _doubts(self, fragment: FragmentRuntime) -> _Doubts:
         state, index, me = fragment.state, fragment.index, self.exchange.me
@@ -173,12 +173,14 @@ class AnchorRepairs:
                 return False
             if not self.exchange.applying.begin_repair(fragment):
                 return False  # somebody else's claim was faster
-            if found.is_fork:
-                self.report(
-                    AnchorRepair(fragment.index, fragment.state.version, is_done=False, num_others=len(found.behind))
-                )
-            reason = reason or f"more weight stands behind that of {len(found.behind)} other members"
-            is_replaced = await self._replace(fragment, peer_id, found, reason)
+            try:
+                if found.is_fork:
+                    version, num_others = fragment.state.version, len(found.behind)
+                    self.report(AnchorRepair(fragment.index, version, is_done=False, num_others=num_others))
+                reason = reason or f"more weight stands behind that of {len(found.behind)} other members"
+                is_replaced = await self._replace(fragment, found, reason)
+            finally:
+                self.exchange.applying.end_repair(fragment)
             if is_replaced is None:
                 self._refuse(key)
             else:
@@ -243,40 +245,35 @@ class AnchorRepairs:
         others = {entry.peer_id for entry in commit.roster} - {claimed_by, self.exchange.me}
         return any(record.peer_id in others for record in self.membership.members())
 
-    async def _replace(
-        self, fragment: FragmentRuntime, claimed_by: PeerId, better: _Better, reason: str
-    ) -> bool | None:
+    async def _replace(self, fragment: FragmentRuntime, better: _Better, reason: str) -> bool | None:
         """Whether an anchor was taken over; None when something else than what counts was handed out."""
         index = fragment.index
-        try:
-            num_values, voters = fragment.state.num_values, frozenset(better.behind)
-            fetched = await self.fetcher.fetch(index, num_values, better.behind, voters=voters)
-            # Fetching took a while, in which this peer may have come to that anchor by itself, and gone on from it.
-            if fetched is None or fragment.had(fetched.snapshot.version, fetched.snapshot.digest):
-                return False
-            found = fetched.snapshot
-            commits = _of_one_lineage(better.chain.commits, found.commits)
-            if commits is None:
-                claimed = await self.fetcher.claims.chain(
-                    index, better.behind[0], fragment.anchors(), fragment.state.version
-                )
-                if claimed is None or not set(better.chain.commits) <= set(claimed.commits):
-                    return False  # what was weighed was the commits of one side and the anchor of another
-                commits = {commit.version: commit for commit in better.chain.commits}
-            weighed = await self._weigh_fetched(fragment, better, fetched)
-            if weighed is None:
-                return None
-            tokens = weighed.lineage_tokens
-            if tokens is None:
-                await self.before_unproven()
-            else:
-                found = replace(found, lineage_tokens=min(tokens, MAX_LINEAGE_TOKENS))
-            snapshot, shown = found, tuple(commits[version] for version in sorted(commits))
-            await self.exchange.applying.adopt(fragment, lambda state: adopt_snapshot(state, snapshot), shown)
-            self.report(AnchorRepair(index, snapshot.version, is_done=True, reason=reason))
-            return True
-        finally:
-            self.exchange.applying.repaired(fragment, claimed_by)
+        num_values, voters = fragment.state.num_values, frozenset(better.behind)
+        fetched = await self.fetcher.fetch(index, num_values, better.behind, voters=voters)
+        # Fetching took a while, in which this peer may have come to that anchor by itself, and gone on from it.
+        if fetched is None or fragment.had(fetched.snapshot.version, fetched.snapshot.digest):
+            return False
+        found = fetched.snapshot
+        commits = _of_one_lineage(better.chain.commits, found.commits)
+        if commits is None:
+            claimed = await self.fetcher.claims.chain(
+                index, better.behind[0], fragment.anchors(), fragment.state.version
+            )
+            if claimed is None or not set(better.chain.commits) <= set(claimed.commits):
+                return False  # what was weighed was the commits of one side and the anchor of another
+            commits = {commit.version: commit for commit in better.chain.commits}
+        weighed = await self._weigh_fetched(fragment, better, fetched)
+        if weighed is None:
+            return None
+        tokens = weighed.lineage_tokens
+        if tokens is None:
+            await self.before_unproven()
+        else:
+            found = replace(found, lineage_tokens=min(tokens, MAX_LINEAGE_TOKENS))
+        snapshot, shown = found, tuple(commits[version] for version in sorted(commits))
+        await self.exchange.applying.adopt(fragment, lambda state: adopt_snapshot(state, snapshot), shown)
+        self.report(AnchorRepair(index, snapshot.version, is_done=True, reason=reason))
+        return True
 
     async def _weigh_fetched(self, fragment: FragmentRuntime, better: _Better, fetched: Fetched) -> _Better | None:
         """Return the weighed anchor, or a later one of its members if that counts by itself; None: another one."""

@@ -173,10 +173,33 @@ def test_claims_of_a_better_anchor_are_looked_into_so_many_at_once_and_no_more()
         for number in range(2 * MAX_DOUBTS):
             claim(number)
         assert looked_into() == [named(100 + number) for number in range(MAX_DOUBTS)]
-        peer.exchange.applying.repaired(fragment, named(100))
+        peer.exchange.applying.looked_into(fragment, named(100))
         for number in range(1, 2 * MAX_DOUBTS):
             claim(number)
         assert len(looked_into()) == MAX_DOUBTS + 1
+        return swarm
+
+    scenario(play)
+
+
+def test_a_claim_that_comes_to_nothing_does_not_end_the_repair_that_another_began():
+    """Two claims are looked into at once. A round that began while the anchor is replaced would be lost work."""
+
+    async def play():
+        swarm = Swarm(2)
+        await swarm.train(1)
+        await swarm.settle()
+        peer = swarm.live()[0]
+        fragment, applying = peer.fragments[0], peer.exchange.applying
+        peer._repair = lambda report: asyncio.sleep(0)
+        better = VersionIs(0, fragment.state.version, bytes(DIGEST_BYTES), 2**40)
+        peer.exchange.on_message(named(100), better, memoryview(b""), 64)
+        assert applying.begin_repair(fragment)
+        applying.looked_into(fragment, named(100))
+        assert applying.is_repairing(fragment)
+        assert not applying.begin_repair(fragment), "two anchors are not fetched at once"
+        applying.end_repair(fragment)
+        assert not applying.is_repairing(fragment)
         return swarm
 
     scenario(play)

@@ -149,7 +149,7 @@ class Peer:
             )
             commits = [donor.machine.log.newest[version] for version in sorted(donor.machine.log.newest)]
             await self.exchange.applying.adopt(fragment, lambda state: state.adopt(*values), commits)
-        self.exchange.applying.repaired(fragment, report.peer_id)
+        self.exchange.applying.looked_into(fragment, report.peer_id)
 
     async def work(self, index, seed):
         """Local training of one interval, handed over."""

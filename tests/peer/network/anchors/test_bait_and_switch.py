@@ -64,7 +64,8 @@ class Victim:
                 adopt=self._adopt,
                 is_repairing=lambda fragment: self.is_repairing,
                 begin_repair=self._begin_repair,
-                repaired=self._repaired,
+                end_repair=self._end_repair,
+                looked_into=lambda fragment, claimed_by: None,
             ),
         )
         neighbours = SimpleNamespace(
@@ -86,7 +87,7 @@ class Victim:
         set_state(self.state)
         self.adopted.append((self.state.version, self.state.digest))
 
-    def _repaired(self, fragment: object, claimed_by: PeerId) -> None:
+    def _end_repair(self, fragment: object) -> None:
         self.is_repairing = False
 
 
