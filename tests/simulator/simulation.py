@@ -356,7 +356,7 @@ class _Simulation:
     def _victim(self, ambush: Fault, peer_id: PeerId, round_: RoundStarted) -> SimulatedPeer | None:
         by_id = {peer.identity.peer_id: peer for peer in self.peers}
         if ambush.kind == "crash_leader":
-            return by_id[round_.leader]
+            return by_id.get(round_.leader)  # a further key of a hostile host is no peer
         reporter = by_id[peer_id]
         assert reporter.life is not None
         reduces = reporter.life.node.exchange.fragments[round_.fragment].machine._reducing.reductions

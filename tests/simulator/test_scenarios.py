@@ -14,6 +14,7 @@ import pytest
 import torch
 
 from averaging.codec import compiled_kernels
+from averaging.rounds.round_facts import RoundCommitted
 from dht.ground.errors import UsageFault
 from peer.events.anchor_events import Fetched
 from peer.events.peer_events import Event, JoinedRun, LeftRun
@@ -242,6 +243,14 @@ def test_each_event_has_its_own_line_in_the_hash():
         hashes.add(trace.hash)
     trace.add(0, Event(1.0, "a", fact))
     assert len(hashes | {trace.hash}) == 4
+
+
+def test_a_commit_of_a_further_key_of_a_hostile_host_is_a_round_that_no_peer_was_in():
+    trace = Trace(["all"])
+    trace.meet(0, "a")
+    trace.add(0, Event(1.0, "a", RoundCommitted(0, 0, ("one of its keys",), 0.3, 10, 0, 0.0, 0, 0, 0, 0)))
+    assert trace.rounds_committed == 1
+    assert trace.share_of_rounds("all") == 0.0
 
 
 def test_the_quadratic_is_learned():

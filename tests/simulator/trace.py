@@ -111,7 +111,9 @@ class Trace:
             self._rounds[key] = set(), training
             self._chances.update(self._group_of[peer] for peer in training)
         seen, counted = self._rounds[key]
-        for peer in {self._index_of[peer_id] for peer_id in fact.contributors} - seen:
+        # Further keys of a hostile host are no peers, and in no group.
+        indices = {self._index_of[peer_id] for peer_id in fact.contributors if peer_id in self._index_of}
+        for peer in indices - seen:
             seen.add(peer)
             self._part[self._group_of[peer]] += 1
             if peer not in counted:
