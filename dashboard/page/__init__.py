@@ -12,5 +12,5 @@ The files, each built on those above it:
     rounds.py          timeline, staleness strip, round health
     ranking.py         the list of people, and what was found in it
     page.py            the whole page and its sections
-    contributor.py     a contributor's own page with its calendar, certificate, people of one name
+    contributor.py     a contributor's own page with its calendar, and the certificate
 """

@@ -12,7 +12,7 @@ from importlib import resources
 from importlib.resources.abc import Traversable
 from typing import Final
 
-STYLES: Final = ("style.css", "panels.css", "model.css", "charts.css", "places.css")
+STYLES: Final = ("style.css", "panels.css", "model.css", "charts.css")
 """In the order of the bundle, see `web/src/app.css`."""
 BUNDLE: Final = "bundle.json"
 LICENSES: Final = "THIRD_PARTY_LICENSES.txt"

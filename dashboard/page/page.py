@@ -42,7 +42,6 @@ TABS: Final = {
     "engine-room": ("timeline", "health", "strip", "bandwidth", "rounds", "peers"),
 }
 """Live sections of each part of the page; each tab is a page of its own."""
-WALL: Final = ("progress", "figures", "top", "writes", "timeline")
 CURVES: Final = {"losses": "overview", "swarm": "engine-room", "lines": "engine-room"}
 """The tab of each curve."""
 SECTIONS: Final = ("status", *(section for sections in TABS.values() for section in sections))
@@ -120,7 +119,6 @@ def render_page(
     frame: Frame,
     *,
     tab: str = "",
-    is_wall: bool = False,
     found: str | None = None,
 ) -> str:
     """The whole page.
@@ -128,7 +126,6 @@ def render_page(
     Args:
         sections: of `render_sections`.
         tab: of `TABS`: only what is in it is sent, the rest comes when it is looked at; empty: everything.
-        is_wall: four large panels for a screen on the wall, in place of the tabs.
         found: of `render_people`: what somebody searched for, in place of the ranking.
     """
     values: dict[str, Any] = {
@@ -137,14 +134,14 @@ def render_page(
         "curves": curves(history),
     }
     values |= {"tab": tab, "found": Markup(found) if found is not None else None}
-    if tab and not is_wall:
+    if tab:
         wanted = ("status", *TABS[tab])
         shown = {key: curve for key, curve in values["curves"].items() if CURVES.get(key, tab) == tab}
         values["curves"] = {key: shown.get(key, NO_CURVE) for key in values["curves"]}
         sections = {key: html if key in wanted else "" for key, html in sections.items()}
     # Their templates escaped what is in them.
     values["sections"] = {key: Markup(html) for key, html in sections.items()}
-    return document("wall.html" if is_wall else "page.html", values, frame)
+    return document("page.html", values, frame)
 
 
 def rooted(html: str, base: str) -> str:

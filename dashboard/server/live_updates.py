@@ -17,7 +17,7 @@ from typing import Final
 from dashboard.history.thinned_curves import columns_of
 from dashboard.history_facts import HistoryPoint, HistoryView
 from dashboard.observe.dashboard_state import DashboardState
-from dashboard.page.page import TABS, WALL, render_sections, rooted
+from dashboard.page.page import TABS, render_sections, rooted
 
 RETRY_MILLISECONDS: Final = 1000
 """Browsers wait three seconds by default before they connect again."""
@@ -33,9 +33,6 @@ LARGE_SECONDS: Final = 15.0
 (`python -m benchmarks.bench_dashboard bytes`)."""
 STEADY_SECONDS: Final = 60.0
 """A curve that does not move gets a point so often."""
-
-
-_IN_VIEW: Final = {**TABS, "wall": WALL}
 
 
 @dataclass(frozen=True)
@@ -112,10 +109,10 @@ class Live:
         """Returns the events for all that changed after `version`; empty when nothing did.
 
         Args:
-            tab: of `TABS`, or ``wall``: only what is to be seen there; empty, or none of them: everything.
+            tab: of `TABS`: only what is to be seen there; empty, or none of them: everything.
             is_whole: all sections, for a viewer that opens a tab for the first time; points as for the others.
         """
-        wanted = {"status", *_IN_VIEW[tab]} if tab in _IN_VIEW else None
+        wanted = {"status", *TABS[tab]} if tab in TABS else None
         key = version, tab if wanted is not None else "", is_whole
         found = self._events.get(key)
         if found is None:

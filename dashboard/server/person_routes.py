@@ -1,16 +1,15 @@
-"""Addresses about one person: page, certificate and `/@name`; and the cards that links show."""
+"""Addresses about one person: page and certificate; and the cards that links show."""
 
 from __future__ import annotations
 
-import unicodedata
 from dataclasses import replace
 from typing import Final
 from urllib.parse import quote
 
 from aiohttp import web
 
-from dashboard.history_facts import ContributorRow, ContributorView
-from dashboard.page.contributor import render_certificate, render_contributor, render_namesakes, shown_name
+from dashboard.history_facts import ContributorView
+from dashboard.page.contributor import render_certificate, render_contributor, shown_name
 from dashboard.page.environment import contributor_path
 from dashboard.page.page import Frame, PageLink
 from dashboard.page.run_result import result_of
@@ -25,15 +24,12 @@ from dht.identity.speakable import speakable_name
 
 CARD_SECONDS: Final = 60
 """Seconds for which caches may show an old card."""
-MAX_NAME_LENGTH: Final = 80
-"""Longest name in an address."""
 
 
 def add_person_routes(app: web.Application) -> None:
     """Every address of this module."""
     app.router.add_get("/c/{id}", _contributor)
     app.router.add_get("/c/{id}/certificate", _certificate)
-    app.router.add_get("/@{name}", _named)
     app.router.add_get("/card/{name}.png", _card)
 
 
@@ -48,21 +44,12 @@ def frame_of(request: web.Request, path: str, card: str, snapshot_id: str = "") 
     return replace(site.frame, snapshot_id=snapshot_id, link=link)
 
 
-def named(site: Site, name: str) -> list[ContributorRow]:
-    """Everybody of this name, chosen or following from the key, whatever the case of its letters."""
-    wanted = _plain(name)
-    return [
-        row for row in site.live.history.contributors if name == row.contributor_id or wanted == _plain(shown_name(row))
-    ]
-
-
 async def _contributor(request: web.Request) -> web.Response:
     site = request.app[SITE]
     view = await _view(request)
     row, key = view.row, quote(view.row.contributor_id, safe="")
     frame = frame_of(request, contributor_path(row.contributor_id), key, site.live.snapshot_id)
-    num_namesakes = len(named(site, shown_name(row))) - 1
-    return html_answer(render_contributor(site.live.state, view, frame, site.live.history.contributors, num_namesakes))
+    return html_answer(render_contributor(site.live.state, view, frame, site.live.history.contributors))
 
 
 async def _certificate(request: web.Request) -> web.Response:
@@ -71,21 +58,6 @@ async def _certificate(request: web.Request) -> web.Response:
     key = quote(view.row.contributor_id, safe="")
     frame = frame_of(request, f"/c/{key}/certificate", key)
     return html_answer(render_certificate(site.live.state, view, frame))
-
-
-async def _named(request: web.Request) -> web.Response:
-    """One of this name: on to the page of the key, so that the address says whose proof it is. Several: the choice."""
-    site = request.app[SITE]
-    name = request.match_info["name"][:MAX_NAME_LENGTH]
-    rows = named(site, name)
-    if not rows:
-        return problem(
-            request, 404, "Not Found", f"nobody is called {name!a} here; names are on the page, under People"
-        )
-    if len(rows) == 1:
-        place = contributor_path(rows[0].contributor_id)
-        return web.Response(status=303, headers={"Location": place, "Cache-Control": "no-store"})
-    return html_answer(render_namesakes(site.live.state, shown_name(rows[0]), rows, site.frame))
 
 
 async def _card(request: web.Request) -> web.Response:
@@ -140,8 +112,3 @@ async def _view(request: web.Request) -> ContributorView:
     if view is None:
         raise web.HTTPNotFound
     return view
-
-
-def _plain(name: str) -> str:
-    """What two spellings of a name have in common; a speakable name may have a hyphen in place of its space."""
-    return unicodedata.normalize("NFKC", name).casefold().replace(" ", "-").strip()

@@ -24,9 +24,8 @@ def make_app(site: Site) -> web.Application:
     app.router.add_get("/events", send_events)
     app.router.add_get(STREAM_PATH, send_events)
     app.router.add_get("/healthz", _health)
-    app.router.add_get("/favicon.ico", send_asset)
-    app.router.add_get("/assets/{name}", send_asset)
-    app.router.add_get("/site.webmanifest", _web_manifest)
+    app.router.add_get("/favicon.ico", _asset)
+    app.router.add_get("/assets/{name}", _asset)
     add_person_routes(app)
     add_api(app)
     app.on_shutdown.append(end_streams)
@@ -56,7 +55,6 @@ async def _page(request: web.Request) -> web.Response:
         live.history,
         frame_of(request, "/", "run", live.snapshot_id),
         tab=query.tab,
-        is_wall="wall" in request.query,
         found=await _found(site, query) if query.is_asking else None,
     )
     return html_answer(html)
@@ -83,24 +81,7 @@ async def _found(site: Site, query: ContributorsQuery) -> str:
     return (await site.answer(f"people {asked}", make)).content.decode()
 
 
-async def _web_manifest(request: web.Request) -> web.Response:
-    """Serve the web manifest that puts the page on a phone's home screen."""
-    site = request.app[SITE]
-    run = site.live.state.run_id.partition(".")[0]
-    content = {
-        "name": f"{run} · Murmuration",
-        "short_name": run,
-        "start_url": f"{site.base}/",
-        "display": "minimal-ui",
-        "background_color": "#0e1519",
-        "theme_color": "#0e1519",
-        "icons": [{"src": f"{site.base}/assets/favicon.svg", "sizes": "any", "type": "image/svg+xml"}],
-    }
-    headers = {"Cache-Control": "no-cache"}
-    return web.json_response(content, content_type="application/manifest+json", headers=headers)
-
-
-async def send_asset(request: web.Request) -> web.Response:
+async def _asset(request: web.Request) -> web.Response:
     name = request.match_info.get("name", "favicon.svg")
     asset = request.app[SITE].assets.files.get(name)
     if asset is None:

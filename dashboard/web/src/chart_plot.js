@@ -23,10 +23,8 @@ function range(chart, low, high) {
 export function options(chart, axis, axisTitle, how, size, hooks) {
   const ink = () => color("--quiet");
   const rule = () => color("--rule");
-  // On a wall all letters are larger.
-  const large = Number.parseFloat(getComputedStyle(document.documentElement).fontSize) / 16;
-  const font = `${Math.round(12 * large)}px ${getComputedStyle(document.body).fontFamily}`;
-  const shared = { stroke: ink, font, labelFont: font, labelSize: 20 * large, ticks: { show: false } };
+  const font = `12px ${getComputedStyle(document.body).fontFamily}`;
+  const shared = { stroke: ink, font, labelFont: font, labelSize: 20, ticks: { show: false } };
   const series = chart.series.map(([, label, key, isMeasured], place) => ({
     label,
     stroke: () => color(seriesColor[key]),
@@ -54,7 +52,7 @@ export function options(chart, axis, axisTitle, how, size, hooks) {
       {
         ...shared,
         label: axisTitle,
-        size: 34 * large,
+        size: 34,
         // Room between the lowest number of one axis and the first of the other.
         gap: 9,
         space: axis === "time" ? 84 : 60,
@@ -68,7 +66,7 @@ export function options(chart, axis, axisTitle, how, size, hooks) {
         ...shared,
         label: chart.title,
         grid: { stroke: rule, width: 1 },
-        size: (_, labels) => 16 + 7 * large * Math.max(3, ...(labels ?? []).map((label) => label.length)),
+        size: (_, labels) => 16 + 7 * Math.max(3, ...(labels ?? []).map((label) => label.length)),
         values: (_, ticks) => ticks.map(chart.tick),
       },
     ],

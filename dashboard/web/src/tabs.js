@@ -49,7 +49,6 @@ function follow(event) {
 }
 
 export function startTabs() {
-  if (tabAt("wall")) watchTab("wall");
   if (!tabAt(OVERVIEW)) return;
   document.addEventListener("click", follow);
   window.addEventListener("hashchange", () => show());

@@ -12,7 +12,7 @@ from jinja2 import UndefinedError
 from dashboard.history_facts import Gap, HistoryView
 from dashboard.observe.dashboard_state import DashboardState
 from dashboard.page.assets import load_assets
-from dashboard.page.contributor import render_certificate, render_contributor, render_namesakes
+from dashboard.page.contributor import render_certificate, render_contributor
 from dashboard.page.environment import TEMPLATES
 from dashboard.page.page import SECTIONS, Frame, PageLink, render_missing, render_page, render_sections
 from dashboard.page.ranking import render_people
@@ -50,12 +50,10 @@ def everything(mark: str) -> dict[str, str]:
     found = render_sections(state, history)
     assert list(found) == list(SECTIONS)
     found["page"] = render_page(state, found, history, frame)
-    found["wall"] = render_page(state, found, history, frame, is_wall=True)
     found["people"] = render_people(state, history.contributors, history, sort="name", limit=3, search=mark, now=NOW)
     linked = replace(frame, link=PageLink(mark, mark, mark, is_for_others=True))
-    found["contributor"] = render_contributor(state, view, linked, num_namesakes=2)
+    found["contributor"] = render_contributor(state, view, linked)
     found["certificate"] = render_certificate(state, view, linked)
-    found["namesakes"] = render_namesakes(state, mark, history.contributors, frame)
     found["missing"] = render_missing(f"nobody is called {mark}", frame)
     return found
 

@@ -8,55 +8,26 @@ from dashboard.history.history import History
 from dashboard.history_facts import ProfileFacts
 from dashboard.server.live_updates import Live
 from dashboard.server.page_access import PageAccess
-from dht.identity.speakable import speakable_name
 from tests.kit.dashboard.records import NOW
 from tests.kit.dashboard.serving import IDS, TOKEN, Client, in_site
 
 ADA = ProfileFacts("Ada1", 1, NOW, "Ada Ö", "DE", False, (IDS[0],), "Owls")
 
 
-def test_a_name_leads_to_the_page_of_its_key(tmp_path: Path) -> None:
+def test_a_missing_page_says_so_and_a_persons_page_has_a_card(tmp_path: Path) -> None:
     async def check(client: Client, live: Live, history: History) -> None:
-        for name in ("Ada Ö", "ADA ö", "ada-ö", "Ada1"):
-            found = await client.get(f"/@{name}", allow_redirects=False)
-            assert (found.status, found.headers["Location"]) == (303, "/c/Ada1")
-        assert (await client.get("/@nobody")).status == 404
-        assert (await client.get("/@%3Cscript%3E")).headers["Content-Type"].startswith(("text/plain", "application/"))
-        for path, said in (
-            ("/@%3Cscript%3E", "Nobody is called &#39;&lt;script&gt;&#39; here"),
-            ("/no/where", "mistyped"),
-        ):
-            missing = await client.get(path, headers={"Accept": "text/html,*/*;q=0.8"})
-            text = await missing.text()
-            assert (missing.status, missing.content_type) == (404, "text/html")
-            assert said in text
-            assert '<a href="/">' in text
-            assert '<link rel="stylesheet"' in text
-            assert "default-src 'none'" in missing.headers["Content-Security-Policy"]
+        missing = await client.get("/no/where", headers={"Accept": "text/html,*/*;q=0.8"})
+        text = await missing.text()
+        assert (missing.status, missing.content_type) == (404, "text/html")
+        assert "mistyped" in text
+        assert '<a href="/">' in text
+        assert '<link rel="stylesheet"' in text
+        assert "default-src 'none'" in missing.headers["Content-Security-Policy"]
         page = await (await client.get("/c/Ada1", headers={"Host": "run.example.org"})).text()
         assert 'property="og:image" content="http://run.example.org/card/Ada1.png"' in page
-        assert "http://run.example.org/@Ada%20%C3%96" in page
+        assert "http://run.example.org/c/Ada1</code>" in page
         assert "team <bdi>Owls</bdi>" in page
         assert "signed by" in page
-
-    in_site(tmp_path, check, profile=ADA)
-
-
-def test_people_of_one_name_are_a_choice_and_never_one_of_them(tmp_path: Path) -> None:
-    async def check(client: Client, live: Live, history: History) -> None:
-        # The records of the other machines all say the same name.
-        found = await client.get("/@ada's box", allow_redirects=False)
-        text = await found.text()
-        assert found.status == 200
-        assert "2 people are called" in text
-        assert all(f"/c/{key}" in text for key in IDS[1:3])
-        assert "/proof" not in text
-        own = await (await client.get(f"/c/{IDS[1]}")).text()
-        assert "1 other contributor has this name" in own
-        # Without a name the key has one, which everybody can say.
-        assert (await client.get(f"/@{speakable_name(IDS[3])}", allow_redirects=False)).headers["Location"] == (
-            f"/c/{IDS[3]}"
-        )
 
     in_site(tmp_path, check, profile=ADA)
 
@@ -91,9 +62,6 @@ def test_certificate_and_cards(tmp_path: Path) -> None:
             assert card.headers["Content-Type"] == "image/png"
             assert "public" in card.headers["Cache-Control"]
         assert (await client.get("/card/nobody.png")).status == 404
-        manifest = await client.get("/site.webmanifest")
-        assert (await manifest.json(content_type=None))["start_url"] == "/"
-        assert 'rel="manifest"' in await (await client.get("/")).text()
 
     in_site(tmp_path, check, profile=ADA)
 
@@ -101,7 +69,7 @@ def test_certificate_and_cards(tmp_path: Path) -> None:
 def test_a_private_page_promises_no_picture_that_nobody_could_load(tmp_path: Path) -> None:
     async def check(client: Client, live: Live, history: History) -> None:
         allowed = {"Authorization": f"Bearer {TOKEN}"}
-        page = await (await client.get("/?wall", headers={**allowed, "Host": "run.example.org"})).text()
+        page = await (await client.get("/", headers={**allowed, "Host": "run.example.org"})).text()
         assert "og:image" not in page
         assert (await client.get("/card/run.png")).status == 401
 
