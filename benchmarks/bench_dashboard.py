@@ -234,10 +234,7 @@ async def _ask(live: Live, *, runner_port: int, num_requests: int) -> dict[str, 
             "contributors": f"/api/v1/contributors?limit=50&offset={chance.randrange(len(ids))}",
             "contributors?search": f"/api/v1/contributors?search={who[-6:]}",
             "contributors/{id}": f"/api/v1/contributors/{who}",
-            "fragments": "/api/v1/fragments",
-            "events": f"/api/v1/events?after={chance.randrange(newest)}&limit=50",
             "points": "/api/v1/points?x=tokens&max=1000",
-            "export.csv": "/api/v1/export.csv",
             "metrics": "/metrics",
         }
 

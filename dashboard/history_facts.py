@@ -12,8 +12,6 @@ from typing import Literal
 
 Condition = Literal["here", "late", "left", "silent"]
 """`late` missed three announcements, `silent` let its record expire; `left` said goodbye."""
-Period = Literal["today", "week", "all"]
-"""Today since midnight, or the seven days up to now, days being those of UTC; or the whole run."""
 MarkKind = Literal["join", "leave", "revision", "note", "sample"]
 
 
@@ -71,17 +69,6 @@ class MachineRow(_InTokens):
 
 
 @dataclass(frozen=True, slots=True)
-class PeriodRank:
-    """A contributor's work in one period, and the rank by it."""
-
-    milli_tokens_witnessed: int = 0
-    rank: int = 0
-    """From 1; 0: nothing witnessed in this period."""
-    rank_before: int = 0
-    """In the same period as it was at the end of yesterday; 0: there was none."""
-
-
-@dataclass(frozen=True, slots=True)
 class ContributorRow(_InTokens):
     """A person, known by a key; without a key, the machine itself."""
 
@@ -104,20 +91,10 @@ class ContributorRow(_InTokens):
     """From 1, by witnessed tokens; 0: nothing witnessed yet."""
     team: str = ""
     """The team that the contributor says to work for; empty: none, or hidden."""
-    rank_before: int = 0
-    """At the end of yesterday (UTC); 0: there was none."""
-    today: PeriodRank = PeriodRank()
-    week: PeriodRank = PeriodRank()
 
     @property
     def num_machines(self) -> int:
         return len(self.machines)
-
-    def standing(self, period: Period) -> PeriodRank:
-        """Work and rank in `period`."""
-        if period == "today":
-            return self.today
-        return self.week if period == "week" else PeriodRank(self.milli_tokens_witnessed, self.rank, self.rank_before)
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,31 +174,9 @@ class RoundFacts:
     """PeerIds that are in it."""
     num_missed: int = 0
     num_void_shards: int = 0
-    duration_seconds: float | None = None
     drop_reasons: tuple[tuple[str, int], ...] = ()
     num_rounds: int = 1
     """Rounds since the last version that was seen here; records tell only where a peer stands when it writes one."""
-
-
-@dataclass(frozen=True, slots=True)
-class AgeAt:
-    """Lag of the live peers with one fragment at one moment, in versions."""
-
-    at: float
-    largest_lag: int
-    mean_lag: float
-    num_peers: int
-
-
-@dataclass(frozen=True, slots=True)
-class FragmentAges:
-    """Lags for the staleness strip."""
-
-    fragment: int
-    ages: tuple[tuple[str, int], ...]
-    """(PeerId, versions behind) now, those furthest behind first; bounded, peers that are not behind are left out."""
-    strip: tuple[AgeAt, ...] = ()
-    """The last looks, oldest first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -296,25 +251,6 @@ class ModelSample:
     texts: tuple[WrittenText, ...]
 
 
-PeopleNewsKind = Literal["joined", "passed", "overtook", "country"]
-
-
-@dataclass(frozen=True, slots=True)
-class PeopleNews:
-    """Something that happened among people. Names are looked up when it is shown, so that a withdrawn one is gone."""
-
-    at: float
-    kind: PeopleNewsKind
-    contributor_id: str
-    """Empty for a country."""
-    other_id: str = ""
-    """The person who was overtaken."""
-    tokens: int = 0
-    """Number that was passed."""
-    country: str = ""
-    """From which there are now enough people to show it."""
-
-
 @dataclass(frozen=True, slots=True)
 class TaskScore:
     """Score of the model in a task of lm-eval."""
@@ -349,14 +285,11 @@ class HistoryView:
     marks: tuple[ChartMark, ...] = ()
     rounds: tuple[RoundFacts, ...] = ()
     """Newest first."""
-    fragments: tuple[FragmentAges, ...] = ()
     bandwidth: TrafficTotals = TrafficTotals()
     countries: tuple[tuple[str, int], ...] = ()
     """(country, contributors), only countries with three or more of them."""
     num_country_undeclared: int = 0
     """Contributors with a row and without a country that may be shown."""
-    news: tuple[PeopleNews, ...] = ()
-    """News of people, the newest first."""
     gaps: tuple[Gap, ...] = ()
     missing: tuple[MissingRounds, ...] = ()
     num_rounds: int = 0

@@ -17,8 +17,7 @@ from averaging.wire.frames import encode
 from averaging.wire.messages import Commit, RosterEntry, ShardResult
 from dashboard.credit.credited_members import CommitCredit
 from dashboard.history.history import open_history
-from dashboard.history.rows import POINT_SECONDS, Batch
-from dashboard.history.writing import write
+from dashboard.history.writing import POINT_SECONDS, Batch, write
 from dashboard.history_facts import HistoryPoint
 from dashboard.observe.dashboard_state import DashboardState, fold
 from dashboard.observe.listed_peers import Look
@@ -67,6 +66,9 @@ class Rounds:
         self._chance = random.Random(11)
         self._begin_at = end_at - num_rounds * ROUND_SECONDS
 
+    def at(self, number: int) -> float:
+        return self._begin_at + number * ROUND_SECONDS
+
     def commit(self, number: int) -> tuple[bytes, CommitCredit]:
         fragment, version = number % FRAGMENTS, number // FRAGMENTS
         chosen = sorted(self._chance.sample(self._ids, MEMBERS))
@@ -79,11 +81,8 @@ class Rounds:
         raw = encode(Commit(fragment, version, 0, chosen[0], self._chance.randbytes(16), roster, shards))
         raw += self._chance.randbytes(64 * (1 + MEMBERS))
         shares = tuple(MachineShare(peer_id, 65_536_000 // FRAGMENTS, True) for peer_id in chosen)
-        at = self._begin_at + number * ROUND_SECONDS
         digest = hashlib.sha256(raw).digest()
-        credit = CommitCredit(
-            *(fragment, version, digest, b"", chosen[0], MEMBERS * 65_536, shares, 10**9, 0, MEMBERS, at, 12.5)
-        )
+        credit = CommitCredit(*(fragment, version, digest, b"", chosen[0], MEMBERS * 65_536, shares, 10**9))
         return raw, credit
 
 
@@ -97,11 +96,11 @@ async def fill(path: Path, num_peers: int, num_rounds: int) -> dict[str, Any]:
             num_raw += len(raw)
             while not history.has_room:  # noqa: ASYNC110 (what the writing task did sets no event)
                 await asyncio.sleep(0.1)
-            history.add_commit(raw, credit, NOW)
+            history.add_commit(raw, credit, rounds.at(number))
     with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as database:
         begin_at = NOW - num_rounds * ROUND_SECONDS
         times = range(0, int(num_rounds * ROUND_SECONDS), POINT_SECONDS)
-        write(database, Batch(points=[_point(begin_at + seconds, seconds) for seconds in times]))
+        write(database, _batch(begin_at, times))
         database.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     return {
         "database_mb": round(_size(path) / 1e6, 1),
@@ -119,13 +118,20 @@ async def growth() -> dict[str, float]:
         before = _size(path)
         with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as database:
             times = range(0, DAY, POINT_SECONDS)
-            write(database, Batch(points=[_point(NOW + seconds, seconds) for seconds in times]))
+            write(database, _batch(NOW, times))
             database.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         return {"points_mb_per_day": round((_size(path) - before) / 1e6, 2)}
 
 
 def _size(path: Path) -> int:
     return path.stat().st_size
+
+
+def _batch(begin_at: float, times: range) -> Batch:
+    batch = Batch()
+    for seconds in times:
+        batch.add_point(_point(begin_at + seconds, seconds))
+    return batch
 
 
 def _point(at: float, index: int) -> HistoryPoint:

@@ -43,7 +43,7 @@ def take_over(history: History, found: list[bytes], run_id: str, now: float) -> 
             log.debug("a profile is not shown: %s", fault)
             continue
         if profile.contributor_id in named or profile.contributor_id in history.ledger.profiles:
-            history.add_profile(facts_of(profile), now)
+            history.add_profile(facts_of(profile))
 
 
 def facts_of(profile: Profile) -> ProfileFacts:

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 from typing import Final
 
 from averaging.signing.commit_credit import MachineShare
@@ -23,7 +23,6 @@ from dashboard.history_facts import (
     ContributorRow,
     DayOfWork,
     MachineRow,
-    PeriodRank,
     ProfileFacts,
     TrafficTotals,
 )
@@ -37,7 +36,6 @@ MAX_GAP_SECONDS: Final = 30.0
 """Time between two looks that still counts as watched; a look that hangs, or a machine that slept, is no uptime."""
 
 SECONDS_PER_DAY: Final = 86_400
-WEEK_DAYS: Final = 7
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +57,7 @@ class MachineTotals:
 
     peer_id: str
     contributor_key: str = ""
-    """The contributor that its own record names."""
+    """The contributor that its own record names. The history's file keeps this field and the next ones."""
     device: str = ""
     name: str = ""
     """Name in its record; its contributor's profile takes precedence."""
@@ -124,7 +122,7 @@ class Ledger:
     def put(self, credit: CommitCredit, seen_at: float, num: int = 0) -> Outcome:
         """Take in a checked commit; what one or many of them change is booked by `settle`. `num`: its number in the
         file."""
-        return self.counting.put(credit, credit.counts_at(seen_at), num)
+        return self.counting.put(credit, seen_at, num)
 
     def settle(self) -> list[Booking]:
         """Book what changed since the last time."""
@@ -173,7 +171,7 @@ class Ledger:
         profile = self.profiles.get(key)
         return key if profile is not None and peer_id in profile.machines else peer_id
 
-    def rows(self, now: float) -> tuple[tuple[ContributorRow, ...], int]:
+    def rows(self) -> tuple[tuple[ContributorRow, ...], int]:
         """(contributors by witnessed tokens, peers without a row)."""
         # A machine whose only commit lost against heavier ones is as if it had never been in a round.
         listed = {
@@ -195,19 +193,7 @@ class Ledger:
             groups.setdefault(self.contributor_of(machine.peer_id), []).append(machine)
         total = sum(machine.milli_tokens_witnessed for machine in self.machines.values())
         ranked = sorted(groups.items(), key=lambda group: _rank_key(*group))
-        today = int(now // SECONDS_PER_DAY)
-        work = {key: recent_work((machine.work for machine in machines), today) for key, machines in ranked}
-        by_day, by_week = standings(work, today, 1), standings(work, today, WEEK_DAYS)
-        before = ranks({key: _witnessed(machines) - work[key].get(today, 0) for key, machines in ranked})
-        rows = tuple(
-            replace(
-                self._row(key, machines, total, now, place),
-                rank_before=before.get(key, 0),
-                today=by_day.get(key, PeriodRank()),
-                week=by_week.get(key, PeriodRank()),
-            )
-            for place, (key, machines) in enumerate(ranked, 1)
-        )
+        rows = tuple(self._row(key, machines, total, place) for place, (key, machines) in enumerate(ranked, 1))
         return rows, len(others) - len(others[:num_free]) + self.num_unlisted
 
     @property
@@ -271,9 +257,7 @@ class Ledger:
         keys = {part.contributor_key for part in (machine, presence) if part is not None and part.contributor_key}
         return any(key in self.profiles and self.profiles[key].is_hidden for key in keys)
 
-    def _row(
-        self, contributor_id: str, machines: Sequence[MachineTotals], total: int, now: float, place: int
-    ) -> ContributorRow:
+    def _row(self, contributor_id: str, machines: Sequence[MachineTotals], total: int, place: int) -> ContributorRow:
         profile = self.shown_profile(contributor_id)
         witnessed = sum(machine.milli_tokens_witnessed for machine in machines)
         rows = [self._machine_row(machine) for machine in machines]
@@ -335,35 +319,3 @@ def _rank_key(contributor_id: str, machines: Sequence[MachineTotals]) -> tuple[i
     witnessed = _witnessed(machines)
     reported = sum(machine.milli_tokens_reported for machine in machines)
     return -witnessed, -reported, min(machine.first_at for machine in machines), contributor_id
-
-
-def recent_work(works: Iterable[Mapping[int, int]], today: int) -> dict[int, int]:
-    """Thousandths of tokens per day of one contributor's machines, over the days that any period here looks at."""
-    total: Counter[int] = Counter()
-    for work in works:
-        for day in range(today - WEEK_DAYS, today + 1):
-            if milli := work.get(day, 0):
-                total[day] += milli
-    return dict(total)
-
-
-def standings(work: Mapping[str, Mapping[int, int]], today: int, num_days: int) -> dict[str, PeriodRank]:
-    """Standings in the `num_days` up to today, by contributor id, of `recent_work`; without work there is none.
-
-    Args:
-        today: the day's number since 1970 (UTC).
-        num_days: at most `WEEK_DAYS`.
-    """
-    now = {key: _sum(days, today - num_days + 1, today) for key, days in work.items()}
-    before = ranks({key: _sum(days, today - num_days, today - 1) for key, days in work.items()})
-    return {key: PeriodRank(now[key], rank, before.get(key, 0)) for key, rank in ranks(now).items()}
-
-
-def ranks(milli: Mapping[str, int]) -> dict[str, int]:
-    """From 1, by how much; equal ones in the order of the mapping. Those with nothing have no rank."""
-    ordered = sorted((key for key, value in milli.items() if value > 0), key=lambda key: -milli[key])
-    return {key: place for place, key in enumerate(ordered, 1)}
-
-
-def _sum(days: Mapping[int, int], first: int, last: int) -> int:
-    return sum(milli for day, milli in days.items() if first <= day <= last)

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
-from typing import Final
+from typing import ClassVar, Final
+
+from pydantic import ConfigDict
 
 from averaging.signing.commit_credit import CreditedRound, round_of
 from averaging.signing.receipt_file import ReceiptFault, RunFrame, commit_of, open_receipt
 from averaging.signing.round_signatures import Verify
 from averaging.wire.messages import Commit
+from dashboard.history_facts import RoundFacts
 from dht.ground.errors import PeerFault
 from dht.ground.host import PeerId
 
@@ -23,21 +26,16 @@ MAX_BYTES: Final = 2**53
 class CommitCredit(CreditedRound):
     """A signed commit whose signatures were checked, and what the page shows of it."""
 
+    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(ser_json_bytes="base64", val_json_bytes="base64")
+    """The history keeps it as JSON."""
+
     num_void_shards: int = 0
-    num_shards: int = 0
-    at: float | None = None
-    """When the round closed, if the commit itself says so; else the time at which it was seen counts."""
-    duration_seconds: float | None = None
     drop_reasons: tuple[tuple[str, int], ...] = ()
     """(reason in words, how many)."""
     payload_bytes: int = 0
     """Encoded values that the round moved from member to member."""
     data_parallel_bytes: int = 0
     """Bytes that plain data-parallel training would have moved for the same steps of the same part of the model."""
-
-    def counts_at(self, seen_at: float) -> float:
-        """The time that it counts at."""
-        return seen_at if self.at is None else self.at
 
 
 def checker_of(
@@ -75,8 +73,22 @@ def credit_of(commit: Commit, num_parameters: int) -> CommitCredit:
     return CommitCredit(
         **{field.name: getattr(one, field.name) for field in fields(one)},
         num_void_shards=sum(not shard.digest for shard in commit.shards),
-        num_shards=len(commit.shards),
         drop_reasons=drop_reasons(commit),
+    )
+
+
+def round_facts_of(credit: CommitCredit, at: float) -> RoundFacts:
+    """The round as page and API show it; `at` is when this dashboard saw it."""
+    return RoundFacts(
+        fragment=credit.fragment,
+        version=credit.version,
+        seen_at=at,
+        leader=credit.leader,
+        tokens=credit.tokens,
+        contributors=tuple(share.peer_id for share in credit.shares if share.milli_tokens),
+        num_missed=sum(not share.milli_tokens for share in credit.shares),
+        num_void_shards=credit.num_void_shards,
+        drop_reasons=credit.drop_reasons,
     )
 
 

@@ -95,7 +95,7 @@ class Counting:
             credit.fragment,
             credit.version,
             credit.digest,
-            credit.leader,
+            self._ids[self._index_of(credit.leader)],
             at,
             credit.payload_bytes,
             credit.data_parallel_bytes,
@@ -166,14 +166,15 @@ class Counting:
             yield Booking(receipt, shares, sign)
 
     def _pack(self, shares: Iterable[MachineShare]) -> bytes:
-        rows = []
-        for peer_id, milli_tokens, is_witnessed in shares:
-            number = self._index.get(peer_id)
-            if number is None:
-                number = self._index[peer_id] = len(self._ids)
-                self._ids.append(peer_id)
-            rows.append(_ROW.pack(number, milli_tokens, is_witnessed))
+        rows = [_ROW.pack(self._index_of(peer_id), milli, is_witnessed) for peer_id, milli, is_witnessed in shares]
         return b"".join(rows)
+
+    def _index_of(self, peer_id: PeerId) -> int:
+        """Its place among the ids, each of which is held once."""
+        if peer_id not in self._index:
+            self._index[peer_id] = len(self._ids)
+            self._ids.append(peer_id)
+        return self._index[peer_id]
 
     def _shares(self, receipt: StoredReceipt) -> Iterator[MachineShare]:
         for number, milli_tokens, is_witnessed in _ROW.iter_unpack(receipt.packed):

@@ -10,9 +10,11 @@ import sqlite3
 import stat
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import fields
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
+from dashboard.history_facts import HistoryPoint
 from dht.ground.errors import LocalFault, UsageFault, reading
 from dht.ground.regular_files import open_regular
 
@@ -22,21 +24,21 @@ MEMORY: Final = ":memory:"
 """SQLite's own name for a database without a file."""
 APPLICATION_ID: Final = 0x4D55524D
 """Says in the file's header that it is one of ours ("MURM")."""
-SCHEMA_VERSION: Final = 5
+SCHEMA_VERSION: Final = 6
 
-TABLES: Final = """
+POINT_COLUMNS: Final = tuple(field.name for field in fields(HistoryPoint))
+MACHINE_COLUMNS: Final = ("peer_id", "contributor_key", "device", "name", "first_at", "last_at", "uptime_seconds")
+"""Fields of `MachineTotals`, its first ones."""
+TABLES: Final = f"""
 CREATE TABLE meta (name TEXT PRIMARY KEY, value) WITHOUT ROWID;
 CREATE TABLE receipts (id INTEGER PRIMARY KEY, seen_at REAL NOT NULL, credit TEXT NOT NULL, raw BLOB NOT NULL);
-CREATE TABLE points (place INTEGER PRIMARY KEY, point TEXT NOT NULL);
-CREATE TABLE events (
-    id INTEGER PRIMARY KEY, at REAL NOT NULL, kind TEXT NOT NULL, peer_id TEXT NOT NULL, tokens INTEGER NOT NULL,
-    detail TEXT NOT NULL, is_kept INTEGER NOT NULL
-);
-CREATE TABLE machines (peer_id TEXT PRIMARY KEY, facts TEXT NOT NULL) WITHOUT ROWID;
+CREATE TABLE points (place INTEGER PRIMARY KEY, {", ".join(POINT_COLUMNS)});
+CREATE TABLE machines ({", ".join(MACHINE_COLUMNS)}, PRIMARY KEY (peer_id)) WITHOUT ROWID;
 CREATE TABLE profiles (contributor_id TEXT PRIMARY KEY, facts TEXT NOT NULL) WITHOUT ROWID
 """
 """`receipts`: each signed commit, and whom it credits. `points`: one for each ten seconds. `machines` and `profiles`:
-what this dashboard saw of them. All totals follow from the receipts and are made again at each start."""
+what this dashboard saw of them. `meta`: lists of some hundred rows as JSON, and single values. All else follows from
+these and is made again at each start."""
 
 
 class Database:

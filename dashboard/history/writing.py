@@ -2,42 +2,81 @@
 
 from __future__ import annotations
 
-import json
 import sqlite3
-from collections import Counter, deque
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
-from typing import Any, Final
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import astuple, dataclass, field
+from operator import attrgetter
+from typing import Any, Final, NamedTuple, TypeVar
 
-from dashboard.credit.contributor_ledger import SECONDS_PER_DAY, Ledger
+from pydantic import TypeAdapter
+
+from dashboard.credit.contributor_ledger import Ledger, MachineTotals
 from dashboard.credit.credited_members import CommitCredit
-from dashboard.history.database import APPLICATION_ID, SCHEMA_VERSION, TABLES, transaction
-from dashboard.history.rows import (
-    MARK_KINDS,
-    NEWS_KINDS,
-    POINT_SECONDS,
-    Batch,
-    Value,
-    credit_of_row,
-    credit_text,
-    gap_of_values,
-    machine_of_row,
-    machine_text,
-    mark_of_row,
-    news_of_row,
-    point_of_text,
-    point_row,
-    profile_of_row,
-    profile_text,
-    readable,
-    sample_of_values,
+from dashboard.history.database import (
+    APPLICATION_ID,
+    MACHINE_COLUMNS,
+    POINT_COLUMNS,
+    SCHEMA_VERSION,
+    TABLES,
+    transaction,
 )
-from dashboard.history_facts import ChartMark, Condition, Gap, HistoryPoint, ModelSample, PeopleNews
-from dashboard.observe.listed_peers import MAX_PEERS
+from dashboard.history_facts import ChartMark, Gap, HistoryPoint, ModelSample, ProfileFacts
 
 PAGE_BYTES: Final = 4096
-EVENT_SECONDS: Final = 2 * SECONDS_PER_DAY
-"""Events that are not kept, such as the coming and going of peers that no commit lists, are deleted after this."""
+POINT_SECONDS: Final = 10
+"""The file has one point of the curves for each of these: a megabyte a day."""
+
+Value = TypeVar("Value")
+
+CREDIT: Final = TypeAdapter(CommitCredit)
+_POINT: Final = TypeAdapter(HistoryPoint)
+_PROFILE: Final = TypeAdapter(ProfileFacts)
+_LISTS: Final[dict[str, TypeAdapter[Any]]] = {
+    "gaps": TypeAdapter(list[Gap]),
+    "marks": TypeAdapter(list[ChartMark]),
+    "samples": TypeAdapter(list[ModelSample]),
+}
+"""Lists that are kept whole, as JSON, under these names in `meta`."""
+
+
+class StoredCommit(NamedTuple):
+    """A signed commit on its way into the file; `num` names it there."""
+
+    num: int
+    raw: bytes
+    credit: CommitCredit
+    seen_at: float
+
+
+@dataclass
+class Batch:
+    """Rows to write in one transaction; while nothing can be written it grows by less than a megabyte an hour."""
+
+    commits: list[StoredCommit] = field(default_factory=list)
+    released: list[int] = field(default_factory=list)
+    """Numbers of commits that go, since there are too many heavier ones of their version."""
+    machines: dict[str, MachineTotals] = field(default_factory=dict)
+    profiles: dict[str, ProfileFacts] = field(default_factory=dict)
+    points: dict[int, HistoryPoint] = field(default_factory=dict)
+    """By their place in the file; a later point replaces the one at its place."""
+    meta: dict[str, float | bytes] = field(default_factory=dict)
+
+    def absorb(self, later: Batch) -> None:
+        """Take in what came after this one, which could not be written."""
+        for name, held in vars(self).items():
+            if isinstance(held, dict):
+                held.update(getattr(later, name))
+            else:
+                held.extend(getattr(later, name))
+
+    def add_point(self, point: HistoryPoint) -> None:
+        """Add a point of the curves."""
+        self.points[int(point.at // POINT_SECONDS)] = point
+
+    def keep_list(self, name: str, values: list[Any]) -> None:
+        """Replace a list of `_LISTS`."""
+        self.meta[name] = _LISTS[name].dump_json(values)
 
 
 @dataclass
@@ -46,19 +85,12 @@ class Loaded:
 
     ledger: Ledger = field(default_factory=Ledger)
     points: list[HistoryPoint] = field(default_factory=list)
-    people_news: list[PeopleNews] = field(default_factory=list)
-    """The newest, oldest first."""
-    gaps: list[Gap] = field(default_factory=list)
-    samples: list[ModelSample] = field(default_factory=list)
+    lists: dict[str, list[Any]] = field(default_factory=dict)
+    """Those of `_LISTS`, each oldest first."""
     meta: dict[str, Any] = field(default_factory=dict)
-    rounds: list[tuple[int, CommitCredit]] = field(default_factory=list)
-    """Numbers and credits of the newest receipts, whether they count or not, oldest first."""
-    marks: list[ChartMark] = field(default_factory=list)
-    """Oldest first."""
-    conditions: dict[str, Condition] = field(default_factory=dict)
-    """Peers that were there when the last session ended."""
+    commits: list[tuple[int, float, CommitCredit]] = field(default_factory=list)
+    """Numbers, times and credits of the newest receipts, whether they count or not, oldest first."""
     next_commit: int = 1
-    next_event: int = 1
     skipped: Counter[str] = field(default_factory=Counter)
     """Rows that could not be read, by their table."""
 
@@ -81,50 +113,26 @@ def prepare(database: sqlite3.Connection, is_new: bool, run_id: str, now: float)
         database.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
 
 
-def load(database: sqlite3.Connection, num_points: int, num_rounds: int, num_marks: int, num_news: int) -> Loaded:
+def load(database: sqlite3.Connection, num_points: int, num_rounds: int) -> Loaded:
     """Reads everything that is held in memory, and makes the totals again from the receipts."""
     loaded = Loaded(meta=dict(database.execute("SELECT name, value FROM meta")))
-
-    def read(query: str, make: Callable[..., Value], table: str, *values: Any) -> Iterable[Value]:
-        return readable(database.execute(query, values), make, table, loaded.skipped)
-
-    def newest_events(kinds: Iterable[str], columns: str, make: Callable[..., Value], num: int) -> list[Value]:
-        query = f"SELECT {columns} FROM events WHERE kind IN {tuple(kinds)} ORDER BY id DESC LIMIT ?"
-        return list(read(query, make, "events", num))[::-1]
-
-    def whole_list(name: str, make: Callable[..., Value]) -> list[Value]:
-        try:
-            rows = [tuple(row) for row in json.loads(loaded.meta.get(name, "[]"))]
-        except (ValueError, TypeError):
-            loaded.skipped[name] += 1
-            return []
-        return list(readable(rows, make, name, loaded.skipped))
-
-    ledger = loaded.ledger
-    for machine in read("SELECT * FROM machines", machine_of_row, "machines"):
-        ledger.machines[machine.peer_id] = machine
-    for profile in read("SELECT * FROM profiles", profile_of_row, "profiles"):
+    ledger, skipped = loaded.ledger, loaded.skipped
+    for row in database.execute(f"SELECT {', '.join(MACHINE_COLUMNS)} FROM machines"):
+        ledger.machines[row[0]] = MachineTotals(*row)
+    texts = database.execute("SELECT facts FROM profiles")
+    for profile in readable(texts, _PROFILE.validate_json, "profiles", skipped):
         ledger.add_profile(profile)
-    newest: deque[tuple[int, CommitCredit]] = deque(maxlen=num_rounds)
-    for num, credit in read("SELECT id, credit FROM receipts ORDER BY id", credit_of_row, "receipts"):
-        ledger.put(credit, 0.0, num)
-        newest.append((num, credit))
+    receipts = database.execute("SELECT id, seen_at, credit FROM receipts ORDER BY id")
+    for num, seen_at, credit in readable(receipts, commit_of_row, "receipts", skipped):
+        ledger.put(credit, seen_at, num)
+        loaded.commits.append((num, seen_at, credit))
+        del loaded.commits[:-num_rounds]
+    (loaded.next_commit,) = database.execute("SELECT coalesce(max(id), 0) + 1 FROM receipts").fetchone()
     ledger.settle()
-    loaded.rounds = list(newest)
-    loaded.gaps = whole_list("gaps", gap_of_values)
-    loaded.samples = whole_list("samples", sample_of_values)
-    loaded.points = points_between(database, 0.0, num_points, loaded.skipped)
-    loaded.people_news = newest_events(NEWS_KINDS, "at, kind, peer_id, tokens, detail", news_of_row, num_news)
-    loaded.marks = newest_events(MARK_KINDS, "at, tokens, kind, peer_id", mark_of_row, num_marks)
-    comings = (
-        "SELECT peer_id FROM (SELECT peer_id, kind, max(id) AS id FROM events WHERE kind IN ('joined', 'returned', "
-        "'left', 'silent') GROUP BY peer_id) WHERE kind IN ('joined', 'returned') ORDER BY id DESC LIMIT ?"
-    )
-    loaded.conditions = {peer_id: "here" for (peer_id,) in database.execute(comings, (MAX_PEERS,))}
-    loaded.next_commit, loaded.next_event = (
-        database.execute(f"SELECT coalesce(max(id), 0) + 1 FROM {table}").fetchone()[0]
-        for table in ("receipts", "events")
-    )
+    for name, values in _LISTS.items():
+        stored = [(loaded.meta[name],)] if name in loaded.meta else []
+        loaded.lists[name] = next(readable(stored, values.validate_json, name, skipped), [])
+    loaded.points = points_between(database, 0.0, num_points, skipped)
     return loaded
 
 
@@ -135,14 +143,10 @@ def write(database: sqlite3.Connection, batch: Batch) -> None:
         sqlite3.Error: nothing was written.
     """
     rows: dict[str, list[tuple[Any, ...]]] = {
-        "receipts": [(one.num, one.seen_at, credit_text(one.credit, one.seen_at), one.raw) for one in batch.commits],
-        "machines": [(machine.peer_id, machine_text(machine)) for machine in batch.machines.values()],
-        "profiles": [(profile.contributor_id, profile_text(profile)) for profile in batch.profiles],
-        "events": [
-            (one.number, one.at, one.kind, one.peer_id, one.tokens, json.dumps(one.detail), int(one.is_kept))
-            for one in batch.events
-        ],
-        "points": [point_row(point) for point in batch.points],
+        "receipts": [(one.num, one.seen_at, CREDIT.dump_json(one.credit).decode(), one.raw) for one in batch.commits],
+        "machines": list(map(attrgetter(*MACHINE_COLUMNS), batch.machines.values())),
+        "profiles": [(key, _PROFILE.dump_json(profile).decode()) for key, profile in batch.profiles.items()],
+        "points": [(place, *astuple(point)) for place, point in batch.points.items()],
         "meta": list(batch.meta.items()),
     }
     with transaction(database):
@@ -153,9 +157,23 @@ def write(database: sqlite3.Connection, batch: Batch) -> None:
         database.executemany("DELETE FROM receipts WHERE id = ?", [(num,) for num in batch.released])
 
 
-def forget_old(database: sqlite3.Connection, now: float) -> None:
-    """Deletes events that are not kept for longer, at `now` (unix seconds)."""
-    database.execute("DELETE FROM events WHERE at < ? AND NOT is_kept", (now - EVENT_SECONDS,))
+def readable(
+    rows: Iterable[tuple[Any, ...]], make: Callable[..., Value], table: str = "", skipped: Counter[str] | None = None
+) -> Iterator[Value]:
+    """`make(*row)` of those rows that can be read; others are counted in `skipped` by their table."""
+    for row in rows:
+        try:
+            value = make(*row)
+        except (ValueError, TypeError):
+            if skipped is not None:
+                skipped[table] += 1
+            continue
+        yield value
+
+
+def commit_of_row(num: int, seen_at: float, text: Any) -> tuple[int, float, CommitCredit]:
+    """Number and time of a receipt, and whom it credits."""
+    return num, seen_at, CREDIT.validate_json(text)
 
 
 def points_between(
@@ -170,12 +188,12 @@ def points_between(
         return []
     place = max(first, int(begin_at // POINT_SECONDS))
     step = max(1, -(-(last - place + 1) // max_points))
-    texts: list[tuple[str]] = []
-    query = "SELECT place, point FROM points WHERE place >= ? ORDER BY place LIMIT 1"
-    while found := database.execute(query, (place,)).fetchone():
-        texts.append(found[1:])
-        if found[0] == last:
+    rows: list[tuple[dict[str, Any]]] = []
+    query = "SELECT * FROM points WHERE place >= ? ORDER BY place LIMIT 1"
+    while row := database.execute(query, (place,)).fetchone():
+        rows.append((dict(zip(POINT_COLUMNS, row[1:], strict=True)),))
+        if row[0] == last:
             break
         # The next one, or the last of all.
-        place = min(last, max(place + step, found[0] + 1))
-    return list(readable(texts, point_of_text, "points", skipped))
+        place = min(last, max(place + step, row[0] + 1))
+    return list(readable(rows, _POINT.validate_python, "points", skipped))

@@ -9,7 +9,7 @@ The files, each built on those above it:
     goal_progress.py   how far it is on the way to its goal
     task_scores.py     curves of the model's scores in tasks
     annotations.py     what happened beside the curves, with names, and which samples of the model are listed
-    rounds.py          timeline, staleness strip, round health
+    rounds.py          timeline, round health
     ranking.py         the list of people, and what was found in it
     page.py            the whole page and its sections
     contributor.py     a contributor's own page with its calendar, and the certificate

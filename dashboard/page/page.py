@@ -21,12 +21,10 @@ from dashboard.page.assets import LICENSES, Assets
 from dashboard.page.curves import NO_CURVE, curves
 from dashboard.page.environment import TEMPLATES, with_ages
 from dashboard.page.goal_progress import progress_of, when_text
-from dashboard.page.ranking import MAX_CONTRIBUTORS_SHOWN, MAX_LISTED, PERIODS, ranking_values
-from dashboard.page.rounds import health, lone_words, strip, timeline
+from dashboard.page.ranking import MAX_CONTRIBUTORS_SHOWN, MAX_LISTED
+from dashboard.page.rounds import health, lone_words, timeline
 from dashboard.page.run_result import result_of
 from dashboard.page.task_scores import metric_words, score_curves
-from dashboard.people.people_news import shown_news
-from dashboard.people.ranking_words import change_words
 from dashboard.people.teams_and_countries import teams
 
 REFRESH_SECONDS: Final = 5
@@ -39,7 +37,7 @@ TABS: Final = {
     "overview": ("progress", "way-in", "writes", "figures", "join", "notes", "feed", "top"),
     "people": ("contributors", "teams", "countries"),
     "model": ("samples", "evaluations", "model", "gaps"),
-    "engine-room": ("timeline", "health", "strip", "bandwidth", "rounds", "peers"),
+    "engine-room": ("timeline", "health", "fragments", "bandwidth", "rounds", "peers"),
 }
 """Live sections of each part of the page; each tab is a page of its own."""
 CURVES: Final = {"losses": "overview", "swarm": "engine-room", "lines": "engine-room"}
@@ -53,8 +51,6 @@ TEMPLATES.globals.update(
     {
         "max_contributors": MAX_CONTRIBUTORS_SHOWN,
         "max_listed": MAX_LISTED,
-        "periods": PERIODS,
-        "change_words": change_words,
         "refresh_seconds": REFRESH_SECONDS,
         "stream_path": STREAM_PATH,
         "licenses": LICENSES,
@@ -101,11 +97,13 @@ def render_sections(state: DashboardState, history: HistoryView) -> dict[str, st
         "samples": chosen_samples(history.samples),
         "scores": score_curves(history.scores),
         "teams": teams(history.contributors),
-        "feed": shown_news(history),
-        **ranking_values(history.contributors, history, "all", "tokens", MAX_CONTRIBUTORS_SHOWN),
+        "found": history.contributors,
+        "sort": "tokens",
+        "limit": MAX_CONTRIBUTORS_SHOWN,
+        "offset": 0,
+        "search": "",
         "peers": sorted(_shown_peers(state), key=_order),
         "timeline": timeline(state, history, values["names"]),
-        "strip": strip(history),
         "health": health(state, history.rounds),
         "lone_words": lone_words(history.rounds, [record.started_at for record in state.trainers]),
     }

@@ -1,4 +1,4 @@
-"""Rounds as plain values for the templates: a lane per peer, how stale each fragment is, how well rounds go."""
+"""Rounds as plain values for the templates: a lane per peer, and how well rounds go."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import math
 import statistics
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import chain, groupby, takewhile
+from itertools import chain, takewhile
 from typing import Any, Final, NamedTuple
 
-from dashboard.history_facts import AgeAt, FragmentAges, HistoryView, RoundFacts
+from dashboard.history_facts import HistoryView, RoundFacts
 from dashboard.observe.dashboard_state import DashboardState
 from dashboard.observe.round_timeline import Lanes
 from dht.ground.quantities import plural, seconds_text
@@ -20,8 +20,6 @@ from peer.events.lone_rounds import LONE_ROUNDS
 MAX_LANES: Final = 16
 MAX_TIMELINE_ROUNDS: Final = 40
 MAX_TIMELINE_SECONDS: Final = 180.0
-MAX_STRIP_ROWS: Final = 24
-MAX_STRIP_LOOKS: Final = 60
 MAX_REASONS: Final = 6
 
 PHASES: Final = {
@@ -31,8 +29,6 @@ PHASES: Final = {
     "apply": "applies",
     "exchange": "takes part in a round",
 }
-LAGS: Final = ((0, "current"), (1, "1 behind"), (2, "2 behind"), (4, "3 or 4 behind"), (math.inf, "5 or more behind"))
-"""(largest lag in versions, what it is called); the index is the heat."""
 _WIDTH: Final = 1000
 
 
@@ -78,11 +74,10 @@ def timeline(state: DashboardState, history: HistoryView, names: Mapping[str, st
 def _blocks(rounds: Sequence[RoundFacts], lanes: Lanes) -> dict[str, list[_Block]]:
     found = {peer_id: [block for times in lane for block in _round_blocks(times)] for peer_id, lane in lanes.items()}
     for row in rounds[:MAX_TIMELINE_ROUNDS]:
-        # Of those who tell no times only the round itself is known.
-        began = row.seen_at - (row.duration_seconds or 0.0)
+        # Of those who tell no times only the moment is known.
         for peer_id in row.contributors:
             if peer_id not in lanes:
-                found.setdefault(peer_id, []).append(_Block("exchange", began, row.seen_at))
+                found.setdefault(peer_id, []).append(_Block("exchange", row.seen_at, row.seen_at))
     return found
 
 
@@ -120,52 +115,13 @@ def _lane_sentence(blocks: Sequence[_Block], span: float) -> str:
     return f"{plural(number, 'round')} in {seconds_text(round(span))}" + (f": {', '.join(parts)}" if parts else "")
 
 
-# The staleness strip
-
-
-def strip(history: HistoryView) -> dict[str, Any]:
-    """A row of cells per fragment, a cell per look: how far the slowest live peer was behind."""
-    rows = [row for row in history.fragments if row.strip]
-    # The most stale first when there are too many to draw.
-    shown = sorted(
-        sorted(rows, key=lambda row: (row.strip[-1].largest_lag, row.strip[-1].mean_lag), reverse=True)[
-            :MAX_STRIP_ROWS
-        ],
-        key=lambda row: row.fragment,
-    )
-    return {
-        "width": MAX_STRIP_LOOKS,
-        "rows": [{"fragment": row.fragment, "newest": row.strip[-1], "cells": list(_cells(row))} for row in shown],
-        "lags": [text for _, text in LAGS],
-        "num_more": len(rows) - len(shown),
-        "behind": {row.fragment: row.ages for row in history.fragments},
-    }
-
-
-def heat(lag: int) -> int:
-    """Return the index in `LAGS` of the class of a lag."""
-    return next(index for index, (largest, _) in enumerate(LAGS) if lag <= largest)
-
-
-def _cells(row: FragmentAges) -> Iterator[tuple[int, int, int, AgeAt]]:
-    """(heat, x, width, newest look). Equal neighbours are one rectangle: most of a healthy strip is."""
-    looks = row.strip[-MAX_STRIP_LOOKS:]
-    x = MAX_STRIP_LOOKS - len(looks)
-    for lag, group in groupby(looks, key=lambda look: look.largest_lag):
-        equal = list(group)
-        yield heat(lag), x, len(equal), equal[-1]
-        x += len(equal)
-
-
 # Round health
 
 
 def health(state: DashboardState, rounds: Sequence[RoundFacts]) -> dict[str, Any]:
     """Summarise the newest rounds, with the reasons for what was left out, in words."""
-    durations = sorted(row.duration_seconds for row in rounds if row.duration_seconds is not None)
-    if not durations:
-        told = chain.from_iterable(state.lanes.values())
-        durations = sorted(one.send_seconds + one.receive_seconds + one.apply_seconds for one in told)
+    told = chain.from_iterable(state.lanes.values())
+    durations = sorted(one.send_seconds + one.receive_seconds + one.apply_seconds for one in told)
     return {
         "num_lone": num_lone(rounds),
         "num_whole": sum(not row.num_missed and not row.num_void_shards and not row.drop_reasons for row in rounds),

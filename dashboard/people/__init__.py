@@ -4,5 +4,4 @@ The files, each built on those above it:
 
     ranking_words.py        shares and places in words
     teams_and_countries.py  contributors by team, and by country where there are enough of them
-    people_news.py          what happened among people, with the names that may be shown now
 """

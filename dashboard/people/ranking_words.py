@@ -32,11 +32,3 @@ def percentile_words(rank: int, num_ranked: int) -> str:
         return ""
     # Rounded up: rank 1 of 300 is in the best 1 %.
     return f"top {-(-100 * rank // num_ranked)}%"
-
-
-def change_words(rank: int, rank_before: int) -> str:
-    """``up 2 since yesterday``; empty: no change, or no place yesterday."""
-    if not rank or not rank_before or rank == rank_before:
-        return ""
-    places = abs(rank_before - rank)
-    return f"{'up' if rank < rank_before else 'down'} {places} since yesterday"

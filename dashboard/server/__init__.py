@@ -9,15 +9,14 @@ The files, each built on those above it:
     api_queries.py          what the API takes: queries check themselves; and its OpenAPI document
     contributor_search.py   which contributors a query asks for
     live_updates.py         one rendered snapshot for all viewers
-    conditional_answers.py  ETags: what a browser has already is not sent again
     handler_context.py      what the handlers share; answers made once per look
     middleware.py           who may read, security headers, faults as answers
     metrics.py              figures for Prometheus
     api_answers.py          what the API gives: the read model
-    api_routes.py           the API over HTTP, exports as CSV and JSON lines
+    api_routes.py           the API over HTTP, and proofs
     person_routes.py        addresses about one person, cards for links
     live_stream.py          live updates over HTTP; a viewer that reads too slowly is cut off
     routes.py               page, assets, health
 
-Sources: problem details (RFC 9457) for refusals of the API; conditional requests (RFC 9110).
+Source: problem details (RFC 9457) for refusals of the API.
 """

@@ -1,7 +1,6 @@
 """The API's answers: the read model itself, with schemas that its fields generate.
 
-Every answer says on what its figures rest (`basis`) and when they were seen (`observed_at`, unix seconds). Version 1:
-fields may be added, never changed.
+Every answer says on what its figures rest (`basis`) and when they were seen (`observed_at`, unix seconds).
 """
 
 from __future__ import annotations
@@ -10,14 +9,12 @@ from typing import Any, Final, Literal, TypeVar, get_type_hints
 
 from pydantic import AliasPath, BaseModel, ConfigDict, Field, create_model
 
-from dashboard.history.reading import EventRow
 from dashboard.history.thinned_curves import columns_of, rounded, thinned
 from dashboard.history_facts import (
     ChartMark,
     ContributorRow,
     ContributorView,
     DayOfWork,
-    FragmentAges,
     Gap,
     MissingRounds,
     ModelSample,
@@ -32,7 +29,7 @@ from dashboard.observe.shown_manifest import RunNote, ShownManifest
 from dashboard.page.annotations import annotations_of
 from dashboard.page.goal_progress import GoalProgress, progress_of
 from dashboard.page.run_result import result_of
-from dashboard.server.api_queries import ContributorsQuery, EventsQuery, PointsQuery, Query, RoundsQuery
+from dashboard.server.api_queries import ContributorsQuery, PointsQuery, Query, RoundsQuery
 from dashboard.server.contributor_search import found_contributors
 from dashboard.server.handler_context import Site
 from dht.records.peer_record import PeerRecord
@@ -145,7 +142,6 @@ class Round(Model):
     contributors: tuple[str, ...] | None = None
     num_missed: int | None = None
     num_void_shards: int | None = None
-    duration_seconds: float | None = None
     drop_reasons: dict[str, int] = {}
 
 
@@ -172,15 +168,6 @@ class ContributorPage(Answer):
     rounds: list[Round]
 
 
-class Fragments(Answer):
-    fragments: tuple[FragmentAges, ...]
-
-
-class Events(Answer):
-    events: tuple[EventRow, ...]
-    next_after: int
-
-
 class Points(Answer):
     x: str
     names: list[str]
@@ -198,7 +185,7 @@ class Evaluations(Answer):
 
 AnyAnswer = TypeVar("AnyAnswer", bound=Answer)
 
-_SIGNED: Final = ("leader", "tokens", "contributors", "num_missed", "num_void_shards", "duration_seconds")
+_SIGNED: Final = ("leader", "tokens", "contributors", "num_missed", "num_void_shards")
 """Fields of a round that its signed commit gives."""
 NOT_DRAWN: Final = ("tokens_per_second", "download_bits_per_second")
 """Columns of points of which the page has no curve."""
@@ -289,17 +276,6 @@ def contributor(site: Site, view: ContributorView) -> ContributorPage:
         curve=view.curve,
         rounds=rounds,
     )
-
-
-async def fragments(site: Site, query: Query) -> Fragments:
-    """Lag of the peers with each fragment."""
-    return answer_of(Fragments, site, REPORTED, fragments=site.live.history.fragments)
-
-
-async def events(site: Site, query: EventsQuery) -> Events:
-    """Events, oldest first."""
-    found = await site.reader.events(query.after, query.limit)
-    return answer_of(Events, site, REPORTED, events=found, next_after=found[-1].number if found else query.after)
 
 
 async def points(site: Site, query: PointsQuery) -> Points:

@@ -57,9 +57,6 @@ class RoundsQuery(Query):
 
 
 class ContributorsQuery(Query):
-    by: Literal["today", "week", "all"] = Field(
-        "all", description="The time whose work ranks: today and the last seven days are those of UTC."
-    )
     sort: Literal["tokens", "reported", "rounds", "first", "last", "name"] = Field(
         "tokens", description="By what; the most first, names from A."
     )
@@ -79,11 +76,6 @@ class PageQuery(ContributorsQuery):
         """Whether it asks for other people than the ranking shows."""
         asked = self.model_fields_set & set(ContributorsQuery.model_fields)
         return any(getattr(self, name) != type(self).model_fields[name].default for name in asked)
-
-
-class EventsQuery(Query):
-    after: Number = Field(0, description="Events after this number, `next_after` of another answer.")
-    limit: Limit = 50
 
 
 class PointsQuery(Query):
@@ -193,7 +185,6 @@ def openapi(endpoints: Sequence[Endpoint]) -> dict[str, Any]:
             "parameters": in_path + in_query,
             "responses": {
                 "200": {"description": "The answer.", "content": {endpoint.media_type: {"schema": schema}}},
-                "304": {"description": "Nothing has changed since the answer with this ETag."},
                 "400": problem,
                 **({"404": problem} if in_path else {}),
             },
@@ -204,7 +195,7 @@ def openapi(endpoints: Sequence[Endpoint]) -> dict[str, Any]:
         "info": {
             "title": "Murmuration dashboard",
             "version": "1",
-            "description": "Read-only. Times are unix seconds. Fields may be added within version 1, never changed.",
+            "description": "Read-only. Times are unix seconds.",
         },
         "paths": paths,
         "components": {"schemas": definitions["$defs"]},

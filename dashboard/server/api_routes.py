@@ -1,44 +1,29 @@
-"""The API over HTTP: queries are checked, answers are made once per look, and what is long is sent piece by piece."""
+"""The API over HTTP: queries are checked, answers are made once per look, and a proof is sent piece by piece."""
 
 from __future__ import annotations
 
 import asyncio
-import csv
-import io
 import json
 import logging
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
-from operator import attrgetter
 from typing import Any, Final, get_type_hints
 
 from aiohttp import web
 from pydantic import BaseModel
-from pydantic_core import to_json
 
 from dashboard.credit.work_log import curve_of, leaders_of
 from dashboard.history_facts import ContributorRow, ContributorView
 from dashboard.server import api_answers
 from dashboard.server.api_queries import ID_PATTERN, PREFIX, BadQuery, Endpoint, Query, openapi, read_query
-from dashboard.server.conditional_answers import respond
 from dashboard.server.connection_bound import SEND_SECONDS
 from dashboard.server.handler_context import SITE, Site, problem
 from dashboard.server.metrics import CONTENT_TYPE, metrics_text
 
 MAX_DOWNLOADS: Final = 8
-"""Proofs and exports under way; each reads the file page by page as fast as its reader takes it."""
+"""Proofs under way; each reads the file page by page as fast as its reader takes it."""
 RECENT_ROUNDS: Final = 20
-PROOF_LINES: Final = 100
-"""Sent at a time."""
-EXPORTED_ROUNDS: Final = 500
-"""Read at a time."""
-CSV_COLUMNS: Final = (
-    *("rank", "contributor_id", "name", "country", "team", "tokens_witnessed", "tokens_reported", "share"),
-    *("rounds", "rounds_missed", "first_at", "last_at", "is_here", "num_machines"),
-    *("milli_tokens_witnessed", "milli_tokens_reported"),
-)
-"""Attributes of a `ContributorRow`."""
 
 _ID = re.compile(ID_PATTERN)
 
@@ -103,7 +88,6 @@ async def _preflight(request: web.Request) -> web.Response:
     if headers:
         headers |= {
             "Access-Control-Allow-Methods": "GET, HEAD",
-            "Access-Control-Allow-Headers": "If-None-Match",
             "Access-Control-Max-Age": "86400",
         }
     return web.Response(status=204, headers={"Allow": "GET, HEAD, OPTIONS"} | headers)
@@ -124,8 +108,11 @@ async def _respond(
     request: web.Request, key: str, make: Callable[[], Awaitable[BaseModel | str]]
 ) -> web.StreamResponse:
     site = request.app[SITE]
-    headers = cors(site) | {"Access-Control-Expose-Headers": "ETag"}
-    return respond(request, await site.answer(key, make), headers)
+    content = await site.answer(key, make)
+    response = web.Response(body=content, content_type="application/json", charset="utf-8", headers=cors(site))
+    response.headers["Cache-Control"] = "no-cache"
+    response.enable_compression()
+    return response
 
 
 async def _contributor(request: web.Request, query: Query) -> web.StreamResponse:
@@ -148,61 +135,29 @@ async def _proof(request: web.Request, query: Query) -> web.StreamResponse:
     logs = site.history.ledger.logs_of(row)
     if not logs:
         return problem(request, 404, "Not Found", "no signed commit names this contributor yet; look again later")
-
-    async def lines() -> AsyncIterator[bytes]:
-        waiting: list[str] = []
+    if site.num_downloads >= MAX_DOWNLOADS:
+        return problem(request, 503, "Busy", f"{site.num_downloads} downloads are under way; try again in a minute")
+    headers = cors(site) | {
+        "Content-Type": "application/jsonl",
+        "Content-Disposition": f'attachment; filename="proof-{row.contributor_id[-8:]}.jsonl"',
+        "Cache-Control": "no-store",
+    }
+    response = web.StreamResponse(headers=headers)
+    site.num_downloads += 1
+    try:
         async for raw in site.reader.proof(logs):
-            waiting.append(site.proof_line(raw))
-            if len(waiting) == PROOF_LINES:
-                yield _joined(waiting)
-                waiting.clear()
-        yield _joined(waiting)
-
-    return await _download(request, lines(), f"proof-{row.contributor_id[-8:]}.jsonl")
-
-
-async def _export_csv(request: web.Request, query: Query) -> web.StreamResponse:
-    site = request.app[SITE]
-
-    async def make() -> str:
-        file = io.StringIO()
-        writer = csv.writer(file, lineterminator="\r\n")
-        writer.writerow(CSV_COLUMNS)
-        values = attrgetter(*CSV_COLUMNS)
-        writer.writerows(map(_cell, values(row)) for row in site.live.history.contributors)
-        return file.getvalue()
-
-    table = await site.answer("export.csv", make)
-    headers = cors(site) | {"Content-Disposition": 'attachment; filename="contributors.csv"'}
-    return web.Response(body=table.content, content_type="text/csv", charset="utf-8", headers=headers)
-
-
-def _cell(value: Any) -> Any:
-    # A spreadsheet would take such a name for a formula.
-    return f"'{value}" if isinstance(value, str) and value[:1] in ("=", "+", "-", "@", "\t", "\r") else value
-
-
-async def _export_jsonl(request: web.Request, query: Query) -> web.StreamResponse:
-    return await _download(request, export_lines(request.app[SITE]), "history.jsonl")
-
-
-async def export_lines(site: Site) -> AsyncIterator[bytes]:
-    """Lines of JSON with a field ``kind``: the run, each contributor, each round (newest first); many at a time."""
-    rows = site.live.history.contributors
-    yield _joined([_line("run", await api_answers.run(site, Query()))])
-    yield _joined(_line("contributor", row) for row in rows)
-    before: int | None = None
-    while rounds := await site.reader.rounds(EXPORTED_ROUNDS, before):
-        yield _joined(_line("round", api_answers.round_of(facts, number)) for number, facts in rounds)
-        before = rounds[-1][0]
-
-
-def _line(kind: str, content: BaseModel | ContributorRow) -> str:
-    return f'{{"kind":"{kind}",{to_json(content, by_alias=True, ensure_ascii=True)[1:].decode()}'
-
-
-def _joined(lines: Iterable[str]) -> bytes:
-    return "".join(f"{line}\n" for line in lines).encode()
+            if not response.prepared:
+                await response.prepare(request)
+            async with asyncio.timeout(SEND_SECONDS):
+                await response.write(f"{site.proof_line(raw)}\n".encode())
+            if site.live.is_closed:
+                break
+    except (ConnectionResetError, TimeoutError):
+        log.debug("a reader went away")
+        request.protocol.force_close()
+    finally:
+        site.num_downloads -= 1
+    return response
 
 
 async def _openapi(request: web.Request, query: Query) -> web.StreamResponse:
@@ -217,34 +172,6 @@ async def _metrics(request: web.Request) -> web.Response:
     return web.Response(body=metrics_text(site), headers={"Content-Type": CONTENT_TYPE, "Cache-Control": "no-store"})
 
 
-async def _download(request: web.Request, chunks: AsyncIterator[bytes], name: str) -> web.StreamResponse:
-    site = request.app[SITE]
-    if site.num_downloads >= MAX_DOWNLOADS:
-        detail = f"{site.num_downloads} downloads are under way; try again in a minute"
-        return problem(request, 503, "Busy", detail)
-    headers = cors(site) | {
-        "Content-Type": "application/jsonl",
-        "Content-Disposition": f'attachment; filename="{name}"',
-        "Cache-Control": "no-store",
-    }
-    response = web.StreamResponse(headers=headers)
-    site.num_downloads += 1
-    try:
-        async for chunk in chunks:
-            if not response.prepared:
-                await response.prepare(request)
-            async with asyncio.timeout(SEND_SECONDS):
-                await response.write(chunk)
-            if site.live.is_closed:
-                break
-    except (ConnectionResetError, TimeoutError):
-        log.debug("a reader went away")
-        request.protocol.force_close()
-    finally:
-        site.num_downloads -= 1
-    return response
-
-
 def _nobody(request: web.Request) -> web.Response:
     got = f"{request.match_info['id'][:40]!a}"
     detail = f"nobody is known as {got}; expected a key that /api/v1/contributors lists"
@@ -254,7 +181,6 @@ def _nobody(request: web.Request) -> web.Response:
 _JSONL: Final = "application/jsonl"
 _PROOF: Final = "The signed commits behind a contributor's credit, one JSON object per line."
 _PAGE: Final = "One contributor: machines, curve and newest rounds."
-_HISTORY: Final = "The run, all contributors and all rounds, one JSON object per line."
 
 ENDPOINTS: Final = (
     *(
@@ -267,13 +193,9 @@ ENDPOINTS: Final = (
     Endpoint("contributor", "/contributors/{id}", _PAGE, _contributor, api_answers.ContributorPage),
     Endpoint("proof", "/contributors/{id}/proof", _PROOF, _proof, media_type=_JSONL),
     *(
-        _json(api_answers.fragments),
-        _json(api_answers.events),
         _json(api_answers.points),
         _json(api_answers.samples),
         _json(api_answers.evaluations),
     ),
-    Endpoint("export.csv", "/export.csv", "All contributors as a table.", _export_csv, media_type="text/csv"),
-    Endpoint("export.jsonl", "/export.jsonl", _HISTORY, _export_jsonl, media_type=_JSONL),
     Endpoint("openapi", "/openapi.json", "This description.", _openapi),
 )

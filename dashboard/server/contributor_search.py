@@ -17,10 +17,8 @@ def found_contributors(history: HistoryView, query: ContributorsQuery) -> list[C
         if not history.searched:
             history.searched.extend(map(_searched, rows))
         rows = [row for row, text in zip(rows, history.searched, strict=True) if search in text]
-    if query.by != "all":
-        rows = [row for row in rows if row.standing(query.by).rank]
     if query.sort == "tokens":
-        return rows if query.by == "all" else sorted(rows, key=lambda row: row.standing(query.by).rank)
+        return rows
     return sorted(rows, key=_SORT_KEYS[query.sort])
 
 

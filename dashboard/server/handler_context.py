@@ -17,7 +17,6 @@ from dashboard.history.reading import HistoryReader
 from dashboard.page.assets import Assets, load_assets
 from dashboard.page.page import Frame, render_missing
 from dashboard.server.api_queries import Problem
-from dashboard.server.conditional_answers import Body, encoded
 from dashboard.server.connection_bound import ConnectionBound, own_bound
 from dashboard.server.live_updates import Live
 from dashboard.server.page_access import PageAccess
@@ -55,20 +54,23 @@ class Site:
     card_cache: CardCache = field(default_factory=lambda: CardCache(time.monotonic))
     base: str = ""
     num_downloads: int = 0
-    """Downloads of proofs and exports under way."""
+    """Downloads of proofs under way."""
     num_requests: Counter[str] = field(default_factory=Counter)
     """Answers by class of status: ``2xx`` and so on."""
-    _bodies: Newest[str, Body] = field(default_factory=lambda: Newest(MAX_ANSWERS))
+    _answers: Newest[str, tuple[int, bytes]] = field(default_factory=lambda: Newest(MAX_ANSWERS))
     _answering: asyncio.Lock = field(default_factory=asyncio.Lock)
 
-    async def answer(self, key: str, make: Callable[[], Awaitable[BaseModel | str]]) -> Body:
+    async def answer(self, key: str, make: Callable[[], Awaitable[BaseModel | str]]) -> bytes:
         """Return the result of `make`, encoded; the same for all requests of `key` before the next look."""
         async with self._answering:
-            found = self._bodies.get(key)
-            if found is None or found.published != self.live.num_published:
+            published, content = self._answers.get(key, (-1, b""))
+            if published != self.live.num_published:
                 published = self.live.num_published
-                found = self._bodies[key] = encoded(await make(), published)
-            return found
+                made = await make()
+                text = made if isinstance(made, str) else made.model_dump_json(ensure_ascii=True)
+                content = text.encode()
+                self._answers[key] = published, content
+            return content
 
     @property
     def frame(self) -> Frame:

@@ -26,7 +26,7 @@ MAX_POINTS_KEPT: Final = 300
 MAX_KEPT: Final = 32
 """Events made once for all viewers that have the same version and tab: honest ones have one of the last few. All
 sections of 300 people take half a megabyte, and anybody may say that they have any version."""
-LARGE: Final = ("timeline", "strip", "rounds", "peers")
+LARGE: Final = ("timeline", "fragments", "rounds", "peers")
 """Sections of tens of kilobytes of which something changes in every look."""
 LARGE_SECONDS: Final = 15.0
 """Between two of their changes, which keeps the engine room of 300 people small

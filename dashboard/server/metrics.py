@@ -16,6 +16,8 @@ from dashboard.observe.run_phase import Phase
 from dashboard.server.handler_context import Site
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
+GROWING: Final = ("committed_tokens", "num_rounds")
+"""Figures of the run that only grow, except when a lighter side of a fork is given up."""
 
 
 def metrics_text(site: Site) -> bytes:
@@ -52,7 +54,8 @@ def _swarm(state: DashboardState) -> Iterator[Metric]:
     figures |= {f"evaluation_{name}": figure for name, figure in evaluation.items()}
     for name, figure in figures.items():
         if isinstance(figure, int | float):
-            yield _gauge(name, "Of the whole run, as /api/v1/run has it.", float(figure))
+            make = _counter if name in GROWING else _gauge
+            yield make(name, "Of the whole run, as /api/v1/run has it.", float(figure))
     rows = state.fragments
     yield _gauge("largest_lag_versions", "Of any fragment.", max((row.largest_lag for row in rows), default=0))
     yield _gauge("forked_peers", "Peers whose anchor differs.", max((row.num_forked for row in rows), default=0))

@@ -78,7 +78,7 @@ async def _found(site: Site, query: ContributorsQuery) -> str:
         history = site.live.history
         return render_people(site.live.state, found_contributors(history, query), history, now=site.clock(), **asked)
 
-    return (await site.answer(f"people {asked}", make)).content.decode()
+    return (await site.answer(f"people {asked}", make)).decode()
 
 
 async def _asset(request: web.Request) -> web.Response:

@@ -13,27 +13,24 @@ const REFRESH_MILLISECONDS = 3000;
 const MAX_SEARCH_LENGTH = 80;
 
 const USUAL = "tokens";
-const ALL = "all";
 const limitTold = () => Math.min(MAX_ROWS, Math.max(PAGE, Number(told("limit")) || PAGE));
 const offsetTold = () => Math.max(0, Number(told("offset")) || 0);
 
 function Tools({ found, table }) {
   const [search, setSearch] = useState(told("search"));
   const [sort, setSort] = useState(told("sort", USUAL));
-  const [by, setBy] = useState(told("by", ALL));
   const [limit, setLimit] = useState(limitTold());
   const [offset, setOffset] = useState(offsetTold());
   const [answer, setAnswer] = useState(found.hidden ? null : found.innerHTML);
   const [problem, setProblem] = useState("");
   const [said, setSaid] = useState("");
   const asked = useRef(0);
-  const isAsking = search !== "" || sort !== USUAL || by !== ALL || limit > PAGE || offset > 0;
+  const isAsking = search !== "" || sort !== USUAL || limit > PAGE || offset > 0;
   useEffect(
     () =>
       onAddress(() => {
         setSearch(told("search"));
         setSort(told("sort", USUAL));
-        setBy(told("by", ALL));
         setLimit(limitTold());
         setOffset(offsetTold());
       }),
@@ -43,7 +40,7 @@ function Tools({ found, table }) {
   const ask = async () => {
     const number = (asked.current += 1);
     try {
-      const query = new URLSearchParams({ sort, by, search, limit: String(limit), offset: String(offset) });
+      const query = new URLSearchParams({ sort, search, limit: String(limit), offset: String(offset) });
       const response = await fetch(at(`/people?${query}`));
       const content = await response.text();
       if (number !== asked.current) return;
@@ -63,7 +60,7 @@ function Tools({ found, table }) {
     }
     const waiting = setTimeout(ask, TYPING_MILLISECONDS);
     return () => clearTimeout(waiting);
-  }, [search, sort, by, limit, offset]);
+  }, [search, sort, limit, offset]);
 
   const latest = useRef(ask);
   latest.current = isAsking ? ask : () => {};
@@ -102,7 +99,7 @@ function Tools({ found, table }) {
     ${isAsking &&
     html`<button
       type="button"
-      onClick=${() => tellAddress({ search: null, sort: null, by: null, limit: null, offset: null }, { isStep: true })}
+      onClick=${() => tellAddress({ search: null, sort: null, limit: null, offset: null }, { isStep: true })}
     >
       back to the ranking
     </button>`}

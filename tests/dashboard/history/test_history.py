@@ -20,8 +20,7 @@ from dashboard.credit.work_log import curve_of
 from dashboard.history.database import APPLICATION_ID, SCHEMA_VERSION, Database, check_file
 from dashboard.history.history import History, open_history
 from dashboard.history.reading import HistoryReader
-from dashboard.history.rows import POINT_SECONDS, Batch
-from dashboard.history.writing import forget_old, load, points_between, prepare, write
+from dashboard.history.writing import POINT_SECONDS, Batch, load, points_between, prepare, write
 from dashboard.history_facts import HistoryPoint, HistoryView, ProfileFacts
 from dashboard.observe.dashboard_state import fold
 from dashboard.observe.listed_peers import Look
@@ -70,7 +69,7 @@ def test_a_restart_shows_the_same(tmp_path: Path) -> None:
             history.trend.points.pop()
             seen = essence(history.view)
         assert before[0] == seen[0]
-        # Of the points of ten seconds the last one is stored, with fewer digits.
+        # Of the points of ten seconds the last one is stored.
         assert seen[2][-1].at == before[2][-1].at  # type: ignore[index]
         assert seen[2][-1].tokens_per_second == pytest.approx(2000.0)  # type: ignore[index]
         assert before[3:] == seen[3:]
@@ -88,7 +87,7 @@ def test_two_dashboards_of_one_run_agree(tmp_path: Path) -> None:
             profile = ProfileFacts("ada", 2, NOW, "Ada", "", False, tuple(IDS[:2]))
             older = ProfileFacts("ada", 1, NOW, "Somebody", "", False, ())
             for facts in (older, profile) if looks_at == NOW else (profile, older):
-                history.add_profile(facts, looks_at)
+                history.add_profile(facts)
             state = fold(empty_state(looks_at), Look(now=looks_at + 4, num_members=1, records=[
                 record_of(identity, now=looks_at + 4) for identity in PEERS
             ]))  # fmt: skip
@@ -130,7 +129,7 @@ def _damage_names(path: Path) -> None:
     """What SQLite says of this file quotes bytes that are no text."""
     with contextlib.closing(sqlite3.connect(path)) as database:
         database.execute("PRAGMA journal_mode = DELETE")
-    path.write_bytes(path.read_bytes().replace(b"CREATE TABLE events", b"CREATE T\x90BLE even\xff\xfe"))
+    path.write_bytes(path.read_bytes().replace(b"CREATE TABLE points", b"CREATE T\x90BLE poin\xff\xfe"))
 
 
 def _as_newer(path: Path) -> None:
@@ -215,15 +214,14 @@ def test_one_writer_at_a_time(tmp_path: Path) -> None:
     asyncio.run(check())
 
 
-def test_a_full_disk_costs_one_warning_and_no_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_costs_one_warning_and_no_commit(tmp_path: Path) -> None:
     warnings: list[str] = []
-    monkeypatch.setattr("dashboard.history.history.MAX_WAITING_POINTS", 2)
 
     async def check() -> None:
         path = tmp_path / "run.sqlite"
         database = Database(path)
         await database.do(prepare, True, RUN_ID, NOW)
-        history = History(await database.do(load, 10, 10, 10, 10), path, NOW, warnings.append)
+        history = History(await database.do(load, 10, 10), path, NOW, warnings.append)
         pages = await database.do(_pragma, "page_count")
         await database.do(_pragma, f"max_page_count = {pages}")
         feed(history, range(300), num_looks=8)
@@ -235,17 +233,14 @@ def test_a_full_disk_costs_one_warning_and_no_commit(tmp_path: Path, monkeypatch
         assert "full" in history.view.problem
         # The page goes on from memory.
         assert history.view.num_rounds == 300
-        assert not (await database.do(load, 10, 10, 10, 10)).ledger.num_rounds
+        assert not (await database.do(load, 10, 10)).ledger.num_rounds
         await database.do(_pragma, "max_page_count = 1000000")
         await history.flush(database)
         assert len(warnings) == 2
         assert not history.view.problem
-        (gap,) = history.view.gaps
-        assert (gap.begin_at, gap.end_at) == (NOW, NOW + 12)
-        await history.flush(database)
-        loaded = await database.do(load, 10, 10, 10, 10)
+        loaded = await database.do(load, 10, 10)
         assert loaded.ledger.num_rounds == 300
-        assert loaded.gaps == [gap]
+        assert loaded.points[-1] == history.view.points[-1]
         await database.close()
 
     asyncio.run(check())
@@ -335,45 +330,31 @@ def _pragma(database: sqlite3.Connection, text: str) -> int:
     return int(database.execute(f"PRAGMA {text}").fetchone()[0])
 
 
-def test_comings_and_goings_of_peers_that_no_commit_lists_are_deleted_after_two_days() -> None:
-    async def check() -> None:
-        database = Database(None)
-        await database.do(prepare, True, RUN_ID, NOW)
-        history = History(await database.do(load, 10, 10, 10, 10), None, NOW, no_warning)
-        feed(history, range(5))
-        history.look(empty_state(NOW + 60))
-        await history.flush(database)
-        await database.do(forget_old, NOW + 3 * 86_400)
-        events = await HistoryReader(database, history.ledger).events(0, 100)
-        # Those of contributors and rounds stay.
-        assert [event.kind for event in events] == 5 * ["committed"]
-        await database.close()
-
-    asyncio.run(check())
-
-
 def test_points_are_bounded_and_span_the_whole_history() -> None:
     with contextlib.closing(sqlite3.connect(":memory:", isolation_level=None)) as database:
         prepare(database, True, RUN_ID, NOW)
         times = [NOW + POINT_SECONDS * index for index in range(5000) if not 1000 < index < 2000]
-        batch = Batch(points=[HistoryPoint(at, int(at - NOW), 1, 3.0, None, 2, 3, 1.0, 2.0, 3.0) for at in times])
+        points_in = [HistoryPoint(at, int(at - NOW), 1, 3.0, None, 2, 3, 1.0, 2.0, 3.0) for at in times]
+        batch = Batch()
+        for point in points_in:
+            batch.add_point(point)
         for _ in range(2):
             write(database, batch)
         for max_points in (2, 50, 300, 10_000):
             points = points_between(database, 0.0, max_points)
             assert 2 <= len(points) <= max_points + 2
-            assert points[-1] == batch.points[-1]
-            assert points[0] == batch.points[0]
+            assert points[-1] == points_in[-1]
+            assert points[0] == points_in[0]
             assert [point.at for point in points] == sorted({point.at for point in points})
         assert len(points_between(database, 0.0, 10_000)) == len(times)
-        assert points_between(database, times[-3], 100) == batch.points[-3:]
+        assert points_between(database, times[-3], 100) == points_in[-3:]
 
 
 def test_questions_to_the_file(tmp_path: Path) -> None:
     async def check() -> None:
         async with opened(tmp_path / "run.sqlite") as (history, reader):
             feed(history, range(50))
-            raw = raw_commit(1, 0, [(IDS[2], 5, True)], at=NOW)
+            raw = raw_commit(1, 0, [(IDS[2], 5, True)])
             history.add_commit(raw, check_raw(raw), NOW)
             await asyncio.sleep(0)
         async with opened(tmp_path / "run.sqlite") as (history, reader):
@@ -391,10 +372,6 @@ def test_questions_to_the_file(tmp_path: Path) -> None:
             assert (curve[0].at, curve[0].tokens_witnessed, curve[0].tokens_reported) == (row.first_at, 0, 0)
             assert max(point.at for point in curve) <= NOW
             assert [raw async for raw in reader.proof(logs)][-1] == raw
-            events = await reader.events(0, 1000)
-            assert [event.number for event in events] == list(range(1, len(events) + 1))
-            assert {event.kind for event in events} == {"joined", "committed"}
-            assert (await reader.events(events[9].number, 5))[0] == events[10]
 
     asyncio.run(check())
 
@@ -447,20 +424,33 @@ def test_the_run_record_outlives_a_restart(tmp_path: Path) -> None:
     asyncio.run(check())
 
 
-def test_who_stayed_over_a_restart_did_not_join_again(tmp_path: Path) -> None:
-    async def news() -> list[tuple[str, str]]:
-        async with opened(tmp_path / "run.sqlite") as (_, reader):
-            return [(event.kind, event.peer_id) for event in await reader.events(0, 100)]
+def test_marks_tell_who_came_and_went_while_the_page_watched(tmp_path: Path) -> None:
+    def look(history: History, now: float, *ages: float | None) -> None:
+        """Each of the first peers is here and started so long ago, or is not here."""
+        records = [
+            record_of(PEERS[index], sequence=int(now), now=now, started_at=now - age)
+            for index, age in enumerate(ages)
+            if age is not None
+        ]
+        state = empty_state(NOW)
+        history.look(fold(state, Look(now=now, num_members=2, records=records)))
 
     async def check() -> None:
+        raw = usual_commit(0, IDS[:3])
         async with opened(tmp_path / "run.sqlite") as (history, _):
-            feed(history, [])
-        async with opened(tmp_path / "run.sqlite", NOW + 10) as (history, _):
-            # Before anything is heard nobody is thought to be gone.
-            history.look(empty_state(NOW + 10))
-            record = record_of(PEERS[0], sequence=9, now=NOW + 12)
-            history.look(fold(empty_state(NOW + 10), Look(now=NOW + 12, num_members=2, records=[record])))
-        assert sorted(await news()) == sorted([("joined", IDS[0]), ("joined", IDS[1]), ("silent", IDS[1])])
+            history.add_commit(raw, check_raw(raw), NOW)
+            history.view  # noqa: B018 (books the commit)
+            look(history, NOW + 2, 60, None)
+            assert history.view.marks == ()
+            # One starts, and one that no commit lists.
+            look(history, NOW + 10, 60, 5, None, 3)
+            look(history, NOW + 12, None, 7)
+            look(history, NOW + 20, 60, 7)
+            told = [("join", IDS[1]), ("leave", IDS[0]), ("join", IDS[0])]
+            assert [(mark.kind, mark.peer_id) for mark in history.view.marks] == told
+        async with opened(tmp_path / "run.sqlite", NOW + 40) as (history, _):
+            look(history, NOW + 40, 60, 60)
+            assert [(mark.kind, mark.peer_id) for mark in history.view.marks] == told
 
     asyncio.run(check())
 

@@ -62,7 +62,7 @@ def test_the_head_is_where_most_are(honest: int, boasters: int) -> None:
     assert [row.version for row in state.fragments] == [5, 0]
     assert state.view.num_rounds == 5
     assert state.view.committed_tokens < 1000
-    assert "2,000,000" not in TextOnly(render_sections(state, history_of(state))["strip"]).text
+    assert "2,000,000" not in TextOnly(render_sections(state, history_of(state))["fragments"]).text
     # What they announce next moves nothing either.
     later = [announcing(one, 2**50, sequence=2) for one in ALL[:boasters]]
     after = fold(state, Look(now=NOW + 2, num_members=3, records=later))
@@ -365,9 +365,7 @@ def test_the_other_side_of_a_long_fork_is_read_back_to_where_it_began(depth: int
             digest = hashlib.sha256(f"{people} {version}".encode()).digest()
             members = tuple(MachineShare(PeerId(peer_id), 1000 * tokens, True) for peer_id in people)
             leader, standing = PeerId(people[0]), 2000 * tokens
-            credit = CommitCredit(
-                0, version, digest, last[:16], leader, 2 * tokens, members, standing, num_shards=1, at=NOW
-            )
+            credit = CommitCredit(0, version, digest, last[:16], leader, 2 * tokens, members, standing)
             credits.append(credit)
             last = digest
         return credits

@@ -8,8 +8,6 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from dashboard.history_facts import Gap, HistoryView, MissingRounds, TrafficTotals
 from dashboard.observe.dashboard_state import fold
@@ -18,14 +16,21 @@ from dashboard.page.assets import Assets, load_assets
 from dashboard.page.contributor import render_contributor
 from dashboard.page.page import Frame, PageLink, render_page, render_sections
 from dashboard.page.ranking import MAX_CONTRIBUTORS_SHOWN, render_people
-from dashboard.page.rounds import JOINING_SECONDS, LAGS, MAX_LANES, heat, lone_words
+from dashboard.page.rounds import JOINING_SECONDS, MAX_LANES, lone_words
 from dashboard.page.run_result import result_of
 from dht.ground.quantities import age_text, choices_text
 from dht.identity.join_link import join_link
-from dht.identity.speakable import speakable_name
 from peer.events.lone_rounds import LONE_ROUNDS
 from tests.kit.dashboard.records import NOW, PEERS, RUN_ID, TextOnly, empty_state, record_of
-from tests.kit.dashboard.scene import contributor_of, contributor_view, history_of_run, peer_id_of, rounds_of, state_of
+from tests.kit.dashboard.scene import (
+    NAMES,
+    contributor_of,
+    contributor_view,
+    history_of_run,
+    peer_id_of,
+    rounds_of,
+    state_of,
+)
 
 NOBODY = HistoryView(NOW, NOW)
 
@@ -40,7 +45,7 @@ def assets() -> Assets:
 
 def test_every_panel_explains_that_it_is_empty() -> None:
     sections = render_sections(empty_state(), NOBODY)
-    for key in ("contributors", "timeline", "strip", "health", "bandwidth", "countries", "rounds", "peers"):
+    for key in ("contributors", "timeline", "fragments", "health", "bandwidth", "countries", "rounds", "peers"):
         assert "empty" in dict(TextOnly(sections[key]).attributes).values(), key
         assert len(TextOnly(sections[key]).text) > 30, key
     page = render_page(empty_state(), sections, NOBODY, Frame(NOW, assets(), "b-1"))
@@ -87,33 +92,11 @@ def test_what_was_searched_for_is_shown_like_the_ranking() -> None:
     assert "No contributor has that name" in nobody
 
 
-def test_a_ranking_of_a_day_counts_that_day_alone_and_says_who_moved() -> None:
-    history = history_of_run(12)
-    today = [row for row in history.contributors if row.today.rank]
-    page = TextOnly(render_people(state_of(), today, history, by="today", sort="tokens", limit=30, now=NOW))
-    assert "5.22 M" in page.text
-    assert "Rounds" not in page.text
-    shares = re.findall(r"([0-9.]+)%", page.text)
-    assert sum(map(float, shares)) == pytest.approx(100, abs=1)
-    whole = render_people(state_of(), history.contributors, history, sort="tokens", limit=30, now=NOW)
-    assert re.findall(r'class="(up|down)" title="([^"]+)"', whole) == [
-        ("up", "up 1 since yesterday"),
-        ("down", "down 1 since yesterday"),
-    ]
-    assert 'href="/?tab=people&amp;by=week"' in whole
-
-
-def test_news_of_people_is_sentences_with_the_names_of_now() -> None:
-    history = history_of_run(12)
-    text = " ".join(text_of("feed", history).split())
-    assert "Kiran overtook Émilie" in text
-    assert "Ada passed 100 million tokens" in text
-    assert "IN joined" in text
-    assert f"{speakable_name(peer_id_of(2))} joined" in text
-    gone = replace(history, contributors=history.contributors[:4], countries=())
-    text = text_of("feed", gone)
-    assert "overtook" not in text
-    assert "IN joined" not in text
+def test_the_newest_contributors_come_first() -> None:
+    late = replace(contributor_of(3), first_at=NOW - 60)
+    unranked = replace(contributor_of(4), first_at=NOW, rank=0)
+    text = text_of("feed", replace(NOBODY, contributors=(contributor_of(0), late, unranked)))
+    assert text.split() == [*NAMES[3].split(), *NAMES[0].split()]
 
 
 def test_teams_are_there_when_somebody_names_one() -> None:
@@ -153,13 +136,6 @@ def test_lanes_are_bounded_however_many_take_part() -> None:
     assert "1984 more peers not drawn" in html
 
 
-@given(st.integers(0, 10**9))
-def test_every_lag_has_a_heat(lag: int) -> None:
-    index = heat(lag)
-    assert lag <= LAGS[index][0]
-    assert index == 0 or lag > LAGS[index - 1][0]
-
-
 def test_rounds_of_one_member_are_not_called_shared() -> None:
     lone = tuple(replace(row, contributors=row.contributors[:1]) for row in rounds_of())
     number, num_trainers = len(lone), len(state_of().trainers)
@@ -192,9 +168,9 @@ def test_an_anchor_of_one_peer_is_equal_to_nothing() -> None:
     html = render_sections(
         replace(state, fragments=(replace(state.fragments[0], num_current=1, num_forked=0),)), NOBODY
     )
-    assert "nothing to compare with" in TextOnly(html["strip"]).text
-    assert "equal" not in TextOnly(html["strip"]).text
-    assert "equal" in TextOnly(render_sections(state, NOBODY)["strip"]).text
+    assert "nothing to compare with" in TextOnly(html["fragments"]).text
+    assert "equal" not in TextOnly(html["fragments"]).text
+    assert "equal" in TextOnly(render_sections(state, NOBODY)["fragments"]).text
 
 
 def test_reasons_of_drops_are_words_and_add_up() -> None:

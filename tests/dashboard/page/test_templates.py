@@ -77,8 +77,8 @@ def test_text_of_strangers_is_text_in_every_template(monkeypatch: pytest.MonkeyP
         assert [key for key, _ in seen.attributes] == [key for key, _ in expected.attributes], name
         assert not [key for key, _ in seen.attributes if key == "style" or key.startswith("on")]
         shows_text += HOSTILE[:20] in seen.text
-    # Only figures, progress and bandwidth hold nothing but numbers.
-    assert shows_text == len(hostile) - 3
+    # Only figures, progress, fragments and bandwidth hold nothing but numbers.
+    assert shows_text == len(hostile) - 4
 
 
 def test_no_template_turns_escaping_off_and_nothing_is_missing_silently() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dashboard.people.ranking_words import change_words, percentile_words, share_words
+from dashboard.people.ranking_words import percentile_words, share_words
 
 
 @pytest.mark.parametrize(
@@ -34,9 +34,3 @@ def test_a_percentile_is_said_where_it_says_more_than_the_place() -> None:
     assert percentile_words(1, 300) == "top 1%"
     assert percentile_words(12, 300) == "top 4%"
     assert percentile_words(200, 300) == percentile_words(1, 3) == percentile_words(0, 300) == ""
-
-
-def test_a_change_is_said_when_there_was_a_place_yesterday() -> None:
-    assert change_words(3, 5) == "up 2 since yesterday"
-    assert change_words(5, 3) == "down 2 since yesterday"
-    assert change_words(3, 3) == change_words(3, 0) == change_words(0, 3) == ""

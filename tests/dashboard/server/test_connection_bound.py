@@ -23,7 +23,6 @@ from dashboard.server.handler_context import SITE
 from dashboard.server.live_updates import Live
 from dashboard.server.log_limits import MAX_REASON_LENGTH, OncePerMinute
 from tests.kit.dashboard.records import NOW, PEERS, bare_record, history_of, record_of, state_with
-from tests.kit.dashboard.scene import contributor_of
 from tests.kit.dashboard.serving import in_memory
 from tests.kit.waiting import LOOK_SECONDS
 
@@ -189,24 +188,6 @@ def test_who_takes_nothing_is_cut_off(path: str) -> None:
         assert await page.status("healthz") == 200
 
     in_scene(check, send_seconds=0.3)
-
-
-def test_slow_readers_of_exports_are_cut_off_and_others_have_their_turn(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dashboard.server.api_routes.MAX_DOWNLOADS", 2)
-
-    async def check(page: Scene) -> None:
-        rows = [replace(contributor_of(0), contributor_id=f"c{number}") for number in range(4_000)]
-        page.live.history = replace(page.live.history, contributors=tuple(rows))
-        export = GET % b"api/v1/export.jsonl"
-        slow = [await page.open(export, is_slow=True) for _ in range(2)]
-        await page.until(lambda: page.site.num_downloads == 2)
-        assert await page.status("api/v1/export.jsonl") == 503
-        await page.until(lambda: not page.site.num_downloads)
-        await page.until(lambda: not page.num_open)
-        assert len(slow) == 2
-        assert await page.status("api/v1/export.jsonl") == 200
-
-    in_scene(check, send_seconds=5.0)
 
 
 def test_who_reads_slowly_but_reads_gets_everything() -> None:

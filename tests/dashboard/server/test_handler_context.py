@@ -158,7 +158,7 @@ def test_a_changed_record_reaches_an_open_page() -> None:
             assert HOSTILE_NAME in TextOnly(sections["peers"]).text
             assert "script" not in TextOnly(sections["peers"]).tags
             # A figure that stayed the same is not sent again.
-            assert "strip" not in sections
+            assert "fragments" not in sections
             response.close()
 
     asyncio.run(check())

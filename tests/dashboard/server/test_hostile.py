@@ -42,8 +42,8 @@ WHOLES = [0, 1, 2**31, 2**50, 2**53, MAX_WHOLE]
 REALS = [0.0, 5e-324, 1.0, 1e9, MAX_REAL]
 PLACES = ["", "c/{id}", "metrics", "healthz", "api/v1/run", "api/v1/peers"]
 PLACES += ["people?search=alert&sort=name"]
-PLACES += ["api/v1/rounds", "api/v1/contributors", "api/v1/contributors/{id}", "api/v1/fragments", "api/v1/events"]
-PLACES += ["api/v1/points?x=tokens", "api/v1/export.csv", "api/v1/export.jsonl"]
+PLACES += ["api/v1/rounds", "api/v1/contributors", "api/v1/contributors/{id}"]
+PLACES += ["api/v1/points?x=tokens"]
 
 
 def hostile(chance: random.Random, step: int) -> dict[str, Any]:

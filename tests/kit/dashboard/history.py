@@ -19,12 +19,10 @@ def raw_commit(
     fragment: int,
     version: int,
     members: Sequence[tuple[str, float, bool]],
-    *,
-    at: float | None = None,
     leader: str = "",
 ) -> bytes:
     """`members`: (PeerId, tokens, whether others witnessed them)."""
-    return json.dumps([fragment, version, leader or members[0][0], at, list(members)]).encode()
+    return json.dumps([fragment, version, leader or members[0][0], list(members)]).encode()
 
 
 def check_raw(raw: bytes) -> CommitCredit:
@@ -34,7 +32,7 @@ def check_raw(raw: bytes) -> CommitCredit:
         PeerFault: it is not one.
     """
     try:
-        fragment, version, leader, at, members = json.loads(raw)
+        fragment, version, leader, members = json.loads(raw)
     except ValueError as error:
         raise PeerFault("", "sent a commit that is no JSON") from error
     shares = tuple(
@@ -43,13 +41,13 @@ def check_raw(raw: bytes) -> CommitCredit:
     tokens = round(sum(share.milli_tokens for share in shares) / 1000)
     standing = sum(share.milli_witnessed for share in shares)
     digest = hashlib.sha256(raw).digest()
-    return CommitCredit(fragment, version, digest, b"", leader, tokens, shares, standing, num_shards=2, at=at)
+    return CommitCredit(fragment, version, digest, b"", leader, tokens, shares, standing)
 
 
 def usual_commit(version: int, peers: Sequence[str], *, fragment: int = 0, tokens: float = 100.0) -> bytes:
-    """All of `peers` are in it and witnessed by each other, a minute after the version before it."""
+    """All of `peers` are in it and witnessed by each other."""
     members = [(peer_id, tokens + index, True) for index, peer_id in enumerate(peers)]
-    return raw_commit(fragment, version, members, at=NOW + 60 * version)
+    return raw_commit(fragment, version, members)
 
 
 IDS = [identity.peer_id for identity in PEERS]

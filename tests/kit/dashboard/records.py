@@ -87,7 +87,7 @@ def state_with(*records: PeerRecord, now: float = NOW) -> DashboardState:
 def history_of(state: DashboardState) -> HistoryView:
     """What a history that begins with this look says."""
     trend = Trend()
-    trend.look(state, 0, {})
+    trend.look(state, 0, 0.0, ())
     return HistoryView(state.now, state.started_at, points=tuple(trend.points))
 
 

@@ -6,18 +6,14 @@ import math
 from dataclasses import replace
 
 from dashboard.history_facts import (
-    AgeAt,
     ChartMark,
     ContributorRow,
     ContributorView,
     DayOfWork,
-    FragmentAges,
     HistoryPoint,
     HistoryView,
     MachineRow,
     ModelSample,
-    PeopleNews,
-    PeriodRank,
     RoundFacts,
     TaskScore,
     TrafficTotals,
@@ -126,7 +122,6 @@ def rounds_of(num_peers: int = 8, now: float = NOW, number: int = 36) -> tuple[R
                 contributors=tuple(members),
                 num_missed=int(is_late),
                 num_void_shards=int(index == 16),
-                duration_seconds=2.1 + 0.2 * (index % 5),
                 drop_reasons=(("was late: the deadline passed while its line was sending", 1),) if is_late else (),
             )
         )
@@ -184,10 +179,6 @@ def contributor_of(index: int, now: float = NOW) -> ContributorRow:
         machines=machines,
         rank=index + 1,
         team=TEAMS[index % len(TEAMS)] if index < 40 else "",
-        # Kiran, who came yesterday, has overtaken Émilie since; the week is as the whole run, today is another order.
-        rank_before={3: 5, 4: 4}.get(index, index + 1),
-        week=PeriodRank(milli // 2, index + 1, index + 1),
-        today=PeriodRank(milli // 20, index + 1, 0) if index % 3 != 2 else PeriodRank(),
     )
 
 
@@ -224,18 +215,6 @@ def scores_of(number: int = 7) -> tuple[TaskScore, ...]:
 def history_of_run(num_contributors: int = 12, now: float = NOW) -> HistoryView:
     """What a dashboard knows of this run after a day."""
     contributors = tuple(contributor_of(index, now) for index in range(num_contributors))
-    looks = [AgeAt(now - 2 * (59 - look), int(look % 13 > 9), 0.2, 10) for look in range(60)]
-    fragments = tuple(
-        FragmentAges(
-            fragment=number,
-            ages=((peer_id_of(4), number),) if number else (),
-            strip=tuple(
-                replace(cell, largest_lag=cell.largest_lag * (1 + (number * 7 + place) % 6))
-                for place, cell in enumerate(looks)
-            ),
-        )
-        for number in range(4)
-    )
     marks = (
         ChartMark(now - 0.83 * DAY, SCALE * 650_000, "join", peer_id_of(4)),
         ChartMark(now - 0.5 * DAY, SCALE * 4_050_000, "leave", peer_id_of(5)),
@@ -250,14 +229,7 @@ def history_of_run(num_contributors: int = 12, now: float = NOW) -> HistoryView:
         points=points_of(now),
         marks=marks,
         rounds=rounds_of(now=now),
-        fragments=fragments,
         bandwidth=TrafficTotals(4.31e9, 5.93e12),
-        news=(
-            PeopleNews(now - 40, "overtook", peer_id_of(4), other_id=peer_id_of(3)),
-            PeopleNews(now - 300, "passed", peer_id_of(0), tokens=100_000_000),
-            PeopleNews(now - 900, "country", "", country="IN"),
-            PeopleNews(now - 1200, "joined", peer_id_of(2)),
-        ),
         countries=(("DE", 5), ("FR", 4), ("IN", 3)),
         num_country_undeclared=9,
         num_rounds=ROUNDS,

@@ -69,7 +69,7 @@ async def serving(
 ) -> AsyncIterator[tuple[Client, Live, History]]:
     async with open_history(tmp_path / "run.sqlite", RUN_ID, clock=lambda: NOW, warn=print) as (history, _):
         if profile is not None:
-            history.add_profile(profile, NOW)
+            history.add_profile(profile)
         watched(history)
     # Opened again, so that everything is in the file and nothing waits.
     async with open_history(tmp_path / "run.sqlite", RUN_ID, clock=lambda: NOW, warn=print) as (history, reader):
