@@ -29,7 +29,6 @@ from typing import Any
 
 from averaging.codec.codec import make_codec
 from averaging.rounds.leader_ranking import next_contributors
-from averaging.rounds.learned_durations import RoundTiming
 from averaging.rounds.machine_events import (
     Apply,
     ContributionArrived,
@@ -47,6 +46,7 @@ from averaging.rounds.machine_events import (
     View,
 )
 from averaging.rounds.round_machine import RoundMachine
+from averaging.rounds.waits import Waits
 from averaging.signing.round_signatures import Notary, Scope
 from averaging.wire import frames
 from averaging.wire.messages import Commit, Contribution, Message, Offer, Result
@@ -129,7 +129,7 @@ class ScaleSwarm:
             0,
             self.num_values,
             BLOCK_SIZE,
-            RoundTiming.with_bounds(60.0),
+            Waits.with_bounds(60.0),
             notary,
         )
         found.anchor_digest = DIGEST

@@ -15,7 +15,6 @@ from dataclasses import dataclass, field
 from averaging.codec.blocks import Buffer
 from averaging.exchange.audit import Audits
 from averaging.exchange.exchange_ports import Context
-from averaging.exchange.result_search import SHARED_LINE
 from averaging.exchange.sending import Sending
 from averaging.fragment.runtime import FragmentRuntime
 from averaging.fragment.shard_store import terms_of
@@ -129,8 +128,7 @@ class Averaging:
     async def _deliver(self, fragment: FragmentRuntime, plan: Plan, index: int) -> None:
         """Send a mean of this peer; returns when another member has read it, or its round is over.
 
-        It also returns when no other member lives. In a round of two the other one gets the time that this takes as a
-        rule: nobody else gains from waiting.
+        It also returns when no other member lives, and in a round of two after the time that this takes as a rule.
         """
         to = fragment.machine.to_whom(plan)
         shard = plan.shards[index]
@@ -141,15 +139,12 @@ class Averaging:
             return
         read = self._deliveries.begin(header, payload, set(to) - set(self._context.lost))
         self._post(to, header, payload)
-        longest = self._seconds_for(fragment, to[0], len(payload)) if len(plan.roster) == 2 else None
+        longest = None
+        if len(plan.roster) == 2:
+            rate = self._context.links.traffic.upload_bits_per_second
+            longest = fragment.machine.timing.delivery_seconds(to[0], len(payload), rate)
         with suppress(TimeoutError):
             await asyncio.wait_for(read.wait(), longest)
-
-    def _seconds_for(self, fragment: FragmentRuntime, to: PeerId, num_bytes: int) -> float:
-        """What a member needs to read so much, as its results needed here, and as this peer's line brings it."""
-        bits_per_second = self._context.links.traffic.upload_bits_per_second
-        line_seconds = SHARED_LINE * 8 * num_bytes / bits_per_second if bits_per_second else 0.0
-        return max(fragment.machine.timing.result.allowance(to).seconds, line_seconds)
 
     def _post(self, to: tuple[PeerId, ...], header: Result, payload: Buffer) -> None:
         for peer_id in to:

@@ -1,13 +1,13 @@
 """How a member gets the results of a commit: reducers send them, and the member asks for those that are missing.
 
-Reducers send their means to the other members of the round; peers outside the round ask the reducer. After a learned
-time a member asks a few members of the round at once for the missing results, and each member begins at a different
-place of the roster. So a mean that only one member holds spreads as fast as questions and answers travel. Peers outside
-the round that have applied the commit are asked last, because the members that made it may be gone.
+Reducers send their means to the other members of the round; peers outside the round ask the reducer. After a while a
+member asks a few members of the round at once for the missing results, and each member begins at a different place of
+the roster. So a mean that only one member holds spreads as fast as questions and answers travel. Peers outside the
+round that have applied the commit are asked last, because the members that made it may be gone.
 
 A try ends when the result arrives, when the holder answers that it has another version, when its connection is lost, or
-after a second learned time. That time counts from the last result that this holder sent: while results keep arriving,
-asking other holders would only transfer them twice.
+after as long again. That time counts from the last result that this holder sent: while results keep arriving, asking
+other holders would only transfer them twice.
 """
 
 from __future__ import annotations
@@ -26,7 +26,6 @@ from averaging.wire.messages import HISTORY_COMMITS, Commit, ResultRequest, Vers
 from dht.ground.host import PeerId
 from dht.records.lineages import is_majority
 
-SHARED_LINE = 2.0
 MAX_AHEAD = 4
 """Asked of those that are in no roster and have applied the commit: the first one that answers will do."""
 
@@ -76,7 +75,7 @@ class ResultSearch:
             holders = {index: self._holders(index) for index in self._missing}
             self._first = {} if number else self._begin(holders)
             # The answer "not here" comes faster than a result travels from the only member that has it to the next.
-            await self._look_and_ask(holders, began + self._fragment.machine.timing.result.seconds, on_expired)
+            await self._look_and_ask(holders, began + self._fragment.machine.timing.result_seconds(), on_expired)
             if not self._missing or self._is_outrun:
                 break
         return None if self._missing else self._found
@@ -165,16 +164,14 @@ class ResultSearch:
             self._found[index] = payload
             del self._missing[index]
             tries = [key for key in self._tries if key[1] == index]
-            for holder, _ in tries:
-                attempt = self._tries.pop((holder, index))
-                # Which of several sent it is not known.
-                if len(tries) == 1:
-                    self._came_at[holder] = now
-                    self._fragment.machine.timing.result.observe(holder, now - attempt.since)
+            for key in tries:
+                del self._tries[key]
+            if len(tries) == 1:  # which of several sent it is not known
+                self._came_at[tries[0][0]] = now
 
     def _end_tries(self, on_expired: Callable[[MembersAwaited], None]) -> None:
         """End those tries whose time is over, and those whose holder answered that it has another version."""
-        now, result = self._clock(), self._fragment.machine.timing.result
+        now = self._clock()
         asked = Counter(holder for (holder, _), attempt in self._tries.items() if attempt.is_asked)
         refusing = {holder for holder, num in asked.items() if self._refusals[holder] >= num}
         late = {key[0]: self._tries[key].since for key in self._tries if self._ends_at(key) <= now}
@@ -183,32 +180,19 @@ class ResultSearch:
         for holder in refusing | late.keys():
             del self._refusals[holder]
         if late:
-            num_arrivals = max(result.allowance(holder).num_arrivals for holder in late)
-            for holder in late:
-                result.missed(holder)
             seconds = now - min(late.values())
-            told = (self._fragment.index, self.commit.version, "result", tuple(sorted(late)), seconds, num_arrivals)
+            told = (self._fragment.index, self.commit.version, "result", tuple(sorted(late)), seconds)
             on_expired(MembersAwaited(*told))
 
     def _ends_at(self, key: tuple[PeerId, int]) -> float:
         """When the time of a try is over."""
         holder = key[0]
-        allowed_seconds = max(
-            self._fragment.machine.timing.result.allowance(holder).seconds, self._line_seconds(holder)
-        )
-        return max(self._tries[key].since, self._came_at.get(holder, 0.0)) + allowed_seconds
-
-    def _line_seconds(self, holder: PeerId) -> float:
-        """What a holder's line needs by its own word, for this peer and one more, within bounds.
-
-        Asking others meanwhile would only make them send it, too.
-        """
-        rate = self._context.ports.rate_of(holder)
-        if rate <= 0:
-            return 0.0
         results = [self.commit.shards[index] for of, index in self._tries if of == holder]
         encoded = sum(self._fragment.state.codec.encoded_num_bytes(result.end - result.start) for result in results)
-        return min(SHARED_LINE * 8 * encoded / rate, self._fragment.machine.timing.hard_seconds)
+        # Asking others meanwhile would only make them send it, too.
+        rate = self._context.ports.rate_of(holder)
+        allowed_seconds = self._fragment.machine.timing.result_seconds(encoded, rate)
+        return max(self._tries[key].since, self._came_at.get(holder, 0.0)) + allowed_seconds
 
     def _holders(self, index: int) -> list[PeerId]:
         """Those that may have a result, the likeliest first; none when this peer is alone."""

@@ -14,7 +14,7 @@ from averaging.fragment.runtime import FragmentRuntime
 from averaging.outer.contribution_weights import staleness_of, staleness_reach
 from averaging.outer.fragment_anchor_and_residual import FragmentState
 from averaging.outer.own_contributions import Announced, Sent
-from averaging.rounds.line_budget import LineBudget, bytes_each
+from averaging.rounds.line_budget import LineBudget
 from averaging.rounds.machine_events import Ready, SendShards
 from averaging.rounds.round_facts import SentContribution, WorkLost
 from averaging.wire.messages import Contribution, Offer, own_entry
@@ -208,8 +208,7 @@ class Sending:
         ]
         bases = [oldest_base(entry[1], shard.start, shard.end) for _, shard in others]
         sizes = [sent.encoded.slice_blocks(shard.start, shard.end - shard.start).num_bytes for _, shard in others]
-        timing = fragment.machine.timing
-        each = bytes_each(context.links.traffic.upload_bits_per_second, timing.interval_seconds, timing.num_fragments)
+        each = fragment.machine.timing.bytes_each(context.links.traffic.upload_bits_per_second)
         chosen = self._outgoing[fragment.index].budget.chosen(plan.version, sizes, bases, each)
         for index, shard in (one for position, one in enumerate(others) if position in chosen):
             work, values = (index, sent.sequence), (shard.start, shard.end)

@@ -6,7 +6,7 @@ The files, each built on those above it:
     presence.py             which members count: those that have been there
     machine_events.py       what a round machine is told (events) and what it asks for (effects)
     duration_statistics.py  deadlines learned from what was seen, per link
-    learned_durations.py    which durations of a round are learned
+    waits.py                how long a member waits for others, from its pace and the lines
     line_budget.py          how much of a contribution a slow line brings in time
     shard_plan.py           which member reduces which shard
     attempt.py              what a member knows of the attempt at a round that it is in, and of those past that round

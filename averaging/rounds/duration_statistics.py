@@ -69,23 +69,10 @@ class LearnedDeadline:
         self._durations.add(min(max(seconds, 0.0), self._highest_seconds))
 
     @property
-    def num_arrivals(self) -> int:
-        """How many durations it is learned from; 0: from none, it is the first value."""
-        num = len(self._durations.seen)
-        return num if num >= FEWEST_ARRIVALS else 0
-
-    @property
     def seconds(self) -> float:
-        value = self._durations.learned if self.num_arrivals else self._initial_seconds
+        is_learned = len(self._durations.seen) >= FEWEST_ARRIVALS
+        value = self._durations.learned if is_learned else self._initial_seconds
         return min(max(value, self._lowest_seconds), self._highest_seconds)
-
-
-@dataclass(frozen=True, slots=True)
-class Allowance:
-    """How long to wait, and from how many arrivals that is learned (0: from none, it is the first value)."""
-
-    seconds: float
-    num_arrivals: int
 
 
 class LinkDeadlines:
@@ -112,33 +99,24 @@ class LinkDeadlines:
 
     def missed(self, peer_id: PeerId) -> None:
         """Its allowance passed and nothing came."""
-        waited = self.allowance(peer_id).seconds
+        waited = self.allowance(peer_id)
         link = self._link(peer_id)
         link.add(min(2 * waited, self._highest_seconds))
         link.misses += 1
 
-    def allowance(self, peer_id: PeerId) -> Allowance:
+    def allowance(self, peer_id: PeerId) -> float:
+        """How long to wait for `peer_id`, in seconds."""
         link = self._links.get(peer_id)
         if link is None or len(link.seen) < FEWEST_ARRIVALS:
-            return self.group
+            return self.seconds
         own = min(max(link.learned, self._lowest_seconds), self._highest_seconds)
-        if link.misses >= MISSES_OF_ABSENT and own > self.group.seconds:
-            return self.group
-        return Allowance(own, len(link.seen))
+        return min(own, self.seconds) if link.misses >= MISSES_OF_ABSENT else own
 
-    def longest(self, peer_ids: Iterable[PeerId]) -> Allowance:
+    def longest(self, peer_ids: Iterable[PeerId]) -> float:
         """The longest allowance among `peer_ids`; the group's when there are none."""
-        longest: Allowance | None = None
-        has_unknown = False
-        for peer_id in peer_ids:
-            is_known = peer_id in self._links
-            if not is_known and has_unknown:
-                continue  # a group of newcomers is asked about at every event, and the group's allowance is one
-            has_unknown = has_unknown or not is_known
-            allowance = self.allowance(peer_id)
-            if longest is None or allowance.seconds > longest.seconds:
-                longest = allowance
-        return self.group if longest is None else longest
+        # A group of newcomers is asked about at every event, and has one allowance.
+        known = {peer_id if peer_id in self._links else None for peer_id in peer_ids}
+        return max((self.seconds if one is None else self.allowance(one) for one in known), default=self.seconds)
 
     def is_absent(self, peer_id: PeerId) -> bool:
         """Whether it was waited for in vain three times in a row."""
@@ -146,13 +124,8 @@ class LinkDeadlines:
         return link is not None and link.misses >= MISSES_OF_ABSENT
 
     @property
-    def group(self) -> Allowance:
-        """What holds for a remote that is not known yet."""
-        return Allowance(self._group.seconds, self._group.num_arrivals)
-
-    @property
     def seconds(self) -> float:
-        """The group's allowance."""
+        """The group's allowance, which holds for a remote that is not known yet."""
         return self._group.seconds
 
     def _link(self, peer_id: PeerId) -> _Durations:

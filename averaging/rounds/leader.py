@@ -10,29 +10,15 @@ import math
 from collections.abc import Callable, Collection, Sequence, Set
 from dataclasses import dataclass, field, replace
 
-from averaging.rounds.learned_durations import HEARTBEAT_SECONDS, RoundTiming
 from averaging.rounds.machine_events import WronglySigned
 from averaging.rounds.passing_on import DIRECT, next_from
 from averaging.rounds.presence import most_newcomers
 from averaging.rounds.round_facts import Fact, MembersAwaited
+from averaging.rounds.waits import HEARTBEAT_SECONDS, Waits
 from averaging.signing.round_signatures import Notary
 from averaging.wire import messages
 from dht.ground.host import PeerId
 
-GRACE_OF_INTERVAL = 0.7
-"""Longest grace window as a share of the time between two own sends; the rest is left for the transfer."""
-FIRST_GRACE_SECONDS = 2.0
-"""Grace before the leader knows its own pace."""
-QUORUM_INTERVALS = 1.2
-"""A live trainer offers once per interval: who has not after this much of it will not soon."""
-FIRST_QUORUM_INTERVALS = 2.0
-"""The same before anything was learned about the trainers."""
-LEAST_QUORUM_SECONDS = 5.0
-"""A round without its quorum may be one side of a fork: a line that stalls for seconds must not be enough for that."""
-
-AVERAGING_OF_MEAN = 0.5
-"""Of the time until a mean is known, most goes to the contributions' transfer; averaging itself takes a small part."""
-LEAST_AVERAGING_SECONDS = 1.0
 TRIED_EVERY_VERSIONS = 16
 
 Send = Callable[[PeerId, messages.Message], None]
@@ -47,7 +33,7 @@ class Leading:
     fragment: int
     version: int
     anchor_digest: bytes
-    timing: RoundTiming
+    timing: Waits
     send: Send
     quorum_fraction: float
     notary: Notary
@@ -136,7 +122,7 @@ class Leading:
             self.tell(WronglySigned(peer_id, what))
             return False
         self.results[message.shard] = result
-        self.timing.reduced.observe(peer_id, now - self.planned_at)
+        self.timing.mean.observe(peer_id, now - self.planned_at)
         return True
 
     def hold(self, is_held: bool) -> None:
@@ -213,46 +199,25 @@ class Leading:
         return min(self.closes_at, self.heartbeat_at)
 
     def _start_at(self) -> float:
-        """Quorum, then a grace window: as long as the missing usually take, but never into the next interval.
+        """Quorum, then a grace window. Nobody's training waits meanwhile (the grace window of arXiv 2604.21428).
 
-        Peers of one speed have constant phases in the interval, so a window of most of it lets everybody take part in
-        every round. Nobody's training waits meanwhile (the grace window of arXiv 2604.21428). Without a quorum the
-        round waits for as long as a live trainer can take to offer at all.
+        Without a quorum the round waits for as long as a live trainer can take to offer at all.
         """
         end = self.first_at + self.timing.hard_seconds
         if self.quorum_at is None:
-            return min(end, max(self.first_at + self._quorum_patience(), self.not_before))
+            return min(end, max(self.first_at + self.timing.quorum_seconds(self._missing), self.not_before))
         return max(self.quorum_at, min(self._grace_until(), end))
 
     def _grace_until(self) -> float:
-        pace = self.timing.interval_seconds
-        longest = GRACE_OF_INTERVAL * pace if pace is not None else FIRST_GRACE_SECONDS
-        # A peer that missed the last three rounds comes when it comes.
-        expected = [peer_id for peer_id in self._missing if not self.timing.offer.is_absent(peer_id)]
-        window = self.timing.offer.longest(expected).seconds if expected else 0.0
-        if expected and self.attempt:
-            # Members notice the end of a leader at different times.
-            window = max(window, HEARTBEAT_SECONDS)
-        return max(self.first_at + min(window, longest), self.not_before)
-
-    def _quorum_patience(self) -> float:
-        pace = self.timing.own_pace.seconds
-        if pace is None:
-            return self.timing.hard_seconds
-        longest = self.timing.offer.longest(self._missing)
-        if longest.num_arrivals:
-            return max(LEAST_QUORUM_SECONDS, QUORUM_INTERVALS * pace, longest.seconds)
-        return max(LEAST_QUORUM_SECONDS, FIRST_QUORUM_INTERVALS * pace)
+        return max(self.first_at + self.timing.grace_seconds(self._missing), self.not_before)
 
     def _tell_what_is_awaited(self, now: float) -> None:
         if self._told_at is None:
             self._told_at = now
-            arrivals = self.timing.offer.longest(self._missing).num_arrivals
             left = max(0.0, self._start_at() - now)
             quorum = self.quorum(self._num_trainers)
-            num_offers = len(self.offers)
-            awaited = ("quorum", self._missing, left, arrivals, num_offers, quorum)
-            self.tell(MembersAwaited(self.fragment, self.version, *awaited))
+            place = (self.fragment, self.version)
+            self.tell(MembersAwaited(*place, "quorum", self._missing, left, len(self.offers), quorum))
 
     def _start(self, now: float) -> None:
         offers = [self.offers[peer_id] for peer_id in sorted(self.offers)]
@@ -262,14 +227,11 @@ class Leading:
         )
         self._note_missing(now)
         shards = self.shards_for(self._with_those_in_time(offers))
-        timing = self.timing
-        mean = timing.reduced.longest({roster[shard.reducer].peer_id for shard in shards}).seconds
-        # A mean is there after the contributions to it, so its reducer may know of a slower line than this peer does.
         others = [peer_id for peer_id in self.offers if peer_id != self.me]
-        patience = timing.contribution_patience(others, self.attempt, is_pair=self._num_trainers <= 2)
-        contribution = max([mean, *patience.values()])
-        # A reducer that waits for a dead member averages after the contribution deadline, and must still count.
-        commit = contribution + max(LEAST_AVERAGING_SECONDS, AVERAGING_OF_MEAN * mean)
+        is_pair = self._num_trainers <= 2
+        contributions = self.timing.contribution_seconds(others, self.attempt, is_pair=is_pair)
+        reducers = {roster[shard.reducer].peer_id for shard in shards}
+        contribution, commit = self.timing.plan_seconds(contributions, reducers)
         place = (self.fragment, self.version, self.attempt)
         plan = messages.Plan(*place, self.anchor_digest, roster, shards, contribution, commit)
         members: Sequence[PeerId] = [entry.peer_id for entry in roster]
@@ -294,7 +256,7 @@ class Leading:
         """
         if self.version % TRIED_EVERY_VERSIONS == 0:
             return offers
-        in_time = self.timing.reduces_in_time(sorted(self.offers))
+        in_time = self.timing.means_in_time(sorted(self.offers))
         return [
             replace(offer, reachable=offer.reachable and is_in_time)
             for offer, is_in_time in zip(offers, in_time, strict=True)
@@ -304,13 +266,12 @@ class Leading:
         """Trainers that were expected and did not offer in time."""
         late = tuple(peer_id for peer_id in self._missing if not self.timing.offer.is_absent(peer_id))
         if late:
-            arrivals = self.timing.offer.longest(late).num_arrivals
-            self._tell_expired("offer", late, now - self.first_at, arrivals)
+            self._tell_expired("offer", late, now - self.first_at)
         for peer_id in self._missing:
             self.timing.offer.missed(peer_id)
 
-    def _tell_expired(self, awaited: str, waited_for: tuple[PeerId, ...], seconds: float, num_arrivals: int) -> None:
-        self.tell(MembersAwaited(self.fragment, self.version, awaited, waited_for, seconds, num_arrivals))
+    def _tell_expired(self, awaited: str, waited_for: tuple[PeerId, ...], seconds: float) -> None:
+        self.tell(MembersAwaited(self.fragment, self.version, awaited, waited_for, seconds))
 
     def _heartbeat(self, now: float) -> None:
         if now < self.heartbeat_at:
@@ -334,9 +295,7 @@ class Leading:
         end = self.planned_at + min(2 * plan.commit_deadline_seconds, self.timing.hard_seconds)
         if now >= end or any(result.digest for result in self.results.values()):
             return now
-        silent = self._silent(plan)
-        arrivals = self.timing.reduced.longest(silent).num_arrivals
-        self._tell_expired("first mean", silent, now - self.planned_at, arrivals)
+        self._tell_expired("first mean", self._silent(plan), now - self.planned_at)
         return end
 
     def _silent(self, plan: messages.Plan) -> tuple[PeerId, ...]:
@@ -348,24 +307,12 @@ class Leading:
         self.closed = True
         silent = self._silent(self.plan)
         if silent:
-            arrivals = self.timing.reduced.longest(silent).num_arrivals
             for peer_id in silent:
-                self.timing.reduced.missed(peer_id)
-            self._tell_expired("mean", silent, now - self.planned_at, arrivals)
+                self.timing.mean.missed(peer_id)
+            self._tell_expired("mean", silent, now - self.planned_at)
         shards = tuple(self.results.get(index) or shard.result() for index, shard in enumerate(self.plan.shards))
         place = self.plan.place
         if not any(shard.digest for shard in shards):
             return messages.Abandon(*place, "no reducer finished before the deadline")
         commit = messages.Commit(*place, self.me, self.anchor_digest, self.plan.roster, shards, self.previous)
         return self.notary.sign_commit(commit)
-
-
-def earliest_start(previous_began_at: float | None, interval_seconds: float | None) -> float:
-    """When the next round may begin, unless everybody has offered: an interval and a little after the previous one.
-
-    Otherwise a peer that just missed a round would open the next one at once, alone, and the others would miss that one
-    in turn.
-    """
-    if interval_seconds is None or previous_began_at is None:
-        return 0.0
-    return previous_began_at + 1.2 * interval_seconds

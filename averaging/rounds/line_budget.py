@@ -6,19 +6,8 @@ whole contributions carries some of the shards, those whose work is oldest. Work
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-
-CONTRIBUTING_OF_PACE = 0.7
-"""Of the time between two own sends, all fragments together; the rest is the leaders' and the means'."""
-
-
-def bytes_each(bits_per_second: float, pace_seconds: float | None, num_fragments: int) -> float:
-    """What a line takes for one contribution while all fragments' are sent in turn; infinite when that is not known."""
-    if bits_per_second <= 0 or pace_seconds is None:
-        return math.inf
-    return CONTRIBUTING_OF_PACE * pace_seconds * bits_per_second / 8 / num_fragments
 
 
 @dataclass
@@ -32,7 +21,7 @@ class LineBudget:
 
         Args:
             bases: per shard the version that its oldest work began on.
-            bytes_each: see the function.
+            bytes_each: what the line takes for one contribution, see `Waits.bytes_each`.
         """
         if sum(sizes) <= bytes_each:
             self._left = 0.0

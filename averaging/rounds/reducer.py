@@ -10,9 +10,9 @@ import math
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 
-from averaging.rounds.learned_durations import RoundTiming
 from averaging.rounds.machine_events import ReduceShard
 from averaging.rounds.round_facts import Effect, MembersAwaited
+from averaging.rounds.waits import Waits
 from averaging.wire.messages import Plan
 from dht.ground.host import PeerId
 
@@ -47,7 +47,7 @@ class Reducing:
     """All reductions of one version of one fragment at one peer."""
 
     me: PeerId
-    timing: RoundTiming
+    timing: Waits
     num_trainers: int = 0
     """Live ones, as far as is known."""
     reductions: dict[Key, PendingReduction] = field(default_factory=dict)
@@ -63,7 +63,7 @@ class Reducing:
     def on_plan(self, plan: Plan, leader: PeerId, now: float) -> None:
         """Begin to wait for the members' contributions to the shards that are ours."""
         others = [entry.peer_id for entry in plan.roster if entry.peer_id != self.me]
-        patience = self.timing.contribution_patience(others, plan.attempt, is_pair=self.num_trainers <= 2)
+        patience = self.timing.contribution_seconds(others, plan.attempt, is_pair=self.num_trainers <= 2)
         due = {peer_id: now + min(patience[peer_id], plan.contribution_deadline_seconds) for peer_id in others}
         for index, shard in enumerate(plan.shards):
             if plan.roster[shard.reducer].peer_id != self.me:
@@ -72,7 +72,7 @@ class Reducing:
             here = self.arrived.get(key, set())
             for peer_id in others:
                 if peer_id in here:
-                    self.timing.contribution.observe(peer_id, 0.0)
+                    self.timing.line.observe(peer_id, 0.0)
             idle = {entry.peer_id for entry in plan.roster if not entry.token_values(shard.start, shard.end)}
             until = {peer_id: at for peer_id, at in due.items() if peer_id not in here and peer_id not in idle}
             self.reductions[key] = PendingReduction(plan, leader, index, now, until)
@@ -92,7 +92,7 @@ class Reducing:
         if reduction is not None:
             reduction.stop_waiting_for(sender)
             if any(entry.peer_id == sender for entry in reduction.plan.roster):
-                self.timing.contribution.observe(sender, now - reduction.planned_at)
+                self.timing.line.observe(sender, now - reduction.planned_at)
 
     def _forget(self, sender: PeerId, key: Key) -> None:
         self.arrived[key].discard(sender)
@@ -104,7 +104,7 @@ class Reducing:
         planned_at = self._past.get(key)
         if planned_at is not None and (key[0], key[1], sender) in self._missed:
             self._missed.discard((key[0], key[1], sender))
-            self.timing.contribution.observe(sender, now - planned_at)
+            self.timing.line.observe(sender, now - planned_at)
 
     def on_lost(self, peer_id: PeerId) -> None:
         for reduction in self.reductions.values():
@@ -118,11 +118,10 @@ class Reducing:
             reduction.started = True
             expired = self._expired(reduction)
             if expired:
-                arrivals = self.timing.contribution.longest(expired).num_arrivals
                 for peer_id in expired:
-                    self.timing.contribution.missed(peer_id)
+                    self.timing.line.missed(peer_id)
                 plan, seconds = reduction.plan, now - reduction.planned_at
-                effects.append(MembersAwaited(plan.fragment, plan.version, "contribution", expired, seconds, arrivals))
+                effects.append(MembersAwaited(plan.fragment, plan.version, "contribution", expired, seconds))
             members = tuple(
                 index
                 for index, entry in enumerate(reduction.plan.roster)

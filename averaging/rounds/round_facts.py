@@ -49,10 +49,6 @@ def _peers(peer_ids: tuple[PeerId, ...]) -> str:
     return f"{names} and {len(peer_ids) - 4} others" if len(peer_ids) > 4 else names or "members that do not answer"
 
 
-def _learned(num_arrivals: int) -> str:
-    return f"learned from {plural(num_arrivals, 'arrival')}" if num_arrivals else "nothing was learned yet"
-
-
 @dataclass(frozen=True, slots=True)
 class SentContribution(OfVersion):
     """This peer sent its work to a round."""
@@ -151,13 +147,12 @@ class MembersAwaited(OfVersion):
 
     `awaited` is "offer", "contribution", "result", "first mean" (of any reducer) or "mean" (of all reducers) when a
     wait of `seconds` has ended. It is "quorum" when a round that this peer leads has `num_offers` of `quorum` offers
-    and waits at most `seconds` more. The time was learned from `num_arrivals` earlier arrivals.
+    and waits at most `seconds` more.
     """
 
     awaited: str
     members: tuple[PeerId, ...]
     seconds: float
-    num_arrivals: int
     num_offers: int = 0
     quorum: int = 0
 
@@ -165,8 +160,7 @@ class MembersAwaited(OfVersion):
         if self.awaited == "quorum":
             return (
                 f"Version {self.version + 1} of fragment {self.fragment} has {self.num_offers} of {self.quorum} "
-                f"offers; waiting for {_peers(self.members)}, at most {seconds_text(self.seconds)} more "
-                f"({_learned(self.num_arrivals)})."
+                f"offers; waiting for {_peers(self.members)}, at most {seconds_text(self.seconds)} more."
             )
         consequence = {
             "offer": "the round began without",
@@ -177,7 +171,7 @@ class MembersAwaited(OfVersion):
         }.get(self.awaited, "the round went on")
         return (
             f"Waited {seconds_text(self.seconds)} for the {self.awaited} of {_peers(self.members)} to version "
-            f"{self.version + 1} of fragment {self.fragment} ({_learned(self.num_arrivals)}): {consequence}."
+            f"{self.version + 1} of fragment {self.fragment}: {consequence}."
         )
 
 

@@ -23,13 +23,13 @@ from dataclasses import dataclass, field, replace
 
 from averaging.rounds import machine_events
 from averaging.rounds.attempt import LaterVersions, RoundAttempt
-from averaging.rounds.leader import Leading, earliest_start
+from averaging.rounds.leader import Leading
 from averaging.rounds.leader_ranking import next_contributors, rank_leaders
-from averaging.rounds.learned_durations import LEAST_INTERVAL_SECONDS, RoundTiming, patience_factor
 from averaging.rounds.passing_on import DIRECT, household, next_from, passer_of, passing_on, reducers_of
 from averaging.rounds.reducer import Reducing
 from averaging.rounds.round_facts import AttemptEnded, Effect, RoundStarted
 from averaging.rounds.shard_plan import plan_shards
+from averaging.rounds.waits import QUIET_SECONDS, Waits, silence_seconds
 from averaging.signing.commit_log import CommitLog
 from averaging.signing.round_signatures import Notary
 from averaging.wire.frames import commit_digest, once_per_commit
@@ -65,7 +65,7 @@ class RoundMachine:
     fragment: int
     num_values: int
     block_size: int
-    timing: RoundTiming
+    timing: Waits
     notary: Notary
     quorum_fraction: float = 0.5
     version: int = 0
@@ -217,7 +217,6 @@ class RoundMachine:
                 self.leading.on_reduced(sender, message, now)
         elif self._member is not None and self._member.leader == sender:
             if isinstance(message, Wait):
-                self.timing.leader_silence.observe(sender, now - self._member.heard_at)
                 self._member.hear(now)
                 if self._member.misses_plan(message.quorum) and self._offer is not None:
                     self.send(sender, replace(self._offer, attempt=self._member.attempt))
@@ -249,16 +248,14 @@ class RoundMachine:
         member = self._member
         if member is not None and now >= self._silent_at(member):
             self._silent.add(member.leader)
-            arrivals = self.timing.leader_silence.allowance(member.leader).num_arrivals
-            silence = f"the leader was silent for {now - member.heard_at:.1f} s"
-            self._take_over(f"{silence} (allowed: learned from {arrivals} signs of life)", now)
+            self._take_over(f"the leader was silent for {now - member.heard_at:.1f} s", now)
 
     def _given_up(self, now: float) -> set[PeerId]:
         """Live trainers that a round does not wait for; right after the round before, it waits for them, too.
 
         Otherwise rounds without them could follow each other so fast that they never get to the newest version.
         """
-        is_early = self._previous_began_at is not None and now < self._previous_began_at + LEAST_INTERVAL_SECONDS
+        is_early = self._previous_began_at is not None and now < self._previous_began_at + QUIET_SECONDS
         return set() if is_early else self._avoid - {self.me}
 
     # ------------------------------------------------------------------------------------------------- member
@@ -287,10 +284,7 @@ class RoundMachine:
         self.send(chosen, replace(self._offer, attempt=attempt))
 
     def _silent_at(self, member: RoundAttempt) -> float:
-        if member.leader == self.me:
-            return math.inf
-        patience = self.timing.leader_silence.allowance(member.leader).seconds
-        return member.heard_at + patience * patience_factor(member.attempt)
+        return math.inf if member.leader == self.me else member.heard_at + silence_seconds(member.attempt)
 
     def _take_over(self, reason: str, now: float) -> None:
         member = self._member
@@ -340,7 +334,7 @@ class RoundMachine:
         if member is None or plan is None or event.shard >= len(plan.shards) or member.leader == self.me:
             return
         if plan.roster[plan.shards[event.shard].reducer].peer_id == event.sender:
-            self.timing.reduced.observe(event.sender, now - member.planned_at)
+            self.timing.mean.observe(event.sender, now - member.planned_at)
 
     # ------------------------------------------------------------------------------------------------ reducer
 
@@ -397,7 +391,7 @@ class RoundMachine:
                 self._plan_shards,
                 self._digest_before,
                 self.tell,
-                not_before=earliest_start(self._previous_began_at, self.timing.interval_seconds),
+                not_before=self.timing.not_before(self._previous_began_at),
                 least_share=self.least_share,
             )
         self._began_at = now if self._began_at is None else self._began_at

@@ -23,10 +23,10 @@ from dataclasses import dataclass, replace
 
 from averaging.outer.fragment_schedule import MOST_OF_MEDIAN_SPEED
 from averaging.outer.robust_mean import RefusedMember, ShardContribution
-from averaging.rounds.learned_durations import RoundTiming
 from averaging.rounds.presence import MemberPresence
 from averaging.rounds.round_facts import PeerRefused
 from averaging.rounds.round_machine import RoundMachine
+from averaging.rounds.waits import HEARTBEAT_SECONDS, Waits
 from averaging.signing.commit_log import MAX_LOGGED_COMMITS
 from averaging.trust.believed_speeds import BelievedSpeeds
 from averaging.trust.exclusions import OFFENCE_TEXT, BlameBook, Offence, most_tokens
@@ -152,7 +152,7 @@ class Guard:
         now = self._clock()
         return self.book.excluded(now).intersection(peer_ids)
 
-    def advanced(self, fragment: int, version: int, timing: RoundTiming, *, is_adopted: bool = False) -> None:
+    def advanced(self, fragment: int, version: int, timing: Waits, *, is_adopted: bool = False) -> None:
         """The anchor of a fragment is at `version` now; `is_adopted`: it may be of another lineage than before."""
         now, came_at = self._clock(), self._came_at.setdefault(fragment, {})
         self.leaders.advanced(fragment, version, now, is_adopted=is_adopted)
@@ -193,13 +193,13 @@ class Guard:
                 return self._forged_weight(sender, message, machine.timing) or self._of_few(message, machine)
         return ""
 
-    def claim_objection(self, sender: PeerId, offer: Offer, timing: RoundTiming) -> str:
+    def claim_objection(self, sender: PeerId, offer: Offer, timing: Waits) -> str:
         """Why an offer for the current version on the anchor that is here is not taken; a false claim is blamed."""
         if sender == self._me:
             return ""
         return self._false_claim(offer.fragment, offer.version, _entry(sender, offer), timing)
 
-    def doubts(self, sender: PeerId, offer: Offer, timing: RoundTiming) -> bool:
+    def doubts(self, sender: PeerId, offer: Offer, timing: Waits) -> bool:
         """Whether an offer that nothing proves false has to wait: more is claimed than is believed without a record."""
         entry = _entry(sender, offer)
         return sender != self._me and any(
@@ -224,7 +224,7 @@ class Guard:
         """A commit that its leader signed lacks a reducer's signature: the leader had to check them all."""
         self.blame(commit.leader, "unsigned", what, (commit.fragment, commit.version, "signatures"))
 
-    def chain_objection(self, commits: Sequence[Commit], timing: RoundTiming) -> str:
+    def chain_objection(self, commits: Sequence[Commit], timing: Waits) -> str:
         """Why a chain of commits that leaves an anchor of this lineage counts nothing; empty when it is believed.
 
         A member in it can have trained no more since that anchor was here than its speed allows, in all commits
@@ -250,7 +250,7 @@ class Guard:
                 )
         return ""
 
-    def usable(self, plan: Plan, leader: PeerId, members: Sequence[int], timing: RoundTiming) -> tuple[int, ...]:
+    def usable(self, plan: Plan, leader: PeerId, members: Sequence[int], timing: Waits) -> tuple[int, ...]:
         """Those roster members whose contributions are reduced here.
 
         Of all claims in a roster only the leader's own is known to be its author's.
@@ -267,7 +267,7 @@ class Guard:
         return tuple(kept)
 
     def believable(
-        self, plan: Plan, contributions: Sequence[ShardContribution], timing: RoundTiming
+        self, plan: Plan, contributions: Sequence[ShardContribution], timing: Waits
     ) -> list[ShardContribution]:
         """Those of contributions that fit the plan whose tokens would not make a commit be refused here."""
         roster = plan.roster
@@ -294,7 +294,7 @@ class Guard:
             what = f"its contribution to fragment {plan.fragment} is not the one in the plan"
             self.blame(entry.peer_id, "misfit", what, (plan.fragment, entry.sequence))
 
-    def closed(self, commit: Commit, leader: PeerId | None, offered_at: float, timing: RoundTiming) -> None:
+    def closed(self, commit: Commit, leader: PeerId | None, offered_at: float, timing: Waits) -> None:
         """A commit was applied; `leader` had this peer's offer since `offered_at`."""
         waited = self._clock() - offered_at
         what = self.leaders.closed(commit, leader, waited, 2 * _slack_seconds(timing))
@@ -340,7 +340,7 @@ class Guard:
             what = f"asked last to lead for {seconds:.0f} s, because it {what}"
             self.blame(commit.leader, "partial", what, (commit.fragment, commit.version, "partial"))
 
-    def _forged_weight(self, sender: PeerId, commit: Commit, timing: RoundTiming) -> str:
+    def _forged_weight(self, sender: PeerId, commit: Commit, timing: Waits) -> str:
         """Tokens in a commit that its members cannot have trained: neither applied nor compared with another commit.
 
         Otherwise a leader alone could outweigh everybody by a number. Only who is in it counts. Its maker is named, no
@@ -369,7 +369,7 @@ class Guard:
         self._believed.note(self._ports.known_speeds, self._ports.speed_of(self._me), self._clock())
         return self._believed
 
-    def _most_tokens(self, fragment: int, claim: RosterEntry, timing: RoundTiming) -> float:
+    def _most_tokens(self, fragment: int, claim: RosterEntry, timing: Waits) -> float:
         """More than this is not believed to be behind a contribution that is offered."""
         seconds = self._seconds_since(fragment, claim.base_version, timing)
         if seconds is None:
@@ -378,19 +378,19 @@ class Guard:
             seconds += self._clock() - self._last.get(fragment, (0, self._clock()))[1]
         return most_tokens(self._speeds().believed(self._ports.speed_of(claim.peer_id)), seconds)
 
-    def _most_in_commit(self, fragment: int, claim: RosterEntry, timing: RoundTiming) -> float:
+    def _most_in_commit(self, fragment: int, claim: RosterEntry, timing: Waits) -> float:
         """The same of one that others have let in: twice the margin, and whom they know may be unknown here."""
         seconds = self._seconds_since(fragment, claim.base_version, timing)
         seconds = LONGEST_PAUSE_SECONDS if seconds is None else seconds
         return COMMIT_MARGIN * most_tokens(self._speeds().possible(self._ports.speed_of(claim.peer_id)), seconds)
 
-    def _seconds_since(self, fragment: int, base_version: int, timing: RoundTiming) -> float | None:
+    def _seconds_since(self, fragment: int, base_version: int, timing: Waits) -> float | None:
         """For how long there can have been work on a version; None when it is not known when that came."""
         came_at = self._came_at.get(fragment, {})
         known = max((known for known in came_at if known <= base_version), default=None)
         return None if known is None else self._clock() - came_at[known] + _slack_seconds(timing)
 
-    def _false_claim(self, fragment: int, version: int, entry: RosterEntry, timing: RoundTiming) -> str:
+    def _false_claim(self, fragment: int, version: int, entry: RosterEntry, timing: Waits) -> str:
         """Only what the announced speed and a known time disprove is false; whom nothing is known of is not blamed.
 
         Work that differs between values is judged where it does, by the base that it has there.
@@ -398,7 +398,7 @@ class Guard:
         found = (self._false_part(fragment, version, claim, timing) for claim in _claims(entry))
         return next((what for what in found if what), "")
 
-    def _false_part(self, fragment: int, version: int, claim: RosterEntry, timing: RoundTiming) -> str:
+    def _false_part(self, fragment: int, version: int, claim: RosterEntry, timing: Waits) -> str:
         seconds = self._seconds_since(fragment, claim.base_version, timing)
         announced = self._ports.speed_of(claim.peer_id)
         if announced <= 0 or seconds is None or claim.tokens <= (most := most_tokens(announced, seconds)):
@@ -434,9 +434,9 @@ class Guard:
 _TEXT = {"undecodable": "holds values that are no numbers", "beyond_norm": "is far larger than the others'"}
 
 
-def _slack_seconds(timing: RoundTiming) -> float:
+def _slack_seconds(timing: Waits) -> float:
     """How much earlier than here a version may have come to another peer: one round, as learned."""
-    return timing.reduced.seconds + timing.result.seconds
+    return timing.mean.seconds + HEARTBEAT_SECONDS
 
 
 def _entry(sender: PeerId, offer: Offer) -> RosterEntry:

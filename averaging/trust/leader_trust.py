@@ -20,7 +20,7 @@ import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
-from averaging.rounds.learned_durations import RoundTiming
+from averaging.rounds.waits import LAST_INTERVALS, QUIET_SECONDS, Waits
 from averaging.wire.messages import MAX_ROSTER, Commit, own_entry
 from dht.ground.bounds import Newest, Pauses
 from dht.ground.host import PeerId
@@ -30,11 +30,6 @@ HOSTILE_SHARE = 0.25
 seen with three of eight."""
 HASTY_SECONDS = 4.0
 """An honest leader waits longer for its quorum, and it cannot have begun before the version was there."""
-PATIENCE_PACES = 2.0
-"""Times between two own sends until a round without quorum is believed to be all that is left. An honest leader waits
-1.2 of them for its quorum, and its commit comes again with every question of those that did not take it."""
-LEAST_PATIENCE_SECONDS = 6.0
-"""A little more than a leader waits for its quorum at least."""
 IGNORED_IN_A_ROW = 3
 """One offer in five comes too late for its round; three in a row with one leader are no chance, at one in a hundred."""
 FIRST_PASSED_OVER_SECONDS = 120.0
@@ -74,7 +69,7 @@ class Leaders:
         commit: Commit,
         trainers: Sequence[PeerId],
         mine: Commit | None,
-        timing: RoundTiming,
+        timing: Waits,
         now: float,
         *,
         is_of_strangers: bool = False,
@@ -109,10 +104,10 @@ class Leaders:
             return f"its commit of version {commit.version} of fragment {commit.fragment} is not followed: {what}"
         return self._in_time(commit, what, timing, now)
 
-    def _in_time(self, commit: Commit, what: str, timing: RoundTiming, now: float) -> str:
+    def _in_time(self, commit: Commit, what: str, timing: Waits, now: float) -> str:
         version, since = self._since.setdefault(commit.fragment, (commit.version, now))
-        pace = timing.own_pace.seconds
-        patience = max(LEAST_PATIENCE_SECONDS, PATIENCE_PACES * pace if pace is not None else 0.0)
+        # A leader waits for its quorum for less, and its commit comes again with each question of those who refused it.
+        patience = LAST_INTERVALS * (timing.interval_seconds or QUIET_SECONDS)
         if version == commit.version and now - since < patience:
             return f"its commit of version {commit.version} of fragment {commit.fragment} is not followed yet: {what}"
         return ""

@@ -37,9 +37,9 @@ from averaging.fragment.runtime import FragmentRuntime
 from averaging.fragment.shard_store import ShardStore
 from averaging.lanes.links import ROUND_PROTOCOL, LinkPorts, Links
 from averaging.outer.fragment_anchor_and_residual import FragmentState
-from averaging.rounds.learned_durations import RoundTiming
 from averaging.rounds.round_facts import AppliedCommit, CommitTaken, Report, RoundCommitted, WorkReturned
 from averaging.rounds.round_machine import RoundMachine
+from averaging.rounds.waits import Waits
 from averaging.signing.round_signatures import Notary, Scope
 from averaging.trust.claim_guard import Guard, GuardPorts
 from averaging.wire.messages import DIGEST_BYTES
@@ -111,7 +111,7 @@ class Member:
         anchor, momentum, residual = (np.zeros(size, dtype=np.float32) for _ in range(3))
         state = FragmentState(rule_of(manifest), codec, anchor, momentum, residual)
         state.refresh_digest()
-        timing = RoundTiming.with_bounds(section.round_deadline_seconds)
+        timing = Waits.with_bounds(section.round_deadline_seconds)
         machine = RoundMachine(
             *(self.host.peer_id, manifest.name, index, size, codec.block_size, timing),
             self.notary,

@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from averaging.codec.codec import Codec
-from averaging.rounds.learned_durations import HEARTBEAT_SECONDS
 from averaging.rounds.shard_plan import plan_shards
+from averaging.rounds.waits import HEARTBEAT_SECONDS
 from averaging.wire import frames, messages
 from dht.ground.host import FRAME_HEADER_BYTES, PeerId
 

@@ -15,9 +15,9 @@ from averaging.outer.contribution_weights import staleness_of
 from averaging.outer.fragment_anchor_and_residual import FragmentState
 from averaging.outer.outer_settings import OuterRule
 from averaging.outer.own_contributions import CommittedShard
-from averaging.rounds.learned_durations import RoundTiming
 from averaging.rounds.machine_events import Advanced, Heard, SendMessage, View
 from averaging.rounds.round_machine import RoundMachine
+from averaging.rounds.waits import Waits
 from averaging.trust.claim_guard import Guard, GuardPorts
 from averaging.wire.messages import Abandon, Commit, Offer
 from peer.events.anchor_events import AnchorRepair
@@ -43,12 +43,11 @@ SIZE = 32
 
 
 def machine_at(version: int, digest: bytes = DIGEST) -> RoundMachine:
-    timing = RoundTiming.with_bounds(60.0)
+    timing = Waits.with_bounds(60.0)
     timing.own_pace.observe(0.0)
     timing.own_pace.observe(30.0)
     for _ in range(5):
-        timing.reduced.observe(HONEST, 0.5)
-        timing.result.observe(HONEST, 0.5)
+        timing.mean.observe(HONEST, 0.5)
     machine = RoundMachine(ME, "run", 0, 50, 16, timing, notary_of(ME), version=version, anchor_digest=digest)
     machine.step(View((ME,), (HONEST, LIAR), 1), 0.0)
     return machine

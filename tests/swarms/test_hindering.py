@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from averaging.exchange.reducing import Averaging, Deliveries
 from averaging.lanes.line_capacity import UploadRate
-from averaging.rounds.learned_durations import PATIENCE_OF_PACE, RoundTiming
-from averaging.rounds.line_budget import LineBudget, bytes_each
+from averaging.rounds.line_budget import LineBudget
 from averaging.rounds.shard_plan import plan_shards
 from averaging.wire.frames import encode
 from averaging.wire.messages import HISTORY_COMMITS, Contribution, Plan, Result, RosterEntry, ShardPlan
@@ -152,50 +151,6 @@ def test_a_line_is_never_given_more_than_it_takes_and_never_starves(sizes, each,
     assert sent > 0
     if sum(sizes) <= each or has_aged:
         assert seen == set(range(len(sizes)))
-
-
-def test_an_unknown_line_or_pace_limits_nothing():
-    assert bytes_each(0.0, 6.0, 2) == bytes_each(1e6, None, 2) == float("inf")
-    assert LineBudget().chosen(7, [10, 20], [6, 6], float("inf")) == {0, 1}
-
-
-# --- how long somebody is waited for ---
-
-
-def timing_of(seconds, pace=6.0, num_fragments=2):
-    timing = RoundTiming.with_bounds(60.0, num_fragments)
-    timing.own_pace.observe(0.0)
-    timing.own_pace.observe(pace)
-    for peer_id, each in seconds.items():
-        for _ in range(8):
-            timing.contribution.observe(peer_id, each)
-            timing.reduced.observe(peer_id, each)
-    return timing
-
-
-def test_one_slow_member_is_given_up_before_it_delays_the_next_round():
-    timing = timing_of({OTHER: 0.2, SLOW: 9.0})
-    patience = timing.contribution_patience([OTHER, SLOW], 0)
-    assert patience[SLOW] == pytest.approx(PATIENCE_OF_PACE * 6.0 / 2)
-    assert patience[OTHER] <= 1.0
-
-
-def test_where_most_are_slow_rounds_take_as_long_as_they_take():
-    timing = timing_of({OTHER: 9.0, SLOW: 9.5})
-    assert min(timing.contribution_patience([OTHER, SLOW], 0).values()) > 9.0
-    assert timing.reduces_in_time([OTHER, SLOW]) == [True, True]
-
-
-def test_a_pair_waits_for_each_other():
-    timing = timing_of({SLOW: 9.0})
-    assert timing.contribution_patience([SLOW], 0, is_pair=True)[SLOW] > 9.0
-    assert timing.contribution_patience([SLOW], 0)[SLOW] < 6.0
-
-
-def test_who_was_seen_to_bring_means_too_late_is_given_none():
-    timing = timing_of({ME: 0.2, OTHER: 0.3, SLOW: 9.0})
-    assert timing.reduces_in_time([ME, OTHER, SLOW]) == [True, True, False]
-    assert RoundTiming.with_bounds(60.0).reduces_in_time([ME, SLOW]) == [True, True]
 
 
 # --- means that somebody else has ---

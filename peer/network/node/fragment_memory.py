@@ -14,9 +14,9 @@ from averaging.outer.fragment_anchor_and_residual import FragmentState
 from averaging.outer.outer_settings import OuterRule
 from averaging.outer.own_contributions import Sent
 from averaging.rounds.leader import Leading
-from averaging.rounds.learned_durations import RoundTiming
 from averaging.rounds.round_machine import RoundMachine
 from averaging.rounds.shard_plan import MOST_OF_MEDIAN
+from averaging.rounds.waits import Waits
 from averaging.signing.round_signatures import Notary
 from averaging.transfer.snapshots import Snapshot
 from averaging.trust.claim_guard import Guard
@@ -52,7 +52,7 @@ def build_fragments(
         if index == of_buffers:
             rule, codec = rule.of_buffers(), buffer_codec_of(codec)
         state = FragmentState(rule, codec, shared.anchor, shared.momentum, shared.residual)
-        timing = RoundTiming.with_bounds(section.round_deadline_seconds, section.num_fragments)
+        timing = Waits.with_bounds(section.round_deadline_seconds, section.num_fragments)
         machine = RoundMachine(
             me,
             run_id,

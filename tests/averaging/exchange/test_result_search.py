@@ -11,7 +11,7 @@ import pytest
 
 from averaging.exchange.result_search import MAX_AHEAD, ResultSearch
 from averaging.rounds.attempt import LaterVersions
-from averaging.rounds.learned_durations import RoundTiming
+from averaging.rounds.waits import Waits
 from averaging.wire.messages import HISTORY_COMMITS, Commit, ResultRequest, RosterEntry, ShardResult, VersionIs
 from dht.ground.host import PeerId
 from tests.simulator.virtual_time import run_virtual
@@ -48,7 +48,7 @@ async def search(
         state=SimpleNamespace(pending=None, codec=SimpleNamespace(encoded_num_bytes=lambda size: size)),
         machine=SimpleNamespace(
             later=later,
-            timing=RoundTiming.with_bounds(1.0),
+            timing=Waits.with_bounds(1.0),
             trainers=(),
             comes_unasked=False,
         ),

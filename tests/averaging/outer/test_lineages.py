@@ -11,8 +11,8 @@ from averaging.fragment.shard_store import ShardStore
 from averaging.outer.fragment_anchor_and_residual import FragmentState
 from averaging.outer.outer_settings import OuterRule
 from averaging.outer.own_contributions import CommittedShard
-from averaging.rounds.learned_durations import RoundTiming
 from averaging.rounds.round_machine import RoundMachine
+from averaging.rounds.waits import Waits
 from averaging.wire.messages import Commit, RosterEntry, ShardResult
 from dht.ground.host import PeerId
 from tests.kit.notaries import notary_of
@@ -129,7 +129,7 @@ HERE = (commit_of(3, b"3", (ME, 3)), commit_of(4, b"4", (ME, 4)), commit_of(5, b
 
 def fragment_at(version, digest):
     state = state_of()
-    timing = RoundTiming.with_bounds(60.0)
+    timing = Waits.with_bounds(60.0)
     machine = RoundMachine(ME, "run", 0, SIZE, BLOCK, timing, notary_of(ME), version=version, anchor_digest=digest)
     machine.log.replace(HERE)
     state.version, state.digest = version, digest * 2

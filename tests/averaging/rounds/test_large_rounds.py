@@ -9,10 +9,10 @@ import pytest
 
 from averaging.rounds import leader, leader_ranking, round_machine
 from averaging.rounds.leader_ranking import next_contributors
-from averaging.rounds.learned_durations import RoundTiming
 from averaging.rounds.machine_events import Advanced, Apply, Heard, Ready, SendMessage, View
 from averaging.rounds.passing_on import DIRECT, FAN_OUT, household, next_from, passer_of
 from averaging.rounds.round_machine import RoundMachine
+from averaging.rounds.waits import Waits
 from averaging.wire import messages
 from averaging.wire.messages import DIGEST_BYTES, MAX_ROSTER, Commit, Offer, Plan, RosterEntry, ShardResult
 from tests.kit.network.memory_networks import named
@@ -98,7 +98,7 @@ TURN = next_contributors("run", 0, 0, CROWD)
 
 
 def one_of_the_crowd(name):
-    machine = RoundMachine(name, "run", 0, 8192, 8192, RoundTiming.with_bounds(60.0), notary_of(name))
+    machine = RoundMachine(name, "run", 0, 8192, 8192, Waits.with_bounds(60.0), notary_of(name))
     machine.anchor_digest = DIGEST
     machine.step(View(CROWD), 0.0)
     return machine

@@ -13,17 +13,9 @@ from averaging.rounds.duration_statistics import (
     FEWEST_ARRIVALS,
     MISSES_OF_ABSENT,
 )
-from averaging.rounds.leader import (
-    FIRST_GRACE_SECONDS,
-    FIRST_QUORUM_INTERVALS,
-    GRACE_OF_INTERVAL,
-    LEAST_AVERAGING_SECONDS,
-    LEAST_QUORUM_SECONDS,
-    QUORUM_INTERVALS,
-    Leading,
-)
-from averaging.rounds.learned_durations import HEARTBEAT_SECONDS, LEAST_INTERVAL_SECONDS, RoundTiming
+from averaging.rounds.leader import Leading
 from averaging.rounds.round_facts import MembersAwaited
+from averaging.rounds.waits import HEARTBEAT_SECONDS, QUIET_SECONDS, QUORUM_INTERVALS, SHARE_OF_INTERVAL, Waits
 from averaging.wire.messages import (
     DIGEST_BYTES,
     MAX_ROSTER,
@@ -53,7 +45,7 @@ class Leader:
 
     def __init__(self, *, hard_seconds=60.0, quorum_fraction=0.5, pace=None, not_before=0.0):
         self.sent, self.told = [], []
-        self.timing = RoundTiming.with_bounds(hard_seconds)
+        self.timing = Waits.with_bounds(hard_seconds)
         if pace is not None:
             for tick in range(4):
                 self.timing.own_pace.observe(tick * pace)
@@ -130,9 +122,9 @@ def test_the_quorum_is_a_share_of_the_live_trainers(num_trainers, fraction):
 def test_with_a_quorum_it_waits_for_the_grace_window():
     leader = Leader()
     leader.offers(*PEERS[:2])
-    leader.run_until(START + FIRST_GRACE_SECONDS - 0.01)
+    leader.run_until(START + SHARE_OF_INTERVAL * QUIET_SECONDS - 0.01)
     assert not leader.got(Plan)
-    leader.run_until(START + FIRST_GRACE_SECONDS)
+    leader.run_until(START + SHARE_OF_INTERVAL * QUIET_SECONDS)
     assert len(leader.got(Plan)) == 2
 
 
@@ -145,19 +137,16 @@ def test_before_it_knows_its_pace_it_waits_for_a_quorum_until_the_hard_bound():
     assert [entry.peer_id for entry in leader.got(Plan)[0].roster] == [PEERS[2]]
 
 
-@given(st.floats(1, 40), st.just([]) | st.lists(st.floats(0, 40), min_size=FEWEST_ARRIVALS, max_size=20))
+@given(st.floats(1, 40), st.lists(st.floats(0, 40), max_size=20))
 def test_a_quorum_is_waited_for_as_long_as_the_missing_take(pace, late):
     leader = Leader(pace=pace)
     for peer in PEERS[1:4]:
         for seconds in late:
             leader.timing.offer.observe(peer, seconds)
-    learned = max(leader.timing.offer.allowance(peer).seconds for peer in PEERS[1:4])
     leader.offers(PEERS[0])
+    learned = leader.timing.offer.longest(PEERS[1:4])
     leader.run_until(START + 60)
-    if late:
-        expected = max(LEAST_QUORUM_SECONDS, QUORUM_INTERVALS * pace, learned)
-    else:
-        expected = max(LEAST_QUORUM_SECONDS, FIRST_QUORUM_INTERVALS * pace)
+    expected = max(QUORUM_INTERVALS * max(pace, QUIET_SECONDS), learned)
     assert leader.leading.planned_at - START == pytest.approx(min(60.0, expected), abs=1e-6)
 
 
@@ -167,23 +156,23 @@ def test_it_says_once_whom_it_waits_for_and_then_that_it_did_in_vain():
     leader.run_until(START + 30)
     awaited, passed = leader.told
     missing = tuple(PEERS[1:4])
-    # The grace window is over after 7 s, and after twice the interval nobody else will come.
-    assert awaited == MembersAwaited(0, 3, "quorum", missing, 13.0, 0, num_offers=1, quorum=2)
-    assert passed == MembersAwaited(0, 3, "offer", missing, 20.0, 0)
+    # The grace window is over after 7 s, and after 1.5 intervals nobody else will come.
+    assert awaited == MembersAwaited(0, 3, "quorum", missing, 8.0, num_offers=1, quorum=2)
+    assert passed == MembersAwaited(0, 3, "offer", missing, 15.0)
     assert len(leader.got(Plan)[0].roster) == 1
 
 
 def test_trainers_that_do_not_answer_count_for_the_quorum_while_their_records_live():
     """Whoever lost its own line sees only itself, and must not commit alone at once."""
-    leader = Leader(pace=4.0)
+    leader = Leader(pace=8.0)
     leader.offers(PEERS[0])
     leader.leading.check(PEERS[:1], frozenset(), START, num_known=4)
     assert not leader.got(Plan)
-    assert leader.leading.next_time <= START + FIRST_QUORUM_INTERVALS * 4.0
-    leader.leading.check(PEERS[:1], frozenset(), START + 7.9, num_known=4)
+    assert leader.leading.next_time <= START + QUORUM_INTERVALS * 8.0
+    leader.leading.check(PEERS[:1], frozenset(), START + 11.9, num_known=4)
     assert not leader.got(Plan)
     assert leader.told[0].awaited == "quorum"
-    leader.leading.check(PEERS[:1], frozenset(), START + 7.95, num_known=1)  # the records have run out
+    leader.leading.check(PEERS[:1], frozenset(), START + 11.95, num_known=1)  # the records have run out
     assert len(leader.got(Plan)) == 1
 
 
@@ -195,7 +184,7 @@ def test_whoever_was_silent_as_a_leader_is_not_waited_for():
 
 
 def test_a_straggler_has_its_own_time_until_it_missed_three_rounds():
-    timing = RoundTiming.with_bounds(60.0)
+    timing = Waits.with_bounds(60.0)
     starts = []
     for _ in range(MISSES_OF_ABSENT + 2):
         leader = Leader(pace=20.0)
@@ -228,19 +217,6 @@ def test_a_quorum_that_is_lost_does_not_count():
     assert len(leader.got(Plan)) == 2
 
 
-@given(st.floats(1, 50), st.lists(st.floats(0, 40), min_size=3, max_size=32))
-def test_the_grace_window_follows_the_stragglers_but_stays_in_the_interval(pace, spreads):
-    leader = Leader(pace=pace, quorum_fraction=0.25)
-    for spread in spreads:
-        leader.timing.offer.observe(PEERS[3], spread)
-    longest = GRACE_OF_INTERVAL * max(pace, LEAST_INTERVAL_SECONDS)
-    expected = min(leader.timing.offer.allowance(PEERS[3]).seconds, longest, 60.0)
-    leader.offers(*PEERS[:3])
-    leader.run_until(START + 60)
-    assert leader.got(Plan)
-    assert leader.leading.planned_at - START == pytest.approx(expected, abs=1e-6)
-
-
 def test_it_does_not_open_a_round_before_the_others_can_be_ready():
     leader = Leader(pace=1.0, not_before=START + 12.0)
     leader.offers(*PEERS[:3])
@@ -261,19 +237,6 @@ def test_the_plan_carries_the_newest_attempt_and_the_newest_offer_of_each():
     assert [entry.sequence for entry in plan.roster] == [1, 6]
 
 
-def test_a_reducer_that_waits_for_the_dead_can_still_report_in_time():
-    leader = Leader()
-    for seconds in (0.01, 0.02, 0.01, 0.02):
-        leader.timing.reduced.observe(PEERS[0], seconds)
-    for seconds in (9.0, 9.5, 9.2):
-        leader.timing.contribution.observe(PEERS[3], seconds)
-    leader.offers(*PEERS[:4])
-    leader.check(START)
-    plan = leader.got(Plan)[0]
-    assert plan.contribution_deadline_seconds >= 9.5
-    assert plan.commit_deadline_seconds >= plan.contribution_deadline_seconds + LEAST_AVERAGING_SECONDS
-
-
 def test_the_deadlines_of_a_plan_follow_from_its_members():
     """Nobody waits for the slow member of another round; a newcomer gets what the group takes."""
 
@@ -281,18 +244,18 @@ def test_the_deadlines_of_a_plan_follow_from_its_members():
         leader = Leader(quorum_fraction=0.1)
         for peer in PEERS[:3]:
             for _ in range(8):
-                leader.timing.contribution.observe(peer, 2.0)
-                leader.timing.reduced.observe(peer, 3.0)
+                leader.timing.line.observe(peer, 2.0)
+                leader.timing.mean.observe(peer, 3.0)
         for _ in range(FEWEST_ARRIVALS):
-            leader.timing.contribution.observe(PEERS[3], 20.0)
+            leader.timing.line.observe(PEERS[3], 20.0)
         leader.offers(*members)
         leader.leading.check(members, frozenset(), START)
         plan = leader.got(Plan)[0]
         return plan.contribution_deadline_seconds, plan.commit_deadline_seconds
 
-    assert deadlines(*PEERS[:3]) == pytest.approx((3.3, 4.95))
-    assert deadlines(*PEERS[:4]) == pytest.approx((22.0, 23.65))
-    assert deadlines(*PEERS[:2], PEERS[7]) == pytest.approx((3.3, 4.95))
+    assert deadlines(*PEERS[:3]) == pytest.approx((3.3, 6.6))
+    assert deadlines(*PEERS[:4]) == pytest.approx((22.0, 25.3))
+    assert deadlines(*PEERS[:2], PEERS[7]) == pytest.approx((3.3, 6.6))
 
 
 # ------------------------------------------------------------------------------------------------ while it waits
@@ -369,7 +332,7 @@ def test_a_silent_reducer_leaves_a_void_shard_at_the_deadline():
     assert at == pytest.approx(START + deadline)
     assert isinstance(commit, Commit)
     assert [bool(shard.digest) for shard in commit.shards] == [True, False]
-    assert leader.told == [MembersAwaited(0, 3, "mean", (PEERS[1],), deadline, 0)]
+    assert leader.told == [MembersAwaited(0, 3, "mean", (PEERS[1],), deadline)]
 
 
 def test_without_a_single_mean_it_waits_once_more_as_long():
@@ -377,7 +340,7 @@ def test_without_a_single_mean_it_waits_once_more_as_long():
     deadline = leader.got(Plan)[0].commit_deadline_seconds
     leader.run_until(START + 1.5 * deadline)
     assert not leader.leading.closed
-    assert leader.told == [MembersAwaited(0, 3, "first mean", (PEERS[0], PEERS[1]), deadline, 0)]
+    assert leader.told == [MembersAwaited(0, 3, "first mean", (PEERS[0], PEERS[1]), deadline)]
     leader.reduced(0, PEERS[0])
     leader.reduced(1, PEERS[1])
     commit = leader.check(START + 1.5 * deadline)

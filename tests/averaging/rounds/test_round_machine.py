@@ -9,8 +9,8 @@ from collections import deque
 
 import pytest
 
-from averaging.rounds.learned_durations import RoundTiming
 from averaging.rounds.machine_events import ContributionArrived, Heard, Lost, Repair, SendMessage, SendShards, Tick
+from averaging.rounds.waits import Waits
 from averaging.signing.round_signatures import Notary
 from averaging.wire.messages import (
     HISTORY_COMMITS,
@@ -37,7 +37,7 @@ def assert_whole(swarm):
 
 def frozen(value):
     """A hashable picture of everything that decides what a swarm can still do; learned times and keys are left out."""
-    if isinstance(value, RoundTiming | Notary | type) or (callable(value) and not dataclasses.is_dataclass(value)):
+    if isinstance(value, Waits | Notary | type) or (callable(value) and not dataclasses.is_dataclass(value)):
         return None
     if dataclasses.is_dataclass(value) and not value.__dataclass_params__.frozen:
         return tuple(frozen(getattr(value, field.name)) for field in dataclasses.fields(value))

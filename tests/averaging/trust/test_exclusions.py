@@ -22,9 +22,9 @@ from averaging.outer.change_buffers import Discarded
 from averaging.outer.fragment_anchor_and_residual import FragmentState
 from averaging.outer.outer_settings import OuterRule
 from averaging.outer.robust_mean import RefusedMember
-from averaging.rounds.learned_durations import RoundTiming
 from averaging.rounds.round_facts import PeerRefused, RepairNeeded
 from averaging.rounds.round_machine import RoundMachine
+from averaging.rounds.waits import HEARTBEAT_SECONDS, Waits
 from averaging.trust.claim_guard import Guard, GuardPorts
 from averaging.trust.exclusions import (
     FIRST_SECONDS,
@@ -134,14 +134,14 @@ def test_memory_is_bounded_and_forgets_the_oldest():
 def guarded(speed_of=lambda peer_id: 100.0, **ports):
     clock, reports = Clock(1000.0), []
     guard = Guard(ME, 4, GuardPorts(clock, reports.append, speed_of=speed_of, **ports))
-    timing = RoundTiming.with_bounds(60.0)
+    timing = Waits.with_bounds(60.0)
     timing.own_pace.observe(0.0)
     timing.own_pace.observe(30.0)
     return guard, clock, reports, timing
 
 
 def slack(timing):
-    return timing.reduced.seconds + timing.result.seconds
+    return timing.mean.seconds + HEARTBEAT_SECONDS
 
 
 @given(st.integers(0, 4), st.floats(30, 300), st.floats(0, 100), st.floats(0.1, 2.9))
@@ -313,7 +313,7 @@ async def compute(work):
 def exchange_of(clock, reports, speed=0.0):
     rule, codec = OuterRule("sync", 0.7, 0.5), make_codec("fp32", 16)
     state = FragmentState(rule, codec, *np.zeros((3, 50), dtype=np.float32), version=14)
-    timing = RoundTiming.with_bounds(60.0)
+    timing = Waits.with_bounds(60.0)
     ports = GuardPorts(clock, reports.append, on_exclusion=lambda: exchange.exclude(), speed_of=lambda peer_id: speed)
     guard = Guard(ME, rule.staleness_limit, ports)
     machine = RoundMachine(

@@ -13,8 +13,8 @@ from averaging.codec.codec import make_codec
 from averaging.outer.fragment_anchor_and_residual import FragmentState
 from averaging.outer.outer_settings import OuterRule
 from averaging.outer.own_contributions import CommittedShard
-from averaging.rounds.learned_durations import RoundTiming
 from averaging.rounds.round_facts import RoundCommitted
+from averaging.rounds.waits import Waits
 from averaging.trust.believed_speeds import FASTEST_OF_MEDIAN, BelievedSpeeds
 from averaging.trust.claim_guard import Guard, GuardPorts
 from averaging.wire import frames
@@ -64,7 +64,7 @@ class Seen:
             known_speeds=lambda: [speed for peer_id, speed in self.speeds.items() if peer_id != ME],
         )
         self.guard = Guard(ME, 4, ports)
-        self.timing = RoundTiming.with_bounds(60.0)
+        self.timing = Waits.with_bounds(60.0)
         self.timing.own_pace.observe(0.0)
         self.timing.own_pace.observe(INTERVAL)
         follow(self.guard, self.clock, self.timing, versions, INTERVAL)

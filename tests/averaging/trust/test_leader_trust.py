@@ -10,10 +10,10 @@ from averaging.codec.codec import make_codec
 from averaging.outer.fragment_schedule import fastest_believed
 from averaging.outer.outer_settings import OuterRule
 from averaging.rounds.leader import Leading
-from averaging.rounds.learned_durations import RoundTiming
 from averaging.rounds.machine_events import Heard, View
 from averaging.rounds.presence import MemberPresence
 from averaging.rounds.shard_plan import MOST_OF_MEDIAN, plan_shards
+from averaging.rounds.waits import Waits
 from averaging.trust.leader_trust import FIRST_PASSED_OVER_SECONDS, LONGEST_PASSED_OVER_SECONDS, Leaders
 from averaging.wire.messages import MAX_ROSTER, Commit, Offer, RosterEntry, ShardResult, Wait
 from dht.ground.errors import PeerFault
@@ -42,7 +42,7 @@ def objection(commit, *, trainers=OTHERS, mine=None, waited=1.0, is_strict=True,
     leaders.advanced(0, 3, 100.0)
     for attempt, leader in sent:
         leaders.sent(0, 3, attempt, leader, 100.0)
-    timing = RoundTiming.with_bounds(30.0)
+    timing = Waits.with_bounds(30.0)
     for step in range(20):
         timing.own_pace.observe(step * pace)
     return leaders.objection(commit, trainers, mine, timing, 100.0 + waited)
@@ -63,7 +63,7 @@ def test_members_that_nobody_knows_do_not_count():
 
 def test_a_round_of_strangers_is_not_followed_however_long_this_peer_waits():
     """Red as long as patience alone decides: a key that has done nothing moves everybody who waits long enough."""
-    leaders, timing = Leaders(ME, is_strict=True), RoundTiming.with_bounds(30.0)
+    leaders, timing = Leaders(ME, is_strict=True), Waits.with_bounds(30.0)
     leaders.advanced(0, 3, 0.0)
     presence = MemberPresence(ME)
     rounds = [commit_of(ME, *OTHERS), commit_of(ME, *OTHERS, leader=OTHERS[1], version=4)]
@@ -100,7 +100,7 @@ def test_nobody_is_counted_in_without_having_sent_anything():
 
 
 def test_a_restarted_process_may_have_sent_before_what_it_does_not_know_of():
-    leaders, timing = Leaders(ME, is_strict=True), RoundTiming.with_bounds(30.0)
+    leaders, timing = Leaders(ME, is_strict=True), Waits.with_bounds(30.0)
     assert not leaders.objection(commit_of(ME, *OTHERS), OTHERS, None, timing, 100.0)
     assert not leaders.objection(commit_of(ME, *OTHERS, attempt=1), OTHERS, None, timing, 100.0)
     leaders.advanced(0, 4, 101.0)
@@ -118,7 +118,7 @@ def test_a_commit_of_few_replaces_none_of_many():
 def test_in_a_large_swarm_a_round_of_all_whose_turn_it_was_is_followed():
     """Red as long as 256 contributors are compared with all of 2000 trainers."""
     crowd = [named(number) for number in range(100, 2100)]
-    leaders, timing = Leaders(ME, is_strict=True), RoundTiming.with_bounds(30.0)
+    leaders, timing = Leaders(ME, is_strict=True), Waits.with_bounds(30.0)
     assert not leaders.objection(commit_of(*crowd[:MAX_ROSTER]), crowd, None, timing, 100.0)
     assert leaders.objection(commit_of(*crowd[: MAX_ROSTER // 8]), crowd, None, timing, 100.0)
 

@@ -18,9 +18,9 @@ from averaging.lanes.links import LinkPorts, Links
 from averaging.outer.fragment_anchor_and_residual import FragmentState
 from averaging.outer.outer_settings import OuterRule
 from averaging.outer.shard_mean import reduce_shard
-from averaging.rounds.learned_durations import RoundTiming
 from averaging.rounds.round_facts import CommitTaken, RepairNeeded, RoundCommitted
 from averaging.rounds.round_machine import RoundMachine
+from averaging.rounds.waits import Waits
 from averaging.trust.claim_guard import Guard, GuardPorts
 from averaging.wire.field_checks import Limits
 from averaging.wire.messages import DIGEST_BYTES
@@ -110,7 +110,7 @@ class Peer:
         anchor = np.random.default_rng(index).standard_normal(size, dtype=np.float32)
         state = FragmentState(rule, self.codec, anchor, np.zeros_like(anchor), np.zeros_like(anchor))
         state.refresh_digest()
-        timing = RoundTiming.with_bounds(30.0)
+        timing = Waits.with_bounds(30.0)
         settings = (self.name, "run", index, size, self.codec.block_size, timing, notary_of(self.name))
         checks = {
             "anchor_digest": state.digest[:DIGEST_BYTES],

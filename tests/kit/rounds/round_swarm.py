@@ -15,7 +15,6 @@ from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from averaging.rounds.learned_durations import RoundTiming
 from averaging.rounds.machine_events import (
     Advanced,
     Apply,
@@ -36,6 +35,7 @@ from averaging.rounds.machine_events import (
     View,
 )
 from averaging.rounds.round_machine import RoundMachine
+from averaging.rounds.waits import Waits
 from averaging.wire.frames import commit_digest
 from averaging.wire.messages import DIGEST_BYTES, Commit, Message, Offer, Result, VersionIs, own_ranges
 from dht.ground.host import PeerId
@@ -89,7 +89,7 @@ class RoundSwarm:
             self.step(name, View(tuple(self.names)))
 
     def _new_member(self, name: PeerId) -> Member:
-        timing = RoundTiming.with_bounds(60.0)
+        timing = Waits.with_bounds(60.0)
         machine = RoundMachine(name, "run", 0, self.num_blocks * BLOCK, BLOCK, timing, notary_of(name))
         machine.anchor_digest = digest_of("start")
         return Member(machine)

@@ -23,8 +23,8 @@ from averaging.fragment.shard_store import ShardStore
 from averaging.outer.fragment_anchor_and_residual import FragmentState
 from averaging.outer.outer_settings import OuterRule
 from averaging.outer.own_contributions import CommittedShard
-from averaging.rounds.learned_durations import RoundTiming
 from averaging.rounds.round_machine import RoundMachine
+from averaging.rounds.waits import Waits
 from averaging.wire.messages import WorkPart
 from dht.ground.compute import Compute, compute_inline
 from dht.ground.host import PeerId
@@ -303,7 +303,7 @@ class Disk:
 def runtimes_of(states: list[FragmentState]) -> list[FragmentRuntime]:
     runtimes = []
     for index, state in enumerate(states):
-        timing = RoundTiming.with_bounds(60.0)
+        timing = Waits.with_bounds(60.0)
         machine = RoundMachine(ME, OWNER.run_id, index, state.num_values, 16, timing, notary_of(ME), 0.5)
         runtimes.append(FragmentRuntime(index, state, machine, ShardStore(state.codec, state.num_values)))
     return runtimes

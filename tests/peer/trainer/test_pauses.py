@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from averaging.rounds.learned_durations import RoundTiming
+from averaging.rounds.waits import HEARTBEAT_SECONDS, Waits
 from averaging.trust.announced_speeds import MAX_PEERS, WINDOW_SECONDS, AnnouncedSpeeds
 from averaging.trust.claim_guard import Guard, GuardPorts
 from averaging.trust.exclusions import STRIKES, TOKENS_MARGIN
@@ -93,10 +93,10 @@ class Watch:
             news_seconds=lambda: news_seconds,
         )
         self.guard = Guard(ME, 4, ports)
-        self.timing = RoundTiming.with_bounds(60.0)
+        self.timing = Waits.with_bounds(60.0)
         self.timing.own_pace.observe(0.0)
         self.timing.own_pace.observe(60.0)
-        self.slack = self.timing.reduced.seconds + self.timing.result.seconds
+        self.slack = self.timing.mean.seconds + HEARTBEAT_SECONDS
         self.announce(25.0)
         self.version = 9
         for _ in range(5):

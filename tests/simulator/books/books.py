@@ -21,7 +21,7 @@ from averaging.outer.outer_settings import OuterRule
 from averaging.rounds.leader import Leading
 from averaging.rounds.reducer import Reducing
 from averaging.rounds.round_facts import RoundCommitted
-from averaging.trust.leader_trust import LEAST_PATIENCE_SECONDS, PATIENCE_PACES
+from averaging.rounds.waits import LAST_INTERVALS, QUIET_SECONDS
 from averaging.wire.messages import HISTORY_COMMITS, KEPT_COMMITS, Commit, RosterEntry, ShardPlan
 from dht.ground.host import PeerId
 from peer.events.anchor_events import AnchorRepair
@@ -81,7 +81,7 @@ class Books:
         tokens = workload.tokens_per_step if workload.kind == "quadratic" else spec.manifest.step_tokens
         self._most_tokens_per_second = 1000 * sum(tokens / profile.step_seconds for profile in profiles)
         slowest = max(profile.step_seconds for profile in profiles) * spec.manifest.averaging.sync_every
-        patience = max(LEAST_PATIENCE_SECONDS, PATIENCE_PACES * slowest) if rule.is_strict else 0.0
+        patience = LAST_INTERVALS * max(QUIET_SECONDS, slowest) if rule.is_strict else 0.0
         self._longest_wait = DEADLINES * spec.manifest.averaging.round_deadline_seconds + patience + REPAIR_SECONDS
         num_keys = sum(profile.lie.num_keys for profile in profiles if profile.lie is not None)
         self._num_names = spec.num_peers + num_keys
