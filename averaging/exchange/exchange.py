@@ -163,7 +163,7 @@ class Exchange:
     def _refuse(self, fragment: FragmentRuntime, sender: PeerId, message: Message, reason: str) -> None:
         if isinstance(message, Offer):
             self._links.send(sender, Abandon(fragment.index, message.version, message.attempt, reason))
-        if isinstance(message, Commit) and self.guard.leaders.gives_up(message, fragment.machine.leader):
+        if isinstance(message, Commit) and self.guard.gives_up(sender, message, fragment.machine):
             self._step(fragment, Lost(message.leader, reason))
 
     def _check_commit(self, fragment: FragmentRuntime, sender: PeerId, commit: Commit, *_: object) -> bool:

@@ -176,6 +176,9 @@ class Guard:
         The offers of an excluded peer are refused, and its anchors are no reason to repair. A commit in which nobody
         else is takes nobody along, from any sender. Offers for past versions are heard, because their answer is what
         helps a peer that is behind.
+
+        Raises:
+            PeerFault: the sender shows a commit as a leader's that this has not signed.
         """
         if isinstance(message, Offer) and message.version >= machine.version:
             if self.excluded([sender]):
@@ -190,7 +193,7 @@ class Guard:
             if message.anchor_digest == machine.anchor_of(message.version):
                 if self.failed_commits.waits(message, self._clock()):
                     return "it could not be applied, and is tried again later"
-                return self._forged_weight(sender, message, machine.timing) or self._of_few(message, machine)
+                return self._forged_weight(sender, message, machine.timing) or self._of_few(sender, message, machine)
         return ""
 
     def claim_objection(self, sender: PeerId, offer: Offer, timing: Waits) -> str:
@@ -219,6 +222,18 @@ class Guard:
                 f"sent a commit of version {commit.version} of fragment {commit.fragment} that its leader "
                 f"{commit.leader} has not signed; expected a signed one",
             )
+
+    def gives_up(self, sender: PeerId, commit: Commit, machine: RoundMachine) -> bool:
+        """Whether a commit that is not followed comes from the leader that has this peer's offer: it will not do.
+
+        Raises:
+            PeerFault: the sender shows a commit as that leader's that this has not signed.
+        """
+        is_leaders = self.leaders.is_strict and commit.leader == machine.leader != self._me
+        if not is_leaders or commit.version != machine.version:
+            return False
+        self.check_leader(sender, commit, machine)
+        return True
 
     def unsigned(self, commit: Commit, what: str) -> None:
         """A commit that its leader signed lacks a reducer's signature: the leader had to check them all."""
@@ -301,7 +316,7 @@ class Guard:
         if what:
             self._left_out(commit, what)
 
-    def _of_few(self, commit: Commit, machine: RoundMachine) -> str:
+    def _of_few(self, sender: PeerId, commit: Commit, machine: RoundMachine) -> str:
         if not self.leaders.is_strict:
             return ""
         mine = machine.known_commit(commit.version)
@@ -318,7 +333,11 @@ class Guard:
         before = machine.known_commit(commit.version - 1)
         is_hasty = self.leaders.is_hasty(commit, before, trainers, now)
         # Who has just woken up knows neither who is there nor for how long the others have waited.
-        if is_hasty and self._wakefulness.since(now) == now:
+        is_blamed = is_hasty and self._wakefulness.since(now) == now
+        if is_blamed or machine.leader == commit.leader:
+            # Anybody can put a leader's name on a commit; most of those that are not followed need no such check.
+            self.check_leader(sender, commit, machine)
+        if is_blamed:
             self.blame(commit.leader, "hasty", what, (commit.version, "hasty"))
         if machine.leader == commit.leader:
             self._left_out(commit, self.leaders.ignored(commit.leader))

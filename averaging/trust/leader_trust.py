@@ -132,10 +132,6 @@ class Leaders:
         is_next = before.version == commit.version - 1
         return is_next and now - sent_at < HASTY_SECONDS and len(planned) < _fewest(live)
 
-    def gives_up(self, commit: Commit, leader: PeerId | None) -> bool:
-        """Whether a commit that is not followed comes from the leader that has this peer's offer: it will not do."""
-        return self.is_strict and commit.leader == leader != self.me
-
     def closed(self, commit: Commit, offered_to: PeerId | None, waited_seconds: float, round_seconds: float) -> str:
         """A commit was applied; returns what its leader did to this peer, or nothing.
 

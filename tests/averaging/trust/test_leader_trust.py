@@ -9,6 +9,7 @@ import pytest
 from averaging.codec.codec import make_codec
 from averaging.outer.fragment_schedule import fastest_believed
 from averaging.outer.outer_settings import OuterRule
+from averaging.rounds.attempt import RoundAttempt
 from averaging.rounds.leader import Leading
 from averaging.rounds.machine_events import Heard, View
 from averaging.rounds.presence import MemberPresence
@@ -215,6 +216,33 @@ def test_a_leader_that_signs_two_histories_is_left_out_by_whoever_sees_both(sees
         except PeerFault as fault:
             assert fault.peer_id == sender.name  # noqa: PT017
         assert not third.exchange.guard.excluded([commit.leader])
+        return swarm
+
+    scenario(play)
+
+
+def test_a_commit_under_a_leaders_name_that_it_has_not_signed_harms_its_sender_alone():
+    """Anybody can make one up. It costs the leader neither its name nor the offers that it has."""
+
+    async def play():
+        swarm = Swarm(8, rule=STRICT)
+        await swarm.train(3)
+        await swarm.settle()
+        victim, sender, leader = swarm.live()[:3]
+        fragment, guard = victim.fragments[0], victim.exchange.guard
+        machine = fragment.machine
+        sent = [commit for commit in machine.log.newest.values() if commit.version == machine.version - 1]
+        guard.leaders._sent[0] = {(sent[0].version, sent[0].attempt, sent[0].leader): victim.exchange._ports.clock()}
+        machine._member = RoundAttempt(0, leader.name, 0.0)
+        alone = commit_of(sender.name, leader=leader.name, version=machine.version)
+        forged = replace(alone, anchor_digest=machine.anchor_digest, signature=bytes(64))
+        for commit in (forged, replace(forged, roster=(replace(forged.roster[0], tokens=2**40),))):
+            with pytest.raises(PeerFault) as fault:
+                victim.exchange.on_message(sender.name, commit, memoryview(b""), 100)
+            assert fault.value.peer_id == sender.name
+        assert not guard.book.counts(leader.name)
+        assert machine.leader == leader.name
+        machine._member = None
         return swarm
 
     scenario(play)
