@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
 from dht.ground.host import PeerId
-from dht.ground.quantities import count_text, plural, short_peer
+from dht.ground.quantities import plural, short_peer
 from dht.identity.join_link import join_link
 from dht.identity.speakable import speakable_name
 from dht.records.evaluation import Evaluation
@@ -135,13 +135,6 @@ class Scene:
         if self.run.is_private:
             return "Others need an invite (`peer invite` writes it). They type:"
         return "Share this; others join with it:"
-
-    @property
-    def own_work(self) -> str:
-        """What this machine has done; a person with several machines has the sum of them in the ranking."""
-        row = self.swarm.own_row
-        where = " on this machine" if row is not None and row.num_machines > 1 else ""
-        return f"{count_text(self.own.tokens)} tokens{where}"
 
     @property
     def session_tokens(self) -> int:

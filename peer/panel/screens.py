@@ -31,12 +31,9 @@ from peer.panel.sentences import ACCENT, CARE, DIM, GOOD, age, capitalised, doin
 from peer.panel.text_lines import flowed, joined, labelled, num_rows, one_part, part, to_copy, wrapped
 from peer.run_clock import arrival
 from peer.view.own_view import OwnView
-from peer.view.swarm_seen import PersonSeen
 
 SMALLEST = (40, 8)
 """Columns and lines of the smallest picture; on a smaller terminal the rest is not seen."""
-TABLE_WIDTH, WIDEST_TABLE = 52, 90
-"""Columns that the table of people needs, and beyond which an eye loses its row."""
 WIDEST_CURVE = 60
 PINNED_SECONDS = 600.0
 """A warning, e.g. of a full disk, stays on top for this long, whatever else happens."""
@@ -55,7 +52,6 @@ WORDS = (
     ("round", "an exchange with the others, averaged; it is confirmed once another machine signed for it"),
     ("loss", "how badly the model guesses, in nats (bits are 1.44 times as many): lower is better"),
     ("token", "a piece of text: a letter, or a few of them"),
-    ("rank", "place among those that this machine has met; the page ranks all, by confirmed work"),
 )
 
 
@@ -71,13 +67,11 @@ def screen(scene: Scene, controls: Controls, now: float, width: int, height: int
         lines = _checklist(scene, width)
     else:
         lines = [*_header(scene, now, width), *(_seed if scene.is_seed else _trainer)(scene, now, width)]
-        people = people_table(scene, width, (height - num_rows(lines, width)) // 2)
-        lines += [Text(), *people] if people else []
     return [*lines, Text(), *news_lines(scene, width, height - num_rows(lines, width) - 1)]
 
 
 def _header(scene: Scene, now: float, width: int) -> list[Text]:
-    """Run, what this peer does, for how long, who its owner is and which rank they have."""
+    """Run, what this peer does, for how long, and who its owner is."""
     words, style = doing(scene)
     began_at = {"paused": scene.resting_at, "training alone": scene.own.alone_at}.get(words, scene.own.joined_at)
     if scene.is_seed:
@@ -87,10 +81,6 @@ def _header(scene: Scene, now: float, width: int) -> list[Text]:
     since = f" {seconds_text(round(max(0.0, now - began_at)))}" if began_at else ""
     parts = [joined([part("≋ ", ACCENT), part(scene.run.name, "bold")]), part(words + since, style)]
     parts.append(part(scene.own_name, ACCENT))
-    row = scene.swarm.own_row
-    # Not of how many: people met are no machines here, and two counts on one screen would seem to disagree.
-    if row is not None and row.tokens and scene.swarm.num_ranked > 1:
-        parts.append(part(f"rank {row.rank}"))
     return flowed(parts, width)
 
 
@@ -99,7 +89,7 @@ def _trainer(scene: Scene, now: float, width: int) -> list[Text]:
     # First, so that the smallest terminal has it.
     lines = [] if state.phase == "left" else labelled("Now", [part(*health(scene, now))], width)
     rounds = [part(plural(state.rounds_contributed, "round"), ACCENT)] if state.tokens else []
-    lines += labelled("You", [part(scene.own_work, ACCENT), *rounds], width)
+    lines += labelled("You", [part(f"{count_text(state.tokens)} tokens", ACCENT), *rounds], width)
     lines += labelled("Speed", _speed_parts(scene, now), width)
     progress = goal_parts(scene, now, width)
     # That no other is here is in the sentence above.
@@ -200,28 +190,6 @@ def sparkline(values: Sequence[float], width: int) -> str:
     low, high = min(means), max(means)
     scale = (len(STEPS) - 1) / (high - low) if high > low else 0.0
     return "".join(STEPS[round((mean - low) * scale)] for mean in means)
-
-
-def people_table(scene: Scene, width: int, room: int) -> list[Text]:
-    """The ranking as far as this peer has met it, one line each; nothing while there is nobody to compare with."""
-    rows = scene.swarm.rows
-    if len(rows) < 2 or room < 4 or width < TABLE_WIDTH:
-        return []
-    shown: Sequence[PersonSeen] = rows[: room - 1]
-    own = scene.swarm.own_row
-    if own is not None and own not in shown:
-        shown = [*shown[:-1], own]
-    name_width = max(12, min(width, WIDEST_TABLE) - 36)
-    lines = [part(f"{'Rank':>4} {'Name':<{name_width}}{'Tokens':>10}{'Tokens/s':>11}  Now", "bold")]
-    for row in shown:
-        name = part(row.name or scene.name_of(row.peer_id))
-        name.truncate(name_width - 1, overflow="ellipsis")
-        style = ACCENT if row.is_own else ""
-        speed = count_text(row.tokens_per_second) if row.tokens_per_second else ""
-        figures = " " * (name_width - name.cell_len) + f"{count_text(row.tokens):>10}{speed:>11}  "
-        state = part(row.doing, GOOD if row.doing == "training" else CARE if row.doing == "paused" else DIM)
-        lines.append(joined([part(f"{row.rank:>4} ", style), name, part(figures, style), state]))
-    return lines
 
 
 def news_lines(scene: Scene, width: int, room: int) -> list[Text]:

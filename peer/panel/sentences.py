@@ -114,14 +114,11 @@ def summary(scene: Scene, now: float) -> str:
         served = f"{plural(state.num_newcomers, 'newcomer')} served"
         return f"Seed: {served}, {scene.num_training} training, {others}."
     phase = "Paused" if scene.is_resting else capitalised(scene.phase)
-    parts = [scene.own_work, plural(state.rounds_contributed, "round")]
+    parts = [f"{count_text(state.tokens)} tokens", plural(state.rounds_contributed, "round")]
     if not scene.is_resting and not scene.is_compiling:
         parts.append(f"{count_text(state.tokens_per_second)} tokens/s")
     if state.train_loss is not None:
         parts.append(f"loss {loss_text(state.train_loss, scene.run.loss_unit)}")
-    row = swarm.own_row
-    if row is not None and row.tokens and swarm.num_ranked > 1:
-        parts.append(f"rank {row.rank} of {swarm.num_ranked} met")
     if state.joined_at is not None:
         parts.append(seconds_text(round(max(0.0, now - state.joined_at))))
     return f"{phase}: {', '.join([*parts, others])}."
@@ -129,7 +126,7 @@ def summary(scene: Scene, now: float) -> str:
 
 def goodbye(scene: Scene, now: float) -> list[str]:
     """Sentences that stay on the terminal, one a line; none for a peer that never became a member."""
-    state, swarm = scene.own, scene.swarm
+    state = scene.own
     if state.joined_at is None:
         return []
     took = seconds_text(round(max(0.0, now - ((scene.began_at if scene.is_seed else 0.0) or state.joined_at))))
@@ -149,10 +146,6 @@ def goodbye(scene: Scene, now: float) -> list[str]:
         parts[0] = f"This session: {took}"
         parts.append(f"{count_text(state.tokens)} tokens in all sessions")
     lines = [f"Thank you, {scene.own_name}. {' · '.join(parts)}"]
-    row = swarm.own_row
-    if row is not None and row.tokens and swarm.num_ranked > 1:
-        where = "; the page ranks everybody, by work that others confirmed" if scene.own_page else ""
-        lines.append(f"Of the {swarm.num_ranked} people that this machine has met you are rank {row.rank}{where}.")
     if scene.own_page:
         lines.append(f"{PAGE}{scene.own_page}")
     return [*lines, *_last_words(scene)]

@@ -34,7 +34,7 @@ from peer.panel.scene import Scene, scene_of, with_event, with_update
 from peer.panel.screens import screen
 from peer.panel.updates import Compiling, LineLimits, LoadingStep, Resting, RunFacts
 from peer.view.run_view import RunView
-from peer.view.swarm_seen import OwnAddresses, PersonSeen, SwarmSeen
+from peer.view.swarm_seen import OwnAddresses, SwarmSeen
 
 RUN_ID = "starlings.kqy24dqehzup6gznfold"
 ME = PeerId("12D3KooWSK2F7a2amC2i2i64ZnkTKtSLjMcrh8CWmD7GxdnCv7y3")
@@ -100,8 +100,8 @@ def an_evening(*, is_seed: bool = False, facts: RunFacts = FACTS) -> Scene:
     # Two of those served are pages; the others but the last came so long ago that no news of it is left.
     scene = replace(scene, own=replace(scene.own, met=scene.own.met | frozenset(NEWCOMERS[2:])))
     names = ((KIRAN, "Kiran"), (JO, "Jo"), (LINDSTROEM, "Lindström"))
-    scene = with_update(scene, seen(NOW - 2, 3, names))
-    return with_update(scene, seen(NOW - 1, 2, (), (LINDSTROEM, KIRAN) if is_seed else ()))
+    scene = with_update(scene, seen(NOW - 2, names))
+    return with_update(scene, seen(NOW - 1, (), (LINDSTROEM, KIRAN) if is_seed else ()))
 
 
 def with_own(scene: Scene, **changes: Any) -> Scene:
@@ -109,20 +109,10 @@ def with_own(scene: Scene, **changes: Any) -> Scene:
     return replace(scene, own=replace(scene.own, **changes))
 
 
-def seen(at: float, rank: int, names: tuple[tuple[PeerId, str], ...], relayed: tuple[PeerId, ...] = ()) -> SwarmSeen:
-    """A look at the swarm in which Ada has this rank."""
-    others = [("Kiran", KIRAN, 5_100_000), ("Jo", JO, 3_900_000), ("Lindström", LINDSTROEM, 1_200_000)]
-    rows = [
-        PersonSeen(0, name, peer_id, tokens, 2900.0, "training" if name != "Jo" else "away")
-        for name, peer_id, tokens in others
-    ]
-    rows.insert(rank - 1, PersonSeen(0, "Ada", ME, 4_154_000, 3500.0, "training", is_own=True))
-    ranked = tuple(
-        PersonSeen(place, one.name, one.peer_id, one.tokens, one.tokens_per_second, one.doing, one.is_own)
-        for place, one in enumerate(rows, 1)
-    )
+def seen(at: float, names: tuple[tuple[PeerId, str], ...], relayed: tuple[PeerId, ...] = ()) -> SwarmSeen:
+    """A look at the swarm."""
     run = RunView(at, num_training=12, num_seeds=1, evaluation=Evaluation(1.93, 500))
-    return SwarmSeen(at, "Ada", ME, run, 14, ranked, names, relayed, 12, 0, 11)
+    return SwarmSeen(at, "Ada", ME, run, names, relayed, 12, 0, 11)
 
 
 def states_of_a_trainer() -> dict[str, Scene]:

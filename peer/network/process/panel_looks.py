@@ -7,7 +7,7 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from averaging.wire.messages import Commit
 from dht.ground.errors import LocalFault, PeerFault, UsageFault
@@ -21,11 +21,15 @@ from peer.config.peer_config import PeerConfig
 from peer.network.membership.profile_file import choice_path, profile_of, read_choice
 from peer.network.membership.profile_publisher import newest_profiles
 from peer.network.node.node import Node
-from peer.view.swarm_seen import MAX_PEOPLE, ProfileLooks, SwarmSeen, SwarmWatch
+from peer.view.swarm_seen import MAX_NAMES, SwarmSeen, SwarmWatch
 
 SEEN_SECONDS = 2.0
 """Between two looks at the members for the person at this peer's panel; in a swarm of many longer."""
 SEEN_SECONDS_PER_MEMBER = 0.01
+PROFILES_SECONDS = 300.0
+"""Between two looks at what people say of themselves, which seldom changes; a newcomer waits as long for its name."""
+FIRST_PROFILES_SECONDS = 10.0
+"""After joining: not while the state comes."""
 RELAYED_SECONDS = 20.0
 """Between two looks at whom this peer relays for: a question to its daemon for each home."""
 MAX_RELAYED = 200
@@ -54,7 +58,7 @@ class PanelLooks:
     async def _profiles(self) -> dict[bytes, Profile]:
         """What people say of themselves, by their contributor keys."""
         try:
-            found = await newest_profiles(self.store, self.config.run_id, self.wall_clock(), MAX_PEOPLE)
+            found = await newest_profiles(self.store, self.config.run_id, self.wall_clock(), MAX_NAMES)
         except (PeerFault, LocalFault) as fault:
             log.debug("profiles were not found: %s", fault)
             return {}
@@ -74,21 +78,20 @@ class PanelLooks:
     async def run(self, node: Node) -> None:
         """Say every few seconds what this peer sees of the swarm."""
         watch = SwarmWatch(node.me, self.config.name, "" if self.contributor is None else self.contributor.peer_id)
-        looks = ProfileLooks(time.monotonic())
         counted_at, relayed = time.monotonic(), tuple[PeerId, ...]()
+        profiles_at = counted_at + FIRST_PROFILES_SECONDS
         while True:
             members = [record for record in node.membership.members() if record.peer_id != node.me]
-            if looks.is_due(watch.strangers(members), time.monotonic()):
+            if time.monotonic() >= profiles_at:
+                profiles_at = time.monotonic() + PROFILES_SECONDS
                 watch.take_profiles(await self._profiles())
             if (own := self._own_profile()) is not None:
                 watch.take_own_profile(public_key_of(own.contributor_id), own)
             if time.monotonic() - counted_at > RELAYED_SECONDS:
                 counted_at = time.monotonic()
                 relayed = await self._relayed(members)
-            now, announces = self.wall_clock(), node.membership
-            here = [by_now(one, now, announces.life_seconds, announces.announce_seconds) for one in members]
-            work = work_in(node.commits_from(0, 0))
-            self.on_seen(watch.look([*here, node.own_record()], now, relayed, announces.suspected(), work))
+            here, work = [*members, node.own_record()], work_in(node.commits_from(0, 0))
+            self.on_seen(watch.look(here, self.wall_clock(), relayed, node.membership.suspected(), work))
             await asyncio.sleep(SEEN_SECONDS + SEEN_SECONDS_PER_MEMBER * len(members))
 
     async def _relayed(self, members: Sequence[PeerRecord]) -> tuple[PeerId, ...]:
@@ -110,16 +113,3 @@ def work_in(commits: Iterable[Commit]) -> dict[PeerId, int]:
         averaged = zip(commit.roster, commit.tokens_averaged, strict=True)
         work.update({entry.peer_id: tokens for entry, tokens in averaged if tokens})
     return dict(work)
-
-
-def by_now(record: PeerRecord, now: float, life_seconds: float, announce_seconds: float) -> PeerRecord:
-    """The record with the work that its machine has done since, at the speed that it says.
-
-    A peer knows its own work of this second, and that of others as of their last announcement. So of two that are
-    equally far each saw itself first.
-    """
-    if not record.is_training:
-        return record
-    announced_at = record.expires_at - record.longer_seconds - life_seconds
-    since = min(max(0.0, now - announced_at), announce_seconds)
-    return replace(record, tokens=record.tokens + int(record.tokens_per_second * since))

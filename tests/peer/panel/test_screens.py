@@ -129,15 +129,6 @@ def test_only_the_first_machine_of_a_run_is_called_the_first() -> None:
         assert told in picture_of(scene)
 
 
-def test_the_work_of_one_machine_is_not_taken_for_that_of_its_person() -> None:
-    evening = an_evening()
-    several = tuple(replace(row, tokens=9_000_000, num_machines=2) if row.is_own else row for row in evening.swarm.rows)
-    for rows, told in ((evening.swarm.rows, "4.15 M tokens · "), (several, "4.15 M tokens on this machine · ")):
-        scene = with_update(evening, replace(evening.swarm, rows=rows))
-        assert told in picture_of(scene)
-        assert told.replace(" · ", ", ") in summary(scene, NOW)
-
-
 @pytest.mark.parametrize("page", ["help", "addresses", "details"])
 @pytest.mark.parametrize("is_seed", [False, True])
 def test_a_page_that_does_not_fit_comes_in_parts_that_have_all_of_it(page: Page, is_seed: bool) -> None:
@@ -292,12 +283,11 @@ def test_a_goodbye_says_what_was_given_and_where_it_is_seen() -> None:
     told = goodbye(left, NOW)
     work, loss = "4.15 M tokens · 135 rounds, all confirmed", "validation loss 3.397 -> 1.881 nats per token"
     assert told[0] == f"Thank you, Ada. 2 h 14 min · {work} · {loss}"
-    assert told[1].startswith("Of the 14 people that this machine has met you are rank 2; the page ranks everybody")
-    assert told[2].startswith("Your page: http://203.0.113.7/c/12D3KooW")
+    assert told[1].startswith("Your page: http://203.0.113.7/c/12D3KooW")
     assert told[-1].startswith("Come back: peer join")
     narrow = farewell(left, NOW, 60)
     assert narrow[:3] == ["Thank you, Ada. 2 h 14 min · 4.15 M tokens", "135 rounds, all confirmed", loss]
-    assert narrow[-2:] == told[2:]
+    assert narrow[-2:] == told[1:]
     assert "135 rounds that nobody else shared" in goodbye(with_own(left, confirmed_rounds=0), NOW)[0]
     assert "135 rounds, 40 confirmed by others" in goodbye(with_own(left, confirmed_rounds=40), NOW)[0]
     back = with_own(left, earlier_tokens=4_000_000, earlier_rounds=100)

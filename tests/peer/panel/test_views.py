@@ -105,7 +105,7 @@ def test_plain_output_tells_loading_pausing_and_goodbye() -> None:
         "Paused; this machine serves others meanwhile",
     ]
     assert said[4] == "Training goes on"
-    assert said[-4].startswith("Thank you, Ada.")
+    assert said[-3].startswith("Thank you, Ada.")
 
 
 def test_waiting_is_said_once_in_half_a_minute_unless_the_reason_changes() -> None:
