@@ -1,5 +1,4 @@
-"""What this peer had to refuse, per remote and kind, and whom it leaves out: a fold of its events, and of its log. Pure
-but for reading the log.
+"""What this peer had to refuse, per remote and kind, and whom it leaves out: a fold of its events. Pure.
 
 Every peer keeps such books for itself; nobody announces them, so they are known where the peer runs and nowhere else.
 """
@@ -7,15 +6,12 @@ Every peer keeps such books for itself; nobody announces them, so they are known
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, get_args
 
 from averaging.trust.exclusions import OFFENCE_TEXT, Offence
 from dht.ground.host import PeerId
 from dht.ground.quantities import seconds_text
 from dht.identity.speakable import speakable_name
-from peer.events.log_tail import events_in, tail_lines
-from peer.events.lone_rounds import lone_rounds_after
 from peer.events.peer_events import Event, JoinedRun, PartRestarted, RefusedPeer
 
 MAX_REMOTES = 64
@@ -75,35 +71,3 @@ def with_refusal(known: tuple[Refusals, ...], event: Event) -> tuple[Refusals, .
         until = before.left_out_until
     new = Refusals(refused.remote, tuple(zip(refused.kinds, refused.num_times, strict=False)), until, event.at)
     return (new, *(one for one in known if one.remote != refused.remote))[:MAX_REMOTES]
-
-
-@dataclass(frozen=True, slots=True)
-class LoggedRefusals:
-    """What the log of a peer on this machine says; `at`: of its last event, unix seconds."""
-
-    peer_id: PeerId
-    at: float
-    refusals: tuple[Refusals, ...]
-    lone_rounds: int = 0
-    """The newest rounds in a row that had one member."""
-    is_seed: bool = False
-
-
-def refusals_in_log(path: Path) -> LoggedRefusals | None:
-    """What the peer with this event log refused in its last session; None without such a log.
-
-    Raises:
-        OSError: the log is there and cannot be read.
-    """
-    try:
-        lines = tail_lines(path)
-    except FileNotFoundError:
-        return None
-    known: tuple[Refusals, ...] = ()
-    last: Event | None = None
-    lone_rounds, is_seed = 0, False
-    for event in events_in(lines):
-        known, last = with_refusal(known, event), event
-        is_seed = event.fact.device == "seed" if isinstance(event.fact, JoinedRun) else is_seed
-        lone_rounds = 0 if isinstance(event.fact, JoinedRun) else lone_rounds_after(lone_rounds, event, is_seed=is_seed)
-    return None if last is None else LoggedRefusals(last.peer_id, last.at, known, lone_rounds, is_seed)

@@ -165,6 +165,7 @@ def _with_facts(state: OwnView, event: events.Event) -> OwnView:
             return replace(
                 state,
                 phase="serving" if fact.device == "seed" else "training",
+                lone_rounds=0,
                 earlier_inner_steps=fact.earlier_inner_steps if is_first else state.earlier_inner_steps,
                 earlier_tokens=fact.earlier_tokens if is_first else state.earlier_tokens,
                 earlier_rounds=fact.earlier_rounds if is_first else state.earlier_rounds,

@@ -18,7 +18,6 @@ from peer.checkpoint.checked_files import measure_file, read_json
 from peer.config.manifest import RunManifest
 from peer.config.peer_config import load_config, read_cached_peers
 from peer.events.log_tail import last_events
-from peer.events.refusals import refusals_in_log
 from peer.network.membership.invitation import load_pass, read_invite
 from peer.network.membership.invite_users import read_users
 from peer.network.membership.profile_file import load_contributor, read_choice
@@ -47,7 +46,6 @@ READERS: dict[str, tuple[str, Callable[[Path], object]]] = {
     "profile": ("contributor.key.profile.json", read_choice),
     "receipts": ("receipts.jsonl", lambda path: verify_receipts(path, None, False)),
     "event log": ("events.jsonl", lambda path: last_events(path, 1)),
-    "refusals in the event log": ("events.jsonl", refusals_in_log),
     "users of invites": ("used_invites.jsonl", read_users),
     "addresses": ("cached_peers.json", read_cached_peers),
     "checkpoint's facts": ("metadata.json", read_json),
