@@ -78,13 +78,7 @@ class Pace:
         self._clock = clock
         self._sleep = sleep
         self._within = within
-        self.limit(bits_per_second)
-
-    def limit(self, bits_per_second: float | None) -> None:
-        """From now on this limit holds, as given to the constructor; None: none."""
-        if bits_per_second is None:
-            self._bucket = None
-        else:
+        if bits_per_second is not None:
             self.follow(bits_per_second / 8 / LINE_BYTES_PER_BYTE)
 
     def follow(self, bytes_per_second: float) -> None:

@@ -24,7 +24,7 @@ from dht.ground.quantities import (
     short_peer,
 )
 from peer.panel.checklist import LABELS
-from peer.panel.key_bindings import Controls, mbit_text
+from peer.panel.key_bindings import Controls
 from peer.panel.news import NewsLine
 from peer.panel.scene import Scene
 from peer.panel.sentences import ACCENT, CARE, DIM, GOOD, age, capitalised, doing, health
@@ -43,7 +43,6 @@ _NEWS_STYLE = {"person": "", "own": ACCENT, "good": GOOD, "trouble": CARE, "note
 HELP = (
     ("q", "leave: your machine finishes its round, saves, says goodbye; again: leave at once"),
     ("p", "pause or go on; a paused machine still serves others"),
-    ("l", "how much may go up and down your line, changed at once"),
     ("d", "details: work, loss, rounds, traffic, newest events"),
     ("i", "addresses of this machine, and the command that others join with"),
     ("?", "this page; the same key goes back"),
@@ -134,7 +133,7 @@ def line_use(scene: Scene, now: float) -> Text:
     """What goes up and down the line now, and how much the owner allows."""
 
     def words(sign: str, bits: float, most: float | None) -> str:
-        return f"{sign} {bits / 1e6:.1f}" + ("" if most is None else f" of {mbit_text(most)}")
+        return f"{sign} {bits / 1e6:.1f}" + ("" if most is None else f" of {most:.7g}")
 
     up, down = scene.own.bits_per_second(now)
     return part(f"{words('↑', up, scene.limits.up_mbit)}  {words('↓', down, scene.limits.down_mbit)} Mbit/s")
