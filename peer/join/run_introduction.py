@@ -14,7 +14,6 @@ def run_facts(run_id: str, manifest: RunManifest) -> RunFacts:
         page=(manifest.page_address or "").rstrip("/"),
         is_private=manifest.access.mode != "open",
         loss_unit=manifest.loss_unit,
-        trained=trained_in(manifest),
         flags_to_bring=manifest.flags_to_bring,
     )
 

@@ -7,8 +7,8 @@ from typing import Literal
 
 from peer.panel.updates import Action
 
-Page = Literal["main", "details", "help", "addresses"]
-_PAGES: dict[str, Page] = {"d": "details", "?": "help", "h": "help", "i": "addresses"}
+Page = Literal["main", "help", "addresses"]
+_PAGES: dict[str, Page] = {"?": "help", "h": "help", "i": "addresses"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,8 +16,6 @@ class Controls:
     """Where the person at the keys is."""
 
     page: Page = "main"
-    part: int = 0
-    """Which part of a page is shown where it does not fit; after the last one comes the first again."""
     can_rest: bool = True
 
     def press(self, key: str) -> tuple[Controls, Action | None]:
@@ -28,11 +26,9 @@ class Controls:
             return self, "rest"
         if key in _PAGES:
             page = _PAGES[key]
-            return replace(self, page="main" if self.page == page else page, part=0), None
+            return replace(self, page="main" if self.page == page else page), None
         if key in ("escape", "enter"):
-            return replace(self, page="main", part=0), None
-        if key == " " and self.page != "main":
-            return replace(self, part=self.part + 1), None
+            return replace(self, page="main"), None
         return self, None
 
 
@@ -43,7 +39,7 @@ def hints(controls: Controls, *, has_keys: bool, is_resting: bool, room: int = 8
     if controls.page != "main":
         return "Esc back  q leave"
     rest = [f"p {'go on' if is_resting else 'pause'}"] if controls.can_rest else []
-    told = ["q leave", *rest, "d details", "i addresses"]
+    told = ["q leave", *rest, "i addresses"]
     while len("  ".join([*told, "? help"])) > room and len(told) > 1:
         told.pop()
     return "  ".join([*told, "? help"])

@@ -170,7 +170,7 @@ def scene_of(run_id: str, limits: updates.LineLimits, *, is_seed: bool) -> Scene
 
 def with_event(scene: Scene, event: events.Event) -> Scene:
     """The scene after an event."""
-    before, own = scene.own, own_view_after(scene.own, event, scene.sentence_of(event))
+    before, own = scene.own, own_view_after(scene.own, event)
     scene = replace(scene, own=own, loading=scene.loading.after(event), is_seed=scene.is_seed or own.is_seed)
     if isinstance(event.fact, events.TrainingProgressed):
         scene = replace(scene, is_compiling=scene.is_compiling and not scene.session_tokens)

@@ -13,7 +13,6 @@ from rich.text import Text
 
 from dht.ground.quantities import (
     arrival_text,
-    bit_rate_text,
     bytes_text,
     clock_text,
     count_text,
@@ -21,16 +20,14 @@ from dht.ground.quantities import (
     plural,
     seconds_text,
     share_text,
-    short_peer,
 )
 from peer.panel.checklist import LABELS
 from peer.panel.key_bindings import Controls
 from peer.panel.news import NewsLine
 from peer.panel.scene import Scene
 from peer.panel.sentences import ACCENT, CARE, DIM, GOOD, age, capitalised, doing, health
-from peer.panel.text_lines import flowed, joined, labelled, num_rows, one_part, part, to_copy, wrapped
+from peer.panel.text_lines import flowed, joined, labelled, num_rows, part, to_copy, wrapped
 from peer.run_clock import arrival
-from peer.view.own_view import OwnView
 
 SMALLEST = (40, 8)
 """Columns and lines of the smallest picture; on a smaller terminal the rest is not seen."""
@@ -43,7 +40,6 @@ _NEWS_STYLE = {"person": "", "own": ACCENT, "good": GOOD, "trouble": CARE, "note
 HELP = (
     ("q", "leave: your machine finishes its round, saves, says goodbye; again: leave at once"),
     ("p", "pause or go on; a paused machine still serves others"),
-    ("d", "details: work, loss, rounds, traffic, newest events"),
     ("i", "addresses of this machine, and the command that others join with"),
     ("?", "this page; the same key goes back"),
 )
@@ -58,10 +54,8 @@ def screen(scene: Scene, controls: Controls, now: float, width: int, height: int
     """The picture for a page. The painter leaves out the last lines where they do not fit into `height`."""
     width, height = max(SMALLEST[0], width), max(SMALLEST[1], height)
     if controls.page != "main":
-        pages = {"help": help_page, "addresses": addresses_page, "details": details_page}
-        head = [*_header(scene, now, width), Text()]
-        page = pages[controls.page](scene, controls, now, width)
-        return [*head, *one_part(page, controls.part, width, height - len(head))]
+        page = help_page(controls, width) if controls.page == "help" else addresses_page(scene, now, width)
+        return [*_header(scene, now, width), Text(), *page]
     if not scene.loading.is_over:
         lines = _checklist(scene, width)
     else:
@@ -253,7 +247,7 @@ def _checklist(scene: Scene, width: int) -> list[Text]:
     return lines
 
 
-def help_page(scene: Scene, controls: Controls, now: float, width: int) -> list[Text]:
+def help_page(controls: Controls, width: int) -> list[Text]:
     """The keys that there are, and the words of the panel."""
     lines = [part("Keys", "bold")]
     for key, text in HELP:
@@ -265,7 +259,7 @@ def help_page(scene: Scene, controls: Controls, now: float, width: int) -> list[
     return lines
 
 
-def addresses_page(scene: Scene, controls: Controls, now: float, width: int) -> list[Text]:
+def addresses_page(scene: Scene, now: float, width: int) -> list[Text]:
     """Where this machine is reached."""
     command = scene.join_command
     lines = [part("Others join this run through your machine with", "bold"), part(command, ACCENT), Text()]
@@ -291,70 +285,3 @@ def reached(scene: Scene, now: float) -> Text:
     if own.relays:
         return part(f"only through another member that relays{checked}", CARE)
     return part(f"nobody can reach this machine{checked}; forward its port in the router, or give --announce", CARE)
-
-
-def details_page(scene: Scene, controls: Controls, now: float, width: int) -> list[Text]:
-    """Figures of rounds and line, and the newest events in their own words."""
-    state, run = scene.own, scene.run
-    last = "none yet" if state.last_round_at is None else age(state.last_round_at, now)
-    up, down = state.bits_per_second(now)
-    rows = [("Served", f"{plural(state.num_newcomers, 'newcomer')}, {bytes_text(state.served_bytes)}")]
-    if not state.is_seed:
-        validation = loss_text(None if state.evaluation is None else state.evaluation.loss)
-        waiting = f"{share_text(state.wait_fraction)} of the time waiting"
-        rows = [
-            ("Device", f"{state.device or 'not chosen yet'}, {count_text(state.num_parameters)} {run.trained}"),
-            ("", f"{count_text(state.tokens_per_second)} tokens/s, {waiting}"),
-            *zip(("Work", ""), _work(state), strict=False),
-            ("", f"as {short_peer(state.peer_id or '')}"),
-            ("Loss", f"train {loss_text(state.train_loss)}, validation {validation} {run.loss_unit}".rstrip()),
-        ]
-    left_out = [refusals.sentence(now) for refusals in state.refusals if refusals.is_left_out(now)]
-    more = f"; {len(left_out) - 1} more are left out" if len(left_out) > 1 else ""
-    rows += [
-        ("Swarm", f"{scene.others_here}; last round {last}"),
-        *(("", f"{sentence}{more}") for sentence in left_out[:1]),
-        ("Run", _run_progress(scene)),
-        ("", _parts_averaged(state)),
-        ("Line", f"up {bit_rate_text(up)} ({bytes_text(state.bytes_up)} in this session)"),
-        ("", f"down {bit_rate_text(down)} ({bytes_text(state.bytes_down)} in this session)"),
-        *((age(at, now).removesuffix(" ago"), sentence) for at, sentence in reversed(state.recent)),
-    ]
-    return [line for label, text in rows for line in labelled(label, [part(text)], width)]
-
-
-def _parts_averaged(state: OwnView) -> str:
-    """How often the parts of the model have been averaged, since the run began."""
-    if not state.versions:
-        return "no part of the model is here yet"
-    least, most = min(state.versions), max(state.versions)
-    times = f"{least} times" if least == most else f"{least} to {most} times"
-    if len(state.versions) == 1:
-        return f"the model was averaged {times}"
-    return f"the model's {len(state.versions)} parts were averaged {times} each"
-
-
-def _run_progress(scene: Scene) -> str:
-    """What the swarm has committed, of its budget where it has one, and the learning rate."""
-    state, tokens = scene.own, scene.committed_tokens
-    progress = f"{count_text(tokens)} tokens committed"
-    if state.budget_tokens is not None:
-        progress = f"{share_text(tokens / state.budget_tokens)} of {count_text(state.budget_tokens)} tokens"
-    return progress if state.learning_rate is None else f"{progress}, rate {state.learning_rate:.2g}"
-
-
-def _work(state: OwnView) -> list[str]:
-    """Work of this session, and with earlier sessions also altogether."""
-
-    def line(tokens: int, inner_steps: int, rounds: int) -> str:
-        return f"{count_text(tokens)} tokens in {plural(inner_steps, 'step')}, {plural(rounds, 'round')}"
-
-    in_all = line(state.tokens, state.inner_steps, state.rounds_contributed)
-    if not state.earlier_inner_steps and not state.earlier_rounds:
-        return [in_all]
-    session = line(
-        max(0, state.tokens - state.earlier_tokens),
-        max(0, state.inner_steps - state.earlier_inner_steps),
-        max(0, state.rounds_contributed - state.earlier_rounds),
-    )
-    return [f"{session} in this session", f"{in_all} in all"]

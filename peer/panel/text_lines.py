@@ -63,24 +63,6 @@ def num_rows(lines: Iterable[Text], width: int) -> int:
     return sum(max(1, -(-line.cell_len // width)) for line in lines)
 
 
-def one_part(lines: Sequence[Text], index: int, width: int, height: int) -> list[Text]:
-    """All lines, if they fit into `height` rows; else one part of them, with a line that says which and how to go on.
-
-    Args:
-        index: counts on from the first part; after the last one comes the first again.
-    """
-    if num_rows(lines, width) <= height:
-        return list(lines)
-    parts: list[list[Text]] = [[]]
-    for line in lines:
-        if parts[-1] and num_rows([*parts[-1], line], width) > height - 1:
-            parts.append([])
-        if parts[-1] or line.plain:
-            parts[-1].append(line)
-    index %= len(parts)
-    return [*parts[index], part(f"{index + 1} of {len(parts)}; space: the next", "dim")]
-
-
 def labelled(label: str, parts: Sequence[Text], width: int) -> list[Text]:
     """Parts beside a label."""
     return [

@@ -29,7 +29,6 @@ class RunFacts:
         page: address of the run's page, without a slash at its end; empty: nobody named one.
         flags_to_bring: see `RunManifest.flags_to_bring`.
         loss_unit: of each loss; empty: the run's own code decides.
-        trained: what is trained and sent, in the plural.
     """
 
     run_id: str
@@ -38,7 +37,6 @@ class RunFacts:
     is_private: bool = False
     """Only members with an invite or on a list get in."""
     loss_unit: str = "nats per token"
-    trained: str = "parameters"
     flags_to_bring: str = ""
 
     @property

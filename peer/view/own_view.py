@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from averaging.rounds.round_facts import AppliedCommit, RoundCommitted, RoundStarted, SentContribution
+from averaging.rounds.round_facts import AppliedCommit, RoundCommitted
 from dht.ground.host import PeerId
 from dht.identity.multiaddr import parse_multiaddr
 from dht.records.evaluation import Evaluation
@@ -15,10 +15,6 @@ from peer.events.path_events import ReachabilityFound, RelayChanged
 from peer.events.refusals import Refusals, with_refusal
 from peer.run_clock import SPEED_SECONDS
 
-NUM_RECENT = 5
-WAITING = "Waiting for peers"
-SHOWN_AS_NUMBERS = (events.TrainingProgressed, RoundStarted, SentContribution, AppliedCommit)
-"""These come all the time and are on the panel already."""
 NUM_LOSSES = 240
 """Points of the loss curve; when it is full every second one goes, so that it always spans the whole session."""
 
@@ -80,10 +76,7 @@ class OwnView:
     """Peers that took some of it, pages and exports among them; at most `MAX_SERVED`."""
     met: frozenset[PeerId] = frozenset()
     """Members that were in view at any time; at most `MAX_SERVED`."""
-    bytes_up: int = 0
-    bytes_down: int = 0
     traffic: tuple[RoundBytes, ...] = ()
-    recent: tuple[tuple[float, str], ...] = ()
     refusals: tuple[Refusals, ...] = ()
     joined_at: float | None = None
     alone_at: float = 0.0
@@ -140,22 +133,15 @@ class OwnView:
         return 8 * up / RATE_WINDOW_SECONDS, 8 * down / RATE_WINDOW_SECONDS
 
 
-def own_view_after(state: OwnView, event: events.Event, sentence: str | None = None) -> OwnView:
-    """The state after `event`. Events of one peer, in the order in which they happened.
-
-    Args:
-        sentence: what people read of it; None: its own sentence.
-    """
-    state = replace(_with_facts(state, event), refusals=with_refusal(state.refusals, event))
-    recent = state.recent
-    is_waiting = isinstance(event.fact, events.SwarmContact) and event.fact.state == "waiting"
-    if is_waiting and recent and recent[-1][1].startswith(WAITING):
-        recent = recent[:-1]  # it is said again and again
-    is_on_its_way = isinstance(event.fact, Fetched) and not event.fact.is_done
-    if not is_on_its_way and not isinstance(event.fact, SHOWN_AS_NUMBERS):
-        recent = (*recent, (event.at, event.sentence() if sentence is None else sentence))[-NUM_RECENT:]
-    started_at = event.at if state.started_at is None else state.started_at
-    return replace(state, peer_id=event.peer_id, last_event_at=event.at, started_at=started_at, recent=recent)
+def own_view_after(state: OwnView, event: events.Event) -> OwnView:
+    """The state after `event`. Events of one peer, in the order in which they happened."""
+    return replace(
+        _with_facts(state, event),
+        refusals=with_refusal(state.refusals, event),
+        peer_id=event.peer_id,
+        last_event_at=event.at,
+        started_at=event.at if state.started_at is None else state.started_at,
+    )
 
 
 def _with_facts(state: OwnView, event: events.Event) -> OwnView:
@@ -202,7 +188,6 @@ def _with_facts(state: OwnView, event: events.Event) -> OwnView:
                 state,
                 served_bytes=state.served_bytes + fact.num_bytes,
                 served=state.served | {fact.remote} if len(state.served) < MAX_SERVED else state.served,
-                bytes_up=state.bytes_up + fact.num_bytes,
                 traffic=(*_recent(state.traffic, event.at), RoundBytes(event.at, fact.num_bytes, 0)),
             )
         case events.TrainingProgressed():
@@ -258,8 +243,6 @@ def _with_round(state: OwnView, event: events.Event, fact: RoundCommitted) -> Ow
         last_round_at=event.at,
         rounds_committed=state.rounds_committed + 1,
         rounds_contributed=state.rounds_contributed + is_own,
-        bytes_up=state.bytes_up + fact.bytes_up,
-        bytes_down=state.bytes_down + fact.bytes_down,
         traffic=(*_recent(state.traffic, event.at), moved),
     )
 

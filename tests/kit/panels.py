@@ -161,11 +161,9 @@ def lines_of(
     height: int,
     page: Page = "main",
     now: float = NOW,
-    *,
-    index: int = 0,
 ) -> list[Text]:
     """The picture with its last line, as the painter puts them on a terminal."""
-    controls = Controls(page, index, can_rest=not scene.is_seed)
+    controls = Controls(page, can_rest=not scene.is_seed)
     picture = screen(scene, controls, now, width, height - 1)
     picture += [Text()] * (height - 1 - sum(max(1, -(-line.cell_len // width)) for line in picture))
     return [

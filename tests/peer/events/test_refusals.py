@@ -22,12 +22,7 @@ from peer.mailbox.mailbox import Mailbox
 from peer.network.node.refusal_reports import REFUSAL_SECONDS
 from peer.network.node.reporter import Reporter
 from peer.observe.status import local_facts, local_lines
-from peer.panel.key_bindings import Controls
-from peer.panel.scene import Scene as PanelScene
-from peer.panel.screens import details_page
 from peer.run_folders import keep_name
-from peer.view.own_view import OwnView, own_view_after
-from tests.kit.panels import text_of
 from tests.kit.peer_events import committed
 
 ME, LIAR, OTHER = (PeerId(f"12D3KooW{name * 10}") for name in "mxo")
@@ -112,22 +107,6 @@ def test_who_is_left_out_stays_so_through_later_refusals() -> None:
     assert not one.is_left_out(70.0)
     assert one.sentence(60.0).endswith("broke the protocol 4 times; left out for another 10 s")
     assert one.sentence(80.0).endswith("broke the protocol 4 times")
-
-
-def test_the_panel_has_a_line_for_it_only_while_somebody_is_left_out() -> None:
-    def swarm_of(state: OwnView, now: float) -> str:
-        return text_of(details_page(PanelScene(own=replace(state, recent=())), Controls(), now, 80))
-
-    state = own_view_after(own_view_after(OwnView(), joined(0.0)), refused(1.0, OTHER))
-    # One refusal in passing concerns nobody: a friend on a busy machine.
-    assert "broke the protocol" not in swarm_of(state, 2.0)
-    state = own_view_after(state, refused(2.0, left_out_until=62.0))
-    shown = swarm_of(state, 10.0)
-    line = next(line for line in shown.splitlines() if "broke the protocol" in line)
-    assert "broke the protocol once; left out for another 52 s" in line
-    assert "broke the protocol" not in swarm_of(state, 62.0)
-    assert max(len(line) for line in shown.splitlines()) <= 80
-    assert len(shown.splitlines()) <= 24
 
 
 def log_of(path: Path, *events: Event) -> Path:

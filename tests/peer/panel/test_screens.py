@@ -60,7 +60,7 @@ PICTURE_SIZE = (92, 24)
 SIZES = [(40, 12), (80, 24), (120, 40), (200, 60)]
 
 
-PAGES: tuple[Page, ...] = ("details", "help", "addresses")
+PAGES: tuple[Page, ...] = ("help", "addresses")
 
 
 @pytest.fixture(autouse=True)
@@ -127,25 +127,6 @@ def test_only_the_first_machine_of_a_run_is_called_the_first() -> None:
         (with_event(a_beginning(), new), "Looking for the others"),
     ):
         assert told in picture_of(scene)
-
-
-@pytest.mark.parametrize("page", ["help", "addresses", "details"])
-@pytest.mark.parametrize("is_seed", [False, True])
-def test_a_page_that_does_not_fit_comes_in_parts_that_have_all_of_it(page: Page, is_seed: bool) -> None:
-    scene = an_evening(is_seed=is_seed)
-    whole = [line.plain for line in lines_of(scene, 40, 100, page)]
-    parts: list[list[str]] = []
-    while not parts or len(parts) < 20:
-        lines = lines_of(scene, 40, 12, page, index=len(parts))
-        assert num_rows(lines, 40) == 12, "nothing is cut"
-        parts.append([line.plain for line in lines])
-        (said,) = (line for line in parts[-1] if line.endswith("; space: the next"))
-        if said.startswith(f"{len(parts)} of {len(parts)};"):
-            break
-    missing = [line for line in whole if line and not any(line in one for one in parts)]
-    assert missing == []
-    again = [line.plain for line in lines_of(scene, 40, 12, page, index=len(parts))]
-    assert again == parts[0]
 
 
 def test_a_seed_says_that_others_train_alone() -> None:

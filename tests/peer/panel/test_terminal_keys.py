@@ -118,10 +118,10 @@ def test_the_panel_does_what_its_keys_say(board: Board) -> None:
     view = PanelView(terminal, an_evening(), done.append, board.stream, {"TERM": "xterm"})
     view.tick(NOW)
     assert "q leave" in terminal.getvalue()
-    assert "Details" not in terminal.getvalue()
-    board.type("d")
+    assert "Words" not in terminal.getvalue()
+    board.type("?")
     view.tick(NOW + 0.1)  # at once, and not when the next picture is due
-    assert " steps" in terminal.getvalue()
+    assert "Words" in terminal.getvalue()
     board.type("p")
     view.tick(NOW + 0.2)
     board.type("q")
@@ -131,7 +131,7 @@ def test_the_panel_does_what_its_keys_say(board: Board) -> None:
     assert board.flags == before
 
 
-@pytest.mark.parametrize("page", ["", "?", "d", "i"])
+@pytest.mark.parametrize("page", ["", "?", "i"])
 def test_every_page_says_at_once_that_the_peer_is_leaving(board: Board, page: str) -> None:
     terminal = StringTerminal()
 

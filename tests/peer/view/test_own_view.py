@@ -81,11 +81,6 @@ def test_a_download_is_over_when_all_is_there() -> None:
     assert done.sentence().count(",") == 1
 
 
-def test_the_newest_wait_replaces_the_one_before() -> None:
-    waits = [Event(at, ME, SwarmContact("waiting", at, reason="nobody answers")) for at in (0.0002, 5.0, 40.0)]
-    assert [sentence for _, sentence in folded(*waits).recent] == ["Waiting for peers since 40 s: nobody answers."]
-
-
 @given(st.lists(st.floats(0, 20), max_size=2000))
 def test_the_loss_curve_spans_the_session_in_bounded_memory(losses: list[float]) -> None:
     state = folded(*(progressed(float(at), loss) for at, loss in enumerate(losses)))
