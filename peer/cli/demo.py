@@ -10,7 +10,6 @@ from typing import Annotated
 
 import typer
 
-from dht.ground.errors import UsageFault
 from peer.cli.options import PAGE_PORT, Port
 from peer.cli.usage.exit_codes import exits_with_sentence
 from peer.cli.usage.plain_command import Commands
@@ -20,7 +19,7 @@ app = Commands()
 
 
 @app.command(
-    epilog="\b\nExample:\n  peer demo --peers 4 --minutes 3\n  peer demo --model hf --out ./my-llama",
+    epilog="\b\nExample:\n  peer demo --peers 4 --minutes 3",
 )
 @exits_with_sentence
 def demo(
@@ -32,7 +31,7 @@ def demo(
             min=0.1,
             max=1440,
             metavar="N",
-            help="Training time of all peers, at least 40 s; start and measurement come on top.",
+            help="Training time of all peers, at least 40 s; starting them takes longer.",
         ),
     ] = 2.0,
     as_json: Annotated[bool, typer.Option("--json", help="Summary as one JSON object on the last line.")] = False,
@@ -40,37 +39,13 @@ def demo(
         bool, typer.Option("--dashboard/--no-dashboard", help="Serve the web page during the demo.")
     ] = True,
     port: Port = PAGE_PORT,
-    model: Annotated[
-        str, typer.Option("--model", metavar="KIND", help="gpt: the built-in model; hf: a small Llama of transformers.")
-    ] = "gpt",
-    out: Annotated[
-        Path | None,
-        typer.Option("--out", metavar="DIR", help="With --model hf: output folder; default: ./demo-model."),
-    ] = None,
 ) -> int:
-    """Train with several real peers on this machine. One is killed half-way, and one joins late.
-
-    With --model hf they train a small Llama and its tokenizer. At the end the demo exports the model as a folder that
-    transformers can load, and generates some text.
-    """
-    if model not in ("gpt", "hf"):
-        raise UsageFault(f"--model is {model!r}; expected gpt or hf.")
-    if out is not None and model == "gpt":
-        raise UsageFault(
-            "--out is given without --model hf; expected both, because the demo does not keep the built-in model."
-        )
-    taken_to = (out or Path("demo-model")) if model == "hf" else None
-    if taken_to is not None:
-        if taken_to.exists():
-            raise UsageFault(f"{taken_to} already exists; expected a new folder for the model; give another --out.")
-        from peer.export.formats.output_place import check_folder
-
-        check_folder(taken_to, replace=False)
+    """Train with several real peers on this machine. One is killed half-way, and one joins late."""
     if dashboard:
         check_page_extra("The demo's page (--no-dashboard skips it)")
     from peer.demo.demo import run_demo
 
-    return int(run_demo(peers, minutes, as_json, port if dashboard else None, taken_to, _program()))
+    return int(run_demo(peers, minutes, as_json, port if dashboard else None, _program()))
 
 
 def _program() -> str:

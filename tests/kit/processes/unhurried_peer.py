@@ -41,9 +41,7 @@ def slow_demo(step_seconds: float) -> None:
     start = swarm.python_command
 
     def unhurried(module: str, *arguments: str) -> list[str]:
-        if (module, *arguments[:1]) != ("peer", "join"):
-            return start(module, *arguments)
-        return start("tests.kit.processes.unhurried_peer", str(step_seconds), *arguments)
+        return start("tests.kit.processes.unhurried_peer", str(step_seconds), "kept", *arguments)
 
     swarm.python_command = unhurried
 
@@ -65,5 +63,8 @@ if __name__ == "__main__":
     else:
         from peer.__main__ import main
 
+        if sys.argv[1] == "kept":
+            del sys.argv[1]
+            from peer.demo.kept_command import main
         slow_demo(step_seconds) if sys.argv[1] == "demo" else slow_down(step_seconds)
         main()

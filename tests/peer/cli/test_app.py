@@ -454,7 +454,7 @@ def test_demo_passes_its_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
     assert app.run(["demo"]) == 1
     assert app.run(["demo", "--peers", "4", "--minutes", "0.5", "--json", "--no-dashboard", "--port", "9000"]) == 1
     program = "python -m peer"
-    assert demo == [(3, 2.0, False, 8080, None, program), (4, 0.5, True, None, None, program)]
+    assert demo == [(3, 2.0, False, 8080, program), (4, 0.5, True, None, program)]
 
 
 @pytest.mark.parametrize(

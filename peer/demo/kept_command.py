@@ -1,0 +1,20 @@
+"""A command that leaves when the process that started it has gone: `python -m peer.demo.kept_command join ...`."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+
+from peer.__main__ import main as run_command
+from peer.child_process import end_with_parent
+
+
+def main() -> None:
+    """Run the command; the end of standard input asks it to leave, as SIGTERM does."""
+    end_with_parent(sys.stdin.buffer, lambda: os.kill(os.getpid(), signal.SIGTERM))
+    run_command()
+
+
+if __name__ == "__main__":
+    main()
