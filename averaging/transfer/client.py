@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from typing import Any, Literal
 
 from averaging.codec.digests import digest_of
 from averaging.lanes.handshake import HandshakePolicy, open_greeted_stream
 from averaging.signing.commit_log import MAX_LOGGED_COMMITS
-from averaging.transfer.chunked_pieces import ChunkedPiece, FragmentPiece
+from averaging.transfer.chunked_pieces import ChunkedPiece
 from averaging.transfer.messages import (
     ACKNOWLEDGE,
     FRAME_SECONDS,
@@ -23,11 +23,10 @@ from averaging.transfer.messages import (
     is_count,
     unpack,
 )
-from averaging.transfer.snapshots import Snapshot
 from averaging.wire import frames
 from averaging.wire.field_checks import MAX_HEADER_BYTES, Limits
 from averaging.wire.messages import KEPT_COMMITS, Commit
-from dht.ground.errors import PeerFault, PeerUnreachable
+from dht.ground.errors import PeerFault
 from dht.ground.fields import pack
 from dht.ground.host import Host, PeerId, Stream
 from dht.records.lineages import MAX_ANCHOR_VERSION
@@ -110,43 +109,20 @@ async def fetch_header(
     Raises:
         PeerFault: the donor is gone, refused, or announced something else than `num_values` values.
     """
+    num_chunks = len(chunk_lengths(num_values))
     async with _asking(host, handshake_policy, donor, ["header", fragment]) as stream:
-        return await _receive_header(stream, "header", num_values)
-
-
-async def fetch_state(
-    host: Host,
-    handshake_policy: HandshakePolicy,
-    donor: PeerId,
-    fragment: int,
-    num_values: int,
-    on_bytes: Callable[[int], None] = lambda num_bytes: None,
-) -> Snapshot | None:
-    """Download a fragment's state from one donor and check every chunk. None: the donor has none yet.
-
-    Raises:
-        PeerFault: the donor is gone, refused, sent more or other bytes than its header announced, or values that are
-            not finite. Nothing that was received before is used.
-    """
-    stream = await open_greeted_stream(host, handshake_policy, donor, STATE_PROTOCOL)
-    try:
-        await stream.send(pack(["state", fragment]))
-        header = await _receive_header(stream, "state", num_values)
-        if header == "none":
-            return None
-        if header == "busy":
-            raise PeerUnreachable(donor, "serves other transfers and has no room for this one; it is tried again later")
-        assert isinstance(header, Header)
-        piece = FragmentPiece(fragment, header, num_values)
-        for index in range(len(header.chunk_digests)):
-            chunk = await _receive_chunk(stream, piece, index, FRAME_SECONDS)
-            piece.put(index, chunk)
-            on_bytes(len(chunk))
-        snapshot = piece.snapshot(donor)
-        await stream.send(ACKNOWLEDGE)
-    finally:
-        await stream.close()
-    return snapshot
+        frame = await in_time(stream.receive(64 + 32 * num_chunks), donor)
+        match unpack(frame, donor, 4):
+            case ["none"]:
+                return "none"
+            case ["busy"]:
+                return "busy"
+            case ["header", int(version), int(lineage_tokens), bytes(joined)] if (
+                is_count(version, MAX_ANCHOR_VERSION) and is_count(lineage_tokens) and len(joined) == 32 * num_chunks
+            ):
+                digests = tuple(joined[32 * index : 32 * (index + 1)] for index in range(num_chunks))
+                return Header(version, lineage_tokens, digests)
+    raise PeerFault(donor, f"announced a state that does not fit {num_values} values")
 
 
 async def fetch_file_header(
@@ -204,7 +180,11 @@ class ChunkStream:
             PeerUnreachable: it did not come within `seconds`, or the donor is gone.
             PeerFault: it is another chunk than the one that is known.
         """
-        return await _receive_chunk(self._stream, self._piece, index, seconds)
+        length, donor = self._piece.chunk_bytes(index), self._stream.remote
+        chunk = await in_time(self._stream.receive(length), donor, seconds)
+        if len(chunk) != length or digest_of(chunk) != self._piece.chunk_digests[index]:
+            raise PeerFault(donor, f"sent a chunk of {self._piece.name} that does not have its digest")
+        return chunk
 
     async def close(self) -> None:
         """End the stream; never raises."""
@@ -212,30 +192,3 @@ class ChunkStream:
             async with asyncio.timeout(1.0):
                 await self._stream.send(ACKNOWLEDGE)
         await self._stream.close()
-
-
-async def _receive_header(stream: Stream, kind: str, num_values: int) -> Header | Literal["none", "busy"]:
-    num_chunks = len(chunk_lengths(num_values))
-    frame = await in_time(stream.receive(64 + 32 * num_chunks), stream.remote)
-    match unpack(frame, stream.remote, 4):
-        case ["none"]:
-            return "none"
-        case ["busy"]:
-            return "busy"
-        case [str(found), int(version), int(lineage_tokens), bytes(joined)] if (
-            found == kind
-            and is_count(version, MAX_ANCHOR_VERSION)
-            and is_count(lineage_tokens)
-            and len(joined) == 32 * num_chunks
-        ):
-            digests = tuple(joined[32 * index : 32 * (index + 1)] for index in range(num_chunks))
-            return Header(version, lineage_tokens, digests)
-    raise PeerFault(stream.remote, f"announced a state that does not fit {num_values} values")
-
-
-async def _receive_chunk(stream: Stream, piece: ChunkedPiece, index: int, seconds: float) -> bytes:
-    length = piece.chunk_bytes(index)
-    chunk = await in_time(stream.receive(length), stream.remote, seconds)
-    if len(chunk) != length or digest_of(chunk) != piece.chunk_digests[index]:
-        raise PeerFault(stream.remote, f"sent a chunk of {piece.name} that does not have its digest")
-    return chunk

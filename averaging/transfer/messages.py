@@ -7,7 +7,6 @@ Protocol `/murmuration/state/2`; after the usual hello, requests one after the o
     ["log", fragment, from_version]      -> ["log", commit frames ...], one page; ask again from the next version on
     ["header", fragment]                 -> ["header", version, lineage_tokens, chunk digests]
     ["chunks", fragment, version, digest, first, count] -> ["chunks"] + one frame per chunk, or ["version", own one]
-    ["state", fragment]                  -> ["state", version, lineage_tokens, chunk digests] + one frame per chunk
     ["file-header", digest]              -> ["file-header", chunk digests]
     ["file-chunks", digest, first, count] -> ["file-chunks"] + one frame per chunk
 

@@ -145,8 +145,6 @@ class StateServer:
             ):
                 part = range(first, first + count)
                 await self._in_turn(guest, lambda turn: self._send_range(guest, turn, fragment, version, digest, part))
-            case ["state", int(fragment)] if self._is_well_formed(fragment):
-                await self._in_turn(guest, lambda turn: self._send_state(guest, turn, fragment))
             case ["file-header", bytes(digest)] if len(digest) == WHOLE_DIGEST_BYTES:
                 joined = b"".join(self._files.chunk_digests(digest))
                 await guest.send(pack(["file-header", joined]) if joined else NONE)
@@ -196,7 +194,11 @@ class StateServer:
         except snapshots.NoRoom:
             await guest.send(BUSY)
             return
-        await guest.send(NONE if held is None else _header_frame("header", held))
+        if held is None:
+            await guest.send(NONE)
+            return
+        snapshot = held.snapshot
+        await guest.send(pack(["header", snapshot.version, snapshot.lineage_tokens, b"".join(held.chunk_digests)]))
 
     async def _send_range(
         self, guest: _Guest, turn: Turn, fragment: int, version: int, digest: bytes, part: range
@@ -244,16 +246,6 @@ class StateServer:
         around = range(version + KNOWN_AROUND, max(-1, version - KNOWN_AROUND), -1)
         return next((known for known in around if self._source.digest_at(fragment, known)), 0)
 
-    async def _send_state(self, guest: _Guest, turn: Turn, fragment: int) -> None:
-        held = await self._snapshots.newest(fragment, guest.remote)
-        if held is None:
-            await guest.send(NONE)
-            return
-        self._begin(guest, held)
-        await guest.send(_header_frame("state", held))
-        for index in range(len(held.chunks)):
-            await self._send_next(guest, turn, held, index)
-
     async def _send_next(self, guest: _Guest, turn: Turn, held: snapshots.HeldSnapshot, index: int) -> None:
         if index >= len(held.chunks):
             raise PeerUnreachable(guest.remote, "took so little that its copy made room for others")
@@ -284,8 +276,3 @@ class StateServer:
 
 def _are_counts(*values: int) -> bool:
     return all(type(value) is int and value >= 0 for value in values)
-
-
-def _header_frame(kind: str, held: snapshots.HeldSnapshot) -> bytes:
-    snapshot = held.snapshot
-    return pack([kind, snapshot.version, snapshot.lineage_tokens, b"".join(held.chunk_digests)])

@@ -152,7 +152,6 @@ _REQUESTS: list[list[Any]] = [
     ["commits", 0, 1],
     ["log", 0, 1],
     ["header", 0],
-    ["state", 0],
     ["chunks", 0, 1, bytes(32), 0, 1],
     ["file-header", digest_of(_FILE)],
     ["file-chunks", digest_of(_FILE), 0, 1],

@@ -14,12 +14,11 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Generic, Literal, TypeVar
+from typing import Literal
 
 from averaging.lanes.handshake import HandshakePolicy
 from averaging.transfer.client import fetch_header
 from averaging.transfer.messages import Header
-from averaging.transfer.snapshots import Snapshot
 from dht.ground.errors import PeerFault
 from dht.ground.host import Host, PeerId
 from dht.ground.tasks import in_turn
@@ -40,11 +39,9 @@ MAX_BUSY_ROUNDS = 60
 
 log = logging.getLogger(__name__)
 
-Held = TypeVar("Held", Header, Snapshot)
-
 
 @dataclass(frozen=True, slots=True)
-class Votes(Generic[Held]):
+class Votes:
     """What members say about an anchor that a donor has.
 
     Attributes:
@@ -55,7 +52,7 @@ class Votes(Generic[Held]):
     """
 
     donor: PeerId
-    held: Held
+    held: Header
     confirmed_by: tuple[PeerId, ...]
     num_asked: int
     is_refuted: bool = False
@@ -78,7 +75,7 @@ class Agreement:
 
     async def agree(
         self, fragment: int, num_values: int, candidates: Sequence[PeerId], voters: frozenset[PeerId]
-    ) -> Votes[Header] | None:
+    ) -> Votes | None:
         """What one of the candidates has; None when none of them has what enough members confirm.
 
         Args:
@@ -87,7 +84,7 @@ class Agreement:
         """
         for _ in range(MAX_BUSY_ROUNDS):
             num_busy = 0
-            undecided: dict[bytes, Votes[Header]] = {}
+            undecided: dict[bytes, Votes] = {}
             calls = [
                 partial(self._header, fragment, num_values, donor)
                 for donor in sorted(candidates, key=self.donors.is_slow)
@@ -128,7 +125,7 @@ class Agreement:
         self.donors.note_answer(donor, in_time=True)
         return donor, header
 
-    async def confirm(self, fragment: int, donor: PeerId, held: Held, voters: frozenset[PeerId]) -> Votes[Held]:
+    async def confirm(self, fragment: int, donor: PeerId, held: Header, voters: frozenset[PeerId]) -> Votes:
         """Members that have what a donor has; what others refute is not voted on again for a while."""
         version, digest = held.version, held.digest
         if voters:
@@ -155,7 +152,7 @@ class Agreement:
         held = replace(held, lineage_tokens=self.known_tokens(fragment, held, confirmed_by))
         return Votes(donor, held, confirmed_by, len(answers), is_refuted)
 
-    def known_tokens(self, fragment: int, held: Header | Snapshot, confirmed_by: Sequence[PeerId]) -> int:
+    def known_tokens(self, fragment: int, held: Header, confirmed_by: Sequence[PeerId]) -> int:
         """The digest does not cover the tokens: what most members announce for this very anchor counts."""
         announced = [
             record.lineage_tokens[fragment]
@@ -167,7 +164,7 @@ class Agreement:
             return max(announced, key=lambda tokens: (announced.count(tokens), tokens))
         return held.lineage_tokens
 
-    def _num_elsewhere(self, fragment: int, votes: Votes[Header]) -> int:
+    def _num_elsewhere(self, fragment: int, votes: Votes) -> int:
         """How many of the other members share an anchor, as they announce it."""
         others = [
             (record.versions[fragment], record.digests[fragment])
@@ -176,9 +173,7 @@ class Agreement:
         ]
         return max(Counter(others).values(), default=0)
 
-    async def _choose(
-        self, fragment: int, found: list[Votes[Header]], voters: frozenset[PeerId]
-    ) -> Votes[Header] | None:
+    async def _choose(self, fragment: int, found: list[Votes], voters: frozenset[PeerId]) -> Votes | None:
         """Of anchors that not more than half of the members have, the first that comes to more, or the heaviest.
 
         None when more members share another one: that nobody contradicts a version of which nobody knows says nothing.

@@ -16,7 +16,7 @@ from averaging.lanes.handshake import HandshakePolicy
 from averaging.signing.round_signatures import Checker
 from averaging.transfer.chunk_assignment import KeptChunks
 from averaging.transfer.chunked_pieces import FragmentPiece
-from averaging.transfer.client import fetch_commits, fetch_digest, fetch_state
+from averaging.transfer.client import fetch_commits, fetch_digest
 from averaging.transfer.many_donors import Transfer
 from averaging.transfer.messages import Header, chunk_lengths
 from averaging.transfer.snapshots import Snapshot
@@ -32,7 +32,7 @@ from peer.network.anchors.donors import Donors, Members
 FRAGMENTS_AT_ONCE = 2
 """One is agreed on while another is under way; donors hold that many snapshots."""
 MAX_RESTARTS = 5
-"""Of one fragment whose donors move on again and again; then one donor sends it in one piece."""
+"""Of one fragment whose donors move on again and again, though the donor that announced it keeps its copy."""
 log = logging.getLogger(__name__)
 
 
@@ -170,19 +170,9 @@ class Fetcher:
                 return None
             if kept is not None:
                 kept.begin(fragment, agreed.held)
-            elif len(agreed.confirmed_by) == 1:
-                # Nobody to share the work with: one request brings all of it.
-                whole = await self._fetch_whole(fragment, num_values, agreed.donor, on_bytes, voters, agreed.held)
-                if whole is not None:
-                    return whole
-                continue
             found = await self._fetch_shared(fragment, num_values, agreed, on_bytes, kept)
             if found is not None:
                 return found
-        for donor in () if voters else candidates:
-            whole = await self._fetch_whole(fragment, num_values, donor, on_bytes, voters)
-            if whole is not None:
-                return whole
         return None
 
     def _is_behind(self, fragment: int, state: HeldState) -> bool:
@@ -198,7 +188,7 @@ class Fetcher:
         self,
         fragment: int,
         num_values: int,
-        agreed: Votes[Header],
+        agreed: Votes,
         on_bytes: Callable[[int], None],
         kept: KeptChunks | None,
     ) -> Fetched | None:
@@ -223,35 +213,6 @@ class Fetcher:
         givers = tuple(sorted(given, key=lambda donor: (-given[donor], donor)))
         commits = await self._commits(fragment, snapshot, [*givers, *donors])
         return Fetched(replace(snapshot, commits=commits), givers, agreed.confirmed_by)
-
-    async def _fetch_whole(
-        self,
-        fragment: int,
-        num_values: int,
-        donor: PeerId,
-        on_bytes: Callable[[int], None],
-        voters: frozenset[PeerId],
-        agreed: Header | None = None,
-    ) -> Fetched | None:
-        announced = self.donors.announced(donor, fragment)
-        is_outvoted = announced is not None and self.donors.is_outvoted(donor, fragment, announced[1])
-        if self.donors.is_blamed(donor) or is_outvoted:
-            return None
-        try:
-            snapshot = await fetch_state(
-                self.host, self.handshake_policy, donor, fragment, num_values, _summing(on_bytes)
-            )
-        except PeerFault as fault:
-            self.donors.note_fault(donor, fragment, fault)
-            return None
-        if snapshot is None:
-            return None
-        votes = await self._agreement.confirm(fragment, donor, snapshot, voters)
-        is_agreed = agreed is not None and (agreed.version, agreed.digest) == (snapshot.version, snapshot.digest)
-        if not votes.is_confirmed and not is_agreed:
-            return None
-        commits = await self._commits(fragment, snapshot, [donor])
-        return Fetched(replace(votes.held, commits=commits), (donor,), votes.confirmed_by)
 
     async def _commits(self, fragment: int, snapshot: Snapshot, donors: Sequence[PeerId]) -> tuple[Commit, ...]:
         """Recent commits of the snapshot's own lineage, up to and beyond its version, from the first who has them.

@@ -12,7 +12,7 @@ from averaging.codec.digests import digest_of
 from averaging.lanes.handshake import greet_incoming
 from averaging.outer.outer_step import anchor_digest
 from averaging.transfer.chunked_pieces import FragmentPiece
-from averaging.transfer.client import ChunkStream, fetch_commits, fetch_digest, fetch_header, fetch_state
+from averaging.transfer.client import ChunkStream, fetch_commits, fetch_digest, fetch_header
 from averaging.transfer.messages import STATE_PROTOCOL, Header, chunks_of
 from averaging.transfer.server import StateServer
 from averaging.transfer.snapshots import Snapshot
@@ -86,15 +86,7 @@ def answering(*frames, then_silent=False):
     return handler
 
 
-def fetch(*frames, then_silent=False):
-    async def ask(joiner):
-        return await fetch_state(joiner, door(JOINER), DONOR, 0, NUM_VALUES)
-
-    return run_virtual(on_stage(answering(*frames, then_silent=then_silent), ask))
-
-
 ANCHOR, MOMENTUM = normal(1), normal(2)
-HEADER = pack(["state", 7, 99, joined(ANCHOR, MOMENTUM)])
 
 
 def changed(values, position, value):
@@ -106,39 +98,73 @@ def changed(values, position, value):
 NAN, INFINITE = changed(ANCHOR, 3, math.nan), changed(MOMENTUM, 49, -math.inf)
 
 
+async def ask_header(joiner):
+    return await fetch_header(joiner, door(JOINER), DONOR, 0, NUM_VALUES)
+
+
+def asking_chunks(*arrays):
+    """Both chunks of a fragment, and the state that they make."""
+
+    async def ask(joiner):
+        piece = FragmentPiece(0, Header(7, 99, tuple(map(digest_of, chunks_of(*arrays)))), NUM_VALUES)
+        stream = await ChunkStream.open(joiner, door(JOINER), DONOR, piece)
+        try:
+            assert await stream.ask(range(2)) == "chunks"
+            for index in range(2):
+                piece.put(index, await stream.receive(index, 30.0))
+            return piece.snapshot(DONOR)
+        finally:
+            await stream.close()
+
+    return ask
+
+
 @pytest.mark.parametrize(
-    ("frames", "sentence"),
+    ("frame", "sentence"),
     [
-        ([pack(["state", 7, 99, b"x" * 32])], "does not fit 50 values"),
-        ([pack(["state", 7, 99, b"x" * 128])], "announced a frame of|longer|at most"),
-        ([pack(["state", -1, 99, joined(ANCHOR, MOMENTUM)])], "does not fit 50 values"),
-        ([pack(["state", 7, 2**61, joined(ANCHOR, MOMENTUM)])], "does not fit 50 values"),
-        ([pack(["state", True, 99, joined(ANCHOR, MOMENTUM)])], "does not fit 50 values"),
-        ([pack(["state", 7, 99, 5])], "does not fit 50 values"),
-        ([pack(["header", 7, 99, joined(ANCHOR, MOMENTUM)])], "does not fit 50 values"),
-        ([pack([])], "not a list with a kind"),
-        ([b""], "not msgpack"),
-        ([b"\xc1garbage"], "not msgpack"),
-        ([b"\x91" * 100], "not msgpack|not a list"),
-        ([HEADER, raw(MOMENTUM)], "does not have its digest"),
-        ([HEADER, raw(ANCHOR)[:-1]], "does not have its digest"),
-        ([HEADER, b""], "does not have its digest"),
-        ([HEADER, raw(ANCHOR) + b"x"], "at most|longer"),
-        ([HEADER, raw(ANCHOR), raw(ANCHOR)], "does not have its digest"),
-        ([pack(["state", 7, 99, joined(NAN, MOMENTUM)]), raw(NAN), raw(MOMENTUM)], "fragment 0 that are not finite"),
-        ([pack(["state", 7, 99, joined(ANCHOR, INFINITE)]), raw(ANCHOR), raw(INFINITE)], "that are not finite"),
+        (pack(["header", 7, 99, b"x" * 32]), "does not fit 50 values"),
+        (pack(["header", 7, 99, b"x" * 128]), "announced a frame of|longer|at most"),
+        (pack(["header", -1, 99, joined(ANCHOR, MOMENTUM)]), "does not fit 50 values"),
+        (pack(["header", 7, 2**61, joined(ANCHOR, MOMENTUM)]), "does not fit 50 values"),
+        (pack(["header", True, 99, joined(ANCHOR, MOMENTUM)]), "does not fit 50 values"),
+        (pack(["header", 7, 99, 5]), "does not fit 50 values"),
+        (pack(["state", 7, 99, joined(ANCHOR, MOMENTUM)]), "does not fit 50 values"),
+        (pack([]), "not a list with a kind"),
+        (b"", "not msgpack"),
+        (b"\xc1garbage", "not msgpack"),
+        (b"\x91" * 100, "not msgpack|not a list"),
     ],
 )
-def test_whatever_else_comes_is_the_donors_fault(frames, sentence):
+def test_a_header_that_is_none_is_the_donors_fault(frame, sentence):
     with pytest.raises(PeerFault, match=sentence) as caught:
-        fetch(*frames)
+        run_virtual(on_stage(answering(frame), ask_header))
     assert caught.value.peer_id == DONOR
 
 
-@pytest.mark.parametrize("frames", [[], [HEADER], [HEADER, raw(ANCHOR)]], ids=["at once", "after header", "half-way"])
+@pytest.mark.parametrize(
+    ("arrays", "frames", "sentence"),
+    [
+        ((ANCHOR, MOMENTUM), [raw(MOMENTUM)], "does not have its digest"),
+        ((ANCHOR, MOMENTUM), [raw(ANCHOR)[:-1]], "does not have its digest"),
+        ((ANCHOR, MOMENTUM), [b""], "does not have its digest"),
+        ((ANCHOR, MOMENTUM), [raw(ANCHOR) + b"x"], "at most|longer"),
+        ((ANCHOR, MOMENTUM), [raw(ANCHOR), raw(ANCHOR)], "does not have its digest"),
+        ((NAN, MOMENTUM), [raw(NAN), raw(MOMENTUM)], "fragment 0 that are not finite"),
+        ((ANCHOR, INFINITE), [raw(ANCHOR), raw(INFINITE)], "that are not finite"),
+    ],
+)
+def test_chunks_that_are_others_are_the_donors_fault(arrays, frames, sentence):
+    with pytest.raises(PeerFault, match=sentence) as caught:
+        run_virtual(on_stage(answering(pack(["chunks"]), *frames), asking_chunks(*arrays)))
+    assert caught.value.peer_id == DONOR
+
+
+@pytest.mark.parametrize(
+    "frames", [[], [pack(["chunks"])], [pack(["chunks"]), raw(ANCHOR)]], ids=["at once", "before chunks", "half-way"]
+)
 def test_a_donor_that_falls_silent_is_given_up(frames):
     with pytest.raises(PeerUnreachable, match="nothing for 30 s"):
-        fetch(*frames, then_silent=True)
+        run_virtual(on_stage(answering(*frames, then_silent=True), asking_chunks(ANCHOR, MOMENTUM)))
 
 
 @pytest.mark.parametrize("answer", [["digest"], ["digest", b"x"], ["digest", "x" * 32], ["state", bytes(32)], ["none"]])
@@ -211,19 +237,18 @@ def with_server(source, ask):
 def test_a_donor_without_a_state_says_so_to_everyone():
     async def ask(joiner):
         return (
-            await fetch_state(joiner, door(JOINER), DONOR, 0, NUM_VALUES),
             await fetch_header(joiner, door(JOINER), DONOR, 0, NUM_VALUES),
             await fetch_digest(joiner, door(JOINER), DONOR, 0, 7),
             await fetch_commits(joiner, door(JOINER), DONOR, 0, 0, LIMITS),
         )
 
-    assert with_server(Source(has_state=False), ask) == (None, "none", b"", [])
+    assert with_server(Source(has_state=False), ask) == ("none", b"", [])
 
 
 def test_server_and_joiner_understand_each_other():
     async def ask(joiner):
         header = await fetch_header(joiner, door(JOINER), DONOR, 1, NUM_VALUES)
-        state = await fetch_state(joiner, door(JOINER), DONOR, 1, NUM_VALUES)
+        state = await asking_chunks(ANCHOR, MOMENTUM)(joiner)
         digest = await fetch_digest(joiner, door(JOINER), DONOR, 1, 7)
         assert header.digest == state.digest == digest
         return state

@@ -18,7 +18,7 @@ from tests.kit.network.memory_networks import MIB, named, now
 from tests.kit.rounds.donor_scene import RULE, Scene, in_scene
 from tests.simulator.network.host import MemoryHost
 
-UNDISTURBED_SECONDS = 30.0
+UNDISTURBED_SECONDS = 33.0
 """More than the newcomer takes for both fragments from one donor without anybody else; asserted below."""
 
 
@@ -37,7 +37,7 @@ class Guest:
         donor = self.scene.donors[0]
         if kind == "chunks":
             return messages.pack(["chunks", fragment, 5, donor.state(fragment).digest, 0, 14])
-        return messages.pack([kind, fragment] if kind in ("state", "header") else [kind, fragment, 0])
+        return messages.pack([kind, fragment] if kind == "header" else [kind, fragment, 0])
 
     async def read_nothing(self, kind: str, num_requests: int = 1) -> None:
         """Ask, read no answer, and come again when the donor has had enough."""
@@ -107,12 +107,10 @@ def drips(kind: str, *numbers: int, each: int, seconds: float) -> Attack:
     ("attack", "most_seconds"),
     [
         pytest.param(lambda scene: [], UNDISTURBED_SECONDS, id="nobody"),
-        pytest.param(streams("state", 3, each=8), UNDISTURBED_SECONDS, id="eight_states_of_one_key"),
         pytest.param(streams("chunks", 3, each=8), UNDISTURBED_SECONDS, id="eight_ranges_of_one_key"),
-        pytest.param(streams("state", 3, 4, each=4), 2 * UNDISTURBED_SECONDS, id="two_keys_four_states_each"),
         pytest.param(streams("chunks", 3, 4, 5, each=4), 2 * UNDISTURBED_SECONDS, id="three_keys_ranges"),
         pytest.param(drips("chunks", 3, each=8, seconds=20), UNDISTURBED_SECONDS, id="drips_of_one_key"),
-        pytest.param(drips("state", 3, 4, each=4, seconds=20), 3 * UNDISTURBED_SECONDS, id="drips_of_two_keys"),
+        pytest.param(drips("chunks", 3, 4, each=4, seconds=20), 3 * UNDISTURBED_SECONDS, id="drips_of_two_keys"),
         pytest.param(streams("log", 3, each=12, num_requests=20), 1.5 * UNDISTURBED_SECONDS, id="logs_unread"),
         pytest.param(streams("commits", 3, 4, each=12, num_requests=20), UNDISTURBED_SECONDS, id="commits_unread"),
         pytest.param(
@@ -148,7 +146,7 @@ def keeps_copies(*numbers: int) -> Attack:
     [
         pytest.param(keeps_copies(3), id="headers_of_one_key"),
         pytest.param(keeps_copies(3, 4, 5), id="headers_of_three_keys"),
-        pytest.param(streams("state", 3, 4, each=4), id="states_unread"),
+        pytest.param(streams("chunks", 3, 4, each=4), id="chunks_unread"),
         pytest.param(drips("chunks", 3, 4, each=2, seconds=14.0), id="drips_of_two_keys"),
     ],
 )
@@ -203,7 +201,7 @@ def test_answers_that_nobody_reads_end_the_stream() -> None:
     async def play(scene: Scene) -> None:
         scene.donors[0].commit_frames = lambda fragment, version: 50 * [bytes(20_000)]  # type: ignore[attr-defined]
         guest = Guest(scene, 3)
-        for kind in ("log", "state"):
+        for kind in ("log", "chunks"):
             stream = await guest.open()
             try:
                 # The donor reads the next one only when the answer before has left.

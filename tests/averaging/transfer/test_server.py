@@ -10,7 +10,7 @@ from averaging.codec.digests import digest_of
 from averaging.lanes.handshake import open_greeted_stream
 from averaging.outer.outer_step import anchor_digest
 from averaging.transfer import messages, server, snapshots
-from averaging.transfer.client import fetch_header, fetch_state
+from averaging.transfer.client import fetch_header
 from averaging.transfer.messages import STATE_PROTOCOL, Header
 from averaging.transfer.snapshots import HeldSnapshots, NoRoom
 from dht.ground.errors import PeerFault
@@ -189,9 +189,7 @@ def test_a_header_that_does_not_fit_and_requests_without_sense_are_faults() -> N
             await stream.send(messages.pack(["chunks", 0, version, bytes(32), 0, 1]))
             assert messages.unpack(await stream.receive(64), donor.peer_id, 2) == ["version", own]
             await stream.close()
-        whole = await fetch_state(host, handshake_policy, donor.peer_id, 0, NUM_VALUES)
-        assert whole is not None
-        assert_same(whole, donor.state(0))
+        await scene.fetch(0)
 
     in_scene(1, play)
 

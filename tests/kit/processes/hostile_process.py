@@ -21,7 +21,8 @@ from types import SimpleNamespace
 from typing import Any
 
 from averaging.lanes.links import ROUND_PROTOCOL
-from averaging.transfer.messages import STATE_PROTOCOL
+from averaging.outer.outer_step import digest_of_chunks
+from averaging.transfer.messages import STATE_PROTOCOL, unpack
 from averaging.wire import frames
 from averaging.wire.messages import Contribution
 from dht.ground.errors import PeerFault
@@ -94,7 +95,12 @@ class Attack:
 
     async def hoard_state(self) -> None:
         stream, _ = await self.member.open(self.victim, STATE_PROTOCOL)
-        await stream.send(pack(["state", 0]))
+        await stream.send(pack(["header", 0]))
+        answer = unpack(await stream.receive(1 << 20), stream.remote, 4)
+        if answer[0] == "header":
+            _, version, _, joined = answer
+            digests = [joined[at : at + 32] for at in range(0, len(joined), 32)]
+            await stream.send(pack(["chunks", 0, version, digest_of_chunks(digests), 0, len(digests)]))
 
     async def announce(self) -> None:
         await self.member.announce()

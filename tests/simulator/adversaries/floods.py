@@ -117,7 +117,8 @@ class _Attacker:
     async def read_slowly(self, victim: PeerId) -> None:
         stream = await self._greeted(victim, STATE_PROTOCOL)
         for fragment in self.node.fragments:
-            await stream.send(pack(["state", fragment.index]))
+            state = fragment.state
+            await stream.send(pack(["chunks", fragment.index, state.version, state.digest, 0, 1]))
 
     async def send_garbage(self, victim: PeerId) -> None:
         stream = await self.open_and_keep(victim)

@@ -303,12 +303,7 @@ def test_a_member_that_is_always_busy_holds_no_repair_up(monkeypatch: pytest.Mon
         return "busy"
 
     monkeypatch.setattr("peer.network.anchors.donor_agreement.fetch_header", busy)
-    monkeypatch.setattr("peer.network.anchors.fetcher.fetch_state", _no_state)
     assert in_scene(1, seconds_in_vain) < 5.0
-
-
-async def _no_state(*_: object) -> None:
-    return None
 
 
 def test_an_earlier_anchor_of_the_chain_is_no_switch() -> None:
