@@ -122,7 +122,6 @@ class HistoryPoint:
     num_peers: int
     tokens_per_second: float
     upload_bits_per_second: float
-    download_bits_per_second: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,9 +219,6 @@ class ContributorView:
     """Contributors with a rank."""
     days: tuple[DayOfWork, ...] = ()
     """With a round, oldest first."""
-    above: ContributorRow | None = None
-    """The next better one in the ranking."""
-    below: ContributorRow | None = None
     num_witnesses: int = 0
     """Others that signed for this work, as far as the rounds that are known here tell."""
 
@@ -270,10 +266,6 @@ class HistoryView:
     rounds: tuple[RoundFacts, ...] = ()
     """Newest first."""
     bandwidth: TrafficTotals = TrafficTotals()
-    countries: tuple[tuple[str, int], ...] = ()
-    """(country, contributors), only countries with three or more of them."""
-    num_country_undeclared: int = 0
-    """Contributors with a row and without a country that may be shown."""
     gaps: tuple[Gap, ...] = ()
     missing: tuple[MissingRounds, ...] = ()
     num_rounds: int = 0

@@ -136,6 +136,4 @@ def _batch(begin_at: float, times: range) -> Batch:
 
 def _point(at: float, index: int) -> HistoryPoint:
     noise = random.Random(index).random()
-    return HistoryPoint(
-        at, 65_536 * index, index, 3.0 + noise, 2.9 + noise, 900, 1000, 1e6 * noise, 2e8 * noise, 3e8 * noise
-    )
+    return HistoryPoint(at, 65_536 * index, index, 3.0 + noise, 2.9 + noise, 900, 1000, 1e6 * noise, 2e8 * noise)

@@ -45,7 +45,7 @@ async def measure_bytes(num_people: int, num_looks: int) -> dict[str, Any]:
         async with client.get("/", headers={"Accept-Encoding": "identity"}) as answer:
             assets = re.findall(r'(?:href|src)="(/assets/[^"]+\.(?:js|css|svg))"', await answer.text())
         shared = {path.rpartition(".")[2]: await size(path) for path in dict.fromkeys(assets)}
-        shared["points"] = await size("/api/v1/points?x=time&columns=drawn&digits=4&max=180")
+        shared["points"] = await size("/api/v1/points?x=time&digits=4&max=180")
         sent = dict.fromkeys(TABS, 0)
         versions = live.version
         for newer, past in itertools.islice(_looks(state, history), num_looks):

@@ -36,7 +36,7 @@ from dashboard.history_facts import (
     RoundFacts,
 )
 from dashboard.observe.dashboard_state import DashboardState
-from dashboard.people.teams_and_countries import countries, with_rare_countries_withheld
+from dashboard.people.teams_and_countries import with_rare_countries_withheld
 from dht.ground.errors import LocalFault
 from dht.records.profiles import contributor_id_of
 
@@ -251,7 +251,6 @@ class History:
         self._settle()
         now = self._state.now if self._state is not None else self._started_at
         rows, num_unverified = self.ledger.rows()
-        shown, num_undeclared = countries(rows)
         return HistoryView(
             now=now,
             started_at=self._started_at,
@@ -262,8 +261,6 @@ class History:
             marks=tuple(self._marks),
             rounds=tuple(self._newest_rounds()),
             bandwidth=self.ledger.bandwidth,
-            countries=shown,
-            num_country_undeclared=num_undeclared,
             gaps=tuple(self._gaps[-MAX_GAPS:]),
             missing=tuple(self._missing[-MAX_GAPS:]),
             num_rounds=self.ledger.num_rounds,

@@ -64,7 +64,6 @@ class Trend:
             num_peers=len(state.here),
             tokens_per_second=state.view.tokens_per_second,
             upload_bits_per_second=bits_per_second,
-            download_bits_per_second=bits_per_second,
         )
 
     def _changes(self, state: DashboardState, credited: Container[str]) -> list[tuple[MarkKind, str]]:

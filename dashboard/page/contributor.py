@@ -12,7 +12,7 @@ from dashboard.observe.dashboard_state import DashboardState
 from dashboard.page.curves import work_curve
 from dashboard.page.environment import contributor_path
 from dashboard.page.page import Frame, document, round_values
-from dashboard.people.ranking_words import percentile_words, share_words
+from dashboard.people.ranking_words import share_words
 from dht.identity.speakable import speakable_name
 
 SECONDS_PER_DAY: Final = 86_400
@@ -62,7 +62,6 @@ def _person(state: DashboardState, view: ContributorView) -> dict[str, Any]:
         "shown_name": shown_name(row),
         "key": contributor_path(row.contributor_id).removeprefix("/c/"),
         "num_ranked": num_ranked,
-        "percentile": percentile_words(row.rank, num_ranked),
         "share_words": share_words(row.share),
     }
 

@@ -34,7 +34,7 @@ STREAM_PATH: Final = "/events/stream"
 
 TABS: Final = {
     "overview": ("progress", "way-in", "writes", "figures", "join", "notes", "feed", "top"),
-    "people": ("contributors", "teams", "countries"),
+    "people": ("contributors", "teams"),
     "model": ("samples", "model", "gaps"),
     "engine-room": ("timeline", "health", "fragments", "bandwidth", "rounds", "peers"),
 }

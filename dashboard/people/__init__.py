@@ -2,6 +2,6 @@
 
 The files, each built on those above it:
 
-    ranking_words.py        shares and places in words
+    ranking_words.py        shares in words
     teams_and_countries.py  contributors by team, and by country where there are enough of them
 """

@@ -1,11 +1,8 @@
-"""Shares and places in words."""
+"""Shares in words."""
 
 from __future__ import annotations
 
 from typing import Final
-
-MIN_PERCENTILE_PEOPLE: Final = 20
-"""Among fewer, a percentage says less than the place."""
 
 _ORDINALS: Final = ("", "", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth", "ninth", "tenth")
 
@@ -24,11 +21,3 @@ def share_words(share: float) -> str:
     if each < len(_ORDINALS):
         return f"every {_ORDINALS[each]} token"
     return f"one token in {int(float(f'{1 / share:.2g}')):,}".replace(",", "\u202f")
-
-
-def percentile_words(rank: int, num_ranked: int) -> str:
-    """``top 4%``; empty: there are too few people, or the place is in the lower half."""
-    if rank < 1 or num_ranked < MIN_PERCENTILE_PEOPLE or 2 * rank > num_ranked:
-        return ""
-    # Rounded up: rank 1 of 300 is in the best 1 %.
-    return f"top {-(-100 * rank // num_ranked)}%"

@@ -45,15 +45,9 @@ def teams(rows: Sequence[ContributorRow]) -> tuple[TeamRow, ...]:
     return tuple(sorted(found, key=lambda team: (-team.milli_tokens_witnessed, -team.num_people, team.name)))
 
 
-def countries(rows: Sequence[ContributorRow]) -> tuple[tuple[tuple[str, int], ...], int]:
-    """((country, contributors) of those with enough of them, contributors that stay undeclared)."""
-    counted = Counter(row.country for row in rows if row.country)
-    shown = {name: count for name, count in counted.items() if count >= MIN_CONTRIBUTORS_PER_COUNTRY}
-    ordered = sorted(shown.items(), key=lambda item: (-item[1], item[0]))
-    return tuple(ordered), len(rows) - sum(shown.values())
-
-
 def with_rare_countries_withheld(rows: Sequence[ContributorRow]) -> tuple[ContributorRow, ...]:
     """The same rows, each country with too few contributors left out."""
-    shown = dict(countries(rows)[0])
-    return tuple(row if not row.country or row.country in shown else replace(row, country="") for row in rows)
+    counted = Counter(row.country for row in rows)
+    return tuple(
+        replace(row, country="") if counted[row.country] < MIN_CONTRIBUTORS_PER_COUNTRY else row for row in rows
+    )

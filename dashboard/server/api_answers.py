@@ -89,9 +89,6 @@ class Run(Answer):
     num_contributors: int
     num_unverified: int
     bandwidth: TrafficTotals
-    countries: dict[str, int]
-    """Contributors of each country that may be shown."""
-    num_country_undeclared: int
     gaps: tuple[Gap, ...]
     missing: tuple[MissingRounds, ...]
     storage: str
@@ -182,8 +179,6 @@ AnyAnswer = TypeVar("AnyAnswer", bound=Answer)
 
 _SIGNED: Final = ("leader", "tokens", "contributors", "num_missed", "num_void_shards")
 """Fields of a round that its signed commit gives."""
-NOT_DRAWN: Final = ("tokens_per_second", "download_bits_per_second")
-"""Columns of points of which the page has no curve."""
 
 
 async def run(site: Site, query: Query) -> Run:
@@ -204,7 +199,6 @@ async def run(site: Site, query: Query) -> Run:
         history_since=history.started_at,
         num_witnessed_rounds=history.num_rounds,
         num_contributors=len(history.contributors),
-        countries=dict(history.countries),
         storage_problem=history.problem,
     )
 
@@ -280,9 +274,6 @@ async def points(site: Site, query: PointsQuery) -> Points:
     if query.max > len(found):
         found = await site.reader.points(0.0, query.max) or found
     names, columns = columns_of(found, query.x)
-    if query.columns == "drawn":
-        kept = [place for place, name in enumerate(names) if name not in NOT_DRAWN]
-        names, columns = [names[place] for place in kept], [columns[place] for place in kept]
     columns = rounded(columns, query.digits)
     marks = annotations_of(site.live.state, history)
     return answer_of(Points, site, REPORTED, x=query.x, names=names, columns=columns, marks=marks)

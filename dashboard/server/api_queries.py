@@ -86,7 +86,6 @@ class PointsQuery(Query):
     digits: Annotated[int, Field(ge=3, le=17), _WHOLE] = Field(
         17, description="Significant digits of losses and rates; few make a small answer."
     )
-    columns: Literal["all", "drawn"] = Field("all", description="All columns, or only those that the page draws.")
 
 
 AnyQuery = TypeVar("AnyQuery", bound=Query)

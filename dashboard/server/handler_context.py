@@ -20,11 +20,15 @@ from dashboard.server.api_queries import Problem
 from dashboard.server.connection_bound import ConnectionBound, own_bound
 from dashboard.server.live_updates import Live
 from dashboard.server.page_access import PageAccess
-from dashboard.share.card_cache import CardCache
+from dashboard.share.card_text import Card
 from dht.ground.bounds import Newest
 
 MAX_ANSWERS: Final = 64
 """Kept until the next look; each has at most a few hundred rows."""
+MAX_CARDS: Final = 64
+"""Kept: 30 kB each."""
+CARD_SECONDS: Final = 300.0
+"""How long a card is good; services keep theirs for days."""
 HUNG_SECONDS: Final = 60.0
 """A look ends within some 40 s even when every call of it times out; later than this the observer hangs."""
 
@@ -51,7 +55,6 @@ class Site:
     proof_line: Callable[[bytes], str] = bytes.hex
     page_address: str = ""
     assets: Assets = field(default_factory=load_assets)
-    card_cache: CardCache = field(default_factory=lambda: CardCache(time.monotonic))
     base: str = ""
     num_downloads: int = 0
     """Downloads of proofs under way."""
@@ -59,6 +62,8 @@ class Site:
     """Answers by class of status: ``2xx`` and so on."""
     _answers: Newest[str, tuple[int, bytes]] = field(default_factory=lambda: Newest(MAX_ANSWERS))
     _answering: asyncio.Lock = field(default_factory=asyncio.Lock)
+    _cards: Newest[str, tuple[float, bytes]] = field(default_factory=lambda: Newest(MAX_CARDS))
+    _drawing: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     async def answer(self, key: str, make: Callable[[], Awaitable[BaseModel | str]]) -> bytes:
         """Return the result of `make`, encoded; the same for all requests of `key` before the next look."""
@@ -71,6 +76,20 @@ class Site:
                 content = text.encode()
                 self._answers[key] = published, content
             return content
+
+    async def card(self, name: str, card: Card) -> bytes:
+        """Return the picture of this name, drawn from `card` unless there is a new one.
+
+        One is drawn at a time, in a thread: a flood of requests costs the page nothing else.
+        """
+        async with self._drawing:
+            made_at, png = self._cards.get(name, (0.0, b""))
+            if not png or self.clock() - made_at >= CARD_SECONDS:
+                from dashboard.share.card_drawing import card_png  # loads Pillow
+
+                png = await asyncio.to_thread(card_png, card)
+                self._cards[name] = self.clock(), png
+            return png
 
     @property
     def frame(self) -> Frame:

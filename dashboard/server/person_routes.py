@@ -15,15 +15,14 @@ from dashboard.page.page import Frame, PageLink
 from dashboard.page.run_result import result_of
 from dashboard.people.ranking_words import share_words
 from dashboard.server.api_routes import find_contributor
-from dashboard.server.handler_context import SITE, Site, html_answer, problem
-from dashboard.share.card_cache import TooManyCards
+from dashboard.server.handler_context import SITE, Site, html_answer
 from dashboard.share.card_text import Card
 from dashboard.share.page_address import is_for_others, origin_of
 from dht.ground.quantities import plural, words_text
 from dht.identity.speakable import speakable_name
 
-CARD_SECONDS: Final = 60
-"""Seconds for which caches may show an old card."""
+CACHED_SECONDS: Final = 60
+"""For which caches may show an old card."""
 
 
 def add_person_routes(app: web.Application) -> None:
@@ -70,14 +69,9 @@ async def _card(request: web.Request) -> web.Response:
         if view is None:
             raise web.HTTPNotFound
         name, card = view.row.contributor_id, _person_card(site, view)
-    try:
-        # By what is on it too: a name that was withdrawn is on no card that is kept.
-        png = await site.card_cache.card(f"{name} {card.title}", card)
-    except TooManyCards:
-        response = problem(request, 503, "Busy", "too many pictures are being made; try again in a few seconds")
-        response.headers["Retry-After"] = "5"
-        return response
-    headers = {"Cache-Control": f"public, max-age={CARD_SECONDS}"} if site.access is None else {}
+    # By what is on it too: a name that was withdrawn is on no card that is kept.
+    png = await site.card(f"{name} {card.title}", card)
+    headers = {"Cache-Control": f"public, max-age={CACHED_SECONDS}"} if site.access is None else {}
     return web.Response(body=png, content_type="image/png", headers=headers)
 
 

@@ -5,5 +5,4 @@ The files, each built on those above it:
     page_address.py    the address under which visitors see the page
     card_text.py       what is written on a card
     card_drawing.py    the card as a PNG of 1200 x 630 pixels
-    card_cache.py      cards that were made lately, one made at a time
 """

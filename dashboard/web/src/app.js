@@ -2,7 +2,6 @@
 
 import { at } from "./address.js";
 import { startCharts } from "./charts.js";
-import { startCounter } from "./counter.js";
 import { startJoin } from "./join.js";
 import { improve, on, replaceSection, startLive } from "./live.js";
 import { startPeople } from "./people.js";
@@ -79,7 +78,6 @@ async function startOwnCurve(id) {
 startPeople();
 on("improve", addCopying);
 startSamples();
-startCounter();
 startJoin();
 improve(document);
 if (document.body.dataset.page === "contributor") {

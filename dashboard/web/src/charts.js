@@ -1,4 +1,4 @@
-// uPlot in the place of the tables of values: axes to choose from, values at the pointer, the same as a table.
+// uPlot above the tables of values: axes to choose from, and values at the pointer.
 
 import { html, render } from "htm/preact";
 import { useEffect, useRef, useState } from "preact/hooks";
@@ -9,7 +9,6 @@ import { groups, MARK_LEGEND, Marks } from "./chart_marks.js";
 import { drawn, options, span } from "./chart_plot.js";
 import { along, watchPoints } from "./points.js";
 
-const MAX_TABLE_ROWS = 12;
 const NO_MARKS = { found: [], offset: 0 };
 
 function useAddress() {
@@ -27,7 +26,6 @@ function chosen(chart, data, axis, isLog) {
 function Chart({ kind, watch }) {
   const chart = CHARTS[kind];
   const [data, setData] = useState(null);
-  const [isTable, setTable] = useState(false);
   const [tip, setTip] = useState(null);
   const [isZoomed, setZoomed] = useState(false);
   const [near, setNear] = useState(NO_MARKS);
@@ -67,7 +65,7 @@ function Chart({ kind, watch }) {
     setNear({ found: groups(one, shown.current.marks), offset: one.bbox.left / devicePixelRatio });
 
   useEffect(() => {
-    if (isTable || !place.current) return undefined;
+    if (!place.current) return undefined;
     const element = place.current;
     const size = () => ({ width: element.clientWidth, height: element.clientHeight });
     const hooks = {
@@ -98,7 +96,7 @@ function Chart({ kind, watch }) {
       plot.current = null;
       setTip(null);
     };
-  }, [axis, isLog, isSmooth, isTable]);
+  }, [axis, isLog, isSmooth]);
 
   useEffect(() => {
     // What somebody has zoomed into stays in view while the curve grows.
@@ -136,18 +134,15 @@ function Chart({ kind, watch }) {
         html`<button type="button" aria-pressed=${isSmooth} onClick=${() => choose("smooth", isSmooth ? null : "1")}>
           smoothed
         </button>`}
-        <button type="button" aria-pressed=${isTable} onClick=${() => setTable(!isTable)}>show as table</button>
       </div>
-      ${isZoomed && !isTable && html`<button type="button" onClick=${zoomOut}>show all of it</button>`}
+      ${isZoomed && html`<button type="button" onClick=${zoomOut}>show all of it</button>`}
       ${chart.hasLog && axis === "time" && html`<span class="quiet">logarithmic: along tokens or rounds</span>`}
     </div>
-    ${isTable
-      ? html`<${Table} chart=${chart} axis=${axis} columns=${columns} />`
-      : html`<div class="chart">
-          <div class="canvas" role="img" aria-label=${sentence(chart, axis, columns)} ref=${place}></div>
-          <${Marks} ...${near} text=${AXES.time.text} onTell=${setTip} />
-          ${tip && html`<${Tip} ...${tip} width=${place.current?.clientWidth ?? 0} />`}
-        </div>`}
+    <div class="chart">
+      <div class="canvas" role="img" aria-label=${sentence(chart, axis, columns)} ref=${place}></div>
+      <${Marks} ...${near} text=${AXES.time.text} onTell=${setTip} />
+      ${tip && html`<${Tip} ...${tip} width=${place.current?.clientWidth ?? 0} />`}
+    </div>
     <p class="legend">
       ${chart.series.map(
         ([, label, key, isMeasured]) =>
@@ -155,10 +150,9 @@ function Chart({ kind, watch }) {
       )}
       ${areEqual(columns) && html`<span class="quiet">both lines are equal</span>`}
       ${kinds.map((each) => html`<span class=${`key mark ${each}`}>${MARK_LEGEND[each]}</span>`)}
-      ${!isTable &&
-      html`<span class="quiet hint">
+      <span class="quiet hint">
         ${isSmooth ? `bold: mean of ${span(columns[0].length)} points · ` : ""}drag across the chart to zoom in
-      </span>`}
+      </span>
     </p>
   `;
 }
@@ -184,36 +178,13 @@ function sentence(chart, axis, columns) {
   return `From ${text(columns[0][0])} (${at(0)}) to ${text(columns[0][last])} (${at(last)}).`;
 }
 
-function Table({ chart, axis, columns }) {
-  const number = columns[0].length;
-  const step = Math.max(1, Math.ceil(number / MAX_TABLE_ROWS));
-  const rows = [];
-  for (let index = number - 1; index >= 0; index -= step) rows.push(index);
-  return html`<table class="plain">
-    <thead>
-      <tr>
-        <th scope="col">${AXES[axis].title}</th>
-        ${chart.series.map(([, label]) => html`<th scope="col" class="number">${label}</th>`)}
-      </tr>
-    </thead>
-    <tbody>
-      ${rows.map(
-        (index) => html`<tr key=${columns[0][index]}>
-          <th scope="row">${AXES[axis].text(columns[0][index])}</th>
-          ${chart.series.map((_, place) => html`<td class="number">${chart.text(columns[place + 1][index] ?? null)}</td>`)}
-        </tr>`,
-      )}
-    </tbody>
-  </table>`;
-}
-
 function hasCurve(chart, data) {
   const times = data.columns.time;
   const isThere = (value) => value !== null && (!chart.fromZero || value > 0);
   return times.length > 1 && chart.series.some(([name]) => data.columns[name]?.some(isThere));
 }
 
-/** Put a chart in the place of each table of the server as soon as there is something to draw. */
+/** Put a chart above each table of the server, which closes, as soon as there is something to draw. */
 export function startCharts(watch = watchPoints) {
   for (const element of document.querySelectorAll("[data-chart]")) {
     const kind = element.dataset.chart;
@@ -221,8 +192,11 @@ export function startCharts(watch = watchPoints) {
     const stop = watch((data) => {
       if (element.dataset.drawn || !hasCurve(CHARTS[kind], data)) return;
       element.dataset.drawn = "yes";
-      element.textContent = "";
-      render(html`<${Chart} kind=${kind} watch=${watch} />`, element);
+      element.querySelector(".empty")?.remove();
+      element.querySelector("details")?.removeAttribute("open");
+      const place = document.createElement("div");
+      element.prepend(place);
+      render(html`<${Chart} kind=${kind} watch=${watch} />`, place);
       queueMicrotask(() => stop());
     });
   }

@@ -43,7 +43,7 @@ async function load() {
   if (isLoading) return;
   isLoading = true;
   try {
-    const response = await fetch(at(`/api/v1/points?x=time&columns=drawn&digits=4&max=${FIRST_POINTS}`));
+    const response = await fetch(at(`/api/v1/points?x=time&digits=4&max=${FIRST_POINTS}`));
     if (!response.ok) return;
     const answer = await response.json();
     data = { columns: read(answer), marks: answer.marks };

@@ -334,7 +334,7 @@ def test_points_are_bounded_and_span_the_whole_history() -> None:
     with contextlib.closing(sqlite3.connect(":memory:", isolation_level=None)) as database:
         prepare(database, True, RUN_ID, NOW)
         times = [NOW + POINT_SECONDS * index for index in range(5000) if not 1000 < index < 2000]
-        points_in = [HistoryPoint(at, int(at - NOW), 1, 3.0, None, 2, 3, 1.0, 2.0, 3.0) for at in times]
+        points_in = [HistoryPoint(at, int(at - NOW), 1, 3.0, None, 2, 3, 1.0, 2.0) for at in times]
         batch = Batch()
         for point in points_in:
             batch.add_point(point)

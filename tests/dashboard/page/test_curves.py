@@ -25,7 +25,6 @@ history_points = st.builds(
     num_peers=st.integers(0, 10**6),
     tokens_per_second=rates,
     upload_bits_per_second=rates,
-    download_bits_per_second=rates,
 )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dashboard.people.ranking_words import percentile_words, share_words
+from dashboard.people.ranking_words import share_words
 
 
 @pytest.mark.parametrize(
@@ -28,9 +28,3 @@ from dashboard.people.ranking_words import percentile_words, share_words
 )
 def test_a_share_is_said_in_words(share: float, words: str) -> None:
     assert share_words(share) == words
-
-
-def test_a_percentile_is_said_where_it_says_more_than_the_place() -> None:
-    assert percentile_words(1, 300) == "top 1%"
-    assert percentile_words(12, 300) == "top 4%"
-    assert percentile_words(200, 300) == percentile_words(1, 3) == percentile_words(0, 300) == ""

@@ -1,19 +1,14 @@
-"""Cards: any name becomes a picture, and a flood of requests makes few of them."""
+"""Cards: any name becomes a picture."""
 
 from __future__ import annotations
 
-import asyncio
 import io
 import math
-import threading
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from dashboard.share import card_drawing
-from dashboard.share.card_cache import CARD_SECONDS, MAX_CARDS, MAX_WAITING, CardCache, TooManyCards
 from dashboard.share.card_drawing import HEIGHT, WIDTH, card_png, drawable, has_letter
 from dashboard.share.card_text import Card
 
@@ -47,45 +42,3 @@ def test_a_name_that_the_font_cannot_write_gives_way_to_the_keys_own() -> None:
 def test_a_value_that_is_no_number_draws_no_curve() -> None:
     for values in ([math.nan, 1.0], [math.inf, 1.0], [1.0]):
         assert card_png(Card("Ada", "x", "run", "1", "", values)) == card_png(Card("Ada", "x", "run", "1", ""))
-
-
-def test_a_shelf_makes_each_card_once_and_again_when_it_is_old(monkeypatch: pytest.MonkeyPatch) -> None:
-    made: list[str] = []
-    now = [0.0]
-    monkeypatch.setattr(card_drawing, "card_png", lambda card: made.append(card.title) or b"png")  # type: ignore[func-returns-value]
-
-    async def run() -> None:
-        card_cache = CardCache(lambda: now[0])
-        assert await asyncio.gather(*(card_cache.card("ada", CARD) for _ in range(5))) == [b"png"] * 5
-        assert made == ["Ada"]
-        now[0] = CARD_SECONDS + 1
-        await card_cache.card("ada", CARD)
-        assert made == ["Ada", "Ada"]
-        for number in range(MAX_CARDS + 3):
-            await card_cache.card(f"{number}", CARD)
-        made.clear()
-        await card_cache.card("ada", CARD)
-        assert made == ["Ada"]
-
-    asyncio.run(run())
-
-
-def test_whoever_comes_when_too_many_wait_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    go_on = threading.Event()
-
-    def slow(card: Card) -> bytes:
-        assert go_on.wait(30)
-        return b"png"
-
-    monkeypatch.setattr(card_drawing, "card_png", slow)
-
-    async def run() -> None:
-        card_cache = CardCache(lambda: 0.0)
-        waiting = [asyncio.ensure_future(card_cache.card(f"{number}", CARD)) for number in range(MAX_WAITING)]
-        await asyncio.sleep(0)
-        with pytest.raises(TooManyCards):
-            await card_cache.card("one more", CARD)
-        go_on.set()
-        assert await asyncio.gather(*waiting) == [b"png"] * MAX_WAITING
-
-    asyncio.run(run())

@@ -98,7 +98,6 @@ def points_of(now: float = NOW, number: int = 240) -> tuple[HistoryPoint, ...]:
                 num_peers=trainers + 2,
                 tokens_per_second=SPEED * part ** (PACE - 1),
                 upload_bits_per_second=2.4e6 * trainers * (1 + 0.1 * wobble),
-                download_bits_per_second=3.9e6 * trainers * (1 - 0.1 * wobble),
             )
         )
     return tuple(found)
@@ -218,8 +217,6 @@ def history_of_run(num_contributors: int = 12, now: float = NOW) -> HistoryView:
         marks=marks,
         rounds=rounds_of(now=now),
         bandwidth=TrafficTotals(4.31e9, 5.93e12),
-        countries=(("DE", 5), ("FR", 4), ("IN", 3)),
-        num_country_undeclared=9,
         num_rounds=ROUNDS,
         milli_tokens_witnessed=SCALE * 8_900_000_000,
         samples=samples_of(now),
@@ -240,5 +237,4 @@ def contributor_view(index: int = 1, now: float = NOW) -> ContributorView:
         for ago in range(130, -1, -1)
         if ago % 11 not in (3, 4)
     )
-    others = contributor_of(index - 1, now) if index else None, contributor_of(index + 1, now)
-    return ContributorView(row, curve, rounds_of(now=now)[:10], 12, days, *others, num_witnesses=4)
+    return ContributorView(row, curve, rounds_of(now=now)[:10], 12, days, num_witnesses=4)

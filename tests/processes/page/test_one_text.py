@@ -109,7 +109,7 @@ def test_page_api_panel_and_status_show_the_same_text_at_one_moment() -> None:
                     (loss_text(status["evaluation"]["loss"]), count_text(status["committed_tokens"])),
                     (
                         re.findall(r"Validation loss</dt><dd class=\"value\">([^<]+)<", shown)[0],
-                        re.findall(r'class="counter"[^>]*>([^<]+)<', shown)[0],
+                        re.findall(r'Text learned so far</dt><dd class="value">([^<]+)<', shown)[0],
                     ),
                     (
                         panel.newest(r"validation loss ([0-9.]+)"),
