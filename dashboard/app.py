@@ -221,6 +221,7 @@ async def _serve(run: ShownRun, access: PageAccess | None) -> None:
             started_at=now,
             now=now,
             run=_known_run(run.run_id, history.stored_run_record),
+            view=history.stored_view,
             join_addresses=choices.join_addresses,
             install=choices.join_rule.install,
         )
@@ -349,10 +350,10 @@ async def _watch(
             withdrawn=lambda: history.withdrawn,
             faults=lambda: store.dial_faults,
             rule=choices.join_rule,
-            known_run=live.state.run,
             later=run.later,
             tell=_warn,
         )
+        observer.state = live.state
 
         def seen() -> DashboardState:
             return live.state

@@ -260,8 +260,6 @@ class HistoryView:
     """Peers that no commit lists: they say that they are there, and have no row in `contributors`."""
     points: tuple[HistoryPoint, ...] = ()
     """Oldest first, thinned to about a thousand over the whole history."""
-    first_validation: tuple[float, int] | None = None
-    """The first loss that was seen, and after how many tokens; `points` lose it as they are thinned."""
     marks: tuple[ChartMark, ...] = ()
     rounds: tuple[RoundFacts, ...] = ()
     """Newest first."""
@@ -284,6 +282,11 @@ class HistoryView:
     @property
     def tokens_witnessed(self) -> float:
         return self.milli_tokens_witnessed / 1000
+
+    @property
+    def num_people(self) -> int:
+        """People with a signed round."""
+        return sum(row.rank > 0 for row in self.contributors)
 
     def contributor(self, contributor_id: str) -> ContributorRow | None:
         """A row by its id, or by the id of one of its machines."""

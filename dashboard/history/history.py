@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import logging
 import sqlite3
 from collections import deque
@@ -28,7 +29,6 @@ from dashboard.history.writing import Batch, Loaded, StoredCommit, load, prepare
 from dashboard.history_facts import (
     ChartMark,
     Gap,
-    HistoryPoint,
     HistoryView,
     MissingRounds,
     ModelSample,
@@ -39,6 +39,7 @@ from dashboard.observe.dashboard_state import DashboardState
 from dashboard.people.teams_and_countries import with_rare_countries_withheld
 from dht.ground.errors import LocalFault
 from dht.records.profiles import contributor_id_of
+from peer.view.run_view import NOWHERE, RunView
 
 WRITE_SECONDS: Final = 1.0
 """Between two transactions: what a kill can take along, and what members are asked for again after it."""
@@ -88,6 +89,8 @@ class History:
         stored = loaded.meta.get("run_record")
         self.stored_run_record: bytes | None = stored if isinstance(stored, bytes) else None
         """The encoded record that an earlier session kept; not checked."""
+        self.stored_view = _view_of(loaded.meta.get("view"))
+        """The figures of the run in the last look of an earlier session."""
         self._marks = deque[ChartMark](loaded.lists["marks"], maxlen=MAX_MARKS)
         self._recent = {num: _Recent(at, credit, is_new=False) for num, at, credit in loaded.commits}
         """The newest commits by number, whether they count or not."""
@@ -95,12 +98,8 @@ class History:
         self._last_look_at = _real(loaded.meta.get("last_look_at"), None)
         self._state: DashboardState | None = None
         self._view: HistoryView | None = None
-        loss = _real(loaded.meta.get("first_validation_loss"), None)
-        tokens = _real(loaded.meta.get("first_validation_tokens"), 0.0)
-        self._first_validation = None if loss is None or tokens is None else (loss, int(tokens))
         for point in loaded.points:
             self.trend.add_point(point)
-            self._note_first_validation(point)
         if loaded.skipped:
             tables = ", ".join(f"{count} of {table}" for table, count in sorted(loaded.skipped.items()))
             warn(f"{path}: rows that cannot be read are passed over ({tables}); the rest of the history is used.")
@@ -142,16 +141,10 @@ class History:
             self._batch.keep_list("marks", list(self._marks))
         if not state.problem:
             self._batch.add_point(self.trend.points[-1])
-            self._note_first_validation(self.trend.points[-1])
+            self._batch.meta["view"] = json.dumps(state.view.to_json())
         if self._last_look_at is not None:
             self._batch.meta["last_look_at"] = self._last_look_at
         self._state, self._view = state, None
-
-    def _note_first_validation(self, point: HistoryPoint) -> None:
-        if self._first_validation is None and point.validation_loss is not None:
-            self._first_validation = point.validation_loss, point.tokens
-            self._batch.meta["first_validation_loss"] = point.validation_loss
-            self._batch.meta["first_validation_tokens"] = float(point.tokens)
 
     def add_commit(self, raw: bytes, credit: CommitCredit, now: float, *, is_recent: bool = True) -> Outcome:
         """Count a checked commit; `raw` is kept as the proof.
@@ -257,7 +250,6 @@ class History:
             contributors=with_rare_countries_withheld(rows),
             num_unverified=num_unverified + (self._state.num_unlisted if self._state is not None else 0),
             points=thinned(self.trend.points, MAX_POINTS),
-            first_validation=self._first_validation,
             marks=tuple(self._marks),
             rounds=tuple(self._newest_rounds()),
             bandwidth=self.ledger.bandwidth,
@@ -385,3 +377,10 @@ async def open_history(
 
 def _real(value: object, otherwise: Default) -> float | Default:
     return float(value) if isinstance(value, int | float) else otherwise
+
+
+def _view_of(stored: object) -> RunView:
+    try:
+        return RunView.from_json(json.loads(str(stored)))
+    except (ValueError, TypeError, KeyError):
+        return NOWHERE

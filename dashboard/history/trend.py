@@ -50,15 +50,12 @@ class Trend:
 
     def point_of(self, state: DashboardState, num_rounds: int, bits_per_second: float) -> HistoryPoint:
         """The present as a point of the curves."""
-        # Until somebody says where the run is, it is where it was when this dashboard ended.
-        last = self.points[-1] if self.points and not state.fragments else None
         evaluation = state.view.evaluation
-        loss = None if evaluation is None else evaluation.loss
         return HistoryPoint(
             at=state.now,
-            tokens=state.view.committed_tokens if last is None else last.tokens,
-            rounds=max(state.view.num_rounds, num_rounds, 0 if last is None else last.rounds),
-            validation_loss=loss if last is None else last.validation_loss,
+            tokens=state.view.committed_tokens,
+            rounds=max(state.view.num_rounds, num_rounds),
+            validation_loss=None if evaluation is None else evaluation.loss,
             train_loss=state.view.train_loss,
             num_trainers=len(state.trainers),
             num_peers=len(state.here),

@@ -60,7 +60,7 @@ class Batch:
     profiles: dict[str, ProfileFacts] = field(default_factory=dict)
     points: dict[int, HistoryPoint] = field(default_factory=dict)
     """By their place in the file; a later point replaces the one at its place."""
-    meta: dict[str, float | bytes] = field(default_factory=dict)
+    meta: dict[str, float | bytes | str] = field(default_factory=dict)
 
     def absorb(self, later: Batch) -> None:
         """Take in what came after this one, which could not be written."""

@@ -13,7 +13,7 @@ from dashboard.observe.dashboard_state import DashboardState, fold
 from dashboard.observe.fault_barrier import keep_going
 from dashboard.observe.join_addresses import JoinRule, join_addresses, with_later
 from dashboard.observe.listed_peers import Look
-from dashboard.observe.shown_manifest import ShownManifest, run_facts
+from dashboard.observe.shown_manifest import run_facts
 from dht.ground.errors import LocalFault, PeerFault
 from dht.ground.store import RecordStore
 from dht.records.key_levels import Levels
@@ -56,7 +56,6 @@ class SwarmObserver:
         withdrawn: peers whose name must not be shown.
         faults: addresses at which nobody answered when they were dialled last.
         rule: which addresses may be shown to everybody.
-        known_run: what is known of the run from before; the page of a run that has ended says so with nobody there.
         tell: told a sentence when looking or collecting failed in a way that nobody foresaw; both go on.
     """
 
@@ -73,9 +72,9 @@ class SwarmObserver:
     withdrawn: Callable[[], Collection[str]] = tuple
     faults: Callable[[], Collection[str]] = tuple
     rule: JoinRule = field(default_factory=JoinRule)
-    known_run: ShownManifest | None = None
     tell: Callable[[str], None] = log.error
     state: DashboardState = field(init=False)
+    """What was known of the run before may be put here; of a run that has ended it stays."""
     _verified: VerifiedRecords = field(default_factory=lambda: VerifiedRecords(MAX_RECORDS))
     _levels: Levels = field(default_factory=Levels)
     _run_record: RunRecord | None = None
@@ -90,7 +89,6 @@ class SwarmObserver:
             run_id=self.run_id,
             started_at=now,
             now=now,
-            run=self.known_run,
             join_addresses=self.rule.asked,
             install=self.rule.install,
         )
@@ -123,7 +121,6 @@ class SwarmObserver:
             work=self.work(),
             withdrawn=self.withdrawn(),
             num_invalid_records=num_invalid,
-            run=self.known_run,
             problem=problem,
         )
         state = fold(self.state, look)
@@ -140,7 +137,8 @@ class SwarmObserver:
         self._dialled_at = self.wall_clock()
 
     async def _read_run(self) -> None:
-        announce_seconds = self.known_run.announce_seconds if self.known_run is not None else RUN_SECONDS
+        run = self.state.run
+        announce_seconds = run.announce_seconds if run is not None else RUN_SECONDS
         if self._run_record is not None and self._is_recent(self._run_read_at, min(RUN_SECONDS, announce_seconds)):
             return
         data = await self.store.fetch_run(self.state.run_id)
@@ -148,7 +146,7 @@ class SwarmObserver:
             return
         record = decode_run_record(data, run_id=self.state.run_id, verified=self._verified)
         if self._run_record is None or record.revision > self._run_record.revision:
-            self._run_record, self.known_run = record, run_facts(record)
+            self._run_record, self.state = record, replace(self.state, run=run_facts(record))
         self._run_read_at = self.wall_clock()
 
     def _is_recent(self, at: float, seconds: float) -> bool:

@@ -5,7 +5,6 @@ The files, each built on those above it:
     assets.py          the page's own files: the bundle, or the style sheets alone
     environment.py     the templates' environment, with every format as a filter
     curves.py          the curves of a run as tables of values
-    run_result.py      what the run has come to
     goal_progress.py   how far it is on the way to its goal
     annotations.py     what happened beside the curves, with names, and which samples of the model are listed
     rounds.py          timeline, round health

@@ -23,12 +23,9 @@ class GoalProgress:
     latest_at: float | None = None
 
 
-def progress_of(state: DashboardState, history: HistoryView, tokens: int) -> GoalProgress | None:
-    """Progress of the run; None: its schedule has no end.
-
-    Args:
-        tokens: committed so far.
-    """
+def progress_of(state: DashboardState, history: HistoryView) -> GoalProgress | None:
+    """Progress of the run; None: its schedule has no end."""
+    tokens = state.view.committed_tokens
     goal = None if state.run is None else state.run.goal_tokens
     if goal is None:
         return None

@@ -23,7 +23,6 @@ from dashboard.page.environment import TEMPLATES, with_ages
 from dashboard.page.goal_progress import progress_of, when_text
 from dashboard.page.ranking import MAX_CONTRIBUTORS_SHOWN, MAX_LISTED
 from dashboard.page.rounds import health, lone_words, timeline
-from dashboard.page.run_result import result_of
 from dashboard.people.teams_and_countries import teams
 
 REFRESH_SECONDS: Final = 5
@@ -86,11 +85,10 @@ class Frame:
 def render_sections(state: DashboardState, history: HistoryView) -> dict[str, str]:
     """HTML of each of `SECTIONS`. It does not depend on the time of rendering."""
     values = round_values(state, history.rounds, history.contributors)
-    result = result_of(state, history)
-    progress = progress_of(state, history, result.tokens)
+    progress = progress_of(state, history)
     values |= {
         "history": history,
-        "result": result,
+        "ended_at": _ended_at(state, history),
         "progress": progress,
         "when": when_text(progress, state.now),
         "samples": chosen_samples(history.samples),
@@ -126,7 +124,7 @@ def render_page(
     """
     values: dict[str, Any] = {
         "state": state,
-        "result": result_of(state, history),
+        "history": history,
         "curves": curves(history),
     }
     values |= {"tab": tab, "found": Markup(found) if found is not None else None}
@@ -180,3 +178,9 @@ def _shown_peers(state: DashboardState) -> Sequence[PeerRow]:
 def _order(row: PeerRow) -> tuple[int, bool, int, str]:
     conditions = ("here", "late", "silent", "left")
     return conditions.index(row.condition), not row.same_manifest, -row.record.tokens, row.record.peer_id
+
+
+def _ended_at(state: DashboardState, history: HistoryView) -> float | None:
+    """When the newest round closed, or else when somebody was last heard; unix seconds."""
+    rounds = (row.seen_at for row in (*history.rounds[:1], *state.rounds[:1]))
+    return max(rounds, default=state.heard_at)

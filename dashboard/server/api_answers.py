@@ -27,7 +27,6 @@ from dashboard.observe.listed_peers import PeerRow
 from dashboard.observe.shown_manifest import RunNote, ShownManifest
 from dashboard.page.annotations import annotations_of
 from dashboard.page.goal_progress import GoalProgress, progress_of
-from dashboard.page.run_result import result_of
 from dashboard.server.api_queries import ContributorsQuery, PointsQuery, Query, RoundsQuery
 from dashboard.server.contributor_search import found_contributors
 from dashboard.server.handler_context import Site
@@ -193,7 +192,7 @@ async def run(site: Site, query: Query) -> Run:
         **_said(owner, "model_kind", "code"),
         figures=state.view,
         notes=owner.notes if owner else (),
-        progress=progress_of(state, history, result_of(state, history).tokens),
+        progress=progress_of(state, history),
         manifest_hash=owner.manifest_hash.hex() if owner else None,
         watching_since=state.started_at,
         history_since=history.started_at,

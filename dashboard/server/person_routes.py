@@ -12,7 +12,6 @@ from dashboard.history_facts import ContributorView
 from dashboard.page.contributor import render_certificate, render_contributor, shown_name
 from dashboard.page.environment import contributor_path
 from dashboard.page.page import Frame, PageLink
-from dashboard.page.run_result import result_of
 from dashboard.people.ranking_words import share_words
 from dashboard.server.api_routes import find_contributor
 from dashboard.server.handler_context import SITE, Site, html_answer
@@ -77,14 +76,14 @@ async def _card(request: web.Request) -> web.Response:
 
 def _run_card(site: Site) -> Card:
     state, history = site.live.state, site.live.history
-    result, name = result_of(state, history), state.run_id.partition(".")[0]
+    name = state.run_id.partition(".")[0]
     what = state.run.what if state.run is not None else ""
-    people = f"by {plural(result.num_people, 'person')}" if result.num_people else ""
+    people = f"by {plural(history.num_people, 'person')}" if history.num_people else ""
     facts = " \u00b7 ".join(part for part in (people, what) if part)
     losses = [point.validation_loss for point in history.points if point.validation_loss is not None]
     if len(losses) < 2:
         losses = [point.train_loss for point in history.points if point.train_loss is not None]
-    return Card(name, "A run", "Trained together", f"{words_text(result.tokens)} tokens", facts, losses)
+    return Card(name, "A run", "Trained together", f"{words_text(state.view.committed_tokens)} tokens", facts, losses)
 
 
 def _person_card(site: Site, view: ContributorView) -> Card:

@@ -24,13 +24,9 @@ from dashboard.history.writing import POINT_SECONDS, Batch, load, points_between
 from dashboard.history_facts import HistoryPoint, HistoryView, ProfileFacts
 from dashboard.observe.dashboard_state import fold
 from dashboard.observe.listed_peers import Look
-from dashboard.page.run_result import result_of
 from dht.ground.errors import LocalFault, UsageFault
-from dht.records.evaluation import Evaluation
-from peer.view.run_view import RunView
 from tests.kit.dashboard.history import IDS, check_raw, feed, raw_commit, usual_commit
 from tests.kit.dashboard.records import NOW, PEERS, RUN_ID, empty_state, record_of
-from tests.kit.dashboard.scene import state_of
 
 
 def no_warning(sentence: str) -> None:
@@ -383,32 +379,13 @@ def test_a_restart_with_nobody_there_keeps_the_result(tmp_path: Path) -> None:
             before = history.view.points[-1]
             assert before.tokens > 0
         async with opened(tmp_path / "run.sqlite", NOW + 10) as (history, _):
-            history.look(fold(empty_state(NOW + 10), Look(now=NOW + 12, num_members=0)))
+            state = replace(empty_state(NOW + 10), view=history.stored_view)
+            history.look(fold(state, Look(now=NOW + 12, num_members=0)))
             after = history.view.points[-1]
             assert after.at == NOW + 12
             kept = (before.tokens, before.rounds, before.validation_loss)
             assert (after.tokens, after.rounds, after.validation_loss) == kept
             assert (after.num_trainers, after.train_loss) == (0, None)
-
-    asyncio.run(check())
-
-
-def test_the_first_loss_that_was_seen_stays_the_first_however_long_it_goes_on(tmp_path: Path) -> None:
-    """Curves are thinned, minute by minute and then by the hour; "215 when first seen" became 20 within the hour."""
-
-    async def check() -> None:
-        async with opened(tmp_path / "run.sqlite") as (history, _):
-            state = state_of(num_peers=1)
-            for number in range(2000):
-                loss, tokens = None if number < 2 else 5.3 if number < 4 else 2.0, 100 * number
-                seen = RunView(evaluation=Evaluation(loss, number), committed_tokens=tokens)
-                history.look(replace(state, now=NOW + 60 * number, view=seen))
-            losses = [point.validation_loss for point in history.view.points]
-            assert 5.3 not in losses
-            assert history.view.first_validation == (5.3, 200)
-        async with opened(tmp_path / "run.sqlite", NOW + 130_000) as (history, _):
-            assert history.view.first_validation == (5.3, 200)
-            assert result_of(empty_state(NOW + 130_000), history.view).first_validation_loss == 5.3
 
     asyncio.run(check())
 

@@ -133,14 +133,15 @@ def test_a_page_of_an_ended_run_says_so_also_after_a_restart_with_nobody_there()
         store = FakeStore()
         store.num_members, store.run = 0, None
         run = replace(run_facts(RUN_RECORD), end_version=3)
-        observer = SwarmObserver(RUN_ID, store, [], wall_clock=Clock(NOW), on_state=lambda state: None, known_run=run)
+        observer = SwarmObserver(RUN_ID, store, [], wall_clock=Clock(NOW), on_state=lambda state: None)
+        observer.state = replace(observer.state, run=run, view=before.view)
         await observer.look()
         return observer.state
 
+    before = state_with(record_of(PEERS[0]))
     state = asyncio.run(look())
     assert state.phase == "ended"
-    before = history_of(state_with(record_of(PEERS[0])))
-    text = TextOnly(render_sections(state, before)["status"]).text
+    text = TextOnly(render_sections(state, history_of(before))["status"]).text
     assert "Finished" in text
     assert "9000 tokens, validation loss 2.750" in text
 

@@ -12,7 +12,7 @@ from dashboard.page.goal_progress import progress_of
 from dashboard.page.page import render_sections
 from peer.run_clock import arrival
 from tests.kit.dashboard.records import NOW, TextOnly
-from tests.kit.dashboard.scene import TOKENS, history_of_run, points_of, state_of
+from tests.kit.dashboard.scene import history_of_run, points_of, state_of
 
 HOUR = 3600.0
 
@@ -72,7 +72,7 @@ def test_only_the_last_day_counts_for_the_speed() -> None:
 )
 def test_a_goal_has_a_bar_and_words(goal: int, share: float, words: str) -> None:
     state, history = towards(goal), history_of_run()
-    progress = progress_of(state, history, TOKENS)
+    progress = progress_of(state, history)
     assert progress is not None
     assert progress.share == pytest.approx(share, abs=0.005)
     html = render_sections(state, history)["progress"]
@@ -81,12 +81,12 @@ def test_a_goal_has_a_bar_and_words(goal: int, share: float, words: str) -> None
 
 
 def test_without_a_goal_there_is_no_bar() -> None:
-    assert progress_of(towards(None), history_of_run(), 5) is None
+    assert progress_of(towards(None), history_of_run()) is None
     assert render_sections(towards(None), HistoryView(NOW, NOW))["progress"].strip() == ""
 
 
 def test_a_run_in_which_nobody_trains_has_no_time_of_arrival() -> None:
     state = replace(towards(500_000_000), peers=())
-    progress = progress_of(state, history_of_run(), TOKENS)
+    progress = progress_of(state, history_of_run())
     assert progress is not None
     assert (progress.soonest_at, progress.latest_at) == (None, None)
