@@ -16,6 +16,7 @@ import re
 import secrets
 import stat
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 
 import base58
@@ -42,6 +43,9 @@ _KEY_FILE_PREFIX = bytes.fromhex("08011240")
 _PEER_ID_PREFIX = bytes.fromhex("002408011220")
 _BEGINNING = "12D3Koo"
 """Of the text of every Ed25519 PeerId, since they begin with the same bytes."""
+MAX_CONVERTED = 4096
+"""PeerIds whose other forms are remembered. A conversion takes 20 to 60 microseconds, and every look at the connections
+of this peer needs three for each of them, strangers' too."""
 _MAX_PEER_ID_LENGTH = 64  # base58 decoding is quadratic, so longer text is not tried
 _NAME = re.compile(r"[a-z0-9-]{1,40}")
 _FINGERPRINT = re.compile(rf"[a-z2-7]{{{FINGERPRINT_LENGTH}}}")
@@ -178,6 +182,7 @@ def peer_id_of(public_key: bytes) -> PeerId:
     return PeerId(base58.b58encode(_PEER_ID_PREFIX + public_key).decode("ascii"))
 
 
+@lru_cache(MAX_CONVERTED)
 def public_key_of(peer_id: PeerId | str) -> bytes:
     """The 32-byte public key inside an Ed25519 PeerId.
 
@@ -201,11 +206,13 @@ def public_key_of(peer_id: PeerId | str) -> bytes:
     return public_key
 
 
+@lru_cache(MAX_CONVERTED)
 def peer_id_bytes(peer_id: PeerId) -> bytes:
     content: bytes = base58.b58decode(peer_id)
     return content
 
 
+@lru_cache(MAX_CONVERTED)
 def peer_id_of_bytes(content: bytes) -> PeerId:
     """The inverse of `peer_id_bytes`.
 
