@@ -54,6 +54,8 @@ ACKNOWLEDGED_BYTES = 4096
 SHORT_AT_ONCE, SECONDS_PER_SHORT = 8192, 1e-3
 """Short frames of one remote, and until one more is read. A round takes 3 to 6 of them for each fragment: 20 rounds of
 128 fragments at once, then one or two a second. Each costs this process 10 to 80 microseconds, whatever it says."""
+STRANGERS = 4
+"""All remotes that have not worked here share what so many may write, because one host has as many keys as it likes."""
 BYTES_AS_SHORT = 512
 """Of a header: so many cost as much as one short frame more. The 52 kB of a commit of 256 members take 8 ms to read."""
 SLOWED_SECONDS = 0.1
@@ -163,6 +165,7 @@ class LinkPorts:
         on_refused: a remote broke the protocol: (remote, what).
         is_abroad: whether a remote is at another site.
         on_met: a remote has opened a stream as a member, or answered one.
+        has_worked: whether a remote's work stood in the run's commits.
     """
 
     on_message: Callable[[PeerId, Message, memoryview, int], None]
@@ -170,6 +173,7 @@ class LinkPorts:
     on_refused: Callable[[PeerId, str], None]
     is_abroad: Callable[[PeerId], bool] = lambda remote: False
     on_met: Callable[[PeerId], None] = lambda remote: None
+    has_worked: Callable[[PeerId], bool] = lambda remote: True
 
 
 class Links:
@@ -212,6 +216,7 @@ class Links:
         self._lanes: dict[tuple[PeerId, Lane], _OutgoingLane] = {}
         self._incoming = StreamCounts(MAX_INCOMING_STREAMS_PER_PEER)
         self._short = Allowances[PeerId](SHORT_AT_ONCE, SECONDS_PER_SHORT)
+        self._short_of_strangers = Allowances[None](STRANGERS * SHORT_AT_ONCE, SECONDS_PER_SHORT / STRANGERS)
         self._closed = False
         host.handle(ROUND_PROTOCOL, self._serve)
 
@@ -482,6 +487,9 @@ class Links:
         long = min(frames.header_bytes_of(frame), len(frame)) // BYTES_AS_SHORT
         cost = min((len(frame) <= ACKNOWLEDGED_BYTES) + long, SHORT_AT_ONCE)
         while cost and not self._short.spend(remote, self._clock(), cost):  # noqa: ASYNC110 (time gives more)
+            await asyncio.sleep(SLOWED_SECONDS)
+        is_stranger = cost > 0 and not self._ports.has_worked(remote)
+        while is_stranger and not self._short_of_strangers.spend(None, self._clock(), cost):  # noqa: ASYNC110
             await asyncio.sleep(SLOWED_SECONDS)
 
 

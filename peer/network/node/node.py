@@ -130,6 +130,7 @@ class Node:
             self._on_refused,
             is_abroad=self.membership.is_abroad,
             on_met=self.membership.heard_from,
+            has_worked=lambda remote: self.guard.presence.has_worked(remote),
         )
         self.links = Links(
             ports.host,

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
 from averaging.lanes.handshake import greet_incoming, open_greeted_stream
-from averaging.lanes.links import ACKNOWLEDGED_BYTES, BYTES_AS_SHORT, ROUND_PROTOCOL
+from averaging.lanes.links import ACKNOWLEDGED_BYTES, BYTES_AS_SHORT, ROUND_PROTOCOL, LinkPorts, Links
 from averaging.wire import frames
 from averaging.wire.messages import Commit, RosterEntry, ShardResult, VersionIs
-from tests.kit.network.link_pair import PAYLOAD, UPLOAD_BITS_PER_SECOND, A, B, Pair, contribution, shards
+from tests.kit.network.link_pair import LIMITS, PAYLOAD, UPLOAD_BITS_PER_SECOND, A, B, Pair, contribution, shards
 from tests.kit.network.memory_networks import named
 from tests.kit.rounds.exchange_swarm import OpenDoor
+from tests.simulator.network.host import MemoryHost, MemoryNetwork
 from tests.simulator.virtual_time import run_virtual
 
 assert len(PAYLOAD) >= ACKNOWLEDGED_BYTES
@@ -200,6 +202,32 @@ def test_a_remote_that_floods_with_short_messages_is_read_no_faster_than_anybody
         assert [message.version for message in pair.heard] == list(range(300))
         assert not pair.lost
         await pair.close()
+
+    run_virtual(scenario())
+
+
+@pytest.mark.parametrize(("have_worked", "fewest", "most"), [(True, 500, 700), (False, 200, 350)])
+def test_remotes_that_have_not_worked_share_what_a_few_may_write(monkeypatch, have_worked, fewest, most):
+    """One host has as many keys as it likes, and each of them would have an allowance of its own."""
+    monkeypatch.setattr("averaging.lanes.links.SHORT_AT_ONCE", 50)
+    monkeypatch.setattr("averaging.lanes.links.SECONDS_PER_SHORT", 0.05)
+
+    async def scenario():
+        heard = []
+        network = MemoryNetwork(seed=1, upload_bits_per_second=UPLOAD_BITS_PER_SECOND)
+        clock = asyncio.get_running_loop().time
+        silent = LinkPorts(lambda *_: None, lambda *_: None, lambda *_: None)
+        ports = LinkPorts(lambda *told: heard.append(told), lambda *_: None, lambda *_: None)
+        ports = replace(ports, has_worked=lambda remote: have_worked)
+        receiving = Links(MemoryHost(network, B), OpenDoor(), LIMITS, ports, clock)
+        keys = [Links(MemoryHost(network, named(10 + key)), OpenDoor(), LIMITS, silent, clock) for key in range(10)]
+        for key in keys:
+            for number in range(100):
+                key.post(B, [frames.encode(VersionIs(0, number, bytes(16), 0))])
+        await asyncio.sleep(1)
+        assert fewest <= len(heard) <= most
+        for links in (receiving, *keys):
+            await links.close()
 
     run_virtual(scenario())
 
