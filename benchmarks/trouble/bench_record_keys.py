@@ -58,7 +58,10 @@ async def publish(member: HostileMember, keys: Sequence[Identity]) -> None:
     while True:
         sequence += 1
         found = await member.store.fetch_peers(run_id)
-        records = [decode_peer_record(data, run_id=run_id, now=time.time()) for data in found]
+        records = []
+        for data in found:
+            with suppress(PeerFault):  # one that has just expired
+                records.append(decode_peer_record(data, run_id=run_id, now=time.time()))
         own = {identity.peer_id for identity in keys}
         pattern = next((one for one in records if one.is_training and one.versions and one.peer_id not in own), None)
         for key in keys if pattern is not None else ():

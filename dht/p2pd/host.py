@@ -17,7 +17,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Itera
 from pathlib import Path
 from typing import Final, TypeVar
 
-from dht.ground.bounds import Newest
+from dht.ground.bounds import Allowances, Newest
 from dht.ground.errors import DaemonFault, LocalFault, PeerFault, PeerUnreachable, words_of
 from dht.ground.host import PeerId, Stream, StreamHandler
 from dht.ground.tasks import Background
@@ -41,6 +41,12 @@ MAX_REMEMBERED_PEERS: Final = 64
 """Peers dialled again after a restart; the rest is found through them."""
 
 MAX_ADDRESSES_PER_PEER: Final = 4
+
+STREAMS_AT_ONCE: Final = 256
+"""That one remote opens. A joiner asks each donor of a large run for the digest of every fragment, each on its own."""
+SECONDS_PER_STREAM: Final = 1 / 16
+"""Until one more is served. A stream costs this process and its daemon about a millisecond each before anything is
+read."""
 
 _TRIED_AGAIN: Final = "; it is tried again or left out"
 _IN_WORDS: Final = {
@@ -101,6 +107,7 @@ class P2pdHost:
         self._opening = asyncio.Semaphore(MAX_OPENING_STREAMS)
         self._streams: weakref.WeakSet[FramedStream] = weakref.WeakSet()
         self._incoming: Counter[PeerId] = Counter()
+        self._opened = Allowances[PeerId](STREAMS_AT_ONCE, SECONDS_PER_STREAM)
         self._served: list[FramedStream] = []
         """Incoming ones, the newest last; without those that were cut."""
         self._background = Background()
@@ -433,6 +440,8 @@ class P2pdHost:
         self._served.append(stream)
         self._incoming[stream.remote] += 1
         try:
+            while not self._opened.spend(stream.remote, time.monotonic()):  # noqa: ASYNC110 (time gives more)
+                await asyncio.sleep(SECONDS_PER_STREAM)
             await handler(stream)
         except PeerFault as fault:
             logger.info("stream %s ended: %s", protocol, fault)

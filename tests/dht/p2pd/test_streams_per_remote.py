@@ -40,6 +40,28 @@ def test_a_remote_has_no_more_streams_than_allowed(monkeypatch: pytest.MonkeyPat
     asyncio.run(scene())
 
 
+def test_a_remote_that_opens_one_stream_after_another_is_served_at_a_pace(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(host, "STREAMS_AT_ONCE", 3)
+    monkeypatch.setattr(host, "SECONDS_PER_STREAM", 0.5)
+
+    async def scene() -> None:
+        async with (
+            P2pdHost(Identity.generate(), [LOOPBACK]) as called,
+            P2pdHost(Identity.generate(), [LOOPBACK]) as caller,
+        ):
+            called.handle(ECHO, echo)
+            await caller.connect(called.addresses()[0], 20.0)
+            began = asyncio.get_running_loop().time()
+            for _ in range(6):
+                stream = await caller.open_stream(called.peer_id, ECHO, 20.0)
+                await stream.send(b"hello")
+                assert await stream.receive(5) == b"hello"
+                await stream.close()
+            assert asyncio.get_running_loop().time() - began >= 1.5
+
+    asyncio.run(scene())
+
+
 def test_who_has_all_streams_gives_way_to_another_remote(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(host, "MAX_INCOMING_STREAMS", 6)
 
