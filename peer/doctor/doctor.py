@@ -19,9 +19,9 @@ from peer.config.peer_config import PeerConfig
 from peer.config.training_section import check_optimizer_bits
 from peer.console.progress import tell_progress
 from peer.doctor.doctor_facts import DoctorFacts, LineFacts, ReportedRun
-from peer.doctor.findings import diagnose, early, exit_code_of, told_apart
+from peer.doctor.findings import diagnose, exit_code_of, told_apart
 from peer.doctor.machine_facts import look_at_machine
-from peer.doctor.report import HERE, Report
+from peer.doctor.report import print_report
 from peer.memory.base_bits import check_base_bits
 from peer.network.membership.address_check import lacks_network
 from peer.network.membership.manifest_revisions import manifest_of, minimum_software_at
@@ -51,19 +51,14 @@ def run_doctor(config: PeerConfig, target: Target | None, timeout_seconds: float
         then: the command that joins, to be shown where that makes sense.
     """
     tell_progress("looking at this machine")
-    machine = look_at_machine(config)
-    facts = DoctorFacts(machine)
-    report = None if as_json else Report(HERE if target is None else target.run_id)
+    facts = DoctorFacts(look_at_machine(config))
     if target is not None:
-        if report is not None:
-            report.show(early(diagnose(facts)))
         facts = _about_run(facts, config, target, timeout_seconds)
-    findings = diagnose(facts)
-    code = exit_code_of(findings)
-    if report is None:
+    code = exit_code_of(diagnose(facts))
+    if as_json:
         print(json.dumps(doctor_json(facts, code)))
     else:
-        report.end(findings, facts, code, then)
+        print_report("this machine" if target is None else target.run_id, facts, then)
     return code
 
 
@@ -87,17 +82,8 @@ def doctor_json(facts: DoctorFacts, code: int) -> dict[str, Any]:
         "makes_sense": code == 0,
         "exit_code": code,
         "findings": [asdict(finding) for finding in diagnose(facts)],
-        "facts": _plain(asdict(facts)),
+        "facts": asdict(facts),
     }
-
-
-def _plain(value: Any) -> Any:
-    """Addresses as text; the rest as it is."""
-    if isinstance(value, dict):
-        if set(value) == {"parts"}:
-            return "".join(f"/{name}/{text}" if text else f"/{name}" for name, text in value["parts"])
-        return {name: _plain(entry) for name, entry in value.items()}
-    return [_plain(entry) for entry in value] if isinstance(value, list | tuple) else value
 
 
 def _with_run(facts: DoctorFacts, config: PeerConfig, target: Target, timeout_seconds: float) -> DoctorFacts:
@@ -111,13 +97,10 @@ def _with_run(facts: DoctorFacts, config: PeerConfig, target: Target, timeout_se
             told, remedy = told_apart(str(fault).removeprefix(f"run {target.run_id}: "))
         return replace(facts, run_fault=told, run_remedy=remedy, run_fault_code=fault.exit_code)
     needs = None
-    model_fault = _model_fault(observer)
-    bits_fault = _bits_fault(observer.manifest, config)
+    model_fault = _model_fault(observer, config)
     if observer.manifest.model.kind != "custom" and not (facts.machine.device_fault or model_fault):
-        bits = () if facts.machine.bits_fault or bits_fault else (config.base_bits, config.optimizer_bits)
-        needs = home_needs(observer.manifest, *bits)
-    run = _run_facts(observer, records, view, config, needs)
-    run = replace(run, model_fault=model_fault, bits_fault=bits_fault)
+        needs = home_needs(observer.manifest, config.base_bits, config.optimizer_bits)
+    run = replace(_run_facts(observer, records, view, config, needs), model_fault=model_fault)
     if observer.manifest.model.kind != "custom":
         try:
             limit_bytes = int(config.data_limit_gib * 2**30)
@@ -155,22 +138,13 @@ def _with_weights(run: ReportedRun, manifest: RunManifest, config: PeerConfig) -
         return replace(run, weights_fault=str(fault), weights_fault_code=code)
 
 
-def _model_fault(observer: RunObserver) -> str:
-    """Of a model of transformers: the library is missing or too old, or its task has no data."""
+def _model_fault(observer: RunObserver, config: PeerConfig) -> str:
+    """Of a model of transformers: the library is missing or too old, or its task has no data; of each: too few bits."""
     manifest = observer.manifest
-    if manifest.model.kind != "hf":
-        return ""
     try:
-        check_joinable(observer.run_id, manifest)
-        check_architecture(manifest)
-    except LocalFault as fault:
-        return str(fault)
-    return ""
-
-
-def _bits_fault(manifest: RunManifest, config: PeerConfig) -> str:
-    """Why the run's weights or moments may not have as few bits as were asked for; empty: they may."""
-    try:
+        if manifest.model.kind == "hf":
+            check_joinable(observer.run_id, manifest)
+            check_architecture(manifest)
         check_base_bits(manifest, config.base_bits)
         check_optimizer_bits(manifest.training.optimizer, config.optimizer_bits)
     except LocalFault as fault:

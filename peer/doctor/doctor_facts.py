@@ -23,12 +23,8 @@ class MachineFacts:
         port_fault: the sentence of why the addresses to listen on cannot be used; empty: they can.
         congestion_control: of TCP, as the kernel calls it; empty: unknown.
         folder_fault: the sentence of why the data folder cannot be written; empty: it can.
-        bits_fault: the sentence of why weights or moments cannot have so few bits here; empty: they can, or nobody
-            asked.
         kernels_fault: the sentence of why there are no compiled kernels; empty: there are.
-        key_fault: the sentence of why the key of this peer cannot be used, or made; empty: it can.
         has_way_out: whether a network leads out of this machine.
-        other_peers: of this machine, which run meanwhile: each a process and its command.
     """
 
     versions: dict[str, str]
@@ -42,9 +38,6 @@ class MachineFacts:
     congestion_control: str = ""
     kernels_fault: str = ""
     folder_fault: str = ""
-    other_peers: tuple[str, ...] = ()
-    bits_fault: str = ""
-    key_fault: str = ""
     has_way_out: bool = True
 
 
@@ -63,7 +56,6 @@ class ReportedRun:
         data: what this machine would train on; empty for a model from its owner's own code.
         data_fault: what is missing; empty: nothing.
         data_fault_code: of the `data_fault`; 0: nobody said which data.
-        bits_fault: why the run's weights or moments may not have so few bits; empty: they may, or nobody asked.
         weights: the given ones that the run stands on, and where this machine has them; empty: it needs none.
         weights_fault: why they cannot be had here; empty: they can.
         weights_fault_code: of the `weights_fault`; 0: nobody said where they are.
@@ -86,7 +78,6 @@ class ReportedRun:
     weights: str = ""
     weights_fault: str = ""
     weights_fault_code: int = 0
-    bits_fault: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from dht.ground.clocks import CLOCK_SKEW_SECONDS
-from dht.ground.errors import DeviceFault, Incompatible, LocalFault, NobodyReachable, UsageFault
+from dht.ground.errors import DeviceFault, Incompatible, LocalFault, NobodyReachable
 from dht.ground.quantities import bit_rate_text, bytes_text, plural, seconds_text
 from dht.identity.multiaddr import Multiaddr, parse_multiaddr
 from dht.identity.speakable import speakable_name
@@ -20,17 +20,12 @@ CLOCK_NOTED_SECONDS: Final = 5.0
 """Time services keep clocks within a tenth of a second; this far off, none is at work."""
 CLOCK_SAME_SECONDS: Final = 0.1
 NEWER: Final = "get a newer one where this one came from; in a clone: `git pull && pip install .`"
-MAX_NAMED: Final = 3
-"""Of the other peers of this machine."""
 TIGHT_SHARE: Final = 0.85
 """Of free memory or disk: above it the next program that starts is too much."""
 LEAST_RATE: Final = 1000.0
 """Bit/s: what is smaller is not worth a figure, since announcing itself takes a peer more."""
 DISK_KEPT_BYTES: Final = 1_000_000_000
 """Left for everything else on a disk."""
-
-_COMPARED: Final = ("software", "device", "peers", "memory", "disk")
-"""Subjects that are compared with what the run needs."""
 
 Level = Literal["ok", "note", "stop"]
 """Well; joining works but worse than it could; joining makes no sense before this is put right."""
@@ -58,12 +53,6 @@ def diagnose(facts: DoctorFacts) -> tuple[Finding, ...]:
     return tuple(_findings(facts))
 
 
-def early(findings: Sequence[Finding]) -> tuple[Finding, ...]:
-    """Those of this machine that stay as they are, whatever the run says later."""
-    known = (one for one in findings if one.subject != "network")  # members on this machine need none
-    return tuple(one for one in known if one.level == "stop" or one.subject not in _COMPARED)
-
-
 def exit_code_of(findings: Sequence[Finding]) -> int:
     """0 when joining makes sense, else what the first obstacle is."""
     return next((finding.exit_code for finding in findings if finding.level == "stop"), 0)
@@ -84,12 +73,6 @@ def _findings(facts: DoctorFacts) -> Iterator[Finding]:
         remedy = "install a C compiler, such as gcc, and then this software again"
         yield Finding("kernels", "note", f"{machine.kernels_fault}: {slower}", remedy)
     yield _device(machine, needs)
-    if machine.other_peers:
-        yield _other_peers(machine.other_peers)
-    if bits_fault := machine.bits_fault or (run.bits_fault if run else ""):
-        yield Finding("bits", "stop", *told_apart(bits_fault), UsageFault.exit_code)
-    if machine.key_fault:
-        yield Finding("key", "stop", *told_apart(machine.key_fault), UsageFault.exit_code)
     yield _memory(machine, needs)
     yield _disk(machine, needs)
     if machine.port_fault:
@@ -160,15 +143,6 @@ def _device(machine: MachineFacts, needs: HomeNeeds | None) -> Finding:
     if needs.device_bytes > TIGHT_SHARE * free:
         return Finding("device", "note", shown, "end what else uses the device: activations may not fit")
     return Finding("device", "ok", shown)
-
-
-def _other_peers(others: Sequence[str]) -> Finding:
-    named = ", ".join(others[:MAX_NAMED]) + (f" and {len(others) - MAX_NAMED} more" if len(others) > MAX_NAMED else "")
-    verb = "runs" if len(others) == 1 else "run"
-    shown = f"{plural(len(others), 'other')} of this machine {verb} now: {named}"
-    # Not `peer stop`, which knows the data folders of this user alone; it also sends SIGTERM.
-    remedy = "`kill NUMBER` lets one of yours leave"
-    return Finding("peers", "note", f"{shown}; they share processor, memory and connection with this one", remedy)
 
 
 def _memory(machine: MachineFacts, needs: HomeNeeds | None) -> Finding:

@@ -10,61 +10,42 @@ from rich.text import Text
 from peer.console.plain_console import PlainConsole, console_of_output
 from peer.console.word_wrap import wrapped
 from peer.doctor.doctor_facts import DoctorFacts, ReportedRun
-from peer.doctor.findings import Finding, Level
+from peer.doctor.findings import Finding, Level, diagnose, exit_code_of
 
 MARKS: Final[dict[Level, str]] = {"ok": "ok", "note": "!", "stop": "stop"}
 STYLES: Final[dict[Level, str]] = {"ok": "green", "note": "yellow", "stop": "bold red"}
 
 MARK_COLUMNS: Final = 4
-HERE: Final = "this machine"
 SUBJECT_COLUMNS: Final = 10
-"""As the longest subject, so that rows which come later stand below the first ones."""
+"""As the longest subject."""
 
 
-class Report:
-    """Findings in the order in which they come, each once, and at the end the verdict.
+def print_report(about: str, facts: DoctorFacts, then: str = "", console: PlainConsole | None = None) -> None:
+    """Print the findings and the verdict.
 
     Args:
         about: the run, or this machine.
+        then: the command that joins, shown where that makes sense.
     """
-
-    def __init__(self, about: str, console: PlainConsole | None = None) -> None:
-        self._console = console or console_of_output()
-        self._shown: set[Finding] = set()
-        self._console.print(Text.assemble(("peer doctor", "bold"), "  ", about), highlight=False)
-        self._console.print()
-
-    def show(self, findings: Sequence[Finding]) -> None:
-        """Print those that are new, or other than they were."""
-        for finding in findings:
-            if finding in self._shown:
-                continue
-            self._shown.add(finding)
-            mark = MARKS[finding.level]
-            head = f"{mark:<{MARK_COLUMNS}}  {finding.subject:<{SUBJECT_COLUMNS}}  "
-            first, *rest = self._lines(finding.what, head, " " * len(head))
-            self._print(Text.assemble((mark, STYLES[finding.level]), first[len(mark) :]))
-            for line in rest:
-                self._print(Text(line))
-            for line in self._lines(finding.remedy, "  -> ", "     ") if finding.remedy else ():
-                self._print(Text(line, style="bold"))
-
-    def end(self, findings: Sequence[Finding], facts: DoctorFacts, code: int, then: str = "") -> None:
-        """Print the rest and the verdict; `then`: the command that joins, shown where that makes sense."""
-        self.show(findings)
-        self._console.print()
-        for line in self._lines(_verdict(findings, facts, code)):
-            self._print(Text(line, style="bold"))
-        if then and not code and facts.run is not None and not _to_give(facts.run) and not facts.run.own_code_hint:
-            self._print(Text(f"Start it with: {then}"))
-
-    def _print(self, line: Text) -> None:
-        """Without a break where it is wider than the terminal, so that it is copied whole."""
-        self._console.print(line, soft_wrap=True)
-
-    def _lines(self, text: str, first: str = "", rest: str = "") -> list[str]:
-        """The text in lines as wide as the console; what is longer, a word or a command in `...`, has its own line."""
-        return wrapped(text, self._console.width, first, rest)
+    console = console or console_of_output()
+    findings = diagnose(facts)
+    code = exit_code_of(findings)
+    console.print(Text.assemble(("peer doctor", "bold"), "  ", about), highlight=False)
+    console.print()
+    for finding in findings:
+        mark = MARKS[finding.level]
+        head = f"{mark:<{MARK_COLUMNS}}  {finding.subject:<{SUBJECT_COLUMNS}}  "
+        first, *rest = wrapped(finding.what, console.width, head, " " * len(head))
+        lines = [Text.assemble((mark, STYLES[finding.level]), first[len(mark) :]), *map(Text, rest)]
+        if finding.remedy:
+            lines += [Text(line, "bold") for line in wrapped(finding.remedy, console.width, "  -> ", "     ")]
+        for line in lines:
+            # Without a break where it is wider than the terminal, so that it is copied whole.
+            console.print(line, soft_wrap=True)
+    console.print()
+    console.tell(_verdict(findings, facts, code), style="bold")
+    if then and not code and facts.run is not None and not _to_give(facts.run) and not facts.run.own_code_hint:
+        console.print(Text(f"Start it with: {then}"), soft_wrap=True)
 
 
 def _verdict(findings: Sequence[Finding], facts: DoctorFacts, code: int) -> str:
