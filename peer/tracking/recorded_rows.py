@@ -6,14 +6,12 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from averaging.rounds.round_facts import RoundCommitted
-from peer.events.peer_events import Evaluated, Event, LeftRun, TrainingProgressed
+from dht.records.evaluation import Evaluation
+from peer.events.peer_events import Event, LeftRun, TrainingProgressed
 from peer.view.own_view import OwnView, own_view_after
 
-OWN_COLUMNS = (
-    *("loss", "validation_loss", "learning_rate", "tokens", "tokens_per_second", "wait_fraction"),
-    *("run_tokens", "versions", "rounds", "round_seconds"),
-)
+_FIGURES = ("learning_rate", "tokens", "tokens_per_second", "wait_fraction", "run_tokens")
+OWN_COLUMNS = ("loss", "validation_loss", *_FIGURES, "versions", "rounds")
 """Of a peer. `versions` is the sum over its fragments, `rounds` counts this session's."""
 
 RUN_COLUMNS = (
@@ -40,48 +38,29 @@ class Row:
 
 
 class OwnRows:
-    """Rows from one peer's events: one with each report of the trainer, with what came since the last one."""
+    """Rows from one peer's events: one with each report of the trainer that took steps, from its `OwnView`."""
 
     def __init__(self) -> None:
         self._view = OwnView()
         self._step = -1
-        self._is_measured = self._has_trained = False
-        self._round_seconds: list[float] = []
+        self._evaluation: Evaluation | None = None
 
     def row(self, event: Event) -> Row | None:
         """The row that `event` completes."""
-        self._view = own_view_after(self._view, event)
-        match fact := event.fact:
-            case Evaluated():
-                self._is_measured = True
-            case RoundCommitted() if fact.has_own_work:
-                self._round_seconds.append(fact.seconds)
-            case TrainingProgressed() | LeftRun():
-                self._has_trained |= isinstance(fact, TrainingProgressed)
-                return self._next(event.at)
-        return None
-
-    def _next(self, at: float) -> Row | None:
-        view, seconds = self._view, self._round_seconds
-        is_new = view.inner_steps > self._step
-        if not is_new and not self._is_measured and not seconds:
+        view = self._view = own_view_after(self._view, event)
+        if not isinstance(event.fact, TrainingProgressed | LeftRun):
             return None
+        if view.inner_steps <= self._step and view.evaluation == self._evaluation:
+            return None
+        self._step, self._evaluation = view.inner_steps, view.evaluation
         values = {
-            "validation_loss": view.evaluation.loss if self._is_measured and view.evaluation else None,
-            "round_seconds": sum(seconds) / len(seconds) if seconds else None,
+            "loss": view.train_loss,
+            "validation_loss": None if view.evaluation is None else view.evaluation.loss,
+            "versions": sum(view.versions) if view.versions else None,  # not a member yet
+            "rounds": view.rounds_committed,
+            **{name: getattr(view, name) for name in _FIGURES},
         }
-        if is_new:
-            values |= {
-                "loss": view.train_loss,
-                "learning_rate": view.learning_rate,
-                "tokens": view.tokens,
-                "versions": sum(view.versions) if view.versions else None,  # not a member yet
-                "rounds": view.rounds_committed,
-            }
-        if is_new and self._has_trained:
-            values |= {name: getattr(view, name) for name in ("tokens_per_second", "wait_fraction", "run_tokens")}
-        self._step, self._is_measured, self._round_seconds = max(view.inner_steps, self._step), False, []
-        return row_of(self._step, at, values)
+        return row_of(view.inner_steps, event.at, values)
 
 
 def row_of(step: int, at: float, values: Mapping[str, float | None]) -> Row:

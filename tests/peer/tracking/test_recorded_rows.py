@@ -24,11 +24,12 @@ def committed(seconds: float) -> RoundCommitted:
     return RoundCommitted(0, 3, (ME,), 0.7, 100, 0, seconds, 10, 20, 1, 1)
 
 
-def test_a_row_comes_with_each_report_and_has_what_came_before_it() -> None:
+def test_a_row_comes_with_each_report_that_has_something_new() -> None:
     joined = JoinedRun("run", "cpu", 10, (3, 4))
     applied = AppliedCommit(fragment=1, version=5, digest=b"d")
-    first, second = rows_of(
-        joined, committed(1.0), committed(3.0), applied, Evaluated(2.25, 8), progressed(4), progressed(9)
+    first, second, last = rows_of(
+        *(joined, committed(1.0), committed(3.0), applied, Evaluated(2.25, 8), progressed(4), progressed(4)),
+        *(progressed(9), Evaluated(2.0, 9), LeftRun("x", 9, 900, 0)),
     )
     assert first == Row(
         4,
@@ -43,23 +44,10 @@ def test_a_row_comes_with_each_report_and_has_what_came_before_it() -> None:
             "run_tokens": 7000.0,
             "versions": 8.0,
             "rounds": 2.0,
-            "round_seconds": 2.0,
         },
     )
     assert set(first.values) == set(OWN_COLUMNS)
-    assert (second.step, "validation_loss" in second.values, "round_seconds" in second.values) == (9, False, False)
-
-
-def test_nothing_new_is_no_row_and_what_is_left_comes_at_the_end() -> None:
-    assert [row.step for row in rows_of(progressed(4), progressed(4), LeftRun("x", 4, 400, 0))] == [4]
-    last = rows_of(progressed(4), Evaluated(2.0, 1), LeftRun("x", 5, 500, 0))[-1]
-    assert (last.step, last.values["validation_loss"]) == (5, 2.0)
-    # No value of a step is there twice.
-    (_, left) = rows_of(progressed(5), Evaluated(2.0, 1), LeftRun("x", 5, 500, 0))
-    assert left == Row(5, 2.0, {"validation_loss": 2.0})
-    # A round without this peer's work took it no time.
-    (alone,) = rows_of(committed(1.0), committed(0.0), LeftRun("x", 5, 500, 0))
-    assert alone.values == {"tokens": 500.0, "rounds": 2.0, "round_seconds": 1.0}, "no versions: it never joined"
+    assert (second.step, last.step, last.values["validation_loss"]) == (9, 9, 2.0)
 
 
 def test_what_is_no_number_is_absent() -> None:
