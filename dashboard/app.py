@@ -101,14 +101,12 @@ class ShownRun:
         peers: multiaddrs of members to dial; while nobody answers, the page says so and it goes on trying.
         later: further ones, as far as they are known by then: of members on this machine.
         entry: for a private run.
-        served: told the address of its page on this machine, once it answers there.
     """
 
     run_id: str
     peers: Sequence[str]
     choices: Choices
     entry: ObserverEntry | None = None
-    served: Callable[[str], object] = lambda address: None
     later: Callable[[], Sequence[str]] = tuple
 
 
@@ -244,7 +242,6 @@ async def _serve(run: ShownRun, access: PageAccess | None) -> None:
         serving = await start_site(also_below_its_base(make_app(site)), choices.host, choices.port)
         stack.push_async_callback(serving.cleanup)
         port = bound_port(serving)
-        run.served(_place(choices.host, port))
         _announce(choices, port, is_private=access is not None)
         _say_what_is_shown(run)
         watching = asyncio.create_task(_watch_once(partial(_watch, run, source, live, history, note)), name="watch")

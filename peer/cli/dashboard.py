@@ -109,7 +109,7 @@ def dashboard(
     from dashboard.samples.sample_schedule import sample_plan
     from dashboard.server.free_port import check_free
     from dht.identity.multiaddr import parse_peer_multiaddr
-    from peer.observe.own_runs import note_page, page_here
+    from peer.observe.own_runs import is_page_here
 
     if join_address and no_join_address:
         raise UsageFault("--join-address and --no-join-address were given together; give one of them")
@@ -125,7 +125,7 @@ def dashboard(
         check_free(host, port)
     except UsageFault as fault:
         there = f"http://{'127.0.0.1' if host == '0.0.0.0' else host}:{port}"
-        if page_here(target.run_id, there) is None:
+        if not is_page_here(target.run_id, there):
             raise
         raise UsageFault(
             f"a dashboard of this run is already running at {there}/; open it, or give another port with --port"
@@ -156,7 +156,7 @@ def dashboard(
     )
     entry = observer_entry(known, target.observer_folder)
     later = partial(addresses_here, known)
-    return serve_dashboard(ShownRun(known, target.addresses, choices, entry, partial(note_page, known), later))
+    return serve_dashboard(ShownRun(known, target.addresses, choices, entry, later))
 
 
 def _say_who_answers(target: Target) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -11,19 +10,16 @@ from typing import Any
 
 from dht.ground.errors import LocalFault, UsageFault
 from dht.ground.quantities import seconds_text
-from dht.ground.regular_files import read_regular, write_whole
 from peer.config.peer_config import load_config
 from peer.folder_lock import last_use_of, read_holder_of
 from peer.observe.ended_run import end_in
 from peer.observe.kept_manifest import manifest_here
 from peer.observe.run_names import every_run_here, has_owner_key
-from peer.observe.run_page import MAX_URL_LENGTH, TokenAsked, ask_page, is_page
+from peer.observe.run_page import ask_page
 from peer.observe.running_peer import name_in
 from peer.run_folders import SEED, folders_of, known_places
 from peer.user_folders import expanded
 
-PAGE_NAME = "page.address"
-"""In a run's folder: where its dashboard on this machine was last."""
 PAGE_HERE_SECONDS = 3.0
 """For a dashboard on this machine to answer; a busy one takes a second."""
 
@@ -83,23 +79,6 @@ def own_run(run_id: str, data_dir: Path | None = None) -> OwnRun:
     )
 
 
-def note_page(run_id: str, address: str) -> None:
-    """Keep in a folder of the run where a dashboard on this machine shows it; left out where there is no folder."""
-    for folder in _folders_of(run_id)[:1]:
-        with contextlib.suppress(OSError):
-            write_whole(folder / PAGE_NAME, f"{address}\n".encode())
-
-
-def noted_pages(run_id: str) -> list[str]:
-    """What `note_page` kept last in each folder of the run; a dashboard may be gone since."""
-    found = []
-    for folder in _folders_of(run_id):
-        with contextlib.suppress(OSError, ValueError):
-            said = read_regular(folder / PAGE_NAME, MAX_URL_LENGTH).decode("ascii").strip()
-            found += [said] if is_page(said) else []
-    return found
-
-
 def find_page(run_id: str, usual_port: int) -> str:
     """The page of a run: the one in its manifest, or that of a dashboard on this machine.
 
@@ -108,35 +87,21 @@ def find_page(run_id: str, usual_port: int) -> str:
     """
     if (page := own_run(run_id).page) is not None:
         return page
-    tried = dict.fromkeys([*noted_pages(run_id), f"http://127.0.0.1:{usual_port}"])
-    for address in tried:
-        if page_here(run_id, address) is not None:
-            return address
+    address = f"http://127.0.0.1:{usual_port}"
+    if is_page_here(run_id, address):
+        return address
     raise UsageFault(
-        f"No page of {run_id} is known here: its manifest names none, and this run is not shown at "
-        f"{' or '.join(tried)}; ask its owner for the address, or serve one: `peer dashboard RUN`."
+        f"No page of {run_id} is known here: its manifest names none, and this run is not shown at {address}; ask its "
+        "owner for the address, or serve one: `peer dashboard RUN`."
     )
 
 
-def _folders_of(run_id: str) -> list[Path]:
-    """The usual folder and those named by hand, as far as they are there."""
-    return [folder for folder in folders_of(run_id) if folder.is_dir()]
-
-
-def page_here(run_id: str, address: str) -> str | None:
-    """The address, if a dashboard of this run answers there; None: another run, or not up.
-
-    A private page does not say which run it shows. It is taken for that of the run whose dashboard was last there.
-
-    Args:
-        address: of this machine.
-    """
+def is_page_here(run_id: str, address: str) -> bool:
+    """Whether a dashboard of this run answers at an address of this machine; a private one does not say which run."""
     try:
-        return address if ask_page(address, PAGE_HERE_SECONDS).run_id == run_id else None
-    except TokenAsked:
-        return address if address in noted_pages(run_id) else None
+        return ask_page(address, PAGE_HERE_SECONDS).run_id == run_id
     except LocalFault:
-        return None
+        return False
 
 
 def run_lines(runs: Sequence[OwnRun], width: int | None = None, now: float | None = None) -> list[str]:

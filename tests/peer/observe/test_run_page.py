@@ -7,7 +7,6 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,9 +15,8 @@ from hypothesis import strategies as st
 
 from dht.ground.errors import NobodyReachable, UsageFault
 from dht.identity.keys import Identity, make_run_id
-from peer.observe.own_runs import find_page, note_page, page_here
+from peer.observe.own_runs import is_page_here
 from peer.observe.run_page import MAX_ANSWER_BYTES, ask_page, in_words, is_unprotected, read_answer
-from peer.user_folders import user_data_dir_here
 
 ADA = Identity.from_seed(bytes([1]) * 32)
 ONE, OTHER = make_run_id("one", ADA.public_key), make_run_id("other", ADA.public_key)
@@ -158,23 +156,9 @@ def test_any_answer_is_a_run_or_a_sentence(content: bytes) -> None:
 
 def test_a_page_on_this_machine_counts_if_it_shows_this_run() -> None:
     with page({"/api/v1/join": answer_of(ONE)}) as address:
-        assert page_here(ONE, address) == address
-        assert page_here(OTHER, address) is None
-    assert page_here(ONE, address) is None
-
-
-def test_a_private_page_counts_where_the_dashboard_of_this_run_was_last(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    """It was called the program of somebody else, and not found by `peer open`."""
-    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
-    with page({"/api/v1/join": 401}) as address:
-        assert page_here(ONE, address) is None
-        user_data_dir_here().joinpath(ONE).mkdir(parents=True)
-        note_page(ONE, address)
-        assert page_here(ONE, address) == find_page(ONE, 1) == address
-        assert page_here(OTHER, address) is None
-    assert page_here(ONE, address) is None
+        assert is_page_here(ONE, address)
+        assert not is_page_here(OTHER, address)
+    assert not is_page_here(ONE, address)
 
 
 def test_a_page_makes_nobody_connect_to_one_host_again_and_again() -> None:
