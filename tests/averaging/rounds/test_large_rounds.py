@@ -31,19 +31,17 @@ class CountingSwarm(RoundSwarm):
         self.silent, self.kind = silent, kind
         super().__init__(num_peers)
 
-    def _post(self, sender, to, lane, message):
+    def _post(self, sender, to, message):
         if isinstance(message, Plan | Commit):
             self.sent[sender, type(message)] += 1
             if sender in self.silent and isinstance(message, self.kind):
                 return
-        super()._post(sender, to, lane, message)
+        super()._post(sender, to, message)
 
 
 def committed_once(swarm, seed):
-    for name in swarm.names:
-        swarm.work(name)
-    for _ in swarm.run(random.Random(seed)):
-        pass
+    swarm.work(*swarm.names)
+    swarm.run(random.Random(seed))
     swarm.assert_agreement()
     return swarm.members[swarm.names[0]].lineage
 
@@ -171,15 +169,9 @@ def test_a_swarm_of_four_turns_commits_the_work_of_all(monkeypatch, seed):
         monkeypatch.setattr(module, "DIRECT", 2)
     swarm, chance = RoundSwarm(18), random.Random(seed)
     for _ in range(12):
-        for name in swarm.names:
-            swarm.work(name)
-        for _ in swarm.run(chance):
-            pass
-        swarm.audit()
-    for _ in swarm.run(chance):
-        pass
+        swarm.work(*swarm.names)
+        swarm.run(chance)
     swarm.assert_agreement()
     lineage = swarm.members[swarm.names[0]].lineage
     assert max(len(commit.roster) for commit in lineage) == 6
-    assert {name for name, _, _ in swarm.committed_units(swarm.names[0])} == set(swarm.names)
-    assert not any(swarm.lost_units(name) for name in swarm.names)
+    assert {commit.roster[index].peer_id for commit in lineage for index in commit.included} == set(swarm.names)

@@ -1,17 +1,20 @@
-"""The round machine under every order of events: exhaustively for three peers, by seeds for more."""
+"""Single stories of round machines; random orders, faults and repeated messages are for `tests.simulator`."""
 
 from __future__ import annotations
 
 import dataclasses
-import functools
 import random
-from collections import deque
 
-import pytest
-
-from averaging.rounds.machine_events import ContributionArrived, Heard, Lost, Repair, SendMessage, SendShards, Tick
-from averaging.rounds.waits import Waits
-from averaging.signing.round_signatures import Notary
+from averaging.rounds.machine_events import (
+    Apply,
+    ContributionArrived,
+    Heard,
+    Lost,
+    Repair,
+    SendMessage,
+    SendShards,
+    Tick,
+)
 from averaging.wire.messages import (
     HISTORY_COMMITS,
     Commit,
@@ -22,124 +25,7 @@ from averaging.wire.messages import (
     VersionIs,
     Wait,
 )
-from tests.kit.rounds.round_swarm import RoundSwarm, digest_of, settle
-from tests.kit.tiers import sampled, some
-
-
-def assert_whole(swarm):
-    swarm.assert_agreement()
-    for name in swarm.live():
-        assert not swarm.lost_units(name)
-
-
-# ----------------------------------------------------------------------------------- every order, for three peers
-
-
-def frozen(value):
-    """A hashable picture of everything that decides what a swarm can still do; learned times and keys are left out."""
-    if isinstance(value, Waits | Notary | type) or (callable(value) and not dataclasses.is_dataclass(value)):
-        return None
-    if dataclasses.is_dataclass(value) and not value.__dataclass_params__.frozen:
-        return tuple(frozen(getattr(value, field.name)) for field in dataclasses.fields(value))
-    if isinstance(value, dict):
-        return tuple(sorted(((repr(key), frozen(item)) for key, item in value.items()), key=lambda pair: pair[0]))
-    if isinstance(value, set | frozenset):
-        return frozenset(value)
-    if isinstance(value, list | tuple | deque):
-        return tuple(frozen(item) for item in value)
-    return value
-
-
-def three_peers(num_blocks):
-    swarm = RoundSwarm(3, num_blocks=num_blocks)
-    swarm.tasks = [("work", name, None) for name in swarm.names]
-    return swarm
-
-
-def replayed(num_blocks, path):
-    swarm = three_peers(num_blocks)
-    for number in path:
-        swarm.take(swarm.choices()[number])
-    return swarm
-
-
-@functools.cache
-def reachable_paths(num_blocks):
-    """One path of choices to each state that three peers can reach in a round while no time passes."""
-    seen, stack, found = set(), [()], []
-    while stack:
-        path = stack.pop()
-        swarm = replayed(num_blocks, path)
-        picture = hash((frozen(swarm.members), frozen(swarm.queues), frozenset(map(repr, swarm.tasks))))
-        if picture in seen:
-            continue
-        seen.add(picture)
-        found.append(path)
-        stack += [(*path, number) for number in range(len(swarm.choices()))]
-    return found
-
-
-@pytest.mark.parametrize("num_blocks", sampled([1, 2], one_in=2))
-def test_every_order_of_a_round_of_three_ends_in_one_commit_of_all(num_blocks):
-    paths = reachable_paths(num_blocks)
-    assert len(paths) > 300
-    longest = max(len(path) for path in paths)
-    ends = [swarm for path in paths if len(path) > longest - 3 and not (swarm := replayed(num_blocks, path)).choices()]
-    assert ends
-    for swarm in ends:
-        assert {swarm.members[name].machine.version for name in swarm.names} == {1}
-        assert_whole(swarm)
-        (commit,) = swarm.members[swarm.names[0]].lineage
-        assert len(swarm.committed_units(swarm.names[0])) == 3 * num_blocks
-        assert commit.tokens == 3 * swarm.tokens
-
-
-@pytest.mark.parametrize("noticed", sampled([True, False], one_in=2))
-def test_a_crash_at_any_point_of_a_round_stops_nobody_else(noticed):
-    """Whoever it is: leader, reducer, member, all three at once; the others go on and lose nothing."""
-    for path in some(reachable_paths(1), one_in=3):
-        for victim in range(3):
-            swarm = replayed(1, path)
-            swarm.crash(swarm.names[victim], noticed=noticed)
-            swarm.set_views()
-            settle(swarm, random.Random(victim), num_audits=1)
-            assert_whole(swarm)
-            assert all(swarm.members[name].machine.version >= 1 for name in swarm.live())
-            for name in swarm.live():
-                assert not swarm.members[name].waiting
-                assert swarm.members[name].pending is None
-
-
-def test_a_link_that_breaks_at_any_point_of_a_round_stops_nobody():
-    for path in some(reachable_paths(1), one_in=3):
-        for sender, to in sorted({key[:2] for key in replayed(1, path).queues}):
-            broken = replayed(1, path)
-            broken.lose(sender, to)
-            settle(broken, random.Random(0))
-            assert_whole(broken)
-            assert not any(member.waiting or member.pending for member in broken.members.values())
-
-
-def test_a_message_that_comes_twice_at_any_point_changes_nothing():
-    for path in some(reachable_paths(1), one_in=3):
-        for key in sorted(replayed(1, path).queues):
-            doubled = replayed(1, path)
-            doubled.queues[key].append(doubled.queues[key][0])
-            settle(doubled, random.Random(0), num_audits=0)
-            assert_whole(doubled)
-            assert {member.machine.version for member in doubled.members.values()} == {1}
-
-
-# ----------------------------------------------------------------------------------------------- chosen by seeds
-
-
-# ------------------------------------------------------------------------------------------------ single stories
-
-
-def drain(swarm, *, until=None):
-    """Deliver everything in order, without letting time pass."""
-    while swarm.choices() and not (until is not None and until()):
-        swarm.take(swarm.choices()[0])
+from tests.kit.rounds.round_swarm import RoundSwarm, digest_of
 
 
 def test_a_late_offer_waits_for_the_next_round_and_hears_its_leader_meanwhile():
@@ -149,24 +35,24 @@ def test_a_late_offer_waits_for_the_next_round_and_hears_its_leader_meanwhile():
     swarm.set_views(lambda me: [leader, early])
     swarm.work(leader)
     swarm.work(early)
-    drain(swarm, until=lambda: swarm.members[leader].machine.leading.plan is not None)
-    held = swarm.queues.pop((leader, early, "control"))
+    swarm.drain(until=lambda: swarm.members[leader].machine.leading.plan is not None)
+    held = swarm.queues.pop((leader, early))
     swarm.work(late)
-    drain(swarm)
+    swarm.drain()
     machine = swarm.members[late].machine
     heard_at = machine._member.heard_at
     assert machine.leading is None
     for _ in range(3):
         swarm.now += 1.0
         swarm.tick()
-        drain(swarm)
+        swarm.drain()
     assert machine._member.leader == leader
     assert machine._member.heard_at > heard_at
-    swarm.queues[(leader, early, "control")] = held
+    swarm.queues[leader, early] = held
     swarm.set_views()
-    settle(swarm, random.Random(1))
-    assert_whole(swarm)
-    assert not swarm.members[late].waiting
+    swarm.run(random.Random(1))
+    swarm.assert_agreement()
+    assert not swarm.members[late].has_work
 
 
 def test_who_is_in_a_plan_begins_no_round_for_those_who_left_its_leader():
@@ -176,7 +62,7 @@ def test_who_is_in_a_plan_begins_no_round_for_those_who_left_its_leader():
     for name in (first, second, third):
         swarm.work(name)
     machine = swarm.members[second].machine
-    drain(swarm, until=lambda: machine.plan is not None)
+    swarm.drain(until=lambda: machine.plan is not None)
     assert machine.leader == first
     offer = dataclasses.replace(swarm.members[third].machine._offer, attempt=1, sequence=99)
     swarm.step(second, Heard(stray, offer))
@@ -201,7 +87,7 @@ def test_a_plan_of_a_round_that_was_committed_elsewhere_is_answered_with_its_com
     swarm.set_views(lambda me: others if me in others else [leader])
     for name in others:
         swarm.work(name)
-    drain(swarm)
+    swarm.drain()
     swarm.queues.clear()  # the commit has not come to the first one
     for name in others:
         assert swarm.members[name].machine.version == 1
@@ -245,7 +131,7 @@ def test_an_attempt_has_one_plan_whatever_its_leader_sends():
     for worker in swarm.names:
         swarm.work(worker)
     machine = swarm.members[name].machine
-    drain(swarm, until=lambda: machine.plan is not None)
+    swarm.drain(until=lambda: machine.plan is not None)
     plan, num_reductions = machine.plan, len(machine._reducing.reductions)
     for attempt in range(10):
         other = dataclasses.replace(plan, attempt=attempt, commit_deadline_seconds=99.0 + attempt)
@@ -276,7 +162,7 @@ def test_a_stranger_cannot_fill_the_memory():
     for number in range(2000):
         fake = f"{other}{number}"
         swarm.members[fake] = swarm.members[other]
-        swarm._arrive(fake, me, VersionIs(0, 7, bytes(16), 99))
+        swarm.step(me, Heard(fake, VersionIs(0, 7, bytes(16), 99)))
     assert len(machine.later._version_of) <= 256
     assert len(machine.later._asked) <= 256
 
@@ -284,11 +170,10 @@ def test_a_stranger_cannot_fill_the_memory():
 def test_who_holds_the_lighter_commit_repairs_and_who_holds_the_heavier_passes_it_on():
     swarm = RoundSwarm(5)
     light, heavy = swarm.names[:2], swarm.names[2:]
-    swarm.split(light, heavy)
     swarm.set_views(lambda me: light if me in light else heavy)
     for name in swarm.names:
         swarm.work(name)
-    settle(swarm, random.Random(1), num_audits=0)
+    swarm.run(random.Random(1))
     (lighter,), (heavier,) = (swarm.members[group[0]].lineage for group in (light, heavy))
     for name, message in ((light[0], heavier), (heavy[0], lighter), (heavy[0], heavier)):
         sender = heavy[1] if name in light else light[1]
@@ -305,10 +190,27 @@ def test_recent_commits_are_given_to_who_asks_and_older_ones_replaced_by_the_ver
     for round_ in range(HISTORY_COMMITS + 3):
         for name in swarm.names:
             swarm.work(name)
-        settle(swarm, random.Random(round_), num_audits=0)
+        swarm.run(random.Random(round_))
     machine = swarm.members[swarm.names[0]].machine
     for version in range(machine.version):
         (effect,) = machine.step(Heard(swarm.names[1], CommitRequest(0, version)), swarm.now)
         is_recent = version >= machine.version - HISTORY_COMMITS
         assert type(effect.message) is (Commit if is_recent else VersionIs)
         assert effect.message.version == (version if is_recent else machine.version)
+
+
+def test_everything_that_was_ever_said_may_be_said_again_an_hour_later():
+    """No anchor moves, no work is sent, whatever the order."""
+    swarm, chance = RoundSwarm(4, num_blocks=2), random.Random(1)
+    for _ in range(5):
+        swarm.work(*swarm.names)
+        swarm.run(chance)
+    said = [entry for entry in swarm.said if not isinstance(entry[2], tuple)]
+    assert {Offer, Plan, Commit} <= {type(message) for _, _, message in said}
+    before = [(m.machine.version, m.machine.anchor_digest, m.lineage) for m in swarm.members.values()]
+    assert swarm.members[swarm.names[0]].machine.version >= 3
+    swarm.now += 3600.0
+    for sender, to, message in chance.sample(said, len(said)):
+        effects = swarm.members[to].machine.step(Heard(sender, message), swarm.now)
+        assert not any(isinstance(effect, Apply | SendShards) for effect in effects)
+    assert [(m.machine.version, m.machine.anchor_digest, m.lineage) for m in swarm.members.values()] == before
