@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from typing import Any, Literal
 
 from averaging.codec.digests import digest_of
 from averaging.lanes.handshake import HandshakePolicy, open_greeted_stream
-from averaging.signing.commit_log import MAX_LOGGED_COMMITS
+from averaging.signing.commit_log import MAX_LOGGED_COMMITS, MAX_PAGE_BYTES
 from averaging.transfer.chunked_pieces import ChunkedPiece
 from averaging.transfer.messages import (
     ACKNOWLEDGE,
@@ -25,14 +25,14 @@ from averaging.transfer.messages import (
 )
 from averaging.wire import frames
 from averaging.wire.field_checks import MAX_HEADER_BYTES, Limits
-from averaging.wire.messages import KEPT_COMMITS, Commit
+from averaging.wire.messages import Commit
 from dht.ground.errors import PeerFault
 from dht.ground.fields import pack
 from dht.ground.host import Host, PeerId, Stream
 from dht.records.lineages import MAX_ANCHOR_VERSION
 
-MAX_COMMITS_BYTES = (KEPT_COMMITS + 1) * (MAX_HEADER_BYTES + 8)
-"""All that a donor keeps, the one being applied too, each of the largest size: a MiB."""
+MAX_PAGE_ANSWER_BYTES = MAX_PAGE_BYTES + MAX_HEADER_BYTES
+"""A page, which ends with the commit that fills it, and the lengths of its frames."""
 
 
 @contextlib.asynccontextmanager
@@ -64,29 +64,6 @@ async def fetch_digest(
     return bytes(answer[1])
 
 
-async def _fetch_frames(
-    host: Host, handshake_policy: HandshakePolicy, donor: PeerId, request: list[Any], most: int
-) -> list[bytes]:
-    async with _asking(host, handshake_policy, donor, request) as stream:
-        kind, *found = unpack(await in_time(stream.receive(MAX_COMMITS_BYTES), donor), donor, most + 1)
-    if kind != request[0] or not all(type(frame) is bytes for frame in found):
-        raise PeerFault(donor, f"answered a request for {request[0]!r} with something else")
-    return found
-
-
-async def fetch_commits(
-    host: Host, handshake_policy: HandshakePolicy, donor: PeerId, fragment: int, from_version: int, limits: Limits
-) -> list[Commit]:
-    """Recent commits of a fragment that left `from_version` or a later version, as the donor knows them.
-
-    Raises:
-        PeerFault: the donor is gone, refused, or answered nonsense.
-    """
-    found = await _fetch_frames(host, handshake_policy, donor, ["commits", fragment, from_version], KEPT_COMMITS + 1)
-    commits = [frames.decode(frame, donor, limits)[0] for frame in found]
-    return [commit for commit in commits if isinstance(commit, Commit) and commit.fragment == fragment]
-
-
 async def fetch_log(
     host: Host, handshake_policy: HandshakePolicy, donor: PeerId, fragment: int, from_version: int
 ) -> list[bytes]:
@@ -98,7 +75,28 @@ async def fetch_log(
     Raises:
         PeerFault: the donor is gone, refused, or answered nonsense.
     """
-    return await _fetch_frames(host, handshake_policy, donor, ["log", fragment, from_version], MAX_LOGGED_COMMITS)
+    async with _asking(host, handshake_policy, donor, ["log", fragment, from_version]) as stream:
+        answer = await in_time(stream.receive(MAX_PAGE_ANSWER_BYTES), donor)
+    kind, *found = unpack(answer, donor, MAX_LOGGED_COMMITS + 1)
+    if kind != "log" or not all(type(frame) is bytes for frame in found):
+        raise PeerFault(donor, "answered a request for its log with something else")
+    return found
+
+
+def commits_in(page: Sequence[bytes], donor: PeerId, fragment: int, from_version: int, limits: Limits) -> list[Commit]:
+    """The commits in a page that `fetch_log` got; their signatures are not checked.
+
+    Raises:
+        PeerFault: something in it is no commit of the fragment, or out of order.
+    """
+    commits = []
+    for frame in page:
+        message, _ = frames.decode(frame, donor, limits)
+        if not isinstance(message, Commit) or message.fragment != fragment or message.version < from_version:
+            raise PeerFault(donor, "showed something else than its commits of a fragment, the oldest first")
+        from_version = message.version + 1
+        commits.append(message)
+    return commits
 
 
 async def fetch_header(

@@ -3,7 +3,6 @@
 Protocol `/murmuration/state/2`; after the usual hello, requests one after the other:
 
     ["digest", fragment, version]        -> ["digest", digest or empty]
-    ["commits", fragment, from_version]  -> ["commits", commit frames ...]
     ["log", fragment, from_version]      -> ["log", commit frames ...], one page; ask again from the next version on
     ["header", fragment]                 -> ["header", version, lineage_tokens, chunk digests]
     ["chunks", fragment, version, digest, first, count] -> ["chunks"] + one frame per chunk, or ["version", own one]

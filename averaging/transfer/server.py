@@ -31,7 +31,6 @@ from averaging.transfer.messages import (
     in_time,
     unpack,
 )
-from averaging.wire import frames as wire
 from dht.ground.compute import Compute, compute_inline
 from dht.ground.errors import PeerFault, PeerUnreachable
 from dht.ground.fields import pack
@@ -136,8 +135,8 @@ class StateServer:
         match request:
             case ["digest", int(fragment), int(version)] if self._is_well_formed(fragment, version):
                 await guest.send(pack(["digest", self._source.digest_at(fragment, version)]))
-            case ["commits" | "log" as kind, int(fragment), int(version)] if self._is_well_formed(fragment, version):
-                await self._send_page(guest, kind, fragment, version)
+            case ["log", int(fragment), int(version)] if self._is_well_formed(fragment, version):
+                await self._send_page(guest, fragment, version)
             case ["header", int(fragment)] if self._is_well_formed(fragment):
                 await self._send_header(guest, fragment)
             case ["chunks", int(fragment), int(version), bytes(digest), int(first), int(count)] if (
@@ -174,15 +173,11 @@ class StateServer:
         except (NoTurn, snapshots.NoRoom):
             await guest.send(BUSY)
 
-    async def _send_page(self, guest: _Guest, kind: str, fragment: int, version: int) -> None:
+    async def _send_page(self, guest: _Guest, fragment: int, version: int) -> None:
         """Old commits: up to a MiB, one answer at a time to each remote."""
         try:
             async with self._pages.turn(guest.remote, guest.moved_bytes, FRAME_SECONDS) as turn:
-                if kind == "log":
-                    frames = list(self._source.commit_frames(fragment, version))
-                else:
-                    frames = [wire.encode(commit) for commit in self._source.commits_from(fragment, version)]
-                page = pack([kind, *frames])
+                page = pack(["log", *self._source.commit_frames(fragment, version)])
                 await self._pause(len(page), turn)
                 await guest.send(page)
         except NoTurn as error:

@@ -61,9 +61,6 @@ class StateSource(Protocol):
     def digest_at(self, fragment: int, version: int) -> bytes:
         """The anchor digest this peer had at a recent version; empty when it does not know."""
 
-    def commits_from(self, fragment: int, version: int) -> Sequence[Commit]:
-        """Recent commits that left `version` or a later one, oldest first."""
-
     def commit_frames(self, fragment: int, version: int) -> Sequence[bytes]:
         """The oldest signed commits that left `version` or a later one, as frames; see `CommitLog.page`."""
 

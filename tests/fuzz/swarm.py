@@ -20,7 +20,6 @@ from averaging.outer.outer_step import anchor_digest
 from averaging.transfer.messages import STATE_PROTOCOL
 from averaging.transfer.server import StateServer
 from averaging.transfer.snapshots import Snapshot
-from averaging.wire.messages import Commit
 from dht.admission.handshake_frames import AccessRule
 from dht.ground.errors import LocalFault, PeerFault
 from dht.ground.host import PeerId, Stream, StreamHandler
@@ -198,9 +197,6 @@ class _Source:
     def digest_at(self, fragment: int, version: int) -> bytes:
         state = state_of(tiny_run(), fragment) if fragment < tiny_run().averaging.num_fragments else None
         return state.digest if state is not None and state.version == version else b""
-
-    def commits_from(self, fragment: int, version: int) -> Sequence[Commit]:
-        return ()
 
     def commit_frames(self, fragment: int, version: int) -> Sequence[bytes]:
         return ()

@@ -149,7 +149,6 @@ def _wire() -> list[Target]:
 _FILE = bytes(range(256))
 _REQUESTS: list[list[Any]] = [
     ["digest", 0, 1],
-    ["commits", 0, 1],
     ["log", 0, 1],
     ["header", 0],
     ["chunks", 0, 1, bytes(32), 0, 1],
@@ -185,10 +184,8 @@ class _Donor:
     def digest_at(self, fragment: int, version: int) -> bytes:
         return b""
 
-    def commits_from(self, fragment: int, version: int) -> tuple[Commit, ...]:
+    def commit_frames(self, fragment: int, version: int) -> tuple[bytes, ...]:
         return ()
-
-    commit_frames = commits_from
 
     def begin(self, frame: bytes) -> None:
         """The remote sends this, after its hello."""

@@ -15,8 +15,7 @@ from averaging.lanes.handshake import HandshakePolicy
 from averaging.signing.commit_chains import Chain, newest_run
 from averaging.signing.commit_log import MAX_PAGE_BYTES
 from averaging.signing.round_signatures import Checker
-from averaging.transfer.client import fetch_digest, fetch_log
-from averaging.wire import frames as wire
+from averaging.transfer.client import commits_in, fetch_digest, fetch_log
 from averaging.wire.field_checks import Limits
 from averaging.wire.messages import Commit
 from dht.ground.errors import PeerFault
@@ -143,23 +142,26 @@ class Claims:
             tuple(behind), num_own, max(elsewhere.values(), default=0), 1 + len(held) + (member in givers)
         )
 
-    async def _chain(self, fragment: int, member: PeerId, first: int) -> Chain | None:
+    async def commits(self, fragment: int, member: PeerId, first: int) -> list[Commit]:
+        """The newest signed commits of a member that left `first` or a later version; signatures are not checked.
+
+        Raises:
+            PeerFault: it is gone, refused, or showed something else.
+        """
         commits: list[Commit] = []
         for _ in range(MAX_LOG_PAGES):
-            frames = await fetch_log(self.host, self.handshake_policy, member, fragment, first)
-            for frame in frames:
-                message, _ = wire.decode(frame, member, self.limits)
-                if not isinstance(message, Commit) or message.fragment != fragment or message.version < first:
-                    raise PeerFault(member, "showed something else than its commits of a fragment, the oldest first")
-                first = message.version + 1
-                commits.append(message)
-            if sum(map(len, frames)) < MAX_PAGE_BYTES // 2:
+            page = await fetch_log(self.host, self.handshake_policy, member, fragment, first)
+            commits += commits_in(page, member, fragment, first, self.limits)
+            first = commits[-1].version + 1 if commits else first
+            if sum(map(len, page)) < MAX_PAGE_BYTES // 2:
                 break
+        return commits
+
+    async def _chain(self, fragment: int, member: PeerId, first: int) -> Chain | None:
+        commits = await self.commits(fragment, member, first)
         announced = self.donors.announced(member, fragment)
-        if not commits and announced is None:
-            return None
-        version = first if announced is None or commits else announced[0]
-        if version > MAX_ANCHOR_VERSION:
+        version = commits[-1].version + 1 if commits else announced and announced[0]
+        if version is None or version > MAX_ANCHOR_VERSION:
             return None
         digest = await self._ask(member, fragment, version)
         return Chain(newest_run(commits), version, digest) if digest else None

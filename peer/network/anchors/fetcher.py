@@ -16,7 +16,7 @@ from averaging.lanes.handshake import HandshakePolicy
 from averaging.signing.round_signatures import Checker
 from averaging.transfer.chunk_assignment import KeptChunks
 from averaging.transfer.chunked_pieces import FragmentPiece
-from averaging.transfer.client import fetch_commits, fetch_digest
+from averaging.transfer.client import fetch_digest
 from averaging.transfer.many_donors import Transfer
 from averaging.transfer.messages import Header, chunk_lengths
 from averaging.transfer.snapshots import Snapshot
@@ -32,7 +32,7 @@ from peer.network.anchors.donors import Donors, Members
 FRAGMENTS_AT_ONCE = 2
 """One is agreed on while another is under way; donors hold that many snapshots."""
 MAX_RESTARTS = 5
-"""Of one fragment whose donors move on again and again, though the donor that announced it keeps its copy."""
+"""Of one fragment whose donors move on again and again."""
 log = logging.getLogger(__name__)
 
 
@@ -222,8 +222,7 @@ class Fetcher:
         first = max(0, snapshot.version - KEPT_COMMITS)
         for donor in dict.fromkeys(donors):
             try:
-                args = (self.host, self.handshake_policy, donor, fragment, first, self.limits)
-                commits = {commit.version: commit for commit in await fetch_commits(*args)}
+                commits = {commit.version: commit for commit in await self.claims.commits(fragment, donor, first)}
                 for commit in commits.values():
                     if objection := self.checker.objection(commit):
                         raise PeerFault(donor, f"gave an unsigned commit: {objection}")
@@ -232,8 +231,8 @@ class Fetcher:
                 if leaving is not None:
                     fits = leaving.anchor_digest == snapshot.digest[: len(leaving.anchor_digest)]
                 else:
-                    asked = (self.host, self.handshake_policy, donor, fragment, snapshot.version)
-                    fits = await fetch_digest(*asked) == snapshot.digest
+                    digest = await fetch_digest(self.host, self.handshake_policy, donor, fragment, snapshot.version)
+                    fits = digest == snapshot.digest
                 if fits:
                     return tuple(commits[version] for version in sorted(commits))
             except PeerFault as fault:

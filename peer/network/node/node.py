@@ -23,7 +23,7 @@ from averaging.signing.round_signatures import Notary, Scope
 from averaging.transfer.server import StateServer
 from averaging.transfer.snapshots import Snapshot
 from averaging.trust.claim_guard import Guard, GuardPorts
-from averaging.wire.messages import Commit, Message
+from averaging.wire.messages import Message
 from dht.ground.errors import Incompatible, LocalFault
 from dht.ground.host import PeerId
 from dht.ground.tasks import Background, end_tasks, is_done_before, set_within
@@ -479,17 +479,11 @@ class Node:
             if runtime.is_torn:
                 return None
             anchor, momentum = await self.ports.compute(lambda: (state.anchor.copy(), state.momentum.copy()))
-            commits = tuple(self.commits_from(fragment, 0))
-            return Snapshot(state.version, state.lineage_tokens, anchor, momentum, state.digest, commits)
+            return Snapshot(state.version, state.lineage_tokens, anchor, momentum, state.digest)
 
     def digest_at(self, fragment: int, version: int) -> bytes:
         """The digest this peer had at a recent version; empty when unknown."""
         return self.fragments[fragment].log.digests.get(version, b"")
-
-    def commits_from(self, fragment: int, version: int) -> Sequence[Commit]:
-        """Recent commits that left `version` or a later one."""
-        newest = self.fragments[fragment].log.newest
-        return [newest[left] for left in sorted(newest) if left >= version]
 
     def commit_frames(self, fragment: int, version: int) -> Sequence[bytes]:
         """Signed commits that left `version` or a later one, as frames."""

@@ -90,7 +90,7 @@ class PanelLooks:
             if time.monotonic() - counted_at > RELAYED_SECONDS:
                 counted_at = time.monotonic()
                 relayed = await self._relayed(members)
-            here, work = [*members, node.own_record()], work_in(node.commits_from(0, 0))
+            here, work = [*members, node.own_record()], work_in(node.fragments[0].log.newest.values())
             self.on_seen(watch.look(here, self.wall_clock(), relayed, node.membership.suspected(), work))
             await asyncio.sleep(SEEN_SECONDS + SEEN_SECONDS_PER_MEMBER * len(members))
 

@@ -12,20 +12,14 @@ from averaging.codec.digests import digest_of
 from averaging.lanes.handshake import greet_incoming
 from averaging.outer.outer_step import anchor_digest
 from averaging.transfer.chunked_pieces import FragmentPiece
-from averaging.transfer.client import ChunkStream, fetch_commits, fetch_digest, fetch_header
+from averaging.transfer.client import ChunkStream, commits_in, fetch_digest, fetch_header, fetch_log
 from averaging.transfer.messages import STATE_PROTOCOL, Header, chunks_of
 from averaging.transfer.server import StateServer
 from averaging.transfer.snapshots import Snapshot
 from averaging.wire.field_checks import Limits
+from averaging.wire.frames import encode
 from averaging.wire.messages import (
-    KEPT_COMMITS,
-    MAX_ROSTER,
     MAX_SHARDS,
-    MAX_STEPS,
-    MAX_TOKENS,
-    Commit,
-    RosterEntry,
-    ShardResult,
 )
 from dht.ground.errors import PeerFault, PeerUnreachable
 from dht.ground.fields import pack
@@ -178,10 +172,10 @@ def test_a_digest_is_empty_or_whole(answer):
         assert run_virtual(on_stage(answering(pack(["digest", digest])), ask)) == digest
 
 
-@pytest.mark.parametrize("answer", [["commits", 5], ["digest", b""], ["commits", b"\x01\x00"], ["commits", b"x" * 90]])
+@pytest.mark.parametrize("answer", [["log", 5], ["digest", b""], ["log", b"\x01\x00"], ["log", b"x" * 90]])
 def test_commits_are_checked_like_all_frames(answer):
     async def ask(joiner):
-        return await fetch_commits(joiner, door(JOINER), DONOR, 0, 0, LIMITS)
+        return commits_in(await fetch_log(joiner, door(JOINER), DONOR, 0, 0), DONOR, 0, 0, LIMITS)
 
     with pytest.raises(PeerFault) as caught:
         run_virtual(on_stage(answering(pack(answer)), ask))
@@ -216,8 +210,8 @@ class Source:
     def digest_at(self, fragment, version):
         return anchor_digest(ANCHOR, MOMENTUM) if version == 7 and self.has_state else b""
 
-    def commits_from(self, fragment, version):
-        return [commit for commit in self.commits if commit.version >= version]
+    def commit_frames(self, fragment, version):
+        return [encode(commit) for commit in self.commits if commit.version >= version]
 
 
 def with_server(source, ask):
@@ -239,38 +233,7 @@ def test_a_donor_without_a_state_says_so_to_everyone():
         return (
             await fetch_header(joiner, door(JOINER), DONOR, 0, NUM_VALUES),
             await fetch_digest(joiner, door(JOINER), DONOR, 0, 7),
-            await fetch_commits(joiner, door(JOINER), DONOR, 0, 0, LIMITS),
+            await fetch_log(joiner, door(JOINER), DONOR, 0, 0),
         )
 
     assert with_server(Source(has_state=False), ask) == ("none", b"", [])
-
-
-def test_server_and_joiner_understand_each_other():
-    async def ask(joiner):
-        header = await fetch_header(joiner, door(JOINER), DONOR, 1, NUM_VALUES)
-        state = await asking_chunks(ANCHOR, MOMENTUM)(joiner)
-        digest = await fetch_digest(joiner, door(JOINER), DONOR, 1, 7)
-        assert header.digest == state.digest == digest
-        return state
-
-    assert np.array_equal(with_server(Source(), ask).anchor, ANCHOR)
-
-
-def largest_commit(version):
-    peers = sorted(map(named, range(MAX_ROSTER)))
-    roster = tuple(RosterEntry(peer, MAX_TOKENS, MAX_STEPS, 2**53, 2**53) for peer in peers)
-    everyone = tuple(range(MAX_ROSTER))
-    shards = tuple(
-        ShardResult(n, n + 1, n % MAX_ROSTER, bytes([7]) * 16, everyone, bytes(64)) for n in range(MAX_SHARDS)
-    )
-    return Commit(1, version, 0, DONOR, bytes(16), roster, shards, bytes(16), bytes(64))
-
-
-def test_all_kept_commits_of_a_full_swarm_fit_one_answer():
-    """With a small fragment the longest round frame is far shorter than sixteen commits of 256 members."""
-    commits = [largest_commit(version) for version in range(KEPT_COMMITS)]
-
-    async def ask(joiner):
-        return await fetch_commits(joiner, door(JOINER), DONOR, 1, 0, LIMITS)
-
-    assert with_server(Source(commits), ask) == commits

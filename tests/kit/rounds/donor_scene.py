@@ -18,7 +18,6 @@ from averaging.outer.outer_step import anchor_digest
 from averaging.transfer.server import StateServer
 from averaging.transfer.snapshots import Snapshot
 from averaging.wire.field_checks import Limits
-from averaging.wire.messages import Commit
 from dht.admission.handshake_frames import AccessRule
 from dht.ground.host import PeerId
 from dht.records.peer_record import PeerRecord
@@ -98,9 +97,6 @@ class Donor:
 
     def digest_at(self, fragment: int, version: int) -> bytes:
         return self.known.get((fragment, version), b"")
-
-    def commits_from(self, fragment: int, version: int) -> Sequence[Commit]:
-        return ()
 
     def commit_frames(self, fragment: int, version: int) -> Sequence[bytes]:
         return ()

@@ -50,9 +50,6 @@ class NoState:
     def digest_at(self, fragment: int, version: int) -> bytes:
         return b""
 
-    def commits_from(self, fragment: int, version: int) -> Sequence[object]:
-        return ()
-
     def commit_frames(self, fragment: int, version: int) -> Sequence[bytes]:
         return ()
 

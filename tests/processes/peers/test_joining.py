@@ -101,7 +101,7 @@ class Shelf:
         snapshot = self._snapshots[fragment]
         return snapshot.digest if version == snapshot.version else b""
 
-    def commits_from(self, fragment: int, version: int) -> Sequence[Commit]:
+    def commit_frames(self, fragment: int, version: int) -> Sequence[bytes]:
         return ()
 
 

@@ -66,14 +66,9 @@ class Claimant(Node):
         false = self._false.get(fragment)
         return false.digest if false is not None and false.version == version else super().digest_at(fragment, version)
 
-    def commits_from(self, fragment: int, version: int) -> Sequence[messages.Commit]:
-        false = self._false.get(fragment)
-        known = super().commits_from(fragment, version) if false is None else false.commits
-        return [commit for commit in known if commit.version >= version]
-
     def commit_frames(self, fragment: int, version: int) -> Sequence[bytes]:
-        if fragment in self._false:
-            return [frames.encode(commit) for commit in self.commits_from(fragment, version)]
+        if (false := self._false.get(fragment)) is not None:
+            return [frames.encode(commit) for commit in false.commits if commit.version >= version]
         return super().commit_frames(fragment, version)
 
     def _claim(self, fragment: FragmentRuntime) -> None:

@@ -17,8 +17,10 @@ from averaging.outer.outer_step import anchor_digest
 from averaging.rounds.attempt import LaterVersions
 from averaging.rounds.presence import MemberPresence
 from averaging.signing.commit_log import CommitLog
+from averaging.transfer.client import commits_in
 from averaging.transfer.snapshots import Snapshot
 from averaging.wire import frames as wire
+from averaging.wire.field_checks import Limits
 from averaging.wire.messages import DIGEST_BYTES, Commit, RosterEntry, ShardResult
 from dht.ground.host import PeerId, Stream
 from peer.network.node.anchor_repairs import AnchorRepairs
@@ -100,9 +102,12 @@ def show_chain(donor: Donor, *commits: Commit) -> None:
         return [wire.encode(commit) for commit in commits if fragment == 0 and commit.version >= version]
 
     donor.commit_frames = frames  # type: ignore[method-assign]
-    donor.commits_from = lambda fragment, version: [  # type: ignore[method-assign]
-        commit for commit in commits if fragment == 0 and commit.version >= version
-    ]
+
+
+def shown(donor: Donor) -> list[Commit]:
+    """What `show_chain` had it show."""
+    limits = Limits((NUM_VALUES, NUM_VALUES), 4096)
+    return commits_in(donor.commit_frames(0, 0), donor.peer_id, 0, 0, limits)
 
 
 def hand_out(donor: Donor, version: int, value: float) -> None:
@@ -140,9 +145,7 @@ def other_chunks(donor: Donor) -> None:
 def further_version_with_a_gap(donor: Donor) -> None:
     """Its signed commits lead to another one than what it hands out, with many more tokens."""
     hand_out(donor, COMMON + 3, 1e6)
-    chain = donor.commits_from(0, 0)
-    late = commit_by(donor.peer_id, COMMON + 2, b"elsewhere" * 4, 10**6)
-    donor.commits_from = lambda fragment, version: [*chain, late]  # type: ignore[method-assign]
+    show_chain(donor, *shown(donor), commit_by(donor.peer_id, COMMON + 2, b"elsewhere" * 4, 10**6))
 
 
 def claimant_of(scene: Scene) -> Donor:
@@ -210,8 +213,7 @@ def test_what_was_weighed_is_taken_over_and_what_its_members_went_on_to() -> Non
         async def weigh_and_go_on(*args: object) -> object:
             found = await standing(*args)  # type: ignore[arg-type]
             if donor.versions[0] == COMMON + 1:
-                known = donor.commits_from(0, 0)
-                show_chain(donor, *known, commit_by(donor.peer_id, COMMON + 1, donor.state(0).digest))
+                show_chain(donor, *shown(donor), commit_by(donor.peer_id, COMMON + 1, donor.state(0).digest))
                 donor.advance(0)
             return found
 
@@ -313,7 +315,7 @@ def test_an_earlier_anchor_of_the_chain_is_no_switch() -> None:
         donor = claimant_of(scene)
         victim = Victim(scene)
         far = scene.world.state("main", 0, COMMON + 1)
-        show_chain(donor, *donor.commits_from(0, 0), commit_by(donor.peer_id, COMMON + 1, far.digest))
+        show_chain(donor, *shown(donor), commit_by(donor.peer_id, COMMON + 1, far.digest))
         donor.known[0, COMMON + 2] = scene.world.state("main", 0, COMMON + 2).digest
         await victim.repairs.repair(0, donor.peer_id, "it says so")
         assert victim.adopted == [(COMMON + 1, far.digest)]
