@@ -343,7 +343,9 @@ class Membership:
         """A few of the members that count, due or not, so that a split heals soon, and a few others that are due."""
         now = self.wall_clock()
         silent = [record for record in self.suspected() if self.has_been_there(record.peer_id)]
-        unmet = [record for record in self.members() if record.peer_id not in self._introduced_to]
+        # Whoever writes here is no longer suspected, and may still answer nothing.
+        due = [record for record in self.members() if not self._pauses.holds(record.peer_id, now)]
+        unmet = [record for record in due if record.peer_id not in self._introduced_to]
         known = [record for record in silent if self.counts(record.peer_id)]
         others = [record for record in silent if record not in known and not self._is_left_alone(record.peer_id, now)]
         return [*self.some_of(known, MEETINGS_AT_ONCE), *self.some_of([*others, *unmet], MEETINGS_AT_ONCE)]

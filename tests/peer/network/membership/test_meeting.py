@@ -175,6 +175,24 @@ def test_a_member_of_whom_only_a_record_was_known_is_met_soon() -> None:
     run_virtual(main(), START)
 
 
+def test_a_member_that_writes_and_answers_nothing_comes_and_goes_more_and_more_seldom() -> None:
+    """Each time costs a call, a line on the volunteer's screen, and a new look at who takes part."""
+
+    async def main() -> None:
+        scene, key = Scene(), Identity.generate()
+        scene.presence.meet(key.peer_id)
+        meeting = asyncio.ensure_future(scene.membership.meet_others())
+        for second in range(300):
+            if second % 30 == 0:
+                await scene.publish([key], 1 + second)
+            scene.membership.heard_from(key.peer_id)
+            await asyncio.sleep(1.0)
+        assert 2 <= len(scene.joined()) <= 8
+        meeting.cancel()
+
+    run_virtual(main(), START)
+
+
 def test_members_that_met_introduce_themselves_to_each_other_once() -> None:
     """Otherwise the one that opened the stream counts at the other in a flood of records, and not the other way."""
 
