@@ -5,14 +5,19 @@
 Three `peer join` with network process and daemon each, on loopback, mode carry, combine centered_clip. First nothing
 else happens for `--seconds`; then a process with one daemon publishes a record for each of `--keys` keys every 40 s and
 answers nobody. `--senders` of the keys have a daemon each as well, and send a commit of themselves alone, with a step
-back, for each new version. Printed are rounds with honest work in each window of 15 s, before and beside the records;
-the validation loss at the end of both; and commits without an honest contributor that honest peers applied.
+back, for each new version. Measured is from when all of them are up. They stand for another machine, so their priority
+is lower than that of the honest peers; a busy machine costs these more than the attack does nevertheless. So beside the
+rounds stand the inner steps that the trainers took.
+
+Printed are rounds with honest work in each window of 15 s, before and beside the records; the validation loss at the
+end of both; commits without an honest contributor that honest peers applied; and all rounds and inner steps.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import os
 import sys
 import time
 from collections.abc import Sequence
@@ -49,6 +54,7 @@ WINDOW_SECONDS = 15.0
 LIFE_SECONDS = 90.0
 RUN = TINY_RUN.replace("[averaging]", '[averaging]\ncombine = "centered_clip"').replace("= 2.0", "= 10.0")
 STEP_BACK = 1e-3
+ATTACKERS_NICE = 10
 LOOK_SECONDS = 0.2
 
 
@@ -111,8 +117,11 @@ async def commit_alone(member: HostileMember, victims: Sequence[PeerProcess]) ->
         await asyncio.sleep(LOOK_SECONDS)
 
 
-async def attack(swarm: ProcessSwarm, victims: Sequence[PeerProcess], options: argparse.Namespace) -> None:
+async def attack(
+    swarm: ProcessSwarm, victims: Sequence[PeerProcess], options: argparse.Namespace, is_up: asyncio.Event
+) -> None:
     """Publish records, and send lone commits under some of the keys, until cancelled."""
+    os.nice(ATTACKERS_NICE)
     keys = [Identity.generate() for _ in range(options.keys)]
     addresses = [victim.address for victim in victims]
     async with AsyncExitStack() as stack, asyncio.TaskGroup() as tasks:
@@ -120,6 +129,7 @@ async def attack(swarm: ProcessSwarm, victims: Sequence[PeerProcess], options: a
         for key in keys[: options.senders]:
             sender = await stack.enter_async_context(hostile_member(swarm, *addresses, identity=key))
             tasks.create_task(commit_alone(sender, victims))
+        is_up.set()
 
 
 def rounds_in(peer: PeerProcess, first: int, honest: set[str]) -> tuple[int, int]:
@@ -130,8 +140,9 @@ def rounds_in(peer: PeerProcess, first: int, honest: set[str]) -> tuple[int, int
 
 
 async def measure(peers: Sequence[PeerProcess], seconds: float) -> None:
-    """Print one line for each window."""
+    """Print one line for each window, and one for all."""
     honest = {str(peer.peer_id) for peer in peers}
+    firsts, steps = [peer.mark() for peer in peers], [peer.inner_steps() for peer in peers]
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         marks = [peer.mark() for peer in peers]
@@ -144,6 +155,9 @@ async def measure(peers: Sequence[PeerProcess], seconds: float) -> None:
         print(
             f"  rounds {[rounds for rounds, _ in seen]}, lone {[lone for _, lone in seen]}, loss {losses}", flush=True
         )
+    rounds = sum(rounds_in(peer, first, honest)[0] for peer, first in zip(peers, firsts, strict=True))
+    num_steps = sum(peer.inner_steps() - before for peer, before in zip(peers, steps, strict=True))
+    print(f"  in all {rounds} rounds, {num_steps} inner steps", flush=True)
 
 
 async def compare(swarm: ProcessSwarm, options: argparse.Namespace) -> None:
@@ -156,7 +170,9 @@ async def compare(swarm: ProcessSwarm, options: argparse.Namespace) -> None:
     await asyncio.sleep(WINDOW_SECONDS)
     print("without records:", flush=True)
     await measure(peers, options.seconds)
-    attacking = asyncio.create_task(attack(swarm, peers, options))
+    is_up = asyncio.Event()
+    attacking = asyncio.create_task(attack(swarm, peers, options, is_up))
+    await asyncio.wait([attacking, asyncio.create_task(is_up.wait())], return_when=asyncio.FIRST_COMPLETED)
     print(f"with records of {options.keys} keys, {options.senders} of which send lone commits:", flush=True)
     measuring = asyncio.create_task(measure(peers, options.seconds))
     await asyncio.wait([attacking, measuring], return_when=asyncio.FIRST_COMPLETED)
