@@ -39,7 +39,6 @@ from dht.records.peer_record import (
 )
 from dht.records.signature_cache import VerifiedRecords
 from dht.records.swarm_view import SwarmView
-from dht.streams.streams_per_remote import StreamCounts
 from peer.events.peer_events import MemberChanged
 from peer.network.membership.member_counts import Head, MemberTally
 
@@ -54,8 +53,6 @@ LOOK_SECONDS = 8.0
 """Time of a look into the DHT, retries included."""
 MAX_INTRODUCTIONS = 32
 """Members that a newcomer greets directly; the others find its record in the DHT."""
-MAX_INTRODUCTIONS_PER_PEER = 8
-"""Streams on which one remote introduces itself at once: a member has one, those of its last lives hang for a while."""
 INTRODUCTIONS_AT_ONCE = 24
 """Introductions of one remote. A leaving member introduces itself a dozen times, until a member has its anchors."""
 INTRODUCTION_SECONDS = 5.0
@@ -140,7 +137,6 @@ class Membership:
         self._tally = MemberTally()
         """Counts over the members of `view`, this peer among them."""
         self._is_to_show = asyncio.Event()
-        self._introductions = StreamCounts(MAX_INTRODUCTIONS_PER_PEER)
         self._allowances = Allowances[PeerId](INTRODUCTIONS_AT_ONCE, INTRODUCTION_SECONDS)
         self.host.handle(RECORD_PROTOCOL, self._serve)
 
@@ -391,8 +387,7 @@ class Membership:
 
     async def _serve(self, stream: Stream) -> None:
         try:
-            with self._introductions.one_more(stream.remote):
-                await self._hear_introduction(stream)
+            await self._hear_introduction(stream)
         except PeerUnreachable:
             raise
         except PeerFault as fault:
