@@ -18,7 +18,6 @@ from peer.console.notices import notice
 from peer.observe.named_run import named_run
 from peer.observe.run_and_address import Target, checked_target
 from peer.optional_libraries import check_page_extra
-from peer.user_folders import folder_fault
 
 app = Commands()
 
@@ -130,7 +129,6 @@ def dashboard(
         raise UsageFault(
             f"a dashboard of this run is already running at {there}/; open it, or give another port with --port"
         ) from fault
-    _check_history(target.run_id, db)
     _say_who_answers(target)
     from dashboard.app import Choices, ShownRun, serve_dashboard
     from peer.network.membership.members_here import addresses_here
@@ -194,21 +192,6 @@ def _address(text: str) -> str:
         return checked_address(text) if text else ""
     except ValueError as error:
         raise UsageFault(f"--page-address {text[:80]!r} is not the address of a page; {error}") from error
-
-
-def _check_history(run_id: str, asked: Path | None) -> None:
-    """Raises UsageFault: the folder of the history cannot be made or written."""
-    from peer.config.peer_config import load_config
-
-    folder = load_config({"run_id": run_id}).data_dir if asked is None else asked.parent
-    if str(asked) == ":memory:":
-        return
-    if fault := folder_fault(folder):
-        raise UsageFault(f"{fault}; expected a writable folder for the history; give a file with --db")
-    if asked is not None and not folder.is_dir():
-        raise UsageFault(
-            f"the folder {folder} of the history does not exist; create it, or give another file with --db"
-        )
 
 
 def _history_of(run_id: str, asked: Path | None) -> Path | None:

@@ -32,7 +32,7 @@ banner.hidden = true;
 body.prepend(banner);
 
 /** Unix seconds by the server's clock. */
-export const serverNow = () => Date.now() / 1000 + clockLead;
+const serverNow = () => Date.now() / 1000 + clockLead;
 
 /** Call `listener` with the data of every event called `name`; `section:KEY` for one section's replacement. */
 export function on(name, listener) {
@@ -43,7 +43,7 @@ function tell(name, data) {
   for (const listener of listeners.get(name) ?? []) listener(data);
 }
 
-export function showAges() {
+function showAges() {
   const now = serverNow();
   for (const span of document.querySelectorAll(".age")) {
     const text = ageText(now - Number(span.dataset.at));

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import itertools
-import random
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dashboard.credit import contributor_ledger as ledger_module
@@ -19,7 +18,6 @@ from tests.kit.dashboard.history import check_raw, raw_commit, usual_commit
 from tests.kit.dashboard.records import NOW
 
 PEERS = [f"peer-{index}" for index in range(6)]
-DAY = 86_400.0
 
 
 def ledger_of(*raws: bytes) -> Ledger:
@@ -48,37 +46,6 @@ def profile(contributor_id: str, *machines: str, **changes: object) -> ProfileFa
 
 def row_of(ledger: Ledger, contributor_id: str) -> ContributorRow:
     return next(row for row in ledger.rows()[0] if row.contributor_id == contributor_id)
-
-
-commits = st.lists(
-    st.builds(
-        raw_commit,
-        st.integers(0, 2),
-        st.integers(0, 8),
-        st.lists(
-            st.tuples(st.sampled_from(PEERS), st.floats(0, 1e6), st.booleans()),
-            min_size=1,
-            max_size=4,
-            unique_by=lambda member: member[0],
-        ),
-    ),
-    max_size=25,
-)
-
-
-@settings(max_examples=60)
-@given(commits, st.randoms(use_true_random=False))
-def test_totals_do_not_depend_on_order_or_repetition(raws: list[bytes], chance: random.Random) -> None:
-    shuffled = raws + raws[: len(raws) // 2]
-    chance.shuffle(shuffled)
-    assert totals(ledger_of(*raws)) == totals(ledger_of(*shuffled))
-
-
-def test_the_heavier_of_two_commits_of_a_round_counts() -> None:
-    light, heavy = usual_commit(3, PEERS[:2]), usual_commit(3, PEERS[2:5])
-    first, second = totals(ledger_of(light, heavy)), totals(ledger_of(heavy, light))
-    assert first == second
-    assert set(first) == set(PEERS[2:5])
 
 
 def test_a_missed_round_is_one_that_planned_with_a_machine_and_got_nothing() -> None:

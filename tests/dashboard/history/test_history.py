@@ -5,12 +5,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import random
 import signal
 import sqlite3
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,7 +20,7 @@ from dashboard.history.database import APPLICATION_ID, SCHEMA_VERSION, Database,
 from dashboard.history.history import History, open_history
 from dashboard.history.reading import HistoryReader
 from dashboard.history.writing import POINT_SECONDS, Batch, load, points_between, prepare, write
-from dashboard.history_facts import HistoryPoint, HistoryView, ProfileFacts
+from dashboard.history_facts import HistoryPoint, HistoryView
 from dashboard.observe.dashboard_state import fold
 from dashboard.observe.listed_peers import Look
 from dht.ground.errors import LocalFault, UsageFault
@@ -69,39 +68,6 @@ def test_a_restart_shows_the_same(tmp_path: Path) -> None:
         assert seen[2][-1].at == before[2][-1].at  # type: ignore[index]
         assert seen[2][-1].tokens_per_second == pytest.approx(2000.0)  # type: ignore[index]
         assert before[3:] == seen[3:]
-
-    asyncio.run(check())
-
-
-def test_two_dashboards_of_one_run_agree(tmp_path: Path) -> None:
-    raws = [usual_commit(version, IDS, fragment=fragment) for version in range(12) for fragment in range(3)]
-    forked = usual_commit(11, IDS[:2], tokens=999.0)
-
-    async def totals(path: Path, order: Sequence[bytes], looks_at: float) -> list[tuple[object, ...]]:
-        async with opened(path, looks_at) as (history, _):
-            feed(history, [], now=looks_at, num_looks=2)
-            profile = ProfileFacts("ada", 2, NOW, "Ada", "", False, tuple(IDS[:2]))
-            older = ProfileFacts("ada", 1, NOW, "Somebody", "", False, ())
-            for facts in (older, profile) if looks_at == NOW else (profile, older):
-                history.add_profile(facts)
-            state = fold(empty_state(looks_at), Look(now=looks_at + 4, num_members=1, records=[
-                record_of(identity, now=looks_at + 4) for identity in PEERS
-            ]))  # fmt: skip
-            history.look(state, {IDS[0]: "ada", IDS[1]: "ada"})
-            for raw in order:
-                history.add_commit(raw, check_raw(raw), looks_at)
-            return [
-                (row.contributor_id, row.name, row.tokens_witnessed, row.share, row.rounds, row.rank)
-                for row in history.view.contributors
-            ]
-
-    async def check() -> None:
-        one = await totals(tmp_path / "one.sqlite", [*raws, forked], NOW)
-        shuffled = [*raws, *raws[::3], forked, forked]
-        random.Random(5).shuffle(shuffled)
-        two = await totals(tmp_path / "two.sqlite", shuffled, NOW + 500)
-        assert one == two
-        assert len(one) == 3
 
     asyncio.run(check())
 

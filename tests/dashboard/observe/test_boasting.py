@@ -8,8 +8,6 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from averaging.signing.commit_credit import MachineShare
 from dashboard.collect.commit_fetcher import (
@@ -27,7 +25,6 @@ from dashboard.observe.listed_peers import Look
 from dashboard.page.page import render_sections
 from dht.ground.host import PeerId
 from dht.identity.keys import Identity
-from dht.records.evaluation import Evaluation
 from dht.records.peer_record import PeerRecord
 from tests.kit.clock import Clock, nothing_for
 from tests.kit.dashboard.history import check_raw, usual_commit
@@ -104,51 +101,6 @@ def test_the_clock_does_not_fall_when_the_first_signed_work_arrives() -> None:
     assert first.view.committed_tokens == 9000
     vouched = [ALL[0].peer_id, ALL[2].peer_id]
     assert fold(first, Look(now=NOW + 2, num_members=3, records=records, vouched=vouched)).view.committed_tokens == 9000
-
-
-def test_one_member_that_has_worked_moves_no_figure_of_the_page() -> None:
-    honest = [record_of(one) for one in ALL[:2]]
-    lies = {"versions": (BOAST, BOAST), "lineage_tokens": (2**60, 2**60), "tokens_per_second": 1e18}
-    liar = record_of(ALL[2], **lies, evaluation=Evaluation(0.0001, 5), train_loss=1e-9)
-    vouched = [one.peer_id for one in ALL[:3]]
-    for work in ({}, dict.fromkeys(vouched, 1_000)):
-        look = Look(now=NOW, num_members=3, records=[*honest, liar], vouched=vouched, work=work)
-        state = fold(empty_state(), look)
-        assert (
-            state.view.num_rounds,
-            state.view.committed_tokens,
-            state.view.evaluation,
-            state.view.train_loss,
-        ) == (
-            5,
-            9000,
-            Evaluation(2.75, 5),
-            2.5,
-        )
-        assert state.view.tokens_per_second <= 2 * 1000 + 4 * 1000
-
-
-def test_a_liar_with_little_work_says_nothing_beside_one_honest_member_with_much() -> None:
-    honest, liar = (
-        record_of(ALL[0]),
-        record_of(ALL[1], evaluation=Evaluation(9.9, 5), versions=(0, 0), lineage_tokens=(1, 1)),
-    )
-    work = {honest.peer_id: 10_000, liar.peer_id: 3}
-    look = Look(now=NOW, num_members=3, records=[honest, liar], vouched=list(work), work=work)
-    state = fold(empty_state(), look)
-    assert (state.view.num_rounds, state.view.committed_tokens, state.view.evaluation) == (5, 9000, Evaluation(2.75, 5))
-
-
-@given(st.lists(st.integers(0, 50), min_size=1, max_size=9), st.lists(st.integers(0, 2**53), max_size=8))
-def test_no_minority_moves_the_head_beyond_what_honest_members_announce(honest: list[int], other: list[int]) -> None:
-    identities = iter(ALL * 2)
-    other = other[: len(honest) - 1]
-    records = [announcing(next(identities), version) for version in [*honest, *other]][: len(ALL)]
-    state = fold(empty_state(), Look(now=NOW, num_members=3, records=records))
-    said = [record.versions[0] for record in records]
-    if len(said) == len(honest) + len(other):
-        assert min(honest) <= state.fragments[0].version or min(said) < min(honest)
-        assert state.fragments[0].version <= max(honest)
 
 
 @pytest.mark.parametrize(("honest", "boasters"), [(1, 1), (1, 2), (3, 3)])

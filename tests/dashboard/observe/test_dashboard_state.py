@@ -11,7 +11,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from averaging.wire.messages import Commit, RosterEntry, ShardResult
 from dashboard.history.trend import MAX_POINTS, Trend
 from dashboard.observe.dashboard_state import MAX_ROUNDS, DashboardState, fold
 from dashboard.observe.join_addresses import JoinRule, join_addresses
@@ -21,9 +20,6 @@ from dashboard.observe.strangers_words import label_text
 from dashboard.observe.swarm_observer import SwarmObserver
 from dashboard.page.page import render_sections
 from dht.records.evaluation import Evaluation
-from peer.config.manifest import RunManifest
-from peer.observe.status import status_facts
-from peer.run_clock import committed_tokens
 from tests.kit.clock import Clock
 from tests.kit.dashboard.records import (
     NOW,
@@ -146,17 +142,6 @@ def test_a_page_of_an_ended_run_says_so_also_after_a_restart_with_nobody_there()
     assert "9000 tokens, validation loss 2.750" in text
 
 
-def test_the_validation_loss_is_one_that_was_measured_at_the_newest_version() -> None:
-    old = record_of(PEERS[0], evaluation=Evaluation(5.308, 1))
-    new = record_of(PEERS[1], evaluation=Evaluation(2.58, 4))
-    invented = record_of(PEERS[2], evaluation=Evaluation(0.1, 6))
-    state = state_with(old, new, invented)
-    assert measured(state) == (Evaluation(2.58, 4), NOW)
-    # It stays when whoever measured it goes, and an older one does not come back.
-    gone = [replace(old, sequence=2), replace(new, sequence=2, state="left"), replace(invented, sequence=2)]
-    assert measured(fold(state, Look(now=NOW + 4, num_members=3, records=gone))) == (Evaluation(2.58, 4), NOW)
-
-
 def test_only_addresses_of_seeds_that_answer_are_shown() -> None:
     seed, trainer = record_of(PEERS[0], role="seed", state="serving"), record_of(PEERS[1])
     state = state_with(seed, trainer)
@@ -247,22 +232,6 @@ def test_newcomers_take_the_rows_of_those_who_went_longest_ago() -> None:
     assert {row.record.peer_id for row in state.here} == {"new0", "new1", "new2"}
 
 
-def test_one_liar_moves_neither_the_losses_nor_the_tokens() -> None:
-    honest = [record_of(identity) for identity in PEERS[:2]]
-    liar = record_of(PEERS[2], train_loss=-1e18, evaluation=Evaluation(0.0, 5), lineage_tokens=(2**62, 2**62))
-    state = state_with(*honest, liar)
-    assert (state.view.train_loss, state.view.committed_tokens) == (2.5, 9000)
-    assert state.view.evaluation == Evaluation(2.75, 5)
-
-
-def test_page_status_and_panel_show_one_clock() -> None:
-    records = [record_of(PEERS[0]), record_of(PEERS[1], lineage_tokens=(11_000, 10_000))]
-    manifest = RunManifest.from_fields({"name": "tiny", "averaging": {"num_fragments": 2}})
-    for known in (records[:1], records):
-        told = status_facts(RUN_ID, manifest, known, NOW)["committed_tokens"]
-        assert state_with(*known).view.committed_tokens == told == committed_tokens(records[0].lineage_tokens) == 9000
-
-
 def test_peers_of_another_manifest_are_listed_and_not_counted() -> None:
     async def look() -> DashboardState:
         store = FakeStore()
@@ -318,15 +287,6 @@ def test_rounds_and_points_are_bounded_over_a_long_watch() -> None:
     assert tokens == sorted(set(tokens))
     # Evenly thinned: no gap is wider than the stride that keeps the whole watch within the limit.
     assert max(right - left for left, right in itertools.pairwise(tokens)) <= 100 * trend.stride
-
-
-def commit_of(fragment: int, version: int) -> Commit:
-    roster = tuple(
-        RosterEntry(identity.peer_id, tokens=100 * (index + 1), steps=10, base_version=version, sequence=1)
-        for index, identity in enumerate(PEERS[:3])
-    )
-    shards = (ShardResult(0, 10, 0, b"d" * 16, (0, 1)), ShardResult(10, 20, 1, b"", ()))
-    return Commit(fragment, version, 0, PEERS[0].peer_id, b"a" * 32, roster, shards)
 
 
 @given(st.text(max_size=80))

@@ -190,17 +190,6 @@ def test_who_takes_nothing_is_cut_off(path: str) -> None:
     in_scene(check, send_seconds=0.3)
 
 
-def test_who_reads_slowly_but_reads_gets_everything() -> None:
-    async def check(page: Scene) -> None:
-        reader, _ = await page.open(GET % b"large")
-        num_bytes = 0
-        while part := await asyncio.wait_for(reader.read(100_000), 30):
-            num_bytes += len(part)
-        assert num_bytes > len(LARGE)
-
-    in_scene(check)
-
-
 # --- requests ---
 
 

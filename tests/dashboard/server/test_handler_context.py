@@ -58,20 +58,6 @@ def test_every_answer_carries_the_policy_and_no_inline_code() -> None:
     asyncio.run(check())
 
 
-def test_the_page_links_only_to_itself() -> None:
-    async def check() -> None:
-        async with site(state_with(record_of(PEERS[0]))) as (_, client):
-            page = TextOnly(await (await client.get("/")).text())
-            links = [value for name, value in page.attributes if name in ("href", "src") and value]
-            assert links
-            for link in links:
-                assert link.startswith(("/", "#"))
-                if link.startswith("/"):
-                    assert (await client.get(link)).status == 200
-
-    asyncio.run(check())
-
-
 def test_the_api_answers_in_json_and_refuses_in_json() -> None:
     async def check() -> None:
         async with site(state_with(record_of(PEERS[0], name=HOSTILE_NAME))) as (_, client):
