@@ -43,6 +43,8 @@ from dht.ground.host import PeerId
 from dht.ground.regular_files import sync
 from peer.checkpoint import checked_files
 from peer.checkpoint.checkpoint_facts import (
+    EARLIER_FORMAT,
+    FORMAT_VERSION,
     OF_OWN_WORK,
     OF_SENT,
     FragmentFacts,
@@ -50,12 +52,12 @@ from peer.checkpoint.checkpoint_facts import (
     Totals,
     TrainerFile,
     contribution_facts,
+    upgraded,
 )
-from peer.checkpoint.kept_commits import packed_commits, unpacked_commits
+from peer.checkpoint.kept_commits import earlier_commits, packed_commits, unpacked_commits
 from peer.checkpoint.tensor_files import TensorFile, TensorSpec, open_arrays, write_arrays
 from peer.version import software
 
-FORMAT_VERSION = 5
 METADATA_NAME = "checkpoint.json"
 TRAINER_TENSORS_NAME = "trainer.safetensors"
 TRAINER_FACTS_NAME = "trainer.json"
@@ -147,9 +149,10 @@ class SavedCheckpoint:
             ValueError: they are damaged, of another run, or not signed; the text says what is wrong.
         """
         file = open_arrays(self.path / _fragment_name(index))
-        if "commits" not in file.names:
+        packed = file.get("commits") if "commits" in file.names else earlier_commits(self.path, index)
+        if packed is None:
             return ()
-        return unpacked_commits(file.get("commits").tobytes(), index, self._facts[index].version, self._sizes, checker)
+        return unpacked_commits(packed.tobytes(), index, self._facts[index].version, self._sizes, checker)
 
     def note_use(self) -> None:
         """Remember that a peer goes on from here. A disk that takes nothing more cannot be told."""
@@ -401,8 +404,11 @@ def draft_path(folder: Path, number: int) -> Path:
 def _read_metadata(path: Path) -> Metadata:
     content = checked_files.read_json(path / METADATA_NAME)
     found = content.get("format_version")
-    if found != FORMAT_VERSION:
-        raise ValueError(f"it is of format version {found!r:.20}; expected {FORMAT_VERSION}: other software wrote it")
+    if found == EARLIER_FORMAT:
+        content = upgraded(content)
+    elif found != FORMAT_VERSION:
+        expected = f"{EARLIER_FORMAT} or {FORMAT_VERSION}"
+        raise ValueError(f"it is of format version {found!r:.20}; expected {expected}: other software wrote it")
     with _as_damage(METADATA_NAME):
         return Metadata.model_validate_json(json.dumps(content))
 

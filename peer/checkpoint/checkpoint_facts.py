@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from pydantic import BaseModel, ConfigDict, Field
 
 from averaging.outer.own_contributions import Sent
 from averaging.wire.messages import WorkPart
 from peer.checkpoint.checked_files import WrittenFile
+
+FORMAT_VERSION = 5
+EARLIER_FORMAT = 4
+"""Checkpoints of this format are read too: an update of the software costs no work."""
 
 _COUNT = Field(ge=0, le=2**63 - 1)
 _HASH = Field(pattern="^[0-9a-f]{64}$")
@@ -95,3 +101,17 @@ OF_SENT = ("sequence", "tokens", "steps", "base_version", "parts")
 
 def contribution_facts(sent: Sent) -> ContributionFacts:
     return ContributionFacts(**{name: getattr(sent, name) for name in OF_SENT})
+
+
+def upgraded(content: dict[str, Any]) -> dict[str, Any]:
+    """Return the content of `checkpoint.json` of `EARLIER_FORMAT` in the present one; nothing is checked yet.
+
+    That format also counted rounds of each fragment and reads of the data. Its signed commits may be in separate files,
+    see `peer.checkpoint.kept_commits.earlier_commits`.
+    """
+    totals, fragments = content.get("totals"), content.get("fragments")
+    if isinstance(totals, dict):
+        totals = {name: value for name, value in totals.items() if name != "reads"}
+    if isinstance(fragments, list) and all(isinstance(facts, dict) for facts in fragments):
+        fragments = [{name: value for name, value in facts.items() if name != "num_rounds"} for facts in fragments]
+    return content | {"format_version": FORMAT_VERSION, "totals": totals, "fragments": fragments}
