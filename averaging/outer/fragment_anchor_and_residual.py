@@ -134,25 +134,15 @@ class FragmentState:
     def shows_sends(self) -> bool:
         """Whether the live parameters change when work begins to travel."""
         rule = self.rule
-        full_overlay = rule.mode == "carry" and rule.overlay_gain == 1.0
-        return rule.mode != "streaming" and not (full_overlay and rule.residual_decay == 1.0)
+        return rule.mode != "streaming" and not (rule.mode == "carry" and rule.overlay_gain == 1.0)
 
     def after_send(self, sent: Sent, out: Change | None = None) -> Change | None:
         """What to add to the live parameters now that this work travels (None: nothing); into `out` if it is given."""
-        rule = self.rule
         if not self.shows_sends:
-            if rule.residual_decay != 1.0:
-                self.residual *= np.float32(rule.residual_decay)
             return None
         change: Change = np.empty_like(self.anchor) if out is None else out
         for start, end in self._chunks():
-            part = change[start:end]
-            self._show_less_overlay(sent, start, end, part)
-            if rule.residual_decay != 1.0:
-                kept = self.residual[start:end]
-                part += kept
-                kept *= np.float32(rule.residual_decay)
-                part -= kept
+            self._show_less_overlay(sent, start, end, change[start:end])
         return change
 
     def take_back(self) -> F32 | None:

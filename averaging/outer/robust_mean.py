@@ -119,7 +119,7 @@ def combine(contributions: Sequence[ShardContribution], rule: OuterRule, codec: 
         else:
             is_as_sent = len(members) == len(as_sent.members) and set(scales) == {1.0}
             spread = spread if spread is not None and is_as_sent else _spread(group)
-            values = _centered_clip(group, rule.clip_radius_ratio, spread)
+            values = _centered_clip(group, spread)
     return Combined(values, included, tuple(sorted(refused, key=lambda one: one.member)))
 
 
@@ -457,15 +457,15 @@ def inner_products(rows: F32, work: F32) -> F64:
     return products
 
 
-def _centered_clip(group: _Group, radius_ratio: float, spread: _Spread) -> F32:
-    """v <- v + sum_i w_i (x_i - v) min(1, radius_i / |x_i - v|), 20 times, from the median m.
+def _centered_clip(group: _Group, spread: _Spread) -> F32:
+    """v <- v + sum_i w_i (x_i - v) min(1, radius_i / |x_i - v|), 20 times, from the median m; radii: median distances.
 
     Every v is m + sum_i c_i y_i with y_i = x_i - m, and the inner products of the y give all distances. So one more
     pass over the values is enough: it is m (1 - sum_i c_i) + sum_i c_i x_i.
     """
     products = spread.products[:-1, :-1]
     distances = np.sqrt(np.diag(products))
-    radii = np.array(limits_in_classes(distances.tolist(), [member.terms for member in group.members], radius_ratio))
+    radii = np.array(limits_in_classes(distances.tolist(), [member.terms for member in group.members], 1.0))
     shares = _centered_clip_shares(products, radii, np.array(group.weights, dtype=np.float64))
     combined = spread.median * np.float32(1.0 - math.fsum(shares))
     for member, scale, share in zip(group.members, group.scales, shares.tolist(), strict=True):

@@ -67,15 +67,9 @@ class Arm:
     codec: str = "int4"
     block_size: int = 128
     error_feedback: bool = True
-    error_feedback_decay: float = 1.0
     residual_shown: float = 1.0
     missing_share: float = 0.0
-    staleness_power: float = 1.0
     staleness_limit: int = 4
-    lag_penalty: float = 0.0
-    momentum_lag_penalty: float = 0.0
-    token_power: float = 1.0
-    quality_power: float = 1.0
     merge_alpha: float = 0.5
     combine: str = "mean"
     optimizer: str = "adamw"
@@ -129,16 +123,10 @@ class Arm:
             outer_lr=self.outer_lr,
             outer_momentum=self.outer_momentum,
             overlay_gain=gain,
-            staleness_power=self.staleness_power,
             staleness_limit=self.staleness_limit,
-            lag_penalty=self.lag_penalty,
-            momentum_lag_penalty=self.momentum_lag_penalty,
-            token_power=self.token_power,
-            quality_power=self.quality_power,
             combine=combine,
             clip_norm_ratio=norm_ratio,
             clip_weight_ratio=weight_ratio,
-            residual_decay=self.error_feedback_decay if self.error_feedback else 0.0,
         )
 
     def changes_from(self, other: Arm) -> str:

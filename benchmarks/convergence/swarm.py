@@ -210,6 +210,10 @@ class Swarm:
                 self.bytes_per_peer += sent.encoded.num_bytes
             if change is not None:
                 replica.add(lane.inside, change)
+            if not self.arm.error_feedback:
+                if rule.mode != "streaming":
+                    replica.add(lane.inside, state.residual)
+                state.residual.fill(0.0)
             if self.arm.residual_shown != 1.0:
                 hidden = state.residual * (1 - self.arm.residual_shown)
                 replica.add(lane.inside, hidden - lane.hidden.get(index, 0.0))

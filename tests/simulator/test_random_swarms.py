@@ -123,7 +123,7 @@ def _give_up_all_that_waits(self, left_version, common_version, **told):
 
 
 def _age_weighs_but_never_excludes(staleness, rule):
-    return float((1.0 + staleness) ** -rule.staleness_power)
+    return 1.0 / (1.0 + staleness)
 
 
 def _patch(owner: Any, name: str, new: Any) -> Any:

@@ -27,8 +27,6 @@ CASES = {
     "eager": {"rule": OuterRule("eager", 0.7, 0.5)},
     "carry": {"rule": OuterRule("carry", 0.7, 0.5, overlay_gain=0.7)},
     "carry_gain1": {"rule": OuterRule("carry", 0.7, 0.5, overlay_gain=1.0)},
-    "weights": {"rule": OuterRule("carry", 0.7, 0.5, overlay_gain=0.7, token_power=0.5, quality_power=0.25)},
-    "carry_decay": {"rule": OuterRule("carry", 0.7, 0.5, overlay_gain=0.7, residual_decay=0.9)},
     "streaming_tau0_alpha0": {"rule": OuterRule("streaming", 0.7, 0.9), "tau": 0, "merge_alpha": 0.0},
     "streaming_tau2_alpha0": {"rule": OuterRule("streaming", 0.4, 0.5), "tau": 2, "merge_alpha": 0.0},
     "streaming_tau1_alpha05": {"rule": OuterRule("streaming", 0.7, 0.9), "tau": 1, "merge_alpha": 0.5},

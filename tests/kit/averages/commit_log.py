@@ -36,12 +36,7 @@ SIZE, BLOCK, CUT, NUM_PEERS, NUM_ROUNDS = 20_007, 64, 12_032, 5, 3
 PEERS = tuple(PeerId(f"peer{index}") for index in range(NUM_PEERS))
 CASES: dict[str, tuple[OuterRule, str]] = {
     "mean, carry, int4": (OuterRule("carry", 0.7, 0.5, overlay_gain=0.7), "int4"),
-    "mean, eager, fp32": (OuterRule("eager", 0.7, 0.5, lag_penalty=0.3), "fp32"),
-    "weights": (
-        OuterRule("eager", 0.4, 0.9, staleness_power=0.7, token_power=0.3, quality_power=1.7),
-        "int4",
-    ),
-    "momentum under delay": (OuterRule("carry", 0.7, 0.9, momentum_lag_penalty=0.7), "int4"),
+    "mean, eager, fp32": (OuterRule("eager", 0.7, 0.5), "fp32"),
     "centered clip": (
         OuterRule("sync", 0.5, 0.5, combine="centered_clip", clip_norm_ratio=2.0, clip_weight_ratio=3.0),
         "int4",

@@ -49,13 +49,11 @@ RELEASED: Final[dict[int, str]] = {}
 
 CODECS: Final = ("int4", "fp32")
 ROUNDS: Final[dict[str, OuterRule]] = {
-    "mean, carry": OuterRule("carry", 0.7, 0.5, overlay_gain=0.7, lag_penalty=0.3, residual_decay=0.9),
+    "mean, carry": OuterRule("carry", 0.7, 0.5, overlay_gain=0.7),
     "mean, sync": OuterRule("sync", 0.7, 0.9),
     "mean, streaming": OuterRule("streaming", 0.4, 0.5),
-    "mean, eager": OuterRule("eager", 0.7, 0.5, momentum_lag_penalty=0.7, staleness_power=0.7),
-    "centered clip": OuterRule(
-        "carry", 0.5, 0.5, combine="centered_clip", clip_norm_ratio=2.0, clip_weight_ratio=3.0, token_power=0.3
-    ),
+    "mean, eager": OuterRule("eager", 0.7, 0.5),
+    "centered clip": OuterRule("carry", 0.5, 0.5, combine="centered_clip", clip_norm_ratio=2.0, clip_weight_ratio=3.0),
 }
 MEMBERS: Final = tuple(PeerId(f"member{number}") for number in range(5))
 
@@ -90,7 +88,7 @@ def _encoding() -> Iterator[object]:
 def _weights_and_rates() -> Iterator[object]:
     terms = [Terms(1000 * number, 10 + number, number % 6) for number in range(1, 9)]
     for rule in ROUNDS.values():
-        yield weights_of(terms, rule), shard_rates(terms, rule), rates_at(0.5, 1.25, rule, 7)
+        yield weights_of(terms, rule), shard_rates(terms, rule), rates_at(0.5, rule, 7)
         yield [staleness_of(rule.mode, 9, base) for base in range(10)]
 
 

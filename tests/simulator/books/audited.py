@@ -85,10 +85,7 @@ class AuditedState(FragmentState):
         return sent
 
     def after_send(self, sent: Sent, out: Change | None = None) -> Change | None:
-        before = self.residual.astype(np.float64)
         change = super().after_send(sent, out)
-        if self.rule.residual_decay != 1.0:
-            self.ledger.residual -= before - self.residual
         self.audit("a send was shown")
         return change
 
