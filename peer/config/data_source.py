@@ -24,7 +24,7 @@ HUB, WEB = "hf:", "https:"
 """A data set of the Hugging Face hub at one revision; the meta.json of prepared shards on a web server."""
 
 _WORD = "[A-Za-z0-9_][A-Za-z0-9_.-]*"
-HUB_PATTERN = rf"hf:{_WORD}/{_WORD}@{_WORD}(?:/{_WORD})?(?::{_WORD})?"
+HUB_PATTERN = rf"hf:{_WORD}/{_WORD}@{_WORD}(?:/{_WORD})*(?::{_WORD})?"
 WEB_PATTERN = r"https://[A-Za-z0-9.-]+(?::[0-9]+)?/(?:[A-Za-z0-9_.~%/-]+/)?meta\.json"
 _KINDS = (TEXT, JSON_LINES, PARQUET, TOKENS)
 _HERE = r"(?:text|jsonl|parquet|tokens):"
@@ -49,7 +49,7 @@ class DataSection(Section):
         pattern=SOURCE_PATTERN,
         max_length=500,
         examples=[
-            *("stdlib:", "text:", "jsonl:", "parquet:", "tokens:", "hf:ORG/NAME@REVISION[/CONFIG][:SPLIT]"),
+            *("stdlib:", "text:", "jsonl:", "parquet:", "tokens:", "hf:ORG/NAME@REVISION[/FOLDER][:SPLIT]"),
             "https://HOST/PATH/meta.json",
         ],
         description="the library text that every machine has, a data set that each can get, or the kind of data that "

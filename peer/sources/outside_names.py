@@ -44,11 +44,11 @@ OUTSIDE_NAMES: Final = (
     ),
     OutsideName(
         ("data.source",),
-        "`hf:ORG/NAME@REVISION`, `/CONFIG`, `:SPLIT`: files of one data set of the hub",
+        "`hf:ORG/NAME@REVISION`, `/FOLDER`, `:SPLIT`: files of one data set of the hub",
         "peer/sources/hub_files.py",
         "none; the volunteer's login only for `--data`",
         "a copy of one part in the data folder, removed when it is tokenized",
-        f"200,000 files, a README of 1 MiB, a Parquet footer of 64 MiB, {_STEADY}, 1 GiB of the disk stays free; "
+        f"200,000 files, a Parquet footer of 64 MiB, {_STEADY}, 1 GiB of the disk stays free; "
         "HF_HUB_OFFLINE reads the library's cache only for `--data`",
     ),
     OutsideName(

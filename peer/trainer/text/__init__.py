@@ -9,6 +9,5 @@ The files, each built on those above it:
     documents.py     documents of text, JSON lines and Parquet, part by part
     limited_texts.py  those of a part, where the reader itself has no limits
     hub_layout.py    which files of a data set of the Hugging Face hub are a split
-    split_child.py   the same by its README, which a child process with limits reads
     hub.py           parts of such a data set, each brought here as local files
 """

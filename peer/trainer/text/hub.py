@@ -1,6 +1,6 @@
 """Parts of a data set of the Hugging Face hub, each brought here as a local file when it is read.
 
-Which files are read follows from their list and the README of the repository (`hub_layout`). Their bytes are fetched
+Which files are read follows from their list (`hub_layout`). Their bytes are fetched
 as they are, without a library that guesses what a name means. Of a Parquet file only the columns and row groups of a
 part come, of JSON lines only a range of bytes. The copy has holes where the rest would be.
 """
@@ -26,13 +26,11 @@ from peer.sources.hub_files import HubRepository, hub_repository, is_offline, un
 from peer.trainer.text.documents import MAX_ROW_BYTES, FileRange, TextPart
 from peer.trainer.text.hub_layout import SplitFiles, files_of_split
 from peer.trainer.text.parquet_groups import PARQUET_MARK, RowGroupLists
-from peer.trainer.text.split_child import split_by_readme
 
-_FORM: Final = re.compile(r"hf:(?P<path>[^@]+)@(?P<revision>[^/:]+)(?:/(?P<name>[^:]+))?(?::(?P<split>.+))?")
+_FORM: Final = re.compile(r"hf:(?P<path>[^@]+)@(?P<revision>[^/:]+)(?:/(?P<folder>[^:]+))?(?::(?P<split>.+))?")
 
 WHOLE_FILE_PARTS: Final = 8
 """Of a file of JSON lines, at most; a packed one is read from its beginning for each of them."""
-MAX_README_BYTES: Final = 1 << 20
 MAX_FOOTER_BYTES: Final = 64 << 20
 """Of a Parquet file; one of 2 GB with 700 row groups has a footer of 1 MB."""
 DISK_KEPT_BYTES: Final = 1 << 30
@@ -127,15 +125,11 @@ def _opened_at(source: str, is_own: bool, endpoint: str, offline: bool) -> Opene
     match = _FORM.fullmatch(source)
     if match is None:
         raise UsageFault(
-            f"{source} is no data set; expected hf:ORG/NAME@REVISION, with /CONFIG and :SPLIT where needed"
+            f"{source} is no data set; expected hf:ORG/NAME@REVISION, with /FOLDER and :SPLIT where needed"
         )
     repository = hub_repository("dataset", match["path"], match["revision"], source, is_own=is_own)
-    paths, name, split = repository.paths, match["name"], match["split"] or "train"
     try:
-        if "README.md" not in paths:
-            return repository, files_of_split(paths, {}, name, split)
-        readme = repository.read("README.md", 0, MAX_README_BYTES)
-        return repository, split_by_readme(paths, readme, name, split, source)
+        return repository, files_of_split(repository.paths, match["folder"] or "", match["split"] or "train")
     except UsageFault as fault:
         raise UsageFault(f"{source} cannot be read: {fault}") from fault
 

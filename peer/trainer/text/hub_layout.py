@@ -1,18 +1,16 @@
-"""Which files of a data set of the hub are a split: by the table of its README, or by their names. Pure.
+"""Which files of a data set of the hub are a split, by their names. Pure.
 
-The rules are those of the hub itself, for what usual data sets have. A loading script is never run, and a name that
-leads out of the repository is refused.
+The rules are those of the hub itself for data sets without a table of configurations. A README is not read, and a
+loading script is never run.
 """
 
 from __future__ import annotations
 
-import fnmatch
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
-from typing import Any, Final
+from typing import Final
 
 from dht.ground.errors import UsageFault
 from dht.ground.fields import clean_text
@@ -27,8 +25,6 @@ FORMATS: Final = {
 """Ending of a file -> how it is read."""
 PACKINGS: Final = (".gz", ".zst")
 
-_MAX_PATTERNS: Final = 10_000
-_DEFAULT: Final = "default"
 _KEYWORDS: Final = {
     "train": ("train", "training"),
     "validation": ("validation", "valid", "dev", "val"),
@@ -59,112 +55,42 @@ class SplitFiles:
     packing: str
 
 
-def files_of_split(paths: Sequence[str], card: Mapping[str, Any], name: str | None, split: str) -> SplitFiles:
-    """The files of a split.
+def files_of_split(paths: Sequence[str], folder: str, split: str) -> SplitFiles:
+    """The files of a split, by the names of files and folders.
 
     Args:
         paths: of all files of the repository.
-        card: what its README says about itself; of a stranger.
-        name: of a configuration; None: the one that the README says is the usual one.
+        folder: the one whose files are read; empty: all of the repository.
 
     Raises:
-        UsageFault: there is no such configuration or split, or its files are of no form that is read.
+        UsageFault: there is no such folder or split, its files are of no form that is read, or they lie in several
+            folders without a name that says which belong together.
     """
-    kept = [path for path in paths if path.rpartition("/")[2] not in _IGNORED]
-    section = _configuration(card, name)
-    folder = _text(section.get("data_dir")).strip("/")
-    inside = [path for path in kept if not folder or path.startswith(f"{folder}/")]
-    if section.get("data_files") is None:
-        splits = _by_names(inside, folder)
-    else:
-        patterns = _patterns_of(section["data_files"])
-        start = f"{folder}/" if folder else ""
-        splits = {
-            key: [path for path in kept if any(_matches(path, start + pattern) for pattern in wanted)]
-            for key, wanted in patterns.items()
-        }
+    start = f"{folder}/" if folder else ""
+    inside = [path for path in paths if path.startswith(start) and path.rpartition("/")[2] not in _IGNORED]
+    if folder and not inside:
+        raise UsageFault(f"it has no folder {folder!r}; expected one of its folders ({_folders(paths)})")
+    splits = _by_names(inside, start)
     if not splits.get(split):
         has = ", ".join(sorted(key for key, found in splits.items() if found)[:20]) or "none with files"
         raise UsageFault(f"it has no split {split!r}; expected one of its splits ({clean_text(has, 200)})")
-    return _of_one_form(splits[split])
-
-
-def _configuration(card: Mapping[str, Any], name: str | None) -> Mapping[str, Any]:
-    listed = card.get("configs")
-    sections = {
-        _text(one.get("config_name")) or _DEFAULT: one
-        for one in (listed if isinstance(listed, list) else [])
-        if isinstance(one, dict) and (one.get("data_files") is not None or one.get("data_dir") is not None)
-    }
-    if name is None:
-        usual = [key for key, one in sections.items() if one.get("default") is True]
-        usual += [key for key in sections if key == _DEFAULT or len(sections) == 1]
-        if usual or not sections:
-            return sections[usual[0]] if usual else {}
-    elif name in sections:
-        return sections[name]
-    elif not sections and name == _DEFAULT:
-        return {}
-    has = clean_text(", ".join(list(sections)[:20]), 300) or "none"
-    got = "its README names several configurations" if name is None else f"it has no configuration {name!r}"
-    raise UsageFault(f"{got}; expected hf:ID@REVISION/CONFIG with one of {has}")
-
-
-def _patterns_of(named: Any) -> dict[str, list[str]]:
-    """Split -> patterns of `data_files`, in any of the forms that the hub takes."""
-    if isinstance(named, list) and any(isinstance(one, dict) for one in named):
-        pairs = [(one.get("split"), one.get("path")) for one in named if isinstance(one, dict)]
-    elif isinstance(named, dict):
-        pairs = list(named.items())
-    else:
-        pairs = [("train", named)]
-    found: dict[str, list[str]] = {}
-    for split, patterns in pairs:
-        for pattern in patterns if isinstance(patterns, list) else [patterns]:
-            found.setdefault(_text(split) or "train", []).append(_checked(pattern))
-    if sum(map(len, found.values())) > _MAX_PATTERNS:
-        raise UsageFault(f"its README names more than {_MAX_PATTERNS} patterns of files; expected fewer")
+    found = _of_one_form(splits[split])
+    if not folder and len({path.partition("/")[0] for path in found.paths if "/" in path}) > 1:
+        raise UsageFault(
+            f"its files lie in several folders; expected hf:ID@REVISION/FOLDER with one of {_folders(found.paths)}"
+        )
     return found
 
 
-def _checked(pattern: Any) -> str:
-    if not isinstance(pattern, str) or len(pattern) > 500 or "://" in pattern or "::" in pattern or "\\" in pattern:
-        raise UsageFault(f"its README names files elsewhere ({_shown(pattern)}); expected files of the repository")
-    parts = pattern.removeprefix("./").split("/")
-    if ".." in parts or pattern.startswith(("/", "~")):
-        raise UsageFault(f"its README names files elsewhere ({_shown(pattern)}); expected files of the repository")
-    return "/".join(parts)
+def _folders(paths: Sequence[str]) -> str:
+    """The first folders that have files, for people."""
+    folders = sorted({path.rpartition("/")[0] for path in paths if "/" in path})
+    return clean_text(", ".join(folders[:20]), 300) or "none"
 
 
-def _shown(value: Any) -> str:
-    return clean_text(str(value)[:80], 80)
-
-
-def _text(value: Any) -> str:
-    return value if isinstance(value, str) and len(value) <= 500 else ""
-
-
-def _matches(path: str, pattern: str) -> bool:
-    """Whether a path fits a pattern, in which `**` stands for any number of folders."""
-    names, wanted = path.split("/"), pattern.split("/")
-    if wanted[-1] == "**":
-        wanted = [*wanted, "*"]
-
-    @cache
-    def fits(at: int, of: int) -> bool:
-        if of == len(wanted):
-            return at == len(names)
-        if wanted[of] == "**":
-            return fits(at, of + 1) or (at < len(names) and fits(at + 1, of))
-        return at < len(names) and fnmatch.fnmatchcase(names[at], wanted[of]) and fits(at + 1, of + 1)
-
-    return fits(0, 0)
-
-
-def _by_names(paths: Sequence[str], folder: str) -> dict[str, list[str]]:
-    """Split -> files, by the names of files and folders."""
-    start = len(folder) + 1 if folder else 0
-    inside = [path[start:] for path in paths]
+def _by_names(paths: Sequence[str], start: str) -> dict[str, list[str]]:
+    """Split -> files, by the names of files and folders behind `start`."""
+    inside = [path.removeprefix(start) for path in paths]
     sharded: dict[str, list[str]] = {}
     for path, name in zip(paths, inside, strict=True):
         if (found := _SHARDED.fullmatch(name)) is not None:
