@@ -159,7 +159,6 @@ class RecordSwarm:
             rounds_contributed=4_321,
             tokens_per_second=12_345.6,
             upload_bits_per_second=2.0e7,
-            download_bits_per_second=1.0e8,
             train_loss=2.345,
             evaluation=Evaluation(2.456, 4_000),
             versions=(1_000,) * NUM_FRAGMENTS,

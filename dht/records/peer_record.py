@@ -125,7 +125,6 @@ class PeerRecord:
     rounds_contributed: int
     tokens_per_second: float
     upload_bits_per_second: float
-    download_bits_per_second: float
     train_loss: float | None
     evaluation: Evaluation | None
     versions: tuple[int, ...]
@@ -164,7 +163,7 @@ _WHOLES = ("rules", "session", "sequence", "inner_steps", "tokens", "rounds_cont
 
 _REALS = (
     *("expires_at", "started_at", "longer_seconds"),
-    *("tokens_per_second", "upload_bits_per_second", "download_bits_per_second"),
+    *("tokens_per_second", "upload_bits_per_second"),
 )
 
 

@@ -81,7 +81,6 @@ def honest_record(manifest: RunManifest) -> PeerRecord:
         rounds_contributed=1,
         tokens_per_second=10.0,
         upload_bits_per_second=1e6,
-        download_bits_per_second=1e6,
         train_loss=2.0,
         evaluation=Evaluation(3.0, 11),
         versions=tuple(state.version for state in states),

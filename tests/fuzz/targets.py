@@ -223,7 +223,6 @@ def _records() -> list[Target]:
         rounds_contributed=1,
         tokens_per_second=10.0,
         upload_bits_per_second=1e6,
-        download_bits_per_second=1e6,
         train_loss=2.0,
         versions=(1, 2),
         digests=(bytes(8), bytes(8)),

@@ -30,7 +30,6 @@ _NEW_TRAINER = PeerRecord(
     rounds_contributed=0,
     tokens_per_second=0.0,
     upload_bits_per_second=0.0,
-    download_bits_per_second=0.0,
     train_loss=None,
     evaluation=None,
     versions=(),

@@ -513,7 +513,6 @@ class Node:
             rounds_contributed=self.mailbox.network.rounds_contributed,
             tokens_per_second=self.reporter.tokens_per_second(),
             upload_bits_per_second=traffic.upload_bits_per_second,
-            download_bits_per_second=0.0,  # nobody measures it: no decision asks for it
             train_loss=_finite(trainer.train_loss),
             evaluation=trainer.evaluation,
             versions=tuple(fragment.machine.version for fragment in fragments),

@@ -63,7 +63,6 @@ def hostile(chance: random.Random, step: int) -> dict[str, Any]:
         "rounds_contributed": whole(),
         "tokens_per_second": real(),
         "upload_bits_per_second": real(),
-        "download_bits_per_second": real(),
         "train_loss": chance.choice([None, *REALS, -MAX_REAL]),
         "evaluation": chance.choice([None, *(Evaluation(loss, whole()) for loss in (*REALS, -MAX_REAL))]),
         "started_at": real(),

@@ -61,7 +61,6 @@ def record_of(identity: Identity, *, sequence: int = 1, now: float = NOW, **chan
         "rounds_contributed": 2,
         "tokens_per_second": 1000.0,
         "upload_bits_per_second": 4e6,
-        "download_bits_per_second": 2e7,
         "train_loss": 2.5,
         "evaluation": Evaluation(2.75, 5),
         "versions": (3, 2),
