@@ -13,7 +13,7 @@ import logging
 import time
 import weakref
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import Final, TypeVar
 
@@ -266,22 +266,6 @@ class P2pdHost:
             peer_id: [str(address.with_peer_id(peer_id)) for address in addresses]
             for peer_id, addresses in self._dialable.items()
         }
-
-    async def relayed_here(self, peer_ids: Iterable[PeerId]) -> list[PeerId]:
-        """Those of the connected peers that tell everybody to reach them through this host's relay, in their order.
-
-        Raises:
-            LocalFault: the daemon does not answer.
-        """
-        connected = await self.connections()
-        found = []
-        for peer_id in peer_ids:
-            if peer_id in connected:
-                with contextlib.suppress(DaemonFault):
-                    addresses = await self._ask(self.daemon.control.find_peer(peer_id))
-                    if any(one.is_relayed and one.value("p2p") == self.peer_id for one in addresses):
-                        found.append(peer_id)
-        return found
 
     async def close(self) -> None:
         """End streams, handlers, supervision and the daemon, and delete the sockets. Never raises.

@@ -220,9 +220,8 @@ def _seed(scene: Scene, now: float, width: int) -> list[Text]:
     if state.num_readers:
         gave.append(part(f"{plural(state.num_readers, 'reader')} (pages, exports)"))
     lines += labelled("Served", [*gave, line_use(scene, now)], width)
-    if state.relaying == "full" or scene.swarm.relayed:
-        members = plural(len(scene.swarm.relayed), "member")
-        lines += labelled("Relays", [part(f"for {members} that nobody can dial")], width)
+    if state.relaying == "full":
+        lines += labelled("Relays", [part("for members that nobody can dial")], width)
     lines += labelled("Reached", [reached(scene, now)], width)
     last = "no round yet" if state.last_round_at is None else f"last round {age(state.last_round_at, now)}"
     lines += labelled("Swarm", [part(f"{scene.num_training} training"), part(last)], width)

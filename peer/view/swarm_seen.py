@@ -48,8 +48,6 @@ class SwarmSeen:
     """The figures of the run, as each renderer shows them."""
     names: tuple[tuple[PeerId, str], ...] = ()
     """Of machines whose names are new since the last look."""
-    relayed: tuple[PeerId, ...] = ()
-    """Members that others reach through this peer alone; see `dht.p2pd.host.P2pdHost.relayed_here`."""
     num_others: int = 0
     """Machines that are here, without this one: trainers that train, rest or join, and seeds."""
     num_silent: int = 0
@@ -62,8 +60,7 @@ class SwarmSeen:
     def from_fields(cls, fields: Mapping[str, Any]) -> SwarmSeen:
         """From plain values, as `dataclasses.asdict` and JSON give them."""
         names = tuple((PeerId(peer_id), name) for peer_id, name in fields["names"])
-        run, relayed = RunView.from_json(fields["run"]), tuple(fields["relayed"])
-        return cls(**{**fields, "run": run, "names": names, "relayed": relayed})
+        return cls(**{**fields, "run": RunView.from_json(fields["run"]), "names": names})
 
     def to_json(self) -> dict[str, Any]:
         """Return the look as plain values."""
@@ -107,14 +104,12 @@ class SwarmWatch:
         self,
         records: Iterable[PeerRecord],
         now: float,
-        relayed: tuple[PeerId, ...] = (),
         silent: Sequence[PeerRecord] = (),
         work: Mapping[PeerId, int] = NO_WORK,
     ) -> SwarmSeen:
         """Take in the records of all members that are here, this peer's own among them.
 
         Args:
-            relayed: as in `SwarmSeen`.
             silent: records of members that do not answer this peer.
             work: tokens of each member in the newest signed commits.
         """
@@ -133,7 +128,6 @@ class SwarmWatch:
             own_id=self.own_id or self.me,
             run=self._run,
             names=new_names,
-            relayed=relayed,
             num_others=sum(one.peer_id != self.me for one in here),
             num_silent=len(silent),
             num_other_trainers=sum(one.state == "training" and one.peer_id != self.me for one in (*trainers, *silent)),

@@ -101,7 +101,7 @@ def an_evening(*, is_seed: bool = False, facts: RunFacts = FACTS) -> Scene:
     scene = replace(scene, own=replace(scene.own, met=scene.own.met | frozenset(NEWCOMERS[2:])))
     names = ((KIRAN, "Kiran"), (JO, "Jo"), (LINDSTROEM, "Lindström"))
     scene = with_update(scene, seen(NOW - 2, names))
-    return with_update(scene, seen(NOW - 1, (), (LINDSTROEM, KIRAN) if is_seed else ()))
+    return with_update(scene, seen(NOW - 1, ()))
 
 
 def with_own(scene: Scene, **changes: Any) -> Scene:
@@ -109,10 +109,10 @@ def with_own(scene: Scene, **changes: Any) -> Scene:
     return replace(scene, own=replace(scene.own, **changes))
 
 
-def seen(at: float, names: tuple[tuple[PeerId, str], ...], relayed: tuple[PeerId, ...] = ()) -> SwarmSeen:
+def seen(at: float, names: tuple[tuple[PeerId, str], ...]) -> SwarmSeen:
     """A look at the swarm."""
     run = RunView(at, num_training=12, num_seeds=1, evaluation=Evaluation(1.93, 500))
-    return SwarmSeen(at, "Ada", ME, run, names, relayed, 12, 0, 11)
+    return SwarmSeen(at, "Ada", ME, run, names, 12, 0, 11)
 
 
 def states_of_a_trainer() -> dict[str, Scene]:

@@ -217,17 +217,6 @@ def not_admitted(run_id: str, own: PeerId, remote: PeerId, reason: str) -> Incom
     )
 
 
-async def answering(addresses: Sequence[str]) -> list[str]:
-    """Those of the addresses at which the peer that they name answers, asked under a key made for that."""
-    if not addresses or await asyncio.to_thread(knock, addresses[:MAX_ADDRESSES], KNOCK_SECONDS) is not None:
-        return []
-
-    async def there(host: Host, address: str) -> str:
-        return address
-
-    return await _answers(Identity.generate(), addresses[:MAX_ADDRESSES], there)
-
-
 async def _run_there(run_id: str, addresses: Sequence[str]) -> RunRecord | str | None:
     """The record of this run, or the id of another one that the members there say they train; None: nobody says."""
 

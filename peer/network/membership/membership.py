@@ -132,7 +132,6 @@ class Membership:
         """Live members other than this one and those suspected, excluded ones too."""
         self._others_of: tuple[tuple[PeerRecord, ...], frozenset[PeerId]] = ((), frozenset())
         """The records and the suspected peers from which `_others` follows."""
-        self._has_earlier_process = False
         self.view = SwarmView(self.run_id)
         self._tally = MemberTally()
         """Counts over the members of `view`, this peer among them."""
@@ -233,13 +232,7 @@ class Membership:
     def is_duplicate(self) -> bool:
         """Whether a live process that started earlier has this identity; that one stays, this one must stop."""
         own = self.describe()
-        return (
-            self._has_earlier_process or own.session in self.view.duplicate_sessions(own.peer_id, self.wall_clock())[1:]
-        )
-
-    def note_earlier_process(self) -> None:
-        """Take note of a process that has the key of this peer and was there first, though no record tells of it."""
-        self._has_earlier_process = True
+        return own.session in self.view.duplicate_sessions(own.peer_id, self.wall_clock())[1:]
 
     def suspect(self, peer_id: PeerId, reason: str) -> None:
         """The peer did not answer: leave it out for a while."""

@@ -5,7 +5,6 @@ The files, each built on those above it:
     child_start.py     starts the process, before its owner has loaded torch
     restarts.py        when a child that died is started again (pure)
     run_files.py       the files of a run before its node begins
-    second_process.py  another process with the key of this peer
     record_upkeep.py   the run's record: published again, and replaced by later revisions
     panel_looks.py     what the person at the panel sees of the others
     network_side.py    from a run id and an address to a running node

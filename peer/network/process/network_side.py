@@ -58,7 +58,6 @@ from peer.network.node.node_inputs import NodeIdentity, NodePorts
 from peer.network.process.panel_looks import PanelLooks
 from peer.network.process.record_upkeep import RecordUpkeep
 from peer.network.process.run_files import KeptAddresses, have_files
-from peer.network.process.second_process import refuse_second_process, watch_for_second_process
 from peer.network.reachability.paths import Paths
 from peer.network.reachability.probe_client import DialBack, probing
 from peer.network.reachability.probe_server import ProbeServer
@@ -152,7 +151,6 @@ class NetworkSide:
             LocalFault: what stopped it, with what its owner can do.
         """
         host, store = self._host, self._store
-        await refuse_second_process(self.config, self._identity.peer_id)
         async with contextlib.AsyncExitStack() as stack:
             await stack.enter_async_context(host)
             await store.start()
@@ -206,8 +204,7 @@ class NetworkSide:
                 upkeep.republish(),
                 upkeep.follow_revisions(node),
                 self._build_paths(node).run(),
-                watch_for_second_process(self.config, node.membership),
-                PanelLooks(self.config, host, store, self._contributor, self._clock, self.on_seen).run(node),
+                PanelLooks(self.config, store, self._contributor, self._clock, self.on_seen).run(node),
             ]
             if self._contributor is not None and (key_path := self.config.contributor_key) is not None:
                 work.append(

@@ -1,4 +1,4 @@
-"""What the person at this peer's panel sees of the others: a look every few seconds, names, relayed homes."""
+"""What the person at this peer's panel sees of the others: a look every few seconds, and names."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from averaging.wire.messages import Commit
@@ -14,8 +14,6 @@ from dht.ground.errors import LocalFault, PeerFault, UsageFault
 from dht.ground.host import PeerId
 from dht.ground.store import RecordStore
 from dht.identity.keys import Identity, public_key_of
-from dht.p2pd.host import P2pdHost
-from dht.records.peer_record import PeerRecord
 from dht.records.profiles import Profile
 from peer.config.peer_config import PeerConfig
 from peer.network.membership.profile_file import choice_path, profile_of, read_choice
@@ -30,10 +28,6 @@ PROFILES_SECONDS = 300.0
 """Between two looks at what people say of themselves, which seldom changes; a newcomer waits as long for its name."""
 FIRST_PROFILES_SECONDS = 10.0
 """After joining: not while the state comes."""
-RELAYED_SECONDS = 20.0
-"""Between two looks at whom this peer relays for: a question to its daemon for each home."""
-MAX_RELAYED = 200
-"""Homes that are asked about: libp2p relays for 128 at once, as it comes."""
 
 log = logging.getLogger(__name__)
 
@@ -49,7 +43,6 @@ class PanelLooks:
     """
 
     config: PeerConfig
-    host: P2pdHost
     store: RecordStore
     contributor: Identity | None
     wall_clock: Callable[[], float]
@@ -78,8 +71,7 @@ class PanelLooks:
     async def run(self, node: Node) -> None:
         """Say every few seconds what this peer sees of the swarm."""
         watch = SwarmWatch(node.me, self.config.name, "" if self.contributor is None else self.contributor.peer_id)
-        counted_at, relayed = time.monotonic(), tuple[PeerId, ...]()
-        profiles_at = counted_at + FIRST_PROFILES_SECONDS
+        profiles_at = time.monotonic() + FIRST_PROFILES_SECONDS
         while True:
             members = [record for record in node.membership.members() if record.peer_id != node.me]
             if time.monotonic() >= profiles_at:
@@ -87,23 +79,9 @@ class PanelLooks:
                 watch.take_profiles(await self._profiles())
             if (own := self._own_profile()) is not None:
                 watch.take_own_profile(public_key_of(own.contributor_id), own)
-            if time.monotonic() - counted_at > RELAYED_SECONDS:
-                counted_at = time.monotonic()
-                relayed = await self._relayed(members)
             here, work = [*members, node.own_record()], work_in(node.fragments[0].log.newest.values())
-            self.on_seen(watch.look(here, self.wall_clock(), relayed, node.membership.suspected(), work))
+            self.on_seen(watch.look(here, self.wall_clock(), node.membership.suspected(), work))
             await asyncio.sleep(SEEN_SECONDS + SEEN_SECONDS_PER_MEMBER * len(members))
-
-    async def _relayed(self, members: Sequence[PeerRecord]) -> tuple[PeerId, ...]:
-        """The members that others reach through this peer's relay."""
-        if not self.host.options.relays_for_others:
-            return ()
-        homes = [record.peer_id for record in members if not record.reachable]
-        try:
-            return tuple(await self.host.relayed_here(homes[:MAX_RELAYED]))
-        except LocalFault as fault:
-            log.debug("nobody says who is reached through this peer: %s", fault)
-            return ()
 
 
 def work_in(commits: Iterable[Commit]) -> dict[PeerId, int]:

@@ -49,27 +49,6 @@ def test_a_relay_tells_by_what_it_lets_pass_and_a_changed_daemon_keeps_key_port_
     asyncio.run(scene())
 
 
-def test_a_relay_knows_who_tells_others_to_come_through_it() -> None:
-    async def scene() -> None:
-        # Daemons tell nobody of a relay without a public address; that of this one is dialled by none.
-        public = DaemonOptions(reachability="public")
-        async with P2pdHost(Identity.generate(), [LOOPBACK], ["/ip4/1.2.3.4/tcp/4001"], options=public) as relay:
-            address = relay.local_addresses()[0]
-            hidden = DaemonOptions(reachability="private", trusted_relays=(address,), relays_for_others=False)
-            async with (
-                P2pdHost(Identity.generate(), [], options=hidden) as home,
-                P2pdHost(Identity.generate(), [LOOPBACK], options=DaemonOptions(relays_for_others=False)) as other,
-            ):
-                await other.connect(address, 20.0)
-                await home.connect(address, 20.0)
-                async with asyncio.timeout(60.0):
-                    while not (found := await relay.relayed_here([other.peer_id, home.peer_id])):
-                        pass  # each look is a question to the daemon
-                assert found == [home.peer_id]
-
-    asyncio.run(scene())
-
-
 def test_a_fresh_daemon_reaches_who_is_there_and_says_why_not_otherwise() -> None:
     async def scene() -> None:
         async with P2pdHost(Identity.generate(), [LOOPBACK]) as there:
