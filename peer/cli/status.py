@@ -27,7 +27,7 @@ def status(
     data_dir: DataDir = None,
     as_json: AsJson = False,
 ) -> int:
-    """Show the peers, versions, rates and loss of a run, and what a peer on this machine refused.
+    """Show the peers, versions, rates and loss of a run.
 
     Without RUN, it shows the only run on this machine.
     """
@@ -36,8 +36,6 @@ def status(
     target = checked_target(named.run_id, named.peers, invite, data_dir, named.end)
     backend = choose_backend(host_backend)
     target.look_first(timeout)
-    from peer.config.peer_config import load_config
     from peer.observe.status import show_status
 
-    choices = {"run_id": target.run_id, **({} if data_dir is None else {"data_dir": data_dir})}
-    return show_status(target, as_json, timeout, backend, load_config(choices).event_log_path)
+    return show_status(target, as_json, timeout, backend)

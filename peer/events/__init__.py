@@ -12,5 +12,4 @@ The files, each built on those above it:
     event_log.py      events as JSON lines
     log_tail.py       the end of that log, and what is added
     lone_rounds.py    how many rounds in a row had one member
-    refusals.py       what was refused here, per remote and kind
 """

@@ -3,47 +3,32 @@
 from __future__ import annotations
 
 import asyncio
-import functools
 import json
 import time
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from rich.cells import cell_len
 from rich.table import Table
 
-from dht.ground.quantities import count_text, loss_text, seconds_text, share_text, state_text
+from dht.ground.quantities import count_text, loss_text, share_text, state_text
 from dht.identity.speakable import speakable_name
 from dht.observer.host_choice import HostBackend
 from dht.records.peer_record import PeerRecord
 from dht.records.swarm_view import SwarmView
 from peer.config.learning_rate_schedule import progress_of, rate_factor
 from peer.config.manifest import RunManifest
-from peer.console.notices import say
 from peer.console.plain_console import console_of_output
 from peer.console.progress import tell_progress
-from peer.events.log_tail import last_events
-from peer.events.lone_rounds import LONE_ROUNDS
 from peer.network.membership.manifest_revisions import cooldown_at
 from peer.observe.observer import observe
 from peer.observe.observer_entry import observer_entry
 from peer.observe.run_and_address import Target
-from peer.run_folders import given_name
-from peer.view.own_view import OwnView, own_view_after
 from peer.view.run_view import MEMBER_FIGURES, RunView, plain, run_view_of
 
-NUM_EVENTS = 10_000
-"""Of the newest in the log of this machine's peer, about a day: what was refused before them is forgiven."""
 
-
-def show_status(target: Target, as_json: bool, timeout_seconds: float, backend: HostBackend, event_log: Path) -> int:
+def show_status(target: Target, as_json: bool, timeout_seconds: float, backend: HostBackend) -> int:
     """Print the run, its peers, versions, rates and losses. Returns the exit code.
-
-    Only the peer that refused something knows of it, so refusals are shown of the peer on this machine.
-
-    Args:
-        event_log: of the peer that runs, or ran, on this machine; it need not be there.
 
     Raises:
         NobodyReachable: no member answered in time.
@@ -51,12 +36,9 @@ def show_status(target: Target, as_json: bool, timeout_seconds: float, backend: 
     run_id = target.run_id
     manifest, records, view = asyncio.run(_read(target, timeout_seconds, backend))
     if as_json:
-        facts = status_facts(run_id, manifest, records, time.time(), view)
-        print(json.dumps({**facts, "local_peer": local_facts(event_log, time.time())}))
+        print(json.dumps(status_facts(run_id, manifest, records, time.time(), view)))
     else:
         _print_table(run_id, manifest, records, view)
-        for line in local_lines(event_log, time.time()):
-            console_of_output().tell(line, style="dim", highlight=False)
     return 0
 
 
@@ -67,44 +49,6 @@ def read_manifest(target: Target, timeout_seconds: float, backend: HostBackend) 
         NobodyReachable: no member answered in time.
     """
     return asyncio.run(_read(target, timeout_seconds, backend))[0]
-
-
-def local_facts(event_log: Path, now: float) -> dict[str, Any] | None:
-    """What the peer with this log refused in its last session, per remote and kind; None without a readable log."""
-    own = _own_view(event_log)
-    if own is None:
-        return None
-    refusals = [one.facts(now) for one in own.refusals]
-    return {"peer_id": own.peer_id, "last_event_at": own.last_event_at, "refusals": refusals}
-
-
-def local_lines(event_log: Path, now: float) -> list[str]:
-    """The same for people, and whether its rounds have one member; nothing when all is well."""
-    own = _own_view(event_log)
-    if own is None or own.last_event_at is None:
-        return []
-    age = seconds_text(round(max(0.0, now - own.last_event_at)))
-    given, spoken = given_name(event_log.parent), speakable_name(own.peer_id or "")
-    who = f"The peer on this machine, {f'{given} ({spoken})' if given else spoken}, as it said {age} ago,"
-    lines = []
-    if own.lone_rounds >= LONE_ROUNDS:
-        verb = "saw one member in each of" if own.is_seed else "shared none of"
-        lines.append(f"{who} {verb} the last {own.lone_rounds} rounds.")
-    if own.refusals:
-        lines += [f"{who} refused:", *(f"  {one.sentence(now)}" for one in own.refusals)]
-    return lines
-
-
-def _own_view(event_log: Path) -> OwnView | None:
-    """The view of the peer with this log; None without a readable one."""
-    try:
-        events, _ = last_events(event_log, NUM_EVENTS)
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        say(f"The event log {event_log} cannot be read ({error.strerror or error}).")
-        return None
-    return functools.reduce(own_view_after, events, OwnView()) if events else None
 
 
 _NEEDLESS = ("device", "tokens/s", "rounds")

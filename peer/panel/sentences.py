@@ -15,7 +15,7 @@ PAGE, COMMAND = "Your page: ", "Come back: "
 def health(scene: Scene, now: float) -> tuple[str, str]:
     """One sentence, that all is well or what is not, and its colour."""
     own, swarm = scene.own, scene.swarm
-    left_out = [one for one in own.refusals if one.is_left_out(now)]
+    left_out = [remote for remote, until in own.left_out if now < until]
     silent = None if own.last_round_at is None else now - own.last_round_at
     if own.has_ended:
         return "The organiser has ended the run. Your machine saves its work and leaves.", GOOD
@@ -30,7 +30,7 @@ def health(scene: Scene, now: float) -> tuple[str, str]:
         return "Nobody else answers. Your machine looks for the others again and again.", CARE
     if left_out:
         more = f", and {len(left_out) - 1} more" if len(left_out) > 1 else ""
-        return f"{scene.name_of(left_out[0].remote)} is left out of rounds for a while{more}", CARE
+        return f"{scene.name_of(left_out[0])} is left out of rounds for a while{more}", CARE
     if silent is not None and has_stalled(silent, scene.usual_round_seconds) and scene.num_others:
         return f"No exchange has ended for {seconds_text(round(silent))}", CARE
     if not scene.num_others and swarm.num_silent:

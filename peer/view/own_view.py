@@ -12,12 +12,12 @@ from peer.events import peer_events as events
 from peer.events.anchor_events import AnchorRepair, Fetched
 from peer.events.lone_rounds import is_shared, lone_rounds_after
 from peer.events.path_events import ReachabilityFound, RelayChanged
-from peer.events.refusals import Refusals, with_refusal
 from peer.run_clock import SPEED_SECONDS
 
 NUM_LOSSES = 240
 """Points of the loss curve; when it is full every second one goes, so that it always spans the whole session."""
 
+MAX_LEFT_OUT = 64
 MAX_SERVED = 10_000
 """Newcomers that are told apart; a flood of keys must not fill the memory."""
 PACE_STEP_SECONDS = 20.0
@@ -77,7 +77,8 @@ class OwnView:
     met: frozenset[PeerId] = frozenset()
     """Members that were in view at any time; at most `MAX_SERVED`."""
     traffic: tuple[RoundBytes, ...] = ()
-    refusals: tuple[Refusals, ...] = ()
+    left_out: tuple[tuple[PeerId, float], ...] = ()
+    """Whom rounds leave out and until when (unix seconds), the newest first; at most `MAX_LEFT_OUT`."""
     joined_at: float | None = None
     alone_at: float = 0.0
     """When the other members became unresponsive last."""
@@ -137,7 +138,6 @@ def own_view_after(state: OwnView, event: events.Event) -> OwnView:
     """The state after `event`. Events of one peer, in the order in which they happened."""
     return replace(
         _with_facts(state, event),
-        refusals=with_refusal(state.refusals, event),
         peer_id=event.peer_id,
         last_event_at=event.at,
         started_at=event.at if state.started_at is None else state.started_at,
@@ -152,6 +152,7 @@ def _with_facts(state: OwnView, event: events.Event) -> OwnView:
                 state,
                 phase="serving" if fact.device == "seed" else "training",
                 lone_rounds=0,
+                left_out=(),
                 earlier_inner_steps=fact.earlier_inner_steps if is_first else state.earlier_inner_steps,
                 earlier_tokens=fact.earlier_tokens if is_first else state.earlier_tokens,
                 earlier_rounds=fact.earlier_rounds if is_first else state.earlier_rounds,
@@ -226,6 +227,11 @@ def _with_facts(state: OwnView, event: events.Event) -> OwnView:
             return replace(state, relaying=fact.own_relay)
         case RelayChanged():
             return replace(state, relays=fact.relays)
+        case events.RefusedPeer() if fact.left_out_until is not None:
+            others = tuple(one for one in state.left_out if one[0] != fact.remote)
+            return replace(state, left_out=((fact.remote, fact.left_out_until), *others)[:MAX_LEFT_OUT])
+        case events.PartRestarted(part="network"):
+            return replace(state, left_out=())  # the new process has forgotten them
         case events.RunChanged(has_ended=True):
             return replace(state, has_ended=True)
         case events.LeftRun():

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import atexit
 import contextlib
+import functools
 import io
 import os
 import shutil
@@ -301,11 +302,10 @@ def _file_targets(desk: _Desk) -> list[Target]:
         desk.run(["profile", "show", "--contributor-key", str(key)])
 
     def event_log(data: bytes) -> None:
-        from peer.observe.status import local_facts, local_lines
+        from peer.events.log_tail import last_events
+        from peer.view.own_view import OwnView, own_view_after
 
-        path = desk.file("events.jsonl", data)
-        local_facts(path, NOW)
-        local_lines(path, NOW)
+        functools.reduce(own_view_after, last_events(desk.file("events.jsonl", data), 10_000)[0], OwnView())
 
     # Whoever makes the file signs it: the fuzzer shall get past the signatures.
     signed = [mock.patch("peer.observe.receipts_verify.verify", return_value=True)]

@@ -394,7 +394,7 @@ def test_observers_get_run_and_addresses(home: Path, monkeypatch: pytest.MonkeyP
         == 0
     )
     target = Target(RUN_ID, [ADDRESS], home / RUN_ID / "observer", is_new=True)
-    assert status == [(target, True, 3.0, "p2pd", home / RUN_ID / "events.jsonl")]
+    assert status == [(target, True, 3.0, "p2pd")]
     write_cached_peers(home / RUN_ID / "cached_peers.json", [OTHER_ADDRESS])
     assert app.run(["dashboard", "--run-id", RUN_ID, "--host", "0.0.0.0", "--port", "0"]) == 0
     arguments = ["dashboard", "--run-id", RUN_ID, "--db", ":memory:", "--join-address", ADDRESS, "--token-file", "t"]
