@@ -146,30 +146,30 @@ class Gatherer:
                 self._disappointments[donor] += 1
         self._decide(turn)
         is_searching = self._look_behind(turn)
-        known = self._history.ledger.known(fragment)
+        num_versions = self._history.ledger.num_versions(fragment)
         # What is older than something known will not come by itself; the newest may only be on their way.
-        self._history.set_missing(fragment, list(known.absent(min(head, known.end))))
+        self._history.set_missing(fragment, self._history.ledger.absent(fragment, min(head, num_versions)))
         asked_head, num_tries = self._tries.get(fragment, (0, 0))
         num_tries = num_tries + 1 if asked_head == head else 1
         if is_searching:
             num_tries = 0
-        elif known.end >= head:
+        elif num_versions >= head:
             num_tries = MAX_TRIES
         self._tries[fragment] = (head, num_tries)
 
     def _first_wanted(self, turn: _Turn) -> int | None:
         """The lowest version that is lacking or whose commit a second member should confirm."""
-        known = self._history.ledger.known(turn.fragment)
+        num_versions = self._history.ledger.num_versions(turn.fragment)
         wanted = [version for version, digest in turn.held if len(turn.givers[version, digest]) < NUM_WITNESSES]
-        for begin, end in known.absent(turn.head):
+        for begin, end in self._history.ledger.absent(turn.fragment, turn.head):
             if turn.is_retry or not self._history.is_missing(turn.fragment, begin):
                 absent = next((version for version in range(begin, end) if version not in turn.versions), None)
                 if absent is not None:
-                    wanted.append(min(absent, max(0, known.end - AGAIN_VERSIONS)))
+                    wanted.append(min(absent, max(0, num_versions - AGAIN_VERSIONS)))
                     break
         num_behind = self._behind.get(turn.fragment, 0)
         if num_behind and not turn.givers:
-            wanted.append(max(0, known.end - AGAIN_VERSIONS - num_behind))
+            wanted.append(max(0, num_versions - AGAIN_VERSIONS - num_behind))
         return min(wanted, default=None)
 
     def _look_behind(self, turn: _Turn) -> bool:

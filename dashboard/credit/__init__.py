@@ -2,7 +2,6 @@
 
 The files, each built on those above it:
 
-    known_versions.py          which rounds are known, as ranges
     credited_members.py        whom one signed commit credits, and the bytes that it moved
     heaviest_commit_chains.py  all signed commits that are known, and which of them count
     work_log.py                the commits that name a machine, and a person's curve of work

@@ -11,12 +11,12 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Final
 
 from averaging.signing.commit_credit import MachineShare
 from dashboard.credit.credited_members import CommitCredit
 from dashboard.credit.heaviest_commit_chains import Booking, Counting, Outcome, StoredReceipt
-from dashboard.credit.known_versions import KnownVersions
 from dashboard.credit.work_log import WorkLog
 from dashboard.history_facts import (
     Condition,
@@ -131,9 +131,14 @@ class Ledger:
             self._book(booking)
         return bookings
 
-    def known(self, fragment: int) -> KnownVersions:
-        """Versions of which a commit is known."""
-        return self.counting.versions.get(fragment) or KnownVersions()
+    def num_versions(self, fragment: int) -> int:
+        """One more than the highest version of which a commit is known; 0: none is known."""
+        return max(self.counting.versions.get(fragment, ()), default=-1) + 1
+
+    def absent(self, fragment: int, end: int) -> list[tuple[int, int]]:
+        """Return the ranges of versions below `end` of which no commit is known: (begin, end exclusive), ascending."""
+        known = sorted(version for version in self.counting.versions.get(fragment, ()) if version < end)
+        return [(low + 1, high) for low, high in pairwise([-1, *known, end]) if high > low + 1]
 
     @property
     def num_rounds(self) -> int:

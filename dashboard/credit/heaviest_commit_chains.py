@@ -16,7 +16,6 @@ from typing import Literal
 
 from averaging.signing.commit_credit import CreditedRound, Lineage, Link, MachineShare, with_shares_of
 from dashboard.credit.credited_members import CommitCredit
-from dashboard.credit.known_versions import KnownVersions
 from dht.ground.host import PeerId
 
 Outcome = Literal["new", "known", "crowded"]
@@ -56,7 +55,7 @@ class Booking:
 class Counting:
     """Receipts by the digest of their commit."""
 
-    versions: dict[int, KnownVersions] = field(default_factory=dict)
+    versions: dict[int, set[int]] = field(default_factory=dict)
     """Per fragment: versions of which a commit is known."""
     rounds: set[int] = field(default_factory=set)
     """Numbers of the first receipt of each round that counts."""
@@ -104,7 +103,7 @@ class Counting:
         self._receipts.setdefault(credit.digest, []).append(receipt)
         if is_counted:
             self._book(credit.digest, 1)
-        self.versions.setdefault(credit.fragment, KnownVersions()).add(credit.version)
+        self.versions.setdefault(credit.fragment, set()).add(credit.version)
         self._unsettled.add(credit.fragment)
         return "new"
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Annotated, Final
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -39,34 +38,38 @@ class _Answer(BaseModel):
     texts: list[_Text] = Field(default_factory=list, max_length=MAX_PROMPTS)
 
 
-@dataclass(frozen=True, slots=True)
-class NoSample:
-    """Why nothing was written: a sentence. `lasts`: as long as the run's manifest does."""
+class NoAnswer(Exception):
+    """There is no sample; the text says why. `lasts`: as long as the run's manifest does."""
 
-    why: str
-    lasts: bool = False
+    def __init__(self, why: str, *, lasts: bool = False) -> None:
+        super().__init__(why)
+        self.lasts = lasts
 
 
-def read_answer(raw: bytes, at: float, view: RunView) -> ModelSample | NoSample:
-    """The sample that the process answered, or why there is none.
+def read_answer(raw: bytes, at: float, view: RunView) -> ModelSample:
+    """The sample that the process answered.
 
     Args:
         at: when it was asked.
         view: the run then. Its validation loss is shown beside the text only if it was measured about then.
+
+    Raises:
+        NoAnswer: it wrote nothing, or its answer cannot be used.
     """
     try:
         answer = _Answer.model_validate_json(raw)
     except ValidationError as error:
         first = error.errors()[0]
-        return NoSample(f"its answer cannot be used ({'.'.join(map(str, first['loc'])) or 'all'}: {first['msg']})")
+        where = ".".join(map(str, first["loc"])) or "all"
+        raise NoAnswer(f"its answer cannot be used ({where}: {first['msg']})") from error
     if answer.problem:
-        return NoSample(label_text(answer.problem, 400), answer.lasts)
+        raise NoAnswer(label_text(answer.problem, 400), lasts=answer.lasts)
     texts = tuple(
         WrittenText(shown_lines(one.prompt, MAX_PROMPT_LENGTH), shown_lines(one.text, MAX_TEXT_LENGTH))
         for one in answer.texts
     )
     if not any(one.text.strip() for one in texts):
-        return NoSample("the model wrote nothing that can be shown")
+        raise NoAnswer("the model wrote nothing that can be shown")
     version, apart = sum(answer.versions), MOST_ROUNDS_APART * len(answer.versions)
     near = view.evaluation
     if near is not None and abs(near.version - version) > apart:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Final
 
-from dashboard.samples.answer_check import MAX_ANSWER_BYTES
+from dashboard.samples.answer_check import MAX_ANSWER_BYTES, NoAnswer
 from dashboard.samples.sample_schedule import MAX_TOKENS, SEED, TEMPERATURE
 from dht.ground.errors import LocalFault
 from peer.child_process import PIPE, ChildProcess
@@ -34,10 +34,6 @@ class SampleOrder:
     max_tokens: int = MAX_TOKENS
     temperature: float = TEMPERATURE
     seed: int = SEED
-
-
-class NoAnswer(Exception):
-    """The process gave none; the text says why."""
 
 
 async def ask(order: SampleOrder, seconds: float = SECONDS) -> bytes:

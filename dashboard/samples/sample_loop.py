@@ -9,8 +9,8 @@ from typing import Final
 
 from dashboard.history_facts import ModelSample
 from dashboard.observe.dashboard_state import DashboardState
-from dashboard.samples.answer_check import NoSample, read_answer
-from dashboard.samples.model_process import NoAnswer, SampleOrder
+from dashboard.samples.answer_check import NoAnswer, read_answer
+from dashboard.samples.model_process import SampleOrder
 from dashboard.samples.sample_schedule import MIN_SECONDS, SamplePlan, kept, next_at
 
 LOOK_SECONDS: Final = 2.0
@@ -52,26 +52,18 @@ async def follow_samples(
         try:
             found = read_answer(await ask(order), now, state().view)
         except NoAnswer as error:
-            found = NoSample(str(error))
-        if isinstance(found, ModelSample):
-            # Its anchors are those with most tokens; the page goes by the middle member, of two by the lower one.
-            keep(
-                kept(
-                    (
-                        *samples(),
-                        replace(found, committed_tokens=min(found.committed_tokens, state().view.committed_tokens)),
-                    )
-                )
-            )
-            again_at, patience = clock() + MIN_SECONDS, MIN_SECONDS
+            if error.lasts:
+                refused = seen.run.manifest_hash
+                tell(f"The page shows no samples of the model: {error}")
+                continue
+            patience = min(2 * patience, max(MIN_SECONDS, plan.every_seconds))
+            again_at = clock() + patience
+            tell(f"No sample of the model this time, another try in {patience:.0f} s: {error}")
             continue
-        if found.lasts:
-            refused = seen.run.manifest_hash
-            tell(f"The page shows no samples of the model: {found.why}")
-            continue
-        patience = min(2 * patience, max(MIN_SECONDS, plan.every_seconds))
-        again_at = clock() + patience
-        tell(f"No sample of the model this time, another try in {patience:.0f} s: {found.why}")
+        # Its anchors are those with most tokens; the page goes by the middle member, of two by the lower one.
+        tokens = min(found.committed_tokens, state().view.committed_tokens)
+        keep(kept((*samples(), replace(found, committed_tokens=tokens))))
+        again_at, patience = clock() + MIN_SECONDS, MIN_SECONDS
 
 
 def can_be_asked(state: DashboardState, samples: tuple[ModelSample, ...]) -> bool:

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import itertools
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from dashboard.credit import contributor_ledger as ledger_module
 from dashboard.credit.contributor_ledger import Ledger, Presence
-from dashboard.credit.known_versions import KnownVersions
 from dashboard.history_facts import ContributorRow, ProfileFacts
 from dashboard.people.teams_and_countries import with_rare_countries_withheld
 from tests.kit.dashboard.history import check_raw, raw_commit, usual_commit
@@ -134,14 +130,11 @@ def test_countries_of_fewer_than_three_are_nowhere() -> None:
     assert sorted(row.country for row in with_rare_countries_withheld(rows)) == ["", "DE", "DE", "DE"]
 
 
-@given(st.lists(st.integers(0, 30), max_size=40))
-def test_known_versions_are_a_set_in_ranges(versions: list[int]) -> None:
-    known = KnownVersions()
-    for version in versions:
-        known.add(version)
-    assert [version for begin, end in known.ranges() for version in range(begin, end)] == sorted(set(versions))
-    assert {version for begin, end in known.absent(31) for version in range(begin, end)} == set(range(31)) - set(
-        versions
-    )
-    ranges = list(known.ranges())
-    assert all(first[1] < second[0] for first, second in itertools.pairwise(ranges))
+def test_versions_that_are_not_known_are_told_as_ranges() -> None:
+    ledger = ledger_of(*(usual_commit(version, PEERS[:2]) for version in (1, 2, 5)))
+    assert ledger.num_versions(0) == 6
+    assert ledger.absent(0, 8) == [(0, 1), (3, 5), (6, 8)]
+    assert ledger.absent(0, 2) == [(0, 1)]
+    assert ledger.num_versions(1) == 0
+    assert ledger.absent(1, 3) == [(0, 3)]
+    assert ledger.absent(1, 0) == []

@@ -52,4 +52,4 @@ def in_history(check: object, path: Path | None = None) -> None:
 
 
 def versions_of(history: History) -> list[int]:
-    return [version for begin, end in history.ledger.known(0).ranges() for version in range(begin, end)]
+    return sorted(history.ledger.counting.versions.get(0, ()))
