@@ -26,6 +26,7 @@ from benchmarks.planning.utilisation import (
     listed_bandwidths,
     needed_bandwidths,
 )
+from peer.config.averaging_rules import BLOCK_SIZE
 from peer.config.manifest import AveragingSection
 from peer.plan.round_seconds import MemberLink, round_traffic
 
@@ -77,7 +78,7 @@ def bandwidth_table() -> tuple[TableRow, ...]:
 def own_interval_bits(model: LayeredModel) -> float:
     """Bits that each of two peers sends while every fragment has one round: all parameters, all framing."""
     num_fragments = model.num_layers // PUBLISHED_LAYERS_PER_FRAGMENT
-    codec = make_codec(OWN_CODEC, AveragingSection().block_size)
+    codec = make_codec(OWN_CODEC, BLOCK_SIZE)
     cuts = [model.num_parameters * fragment // num_fragments for fragment in range(num_fragments + 1)]
     counts = Counter(end - start for start, end in itertools.pairwise(cuts))
     lines = [MemberLink(1e9, 1e9)] * 2

@@ -38,7 +38,6 @@ def scenario_of(kind: str, options: argparse.Namespace) -> Scenario:
     averaging: dict[str, Any] = {
         "sync_every": 16,
         "num_fragments": 2,
-        "block_size": 32,
         "round_deadline_seconds": 30.0,
         "combine": options.combine,
     }

@@ -9,6 +9,8 @@ from averaging.outer.outer_settings import OuterRule
 from averaging.wire.field_checks import Limits
 from peer.config.manifest import RunManifest
 
+BLOCK_SIZE = 128
+"""Values that share one scale: 0.125 bits a value for a scale of 16 bits; smaller blocks did not converge better."""
 OVERLAY_GAIN = 0.7
 """Share of a peer's uncommitted work that mode carry keeps live (0.5 to 0.7 is best:
 `benchmarks/log/2026-11-21-convergence.md`)."""
@@ -41,7 +43,7 @@ def rule_of(manifest: RunManifest) -> OuterRule:
 
 def codec_of(manifest: RunManifest) -> Codec:
     """The codec that a manifest asks for."""
-    return make_codec(manifest.averaging.codec, manifest.averaging.block_size)
+    return make_codec(manifest.averaging.codec, BLOCK_SIZE)
 
 
 def limits_of(sizes: Sequence[int], codec: Codec) -> Limits:

@@ -47,7 +47,6 @@ class AveragingSection(Section):
     codec: Literal["int4", "fp32"] = Field(
         default="int4", description="int4: 4 bits a value on the wire (arXiv 2501.18512); fp32: every bit"
     )
-    block_size: int = Field(default=128, ge=16, le=4096, multiple_of=16, description="values that share one scale")
     outer_lr: float = Field(default=0.7, gt=0, le=10, description="eta: outer learning rate (arXiv 2311.08105)")
     outer_momentum: float = Field(
         default=0.5, ge=0, lt=1, description="beta: Nesterov momentum (arXiv 2311.08105); 0.9 only in lock step"

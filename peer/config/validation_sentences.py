@@ -68,7 +68,7 @@ def expectation(field: FieldInfo) -> str:
     rules = {
         name: value
         for rule in field.metadata
-        for name in ("ge", "le", "gt", "lt", "multiple_of", "max_length")
+        for name in ("ge", "le", "gt", "lt", "max_length")
         if (value := getattr(rule, name, None)) is not None
     }
     if "ge" in rules and "le" in rules:
@@ -76,10 +76,10 @@ def expectation(field: FieldInfo) -> str:
     else:
         bounds = {"ge": "at least", "gt": "above", "le": "at most", "lt": "below"}
         joined = " and ".join(f"{word} {rules[name]}" for name, word in bounds.items() if name in rules)
-    extra = f" and a multiple of {rules['multiple_of']}" if "multiple_of" in rules else ""
+    extra = ""
     if "max_length" in rules:
         unit = "entries" if plain_type(field.annotation) is tuple else "characters"
-        extra += f" of at most {rules['max_length']} {unit}"
+        extra = f" of at most {rules['max_length']} {unit}"
     return f"{words} {joined}".rstrip() + extra
 
 

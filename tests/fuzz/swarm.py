@@ -53,7 +53,7 @@ def tiny_run() -> RunManifest:
             "name": "tiny",
             "model": {"num_layers": 1, "d_model": 16, "num_heads": 2, "vocab_size": 257, "context": 16},
             "training": {"batch_size": 2},
-            "averaging": {"num_fragments": 2, "block_size": 16},
+            "averaging": {"num_fragments": 2},
         }
     )
 

@@ -21,7 +21,6 @@ def _scenario(kind, seed):
             "averaging": {
                 "sync_every": 8,
                 "num_fragments": 2,
-                "block_size": 16,
                 "round_deadline_seconds": 20.0,
                 "combine": "centered_clip",
             },

@@ -17,7 +17,6 @@ def scenario_of(kinds, num_honest=NUM_HONEST):
                 "sync_every": 8,
                 "num_fragments": 1,
                 "combine": "centered_clip",
-                "block_size": 64,
                 "outer_lr": 0.5,
                 "round_deadline_seconds": 20.0,
             },

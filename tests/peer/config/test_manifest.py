@@ -109,7 +109,6 @@ def test_too_long_is_refused_before_it_is_parsed() -> None:
         ("model.num_layers", True, "model.num_layers is true; expected a whole number from 1 to 512."),
         ("model", 3, "model is 3; expected a section with the fields kind,"),
         ("averaging.mode", "fast", "averaging.mode is 'fast'; expected one of sync, streaming, eager, carry."),
-        ("averaging.block_size", 17, "expected a whole number from 16 to 4096 and a multiple of 16."),
         ("averaging.codec", "int8", "averaging.codec is 'int8'; expected one of int4, fp32."),
         ("averaging.scale", "fp16", "averaging.scale was removed; remove it; scales are bfloat16."),
         ("training.optimizer", "sgd", "training.optimizer is 'sgd'; expected one of adamw, muon."),
@@ -152,13 +151,9 @@ def test_a_custom_model_is_described_by_size_and_layout() -> None:
 
 
 def test_the_codec_and_the_rule_are_those_of_the_manifest() -> None:
-    section = AveragingSection(
-        codec="fp32",
-        block_size=64,
-    )
-    manifest = RunManifest(name="own", averaging=section)
+    manifest = RunManifest(name="own", averaging=AveragingSection(codec="fp32"))
     codec, rule = codec_of(manifest), rule_of(manifest)
-    assert (codec.name, codec.block_size) == ("fp32", 64)
+    assert (codec.name, codec.block_size) == ("fp32", 128)
     assert (rule.sync_every, rule.staleness_limit) == (30, 4)
 
 
@@ -253,12 +248,12 @@ def test_a_signed_manifest_of_an_older_format_is_refused_in_one_sentence() -> No
 
 def test_joining_members_with_another_codec_is_refused_with_the_field(tmp_path: Path) -> None:
     """Two manifests of one revision, as when an owner starts a run anew in the same folder."""
-    section = AveragingSection(codec="fp32", block_size=64)
+    section = AveragingSection(codec="fp32")
     theirs = RunManifest(name="demo", averaging=section)
     local, found = record_of(DEFAULT.to_bytes()), record_of(theirs.to_bytes())
     with pytest.raises(Incompatible) as caught:
         refuse_two_manifests(local, found, theirs, tmp_path / "run.record")
-    assert "averaging.codec is 'fp32', not 'int4'; averaging.block_size is 64, not 128." in str(caught.value)
+    assert "averaging.codec is 'fp32', not 'int4'." in str(caught.value)
     assert str(tmp_path / "run.record") in str(caught.value)
     refuse_two_manifests(local, local, DEFAULT, tmp_path)
     newer = theirs.model_copy(update={"revision": 2})

@@ -20,6 +20,7 @@ from dht.ground.quantities import count_text
 from dht.ground.store import NUM_HOLDERS_READ
 from dht.kademlia.dht_node import NUM_REPLICAS
 from peer.cli.app import run
+from peer.config.averaging_rules import BLOCK_SIZE
 from peer.config.learning_rate_schedule import ScheduleSection
 from peer.config.manifest import RunManifest
 from peer.config.training_section import TrainingSection
@@ -109,7 +110,7 @@ def test_seconds_are_those_of_the_slowest_line():
 def test_simulated_peers_send_what_was_counted():
     """Real exchanges: rounds of four peers, to some bytes of headers and the control messages of who leads."""
     num_peers, num_values, rate, latency_seconds = 4, 1 << 18, 8e6, 0.02
-    manifest = tiny_manifest(3, sync_every=8, num_fragments=2, block_size=128, codec="int4")
+    manifest = tiny_manifest(3, sync_every=8, num_fragments=2, codec="int4")
     lines = [LineSettings(rate, rate, latency_seconds / 2, 0.0, f"s{index}") for index in range(num_peers)]
     peers = tuple(PeerSpec("all", line, 2.0) for line in lines)
     rounds, whole = {}, []
@@ -213,7 +214,7 @@ def test_memory_counts_what_the_code_keeps():
     plan = plan_run(manifest_of(num_fragments=4), sizes_of())
     memory = plan.home.network_memory
     section = manifest_of(num_fragments=4).averaging
-    sent = [encoded_num_bytes(section.codec, section.block_size, size) for size in sizes_of(4)]
+    sent = [encoded_num_bytes(section.codec, BLOCK_SIZE, size) for size in sizes_of(4)]
     assert memory.mailbox_bytes == mailbox_num_bytes(sizes_of(4), sent)
     assert memory.velocity_bytes == 0
     assert plan_run(manifest_of(mode="eager"), sizes_of()).home.network_memory.velocity_bytes == (4 * MILLION)

@@ -72,7 +72,7 @@ def tiny_manifest(seed: int, **averaging: object) -> RunManifest:
     Args:
         averaging: fields of `AveragingSection` that differ from the simulator's own choice.
     """
-    section = {"sync_every": 8, "num_fragments": 2, "block_size": 16, "round_deadline_seconds": 20.0, **averaging}
+    section = {"sync_every": 8, "num_fragments": 2, "round_deadline_seconds": 20.0, **averaging}
     return RunManifest(
         name="simulated",
         seed=seed,
