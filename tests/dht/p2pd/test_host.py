@@ -20,7 +20,7 @@ from dht.identity.multiaddr import Multiaddr, parse_multiaddr
 from dht.p2pd import host as p2pd_host
 from dht.p2pd import supervisor
 from dht.p2pd.control import ControlError, P2pdControl
-from dht.p2pd.daemon import DaemonOptions, announced_addresses, claim_ports, daemon_environment, daemon_flags
+from dht.p2pd.daemon import DaemonOptions, announced_addresses, claim_ports
 from dht.p2pd.host import P2pdHost
 from dht.streams.upload_and_download_limits import URGENT_BYTES, RateLimits
 from tests.kit.host_contract import CONTRACT, ECHO, Check, HostNetwork, assert_echo, echo, run_check
@@ -243,18 +243,6 @@ def test_a_port_taken_by_another_program_is_a_local_fault() -> None:
             start_and_close(P2pdHost(Identity.generate(), [f"/ip4/127.0.0.1/tcp/{port}"]))
 
 
-def test_a_port_taken_by_another_daemon_is_a_local_fault() -> None:
-    async def check(network: HostNetwork) -> None:
-        first = await network.host({})
-        port = parse_multiaddr(first.addresses()[0]).port
-        second = P2pdHost(Identity.generate(), [f"/ip4/127.0.0.1/tcp/{port}"])
-        with pytest.raises(LocalFault, match="taken"):
-            await second.start()
-        await second.close()
-
-    run_on_network(check)
-
-
 def test_a_port_that_another_program_took_after_the_look_is_replaced_unless_somebody_asked_for_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -330,11 +318,6 @@ def test_an_announced_port_zero_without_a_listener_is_a_usage_fault() -> None:
         announced_addresses([parse_multiaddr("/ip4/203.0.113.5/udp/0/quic-v1")], [parse_multiaddr(LOOPBACK[0])])
 
 
-def test_tcp_and_udp_share_one_free_port() -> None:
-    tcp, udp = claim_ports([parse_multiaddr(LOOPBACK[0]), parse_multiaddr("/ip4/127.0.0.1/udp/0/quic-v1")])
-    assert tcp.port == udp.port != 0
-
-
 def test_quic_works() -> None:
     async def run() -> None:
         quic = ["/ip4/127.0.0.1/udp/0/quic-v1"]
@@ -350,29 +333,6 @@ def test_quic_works() -> None:
             await second.close()
 
     asyncio.run(run())
-
-
-def test_the_flags_say_what_the_options_say() -> None:
-    listen = [parse_multiaddr("/ip4/0.0.0.0/tcp/4001")]
-    relay = f"/ip4/203.0.113.5/tcp/4001/p2p/{Identity.generate().peer_id}"
-    private = daemon_flags(listen, [], DaemonOptions(reachability="private", trusted_relays=(relay,)))
-    assert {"-forceReachabilityPrivate=1", "-autoRelay=1", "-relayDiscovery=0", f"-trustedRelays={relay}"} <= set(
-        private
-    )
-    public = daemon_flags(listen, listen, DaemonOptions(reachability="public", trusted_relays=(relay,)))
-    assert "-forceReachabilityPublic=1" in public
-    assert "-autoRelay=1" not in public
-    assert "-announceAddrs=/ip4/0.0.0.0/tcp/4001" in public
-    for flags in (private, public, daemon_flags(listen, [], DaemonOptions())):
-        assert "-b=0" in flags
-        assert not any(flag.startswith("-bootstrapPeers") for flag in flags)
-
-
-def test_an_address_of_an_odd_range_is_announced_as_a_name() -> None:
-    announce = [parse_multiaddr(text) for text in ("/ip4/203.0.113.5/tcp/4001", "/ip4/11.1.1.1/tcp/4001")]
-    flags = daemon_flags(announce, announce, DaemonOptions())
-    assert "-announceAddrs=/dns4/203.0.113.5/tcp/4001,/ip4/11.1.1.1/tcp/4001" in flags
-    assert "-hostAddrs=/ip4/203.0.113.5/tcp/4001,/ip4/11.1.1.1/tcp/4001" in flags
 
 
 def test_a_daemon_that_found_odd_addresses_alone_is_told_to_announce_them(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -464,18 +424,6 @@ def test_two_that_dial_each_other_at_the_same_moment_both_succeed() -> None:
             assert list(reached) == [second.peer_id, first.peer_id]
 
     run_on_network(check)
-
-
-def test_only_peers_behind_nat_dial_from_their_listening_port() -> None:
-    assert daemon_environment(DaemonOptions())["LIBP2P_TCP_REUSEPORT"] == "false"
-    assert daemon_environment(DaemonOptions(reachability="private"))["LIBP2P_TCP_REUSEPORT"] == "true"
-
-
-@pytest.mark.parametrize(("cores", "threads"), [(None, "1"), (1, "1"), (2, "1"), (7, "1"), (8, "2"), (64, "4")])
-def test_a_daemon_takes_a_quarter_of_the_cores(monkeypatch, cores, threads) -> None:
-    monkeypatch.setattr("os.cpu_count", lambda: cores)
-    assert daemon_environment(DaemonOptions())["GOMAXPROCS"] == threads
-    assert daemon_environment(DaemonOptions(reachability="public"))["GOMAXPROCS"] == "1"
 
 
 def test_light_processes_load_neither_torch_nor_more_of_hivemind_than_the_daemons_messages() -> None:

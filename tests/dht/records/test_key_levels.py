@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from itertools import pairwise
 
 import pytest
@@ -10,22 +9,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dht.ground.host import PeerId
-from dht.ground.store import LEVEL_0_KEYS, PeerKey
+from dht.ground.store import LEVEL_0_KEYS
 from dht.records import key_levels
 from dht.records.key_levels import (
     MAX_LEVEL,
     MERGE_BELOW,
-    SECONDS_PER_KEY,
     SPLIT_ABOVE,
     Levels,
-    is_beacon,
     key_at,
     keys_for,
-    level_for,
     may_stand,
     num_keys,
     peers_key,
-    shard_of,
     turn_seconds,
 )
 from tests.kit.network import level_views
@@ -37,26 +32,6 @@ ALL_LEVELS = range(MAX_LEVEL + 1)
 names = st.binary(min_size=1, max_size=20).map(lambda data: PeerId(data.hex()))
 
 
-def test_the_level_for_every_size_and_whatever_it_was_before() -> None:
-    for before in ALL_LEVELS:
-        found = [level_for(count, before) for count in range(40_000)]
-        assert found == sorted(found)
-        for count, level in enumerate(found):
-            assert level == MAX_LEVEL or count <= SPLIT_ABOVE * num_keys(level)
-            assert level == 0 or count >= MERGE_BELOW * num_keys(level)
-    # Whoever has just changed stays there though the swarm shrinks or grows by a quarter.
-    for level in range(MAX_LEVEL):
-        most, least = SPLIT_ABOVE * num_keys(level), MERGE_BELOW * num_keys(level + 1)
-        assert level_for(most + 1, level) == level + 1
-        assert all(level_for(count, level + 1) == level + 1 for count in range(most * 3 // 4, most + 1))
-        assert level_for(least - 1, level + 1) == level
-        assert all(level_for(count, level) == level for count in range(least, least * 5 // 4 + 1))
-
-
-def test_a_swarm_that_stays_below_the_first_limit_stays_at_level_0() -> None:
-    assert all(level_for(count, 0) == 0 for count in range(SPLIT_ABOVE * len(LEVEL_0_KEYS) + 1))
-
-
 @given(name=names, vote=st.sampled_from(ALL_LEVELS), level=st.integers(-2, MAX_LEVEL + 2))
 def test_where_a_record_may_stand(name: PeerId, vote: int, level: int) -> None:
     keys = keys_for(name, vote)
@@ -64,21 +39,6 @@ def test_where_a_record_may_stand(name: PeerId, vote: int, level: int) -> None:
     assert all(key == key_at(name, key.level) and 0 <= key.shard < num_keys(key.level) for key in keys)
     assert len({peers_key("run", key) for key in keys}) == len(keys) <= 4
     assert key_at(name, vote) in keys
-
-
-@given(name=names, level=st.integers(1, MAX_LEVEL))
-def test_keys_nest(name: PeerId, level: int) -> None:
-    assert key_at(name, level).shard // 2 == key_at(name, level - 1).shard
-    assert is_beacon(name, level - 1) or not is_beacon(name, level)
-
-
-def test_one_in_two_to_the_level_is_a_beacon_evenly_over_the_keys() -> None:
-    many = [PeerId(f"peer {number}") for number in range(16_384)]
-    for level in ALL_LEVELS:
-        beacons = [name for name in many if is_beacon(name, level)]
-        expected = len(many) / 2**level
-        assert abs(len(beacons) - expected) <= 5 * math.sqrt(expected)
-        assert len(beacons) / 4 * 0.5 <= min(sum(shard_of(name) == shard for name in beacons) for shard in range(4))
 
 
 def settled_at(level: int, peer_id: PeerId | None = ME) -> Levels:
@@ -89,50 +49,6 @@ def settled_at(level: int, peer_id: PeerId | None = ME) -> Levels:
         found.note([level] * (40 * num_keys(level)))
     assert (found.read_level, found.vote) == (level, level)
     return found
-
-
-@pytest.mark.parametrize("peer_id", [ME, None])
-@pytest.mark.parametrize("look_seconds", [0.5, 2.0, 5.0, 30.0, 300.0])
-def test_each_turn_reads_all_keys_once_and_in_time(look_seconds: float, peer_id: PeerId | None) -> None:
-    for level in range(1, MAX_LEVEL + 1):
-        found = settled_at(level, peer_id)
-        own = [] if peer_id is None else [key_at(peer_id, level)]
-        wanted = {*LEVEL_0_KEYS, *(PeerKey(level, shard) for shard in range(num_keys(level)))} - set(own)
-        read: list[PeerKey] = []
-        found._waiting.clear()
-        num_looks = 0
-        while len(read) < len(wanted):
-            closely, briefly = found.next_keys(look_seconds)
-            assert list(closely) == own
-            assert 1 <= len(briefly) <= math.ceil(look_seconds / SECONDS_PER_KEY)
-            read += briefly
-            num_looks += 1
-        assert len(read) == len(wanted)
-        assert set(read) == wanted
-        # Looks come after 0.8 to 1.2 times that; the last one may have little left to read.
-        assert (num_looks - 1) * look_seconds <= turn_seconds(level)
-
-
-def test_a_small_swarm_reads_the_four_keys_in_each_look_and_publishes_under_one() -> None:
-    found = Levels(ME)
-    for count in [*range(SPLIT_ABOVE * 4), *reversed(range(SPLIT_ABOVE * 4))]:
-        assert found.next_keys(5.0) == (LEVEL_0_KEYS, [])
-        assert not found.note([0] * count)
-        assert found.publish_levels() == (0,)
-        assert (found.vote, found.read_level) == (0, 0)
-
-
-def test_a_newcomer_goes_where_the_sample_at_level_0_votes() -> None:
-    for level in range(1, MAX_LEVEL + 1):
-        found = Levels(ME)
-        found.next_keys(5.0)
-        assert found.note([level] * 40)
-        assert (found.read_level, found.vote) == (level, level)
-        assert found.publish_levels()[0] == level
-        # Though it has read a few keys only, it does not take the swarm for a small one.
-        found.next_keys(5.0)
-        assert not found.note([level] * 60)
-        assert found.vote == level
 
 
 def test_keys_that_vote_for_much_are_not_believed_once_their_keys_were_read() -> None:
@@ -150,42 +66,6 @@ def test_keys_that_vote_for_much_are_not_believed_once_their_keys_were_read() ->
     found = settled_at(1)
     found.note([1] * 320 + [MAX_LEVEL] * 40)
     assert found.read_level == 1
-
-
-def test_who_reads_what_a_crowd_left_behind_looks_where_it_went_until_it_is_there() -> None:
-    """It votes for that level itself, but the records that filled level 0 at the start vote for 0 until they expire."""
-    found = Levels(ME)
-
-    def explored_after(num_votes: int) -> list[PeerKey]:
-        keys = []
-        for _ in range(6):
-            found.note([0] * 550 + [2] * num_votes)
-            keys += found.next_keys(5.0)[1]
-        assert (found.vote, found.read_level) == (2, 0)
-        return sorted(keys)
-
-    found.next_keys(5.0)
-    everything = [PeerKey(2, shard) for shard in range(num_keys(2))]
-    assert explored_after(20) == everything
-    # Those who came first had few to find there; twice as many votes are worth another look.
-    assert explored_after(30) == []
-    assert explored_after(60) == everything
-    found.note([0] * 550 + [2] * 400)
-    assert found.read_level == 2
-
-
-def test_a_neighbouring_level_is_published_under_long_before_it_is_read() -> None:
-    found = settled_at(2)
-    published_at = read_at = 0
-    for share in range(1, 100):
-        found.next_keys(5.0)
-        found.note([2] * (10 * (100 - share)) + [3] * (10 * share))
-        if 3 in found.publish_levels() and not published_at:
-            published_at = share
-        if found.read_level == 3 and not read_at:
-            read_at = share
-    assert 0 < published_at <= 7
-    assert read_at >= 25
 
 
 def test_five_hundred_and_sixty_that_start_together_all_find_each_other() -> None:

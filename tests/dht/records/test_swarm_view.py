@@ -89,13 +89,6 @@ def test_views_that_follow_each_other_keep_what_a_plain_fold_keeps(
         assert names(view.members(now)) == "".join(peer for peer in "ABC" if view.get(PeerId(peer), now) is not None)
 
 
-def test_merge_leaves_the_old_view_alone() -> None:
-    empty = SwarmView(RUN_ID)
-    one = empty.merge([make_record("A")], NOW)
-    two = one.merge([make_record("B")], NOW)
-    assert [names(view.members(NOW)) for view in (empty, one, two)] == ["", "A", "AB"]
-
-
 def test_of_many_sessions_of_one_peer_the_last_few_are_kept_in_whatever_order_they_come() -> None:
     records = [make_record(session=number, started_at=float(number)) for number in range(1, 50)]
     for ordered in (records, records[::-1]):
@@ -110,18 +103,6 @@ def test_of_many_sessions_of_one_peer_the_last_few_are_kept_in_whatever_order_th
     assert view.duplicate_sessions(PeerId("A"), NOW) == tuple(range(50 - MAX_SESSIONS, 50))
 
 
-def test_records_expire() -> None:
-    view = view_of(make_record("A", expires_at=NOW + 10), make_record("B", expires_at=NOW + 20))
-    assert names(view.members(NOW + 9.9)) == "AB"
-    assert names(view.members(NOW + 10)) == "B"
-    assert names(trainers(view, NOW + 10)) == "B"
-    assert view.get(PeerId("A"), NOW + 10) is None
-    later = view.merge([], NOW + 15)
-    assert later.changed == ("A",)
-    assert names(later.members(NOW)) == "B"
-    assert view_of(make_record(expires_at=NOW)).members(NOW) == ()
-
-
 def test_left_is_gone_at_once_and_stays_gone() -> None:
     view = view_of(make_record("A", sequence=4), make_record("B"))
     gone = view.merge([make_record("A", sequence=5, state="left")], NOW)
@@ -131,18 +112,6 @@ def test_left_is_gone_at_once_and_stays_gone() -> None:
     assert names(late.members(NOW)) == "B"
     back = late.merge([make_record("A", session=2, started_at=NOW)], NOW)
     assert back.changed == ("A",)
-
-
-def test_observers_of_roles_and_states() -> None:
-    view = view_of(
-        make_record("A"),
-        make_record("B", role="seed", state="serving"),
-        make_record("C", state="joining"),
-        make_record("D", state="leaving"),
-        make_record("E", role="seed", state="training"),
-    )
-    assert names(view.members(NOW)) == "ABCDE"
-    assert names(trainers(view, NOW)) == "A"
 
 
 def test_a_restart_is_no_duplicate() -> None:

@@ -16,10 +16,8 @@ from dht.streams.framing import FramedStream
 from dht.streams.upload_and_download_limits import (
     BURST_SECONDS,
     LINE_BYTES_PER_BYTE,
-    URGENT_BYTES,
     Pace,
     Paces,
-    RateLimits,
     TokenBucket,
 )
 from tests.kit.clock import Clock
@@ -41,55 +39,6 @@ def test_no_more_passes_than_the_rate_and_one_burst(rate: float, takes: Sequence
         free_at = now + bucket.take(num_bytes, now)
         assert released_bytes <= rate * (free_at + BURST_SECONDS) * (1 + 1e-9) + 1e-6
         released_bytes += num_bytes
-
-
-@given(takes=st.lists(st.integers(1, 10**6), min_size=1, max_size=60))
-def test_whoever_always_wants_more_gets_all_of_the_rate(takes: Sequence[int]) -> None:
-    rate, now = 1e5, 0.0
-    bucket = TokenBucket(rate, now)
-    for num_bytes in takes:
-        now += bucket.take(num_bytes, now)
-    # The last bytes passed when those before them were paid.
-    assert now == pytest.approx(max(0.0, (sum(takes[:-1]) - rate * BURST_SECONDS) / rate))
-
-
-def test_a_clock_that_stands_still_earns_nothing() -> None:
-    bucket = TokenBucket(1000.0, 5.0)
-    assert bucket.take(500 + 1000 * BURST_SECONDS, 5.0) == 0
-    assert bucket.take(0, 5.0) == pytest.approx(0.5)
-    assert bucket.take(0, 4.0) == pytest.approx(0.5)
-    assert bucket.take(0, 5.501) == 0
-
-
-def test_without_a_limit_there_is_nothing_to_wait_for() -> None:
-    paces = RateLimits(1e6, None).paces(Clock())
-    assert (paces.upload and paces.upload.is_free, paces.download and paces.download.is_free) == (False, True)
-
-    async def run() -> float:
-        clock = Clock()
-        pace = Pace(None, clock, clock.sleep)
-        for _ in range(1000):
-            await pace.let_pass(1_000_000)
-            pace.count(1_000_000)
-        return clock.now
-
-    assert asyncio.run(run()) == 0
-
-
-def test_a_pace_counts_what_has_passed_whether_it_waited_or_not() -> None:
-    async def run() -> None:
-        clock = Clock()
-        pace = Pace(None, clock, clock.sleep)
-        await pace.let_pass(1000)
-        pace.count(10)
-        pace.follow(1000)
-        passing = asyncio.gather(*(pace.let_pass(1000) for _ in range(3)))
-        await asyncio.sleep(0)
-        assert pace.passed_bytes < 4010
-        await passing
-        assert pace.passed_bytes == 4010
-
-    asyncio.run(run())
 
 
 def test_a_pace_follows_its_line() -> None:
@@ -121,20 +70,6 @@ def on_pair(paces: Paces, check: Callable[[FramedStream, FramedStream], Awaitabl
             await asyncio.gather(near.close(), far.close())
 
     asyncio.run(run())
-
-
-@pytest.mark.parametrize("num_bytes", [0, 1, URGENT_BYTES, URGENT_BYTES + 1, 300_000])
-def test_paced_frames_arrive_as_they_were(num_bytes: int) -> None:
-    clock = Clock()
-    paces = Paces(Pace(MBIT, clock, clock.sleep), Pace(MBIT, clock, clock.sleep))
-    frame = bytes(index % 251 for index in range(num_bytes))
-
-    async def check(near: FramedStream, far: FramedStream) -> None:
-        await asyncio.gather(near.send(frame), far.send(frame))
-        assert await far.receive(num_bytes) == frame
-        assert await near.receive(num_bytes) == frame
-
-    on_pair(paces, check)
 
 
 @pytest.mark.parametrize("direction", ["upload", "download"])

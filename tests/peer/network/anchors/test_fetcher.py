@@ -40,14 +40,6 @@ def test_more_donors_are_faster_and_the_bits_are_the_same() -> None:
     assert five < 0.4 * alone
 
 
-def test_the_fastest_donor_sends_most_and_the_slowest_does_not_decide() -> None:
-    seconds, found = seconds_of(3, upload0=32e6, upload2=0.2e6)
-    assert found.donors[0] == named(10)
-    alone, _ = seconds_of(1)
-    # One chunk takes the slow one 40 s.
-    assert seconds < 0.5 * alone
-
-
 @pytest.mark.parametrize("num_donors", [2, 5])
 def test_a_donor_that_dies_half_way_only_slows_it_down(num_donors: int) -> None:
     async def play(scene: Scene) -> tuple[Fetched, list[PeerId]]:
@@ -75,22 +67,6 @@ def test_a_donor_that_falls_silent_is_left_for_the_others(num_donors: int) -> No
     assert in_scene(num_donors, play) < alone + 5.0
 
 
-def test_donors_that_do_not_say_what_they_have_are_not_waited_for_one_after_the_other() -> None:
-    async def play(scene: Scene) -> None:
-        silent = scene.fetcher.donors.best_first(0)[:6]
-        for donor in scene.donors:
-            if donor.peer_id in silent:
-                donor.server._send_header = lambda *_: asyncio.sleep(1000)  # type: ignore[method-assign]
-        began = now()
-        await scene.fetch()
-        assert now() - began < 40.0  # 185 s while each had 30 s
-        began = now()
-        await scene.fetch(1)
-        assert now() - began < 10.0
-
-    in_scene(15, play)
-
-
 def test_donors_that_confirm_and_then_say_nothing_hold_up_one_fragment_and_not_each() -> None:
     async def play(scene: Scene) -> None:
         silent = scene.fetcher.donors.in_own_order([donor.peer_id for donor in scene.donors])[:DONORS_AT_ONCE]
@@ -106,19 +82,6 @@ def test_donors_that_confirm_and_then_say_nothing_hold_up_one_fragment_and_not_e
         assert now() - began < 10.0
 
     in_scene(DONORS_AT_ONCE + 3, play)
-
-
-def test_everything_already_received_stays_when_all_but_one_die() -> None:
-    async def play(scene: Scene) -> None:
-        fetching = asyncio.ensure_future(scene.fetch())
-        await scene.until_arrived(6 * NUM_VALUES)
-        for donor in scene.donors[1:]:
-            scene.network.crash(donor.peer_id)
-        await fetching
-        assert scene.arrived == sorted(scene.arrived)
-        assert scene.arrived[-1] == 8 * NUM_VALUES
-
-    in_scene(3, play)
 
 
 @pytest.mark.parametrize("num_donors", [2, 5])
@@ -137,22 +100,6 @@ def test_a_corrupt_chunk_is_refused_and_its_donor_avoided(num_donors: int) -> No
 
     found = in_scene(num_donors, play)
     assert named(10) not in found.donors
-
-
-def test_a_blamed_donor_is_not_asked_again() -> None:
-    async def play(scene: Scene) -> None:
-        liar = scene.donors[0]
-
-        async def send_corrupted(stream: Stream, chunk: memoryview) -> None:
-            await stream.send(bytes(len(chunk)))
-
-        liar.server._send_chunk = send_corrupted  # type: ignore[method-assign]
-        await scene.fetch()
-        asked = scene.network.sent_bytes(liar.peer_id)
-        await scene.fetch(1)
-        assert scene.network.sent_bytes(liar.peer_id) == asked
-
-    in_scene(3, play)
 
 
 # ------------------------------------------------------------------------------------------------- versions move on
@@ -330,14 +277,3 @@ def test_every_chunk_arrives_once_whatever_the_donors_do(num_chunks: int, steps:
         arrived += [index for index in part if queue.finish(index)]
     assert sorted(arrived) == list(range(num_chunks))
     assert queue.num_missing == 0
-
-
-def test_who_has_nothing_to_do_takes_over_what_the_slowest_would_send_last() -> None:
-    queue = ChunkQueue(10)
-    slow, fast, idle = (PeerId(name) for name in ("slow", "fast", "idle"))
-    assert queue.take(slow, 8) == range(8)
-    assert queue.take(fast, 8) == range(8, 10)
-    assert queue.finish(0)
-    assert queue.take(idle, 9) == range(4, 8)
-    # Nobody fetches what two others are fetching already.
-    assert queue.take(PeerId("third"), 9) == range(2, 4)

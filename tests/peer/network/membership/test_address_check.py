@@ -122,24 +122,6 @@ def test_an_address_that_is_known_later_is_tried_as_well(listening: int, closed:
     assert known == []
 
 
-def test_why_nobody_counts_the_others() -> None:
-    told = why_nobody([address(1), address(2), address(3)], {address(1): "connection refused"}, 0)
-    assert told.startswith(f"nobody answers at {address(1)} and 2 other addresses: connection refused; trying until ")
-
-
-def test_why_nobody_names_no_reason_that_says_the_same() -> None:
-    """So it reads at a member of a private run, whose port is open and who answers no stranger."""
-    for reasons in ({}, {address(1): "no answer"}):
-        told = why_nobody([address(1)], reasons, 0)
-        private = "members of a private run answer only invited keys"
-        assert told.startswith(f"nobody answers at {address(1)} ({private}); trying until ")
-        assert f"within 20 s ({address(1)}); expected" in nobody_answered(RUN, [address(1)], 20, reasons)
-
-
-def test_several_addresses_are_counted() -> None:
-    assert "answered at any of 7 addresses within 20 s" in nobody_answered(RUN, [address(1)] * 7, 20, {})
-
-
 def test_what_one_member_says_counts_also_when_another_is_mute(monkeypatch: pytest.MonkeyPatch) -> None:
     """One lets this key in, one has not heard of that yet, and a third takes no connection and refuses none."""
     given = RunRecord(RUN, b'{"revision": 2}', bytes(32), bytes(64))

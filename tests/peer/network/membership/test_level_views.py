@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import dataclasses
 import random
 from collections import Counter
 from collections.abc import Callable
@@ -18,7 +17,6 @@ from dht.ground.errors import PeerFault
 from dht.ground.host import PeerId
 from dht.ground.store import LEVEL_0_KEYS
 from dht.identity.keys import Identity, make_run_id
-from dht.kademlia.census import fetch_everyone
 from dht.records.key_levels import is_beacon, key_at, turn_seconds
 from dht.records.peer_record import PeerRecord, encode_peer_record
 from dht.records.signature_cache import VerifiedRecords
@@ -171,28 +169,6 @@ def test_a_remote_that_comes_and_goes_all_the_time_is_heard_of_seldom() -> None:
     run_virtual(main(), START)
 
 
-def test_changes_among_few_are_shown_at_once() -> None:
-    async def main() -> None:
-        records = MemoryRecords(fixed_network(), now, verified=VERIFIED)
-        me, other = Identity.generate(), crowd()[0]
-        record = record_of(other, expires_at=now() + 90.0)
-        store = MemoryStore(records, MemoryHost(records.network, other.peer_id))
-        await store.publish_peer(RUN_ID, other.peer_id, encode_peer_record(record, other), now() + 90.0)
-        host = MemoryHost(records.network, me.peer_id)
-        shown: list[list[PeerId]] = []
-        membership = membership_of(me, CountingStore(records, host), host, lambda: shown.append(membership.split()[0]))
-        await asyncio.sleep(1.0)
-        await membership.look()
-        assert shown[-1] == [other.peer_id]
-        membership.suspect(other.peer_id, "did not answer")
-        assert shown[-1] == []
-        assert membership.suspected_trainers() == [other.peer_id]
-        membership.heard_from(other.peer_id)
-        assert shown[-1] == [other.peer_id]
-
-    run_virtual(main(), START)
-
-
 def test_a_newcomer_sees_everybody_within_one_turn_and_is_seen() -> None:
     async def main() -> None:
         records = await crowded_records()
@@ -266,39 +242,6 @@ def test_a_small_swarm_asks_for_four_keys_in_a_look_and_publishes_under_one() ->
     run_virtual(main(), START)
 
 
-def test_a_restart_in_a_large_swarm_is_no_duplicate_and_two_processes_are() -> None:
-    async def main() -> None:
-        records = await crowded_records()
-        me = Identity.generate()
-        described = record_of(me)
-
-        def member(session: int) -> Membership:
-            network = records.network if session == 1 else fixed_network()
-            host = MemoryHost(network, me.peer_id)
-            found = membership_of(me, CountingStore(records, host), host)
-            found.describe = lambda: dataclasses.replace(described, session=session, started_at=now())
-            return found
-
-        first = member(1)
-        await first.look()
-        await first.announce()
-        await asyncio.sleep(5.0)
-        # The new process has an empty view, and its first record a short life.
-        second = member(2)
-        early = second.next_record()
-        assert early.longer_seconds == 0.0
-        old = (first.view.get(me.peer_id, now()), early)
-        assert old[0] is not None
-        assert old[0].expires_at > early.expires_at
-        view = second.view.merge([old[0], early], now())
-        assert view.duplicate_sessions(me.peer_id, now()) == ()
-        await asyncio.sleep(5.0)
-        view = view.merge([first.next_record()], now())
-        assert set(view.duplicate_sessions(me.peer_id, now())) == {1, 2}
-
-    run_virtual(main(), START)
-
-
 def test_members_that_come_one_after_the_other_change_level_together() -> None:
     """Whole memberships, each with its own view, past the size for which four keys are enough."""
 
@@ -323,16 +266,6 @@ def test_members_that_come_one_after_the_other_change_level_together() -> None:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-
-    run_virtual(main(), START)
-
-
-def test_tools_that_look_once_see_everybody() -> None:
-    async def main() -> None:
-        records = await crowded_records()
-        store = MemoryStore(records, MemoryHost(records.network, PeerId("observer")))
-        assert len(await store.fetch_peers(RUN_ID)) < NUM_PEERS
-        assert len(await fetch_everyone(store, RUN_ID)) == NUM_PEERS
 
     run_virtual(main(), START)
 

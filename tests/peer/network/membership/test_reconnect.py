@@ -132,22 +132,6 @@ def test_a_laptop_that_slept_says_one_line_and_looks_at_once() -> None:
     run_virtual(run())
 
 
-def test_a_sleep_that_begins_while_it_is_still_introducing_itself_is_noticed() -> None:
-    async def run() -> None:
-        scene = Scene(rejoining_seconds=30.0)
-        tasks = scene.start()
-        await asyncio.sleep(10)
-        assert len(scene.rejoined_at) == 1
-        scene.slept_seconds = 60.0
-        await asyncio.sleep(5)
-        (found,) = scene.told
-        assert isinstance(found.fact, SwarmContact)
-        assert found.fact.state == "found"
-        await end(tasks)
-
-    run_virtual(run())
-
-
 def test_a_sleep_that_begins_before_the_first_count_is_noticed() -> None:
     async def run() -> None:
         scene = Scene()
@@ -165,39 +149,6 @@ def test_a_sleep_that_begins_before_the_first_count_is_noticed() -> None:
     run_virtual(run())
 
 
-def test_a_laptop_that_wakes_without_network_says_so_once() -> None:
-    async def run() -> None:
-        scene = Scene()
-        tasks = scene.start()
-        await asyncio.sleep(100)
-        scene.is_cut, scene.slept_seconds = True, HOUR
-        await asyncio.sleep(600)
-        assert [event.fact.state for event in scene.told] == ["lost"]
-        scene.is_cut = False
-        await asyncio.sleep(10)
-        assert [event.fact.state for event in scene.told] == ["lost", "found"]
-        await end(tasks)
-
-    run_virtual(run())
-
-
-def test_a_peer_that_was_always_alone_has_lost_nothing() -> None:
-    async def run() -> None:
-        scene = Scene(is_cut=True)
-        tasks = scene.start()
-        await asyncio.sleep(HOUR)
-        assert (scene.told, scene.rejoined_at) == ([], [])
-        assert len(scene.looked_at) >= HOUR / (1.2 * ALONE_SECONDS + 1)
-        # Then the first others come, and it introduces itself.
-        scene.is_cut = False
-        await asyncio.sleep(10)
-        assert scene.told == []
-        assert len(scene.rejoined_at) == 1
-        await end(tasks)
-
-    run_virtual(run())
-
-
 def test_a_short_absence_is_not_worth_a_line() -> None:
     async def run() -> None:
         scene = Scene()
@@ -208,23 +159,6 @@ def test_a_short_absence_is_not_worth_a_line() -> None:
         scene.is_cut = False
         await asyncio.sleep(60)
         assert scene.told == []
-        await end(tasks)
-
-    run_virtual(run())
-
-
-def test_a_peer_that_still_catches_up_does_not_say_that_it_trains() -> None:
-    async def run() -> None:
-        scene = Scene(is_training=False)
-        tasks = scene.start()
-        await asyncio.sleep(300)
-        scene.is_cut = True
-        await asyncio.sleep(HOUR)
-        (lost,) = scene.told
-        assert isinstance(lost.fact, SwarmContact)
-        assert lost.fact.state == "lost"
-        assert not lost.fact.is_training
-        assert "training" not in lost.fact.sentence()
         await end(tasks)
 
     run_virtual(run())

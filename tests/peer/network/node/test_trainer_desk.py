@@ -10,14 +10,12 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from averaging.codec.codec import make_codec
-from averaging.outer.change_buffers import Discarded
-from averaging.outer.fragment_anchor_and_residual import FragmentState
 from averaging.outer.fragment_layout import build_layout
 from averaging.outer.outer_settings import OuterRule
 from dht.ground.host import PeerId
 from peer.config.manifest import AveragingSection
 from peer.mailbox.mailbox import Mailbox
-from peer.mailbox.slots import NUM_SLOTS, Inbox, MergeKind
+from peer.mailbox.slots import NUM_SLOTS
 from peer.network.node.fragment_memory import build_fragments
 from peer.network.node.trainer_desk import TrainerDesk
 from peer.trainer.loop.mailbox_link import TrainerLink
@@ -174,114 +172,6 @@ def test_live_parameters_show_the_state_less_unsent_work(actions, sync_every):
         pair.check()
 
     asyncio.run(scene())
-
-
-def test_a_change_is_written_where_the_trainer_reads_it():
-    async def scene():
-        pair = Pair()
-        slots = pair.mailbox.slot_memory
-        for number in range(NUM_SLOTS + 1):
-            await pair.begin(number, seed=number)
-        changes = [change for _, _, _, change in pair.changing]
-        assert all(np.shares_memory(change, slots) for change in changes[:NUM_SLOTS])
-        # Nobody will see what finds no slot: it takes the memory of the longest part that was written.
-        assert isinstance(changes[NUM_SLOTS], Discarded)
-        for _ in changes:
-            pair.end()
-        kinds = [(message.kind, message.fragment) for message in pair.mailbox.inbox.take()]
-        assert kinds == [(MergeKind.ADD, 0), (MergeKind.ADD, 1)]
-        assert len(pair.desk.undelivered) == 1
-        await pair.drain()
-        pair.check()
-
-    asyncio.run(scene())
-
-
-def test_a_change_that_fails_gives_its_slot_back():
-    async def scene():
-        pair = Pair()
-        await pair.begin(0, seed=1)
-        assert pair.mailbox.inbox.num_free() == NUM_SLOTS - 1
-        pair.end(is_applied=False)
-        assert pair.mailbox.inbox.num_free() == NUM_SLOTS
-        pair.check()
-
-    asyncio.run(scene())
-
-
-def test_rounds_that_are_faster_than_inner_steps_are_handed_over_as_a_whole(monkeypatch):
-    kinds, post = [], Inbox.post
-
-    def note(inbox, draft, kind, **options):
-        kinds.append((kind, draft.fragment))
-        post(inbox, draft, kind, **options)
-
-    monkeypatch.setattr(Inbox, "post", note)
-
-    async def scene():
-        pair = Pair()
-        for seed in range(40):
-            pair.advance(seed % NUM_FRAGMENTS, seed)
-            await pair.look()
-        assert kinds == [(MergeKind.ADD, 0), (MergeKind.ADD, 1)]
-        assert len(pair.desk.undelivered) == NUM_FRAGMENTS
-        # One inner step frees two slots; those that have waited longest are first, whatever comes in between.
-        for _ in range(2):
-            pair.step(1)
-            pair.advance(0, 7)
-            await pair.look()
-        assert kinds[2:] == [(MergeKind.REBASE, index) for index in (2, 3, 0, 1)]
-        await pair.drain()
-        pair.check()
-        # With free slots it is the change alone again.
-        kinds.clear()
-        pair.advance(3, 5)
-        assert kinds == [(MergeKind.ADD, 3)]
-        await pair.drain()
-        pair.check()
-
-    asyncio.run(scene())
-
-
-@pytest.mark.parametrize("mode", ["carry", "sync", "streaming"])
-def test_no_whole_fragment_is_worked_out_on_the_event_loop(mode, monkeypatch):
-    is_computing, num_shown = False, 0
-    shown_of = FragmentState.shown
-
-    def shown(state, out=None):
-        nonlocal num_shown
-        assert is_computing
-        num_shown += 1
-        return shown_of(state, out)
-
-    async def compute(work):
-        nonlocal is_computing
-        is_computing = True
-        try:
-            await asyncio.sleep(0)
-            return work()
-        finally:
-            is_computing = False
-
-    async def scene():
-        pair = Pair(mode=mode)
-        pair.desk.compute = compute
-        monkeypatch.setattr(FragmentState, "shown", shown)
-        opening = asyncio.ensure_future(pair.desk.open(keeps_work=()))
-        while not opening.done():
-            pair.link.poll()
-            await asyncio.sleep(0)
-        await opening
-        for index in range(NUM_FRAGMENTS):
-            pair.desk.deliver(index, None, 1)
-            pair.desk.put_back(index)
-        for _ in range(NUM_FRAGMENTS):
-            await pair.look()
-            pair.link.poll()
-        assert not pair.desk.undelivered
-
-    asyncio.run(scene())
-    assert num_shown == 2 * NUM_FRAGMENTS
 
 
 @pytest.mark.parametrize("keeps_work", [(), range(NUM_FRAGMENTS)])

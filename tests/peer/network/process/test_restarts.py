@@ -20,7 +20,6 @@ from peer.network.process import main
 from peer.network.process.child_start import NetworkChild
 from peer.network.process.restarts import (
     CALM_SECONDS,
-    LONGEST_PAUSE_SECONDS,
     MAX_RESTARTS,
     MAX_RESTARTS_AT_START,
     WINDOW_SECONDS,
@@ -29,22 +28,6 @@ from peer.network.process.restarts import (
 from peer.network.process.supervisor import NetworkProcess
 
 CONFIG = PeerConfig(run_id="run.aaaaaaaaaaaaaaaaaaaa", data_dir="here")
-
-
-def test_a_session_of_any_length_outlives_any_number_of_rare_deaths():
-    restarts = Restarts()
-    pauses = {restarts.pause_seconds(240.0 * number, has_begun=True) for number in range(1000)}
-    assert pauses == {1.0, 2.0}
-
-
-def test_a_process_that_keeps_dying_is_started_after_growing_pauses_and_then_no_more():
-    restarts, now, pauses = Restarts(), 0.0, []
-    while (pause := restarts.pause_seconds(now, has_begun=True)) is not None:
-        pauses.append(pause)
-        now += pause
-    assert len(pauses) == MAX_RESTARTS
-    assert pauses[:7] == [1.0, 2.0, 4.0, 8.0, 16.0, 32.0, LONGEST_PAUSE_SECONDS]
-    assert restarts.pause_seconds(WINDOW_SECONDS + 1.0, has_begun=True) is not None  # an hour later it may again
 
 
 @given(st.lists(st.floats(0, 2 * CALM_SECONDS), max_size=100))

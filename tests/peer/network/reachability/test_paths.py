@@ -16,15 +16,9 @@ from dht.ground.host import PeerId, Stream
 from dht.identity.multiaddr import Multiaddr, parse_multiaddr
 from dht.p2pd.daemon import DaemonOptions
 from dht.p2pd.own_relay_trial import Relaying
-from dht.records.peer_record import PeerRecord
 from peer.events.path_events import ReachabilityFound, RelayChanged
 from peer.events.peer_events import Event, MemberChanged
-from peer.network.reachability.hole_punching import PUNCH_AFTER_SECONDS, PUNCH_AGAIN_SECONDS, is_my_turn
-from peer.network.reachability.path_and_relay_choice import (
-    choose_relays,
-    kind_of,
-    relays_in,
-)
+from peer.network.reachability.hole_punching import PUNCH_AFTER_SECONDS, PUNCH_AGAIN_SECONDS
 from peer.network.reachability.paths import (
     CHECK_SECONDS,
     MAX_RELAY_STARTS,
@@ -392,20 +386,6 @@ def test_on_one_machine_nobody_is_asked() -> None:
     scene.play(script)
 
 
-def test_busy_members_are_asked_again() -> None:
-    scene = Scene()
-    scene.answer = Busy(SEEDS[0], 5.0)
-
-    async def script(scene: Scene) -> None:
-        await pause()
-        assert scene.kinds() == []
-        scene.answer = DialBack(reached=(OUTSIDE,))
-        await pause(15)
-        assert scene.kinds() == [ReachabilityFound]
-
-    scene.play(script)
-
-
 def with_home(scene: Scene) -> Scene:
     """Another home that nobody can dial either, which a relay leads to."""
     scene.members = [*scene.members, make_record(HOME, role="trainer", reachable=False)]
@@ -433,21 +413,6 @@ def test_a_hole_is_tried_for_while_nothing_moves() -> None:
     scene.play(script)
 
 
-def test_who_has_left_is_not_dialled_any_more() -> None:
-    """Each such dial takes up to 15 s, in which nobody watches this peer's own relay."""
-    scene = with_home(Scene())
-
-    async def script(scene: Scene) -> None:
-        await pause(PUNCH_AFTER_SECONDS[-1] + 10)
-        assert len(scene.host.redials) == 2
-        scene.members.pop()
-        del scene.host.paths[HOME]
-        await pause(4 * PUNCH_AGAIN_SECONDS)
-        assert len(scene.host.redials) == 2
-
-    scene.play(script)
-
-
 def test_nobody_hangs_up_while_something_moves_and_after_three_tries_only_once_an_hour() -> None:
     scene = with_home(Scene())
 
@@ -467,40 +432,3 @@ def test_nobody_hangs_up_while_something_moves_and_after_three_tries_only_once_a
         assert scene.told[-1] == (False, False)
 
     scene.play(script)
-
-
-@pytest.mark.parametrize(
-    ("connections", "me", "remote", "kind"),
-    [
-        ([], True, True, None),
-        ([at_seed(1)], False, True, "direct"),
-        (["/ip4/9.9.9.9/tcp/1"], True, False, "direct"),
-        (["/ip4/9.9.9.9/tcp/1", through(1, HOME)], False, False, "punched"),
-        (["/ip4/192.168.7.7/tcp/1"], False, False, "direct"),
-        ([through(1, HOME)], False, False, "relayed"),
-    ],
-)
-def test_kinds_of_paths(connections: list[str], me: bool, remote: bool, kind: str | None) -> None:
-    assert kind_of([parse_multiaddr(address) for address in connections], me, remote) == kind
-
-
-def test_each_try_has_one_side_that_hangs_up() -> None:
-    for number in range(6):
-        assert is_my_turn(ME, HOME, number) != is_my_turn(HOME, ME, number)
-
-
-def test_relays_are_members_that_anybody_can_dial_seeds_first() -> None:
-    def record(peer_id: PeerId, role: str, reachable: bool) -> PeerRecord:
-        return make_record(peer_id, role=role, reachable=reachable)
-
-    addresses = {seed: [at_seed(number)] for number, seed in enumerate(SEEDS, 1)}
-    addresses[SEEDS[3]] = ["/ip4/10.0.0.1/tcp/1/p2p/" + SEEDS[3]]
-    members = [
-        record(SEEDS[0], "trainer", True),
-        record(SEEDS[1], "seed", True),
-        record(SEEDS[2], "seed", False),
-        record(SEEDS[3], "seed", True),
-    ]
-    assert list(choose_relays(members, addresses, ())) == [SEEDS[1], SEEDS[0]]
-    assert list(choose_relays(members, addresses, {SEEDS[1]})) == [SEEDS[0], SEEDS[1]]
-    assert relays_in([through(2, ME), OUTSIDE]) == (SEEDS[1],)
