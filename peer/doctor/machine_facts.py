@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 
 from averaging.codec import compiled_kernels
-from dht.ground.errors import DeviceFault, LocalFault, UsageFault
+from dht.ground.errors import DeviceFault, LocalFault
 from dht.identity.multiaddr import parse_multiaddr
 from dht.p2pd.congestion_control import congestion_control
 from dht.p2pd.daemon import claim_ports, find_p2pd
@@ -19,7 +19,6 @@ from peer.config.peer_config import PeerConfig, other_run_in
 from peer.doctor.doctor_facts import MachineFacts
 from peer.memory.least_memory import available_memory_bytes
 from peer.network.membership.way_out import has_way_out
-from peer.observe.known_addresses import taken_by_own_peer
 from peer.trainer.devices.device_choice import describe_device, select_device
 from peer.user_folders import folder_fault, place_of
 from peer.version import full_version
@@ -74,9 +73,6 @@ def _disk_free_bytes(folder: Path) -> int | None:
 def _port_fault(listen: Sequence[str]) -> str:
     try:
         claim_ports([parse_multiaddr(address) for address in listen])
-    except UsageFault as fault:
-        return str(fault)
     except LocalFault as fault:
-        fault = taken_by_own_peer(fault, listen)
         return str(fault)
     return ""

@@ -6,7 +6,7 @@ import contextlib
 import time
 from importlib.util import find_spec
 
-from dht.ground.errors import Incompatible, LocalFault, NobodyReachable, PeerFault, UsageFault
+from dht.ground.errors import Incompatible, NobodyReachable, PeerFault, UsageFault
 from dht.ground.regular_files import read_regular
 from dht.identity.keys import Identity
 from dht.records.signed_manifest import MAX_RUN_RECORD_BYTES, RunRecord, decode_run_record
@@ -17,7 +17,7 @@ from peer.network.membership.invitation import load_pass
 from peer.network.membership.members_here import addresses_now
 from peer.network.membership.profile_file import load_contributor
 from peer.observe.ended_run import SEARCH_SECONDS, end_in, end_signed_here
-from peer.observe.known_addresses import no_address, taken_by_own_peer
+from peer.observe.known_addresses import no_address
 from peer.panel.terminal import Terminal
 from peer.run_folders import folders_of
 
@@ -41,12 +41,7 @@ def check_choices(config: PeerConfig, *, trains: bool) -> None:
         from dht.identity.multiaddr import parse_multiaddr
         from dht.p2pd.daemon import claim_ports
 
-        try:
-            claim_ports([parse_multiaddr(address) for address in config.listen_addresses])
-        except UsageFault:
-            raise  # no address of this machine
-        except LocalFault as fault:
-            raise taken_by_own_peer(fault, config.listen_addresses) from fault
+        claim_ports([parse_multiaddr(address) for address in config.listen_addresses])
 
 
 def wait_for_members(config: PeerConfig, terminal: Terminal, *, trains: bool) -> None:

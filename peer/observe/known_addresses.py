@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import shlex
-from collections.abc import Sequence
 from pathlib import Path
 
 from dht.ground.errors import LocalFault, UsageFault, writing
-from dht.identity.multiaddr import parse_multiaddr
 from peer.config.peer_config import ADDRESSES_NAME, PeerConfig, read_cached_peers, write_cached_peers
 from peer.console.notices import say
 from peer.folder_lock import told_holder_of
 from peer.observe import run_page
 from peer.observe.ended_run import RunEnd, end_signed_here
-from peer.observe.run_names import owned_folders, runs_here
+from peer.observe.run_names import owned_folders
 from peer.run_folders import folders_of, known_places, seed_command
 from peer.user_folders import PASS_NAME, RUN_RECORD_NAME
 
@@ -88,23 +85,6 @@ def is_anybody_known(run_id: str) -> bool:
     folders = folders_of(run_id)
     names = (ADDRESSES_NAME, "cached_peers.json", RUN_RECORD_NAME, PASS_NAME)
     return any((folder / name).exists() for folder in folders for name in names)
-
-
-def taken_by_own_peer(fault: LocalFault, listen: Sequence[str]) -> LocalFault:
-    """A fault about ports that are taken; if a peer of this user listens at one of them now, one that names it."""
-    wanted = {parse_multiaddr(address).port for address in listen} - {0, None}
-    for run_id in runs_here():
-        for folder in folders_of(run_id):
-            own = read_cached_peers(folder / ADDRESSES_NAME)
-            ports = wanted & {parse_multiaddr(address).port for address in own}
-            if ports and (holder := told_holder_of(folder)) is not None:
-                stop = shlex.join(["peer", "stop", "--data-dir", str(folder)])
-                return LocalFault(
-                    f"the port {min(map(int, filter(None, ports)))} is taken by your own peer of {run_id}, {holder}, "
-                    f"whose folder is {folder}; expected a free port; choose another with --listen, or end that peer: "
-                    f"`{stop}`"
-                )
-    return fault
 
 
 def no_address(run_id: str, data_dir: Path) -> UsageFault:

@@ -27,7 +27,7 @@ from dht.records.signed_manifest import RunRecord, decode_run_record
 from peer.config.averaging_rules import codec_of, limits_of
 from peer.config.manifest import RunManifest, manifest_hash, manifest_rules
 from peer.config.model_shapes import seed_sizes
-from peer.files.checked_folder import files_folder, run_file_path
+from peer.files.checked_folder import files_folder
 from peer.files.fetching import FileFetcher
 from peer.network.anchors.fetcher import Fetched, Fetcher
 from peer.network.membership.address_check import lacks_network, nobody_answered
@@ -146,32 +146,6 @@ class RunObserver:
         )
         await fetcher.run()
         return files_folder(data_dir, self.manifest)
-
-
-async def fetch_run_file(
-    host: Host,
-    record: RunRecord,
-    name: str,
-    data_dir: Path,
-    donors: Callable[[], Awaitable[Sequence[PeerId]]],
-    patience_seconds: float,
-    entry: ObserverEntry | None = None,
-) -> Path:
-    """Fetch one file of a run from its members into a folder; its digest is that of the manifest.
-
-    Args:
-        entry: for a private run.
-
-    Raises:
-        Incompatible: the run's manifest does not fit this software.
-        NobodyReachable: no member gave it for this long.
-        LocalFault: the run has no such file, or the folder cannot be written.
-    """
-    manifest = manifest_of(record)
-    alone = manifest.model_copy(update={"files": tuple(file for file in manifest.files if file.name == name)})
-    handshake_policy = _handshake_policy(host, record, entry)
-    await FileFetcher(host, handshake_policy, data_dir, alone, donors, patience_seconds, asyncio.to_thread).run()
-    return await asyncio.to_thread(run_file_path, data_dir, alone, name)
 
 
 def _handshake_policy(host: Host, record: RunRecord, entry: ObserverEntry | None) -> RunHandshakePolicy:

@@ -63,11 +63,6 @@ class PageSays:
         return end_on_page(self.run_id, self.url, is_served=is_served) if self.has_ended else None
 
 
-def is_page(text: str) -> bool:
-    """Whether somebody means a page by it."""
-    return text[:8].lower().startswith(("https://", "http://"))
-
-
 def is_unprotected(url: str) -> bool:
     """Whether somebody between here and the page could change what it says."""
     parts = urllib.parse.urlsplit(url)

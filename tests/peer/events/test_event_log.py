@@ -14,13 +14,12 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from averaging.rounds.round_facts import AppliedCommit, AttemptEnded, Fact, OfVersion, RoundCommitted, RoundStarted
+from averaging.rounds.round_facts import AttemptEnded, Fact, OfVersion, RoundCommitted, RoundStarted
 from dht.ground.host import PeerId
 from peer.events.anchor_events import Fetched
 from peer.events.event_log import EVENT_TYPES, MAX_LINE_BYTES, from_json, to_json
 from peer.events.log_tail import last_events, work_in_log
 from peer.events.peer_events import (
-    Evaluated,
     Event,
     JoinedRun,
     LeftRun,
@@ -226,37 +225,6 @@ def test_a_log_knows_the_work_of_a_peer_that_was_killed(
     assert work_in_log(log, "run", ANN) == expected
 
 
-def test_sentences_read_well() -> None:
-    commit = Event(
-        1.0,
-        PeerId("me"),
-        RoundCommitted(
-            fragment=2,
-            version=4,
-            contributors=(PeerId("a"), PeerId("b"), PeerId("c")),
-            outer_lr=0.7,
-            tokens=24_576,
-            num_void_shards=1,
-            seconds=1.234,
-            bytes_up=1_500_000,
-            bytes_down=999_950,
-            contribution_values_sent=1,
-            result_values_received=1,
-        ),
-    )
-    assert commit.sentence() == (
-        "Fragment 2 reached version 5: 24.6 k tokens from 3 peers in 1.23 s, 1.50 MB up, 1.00 MB down, 1 shard void."
-    )
-    without = dataclasses.replace(
-        commit.fact, contributors=(PeerId("a"),), num_void_shards=0, seconds=0.0, bytes_up=0, bytes_down=0
-    )
-    assert dataclasses.replace(commit, fact=without).sentence() == (
-        "Fragment 2 reached version 5: 24.6 k tokens from 1 other peer."
-    ), "this peer's work was not in it"
-    assert left("said \x1b[2Jgoodbye.").sentence() == "Peer abcdefgh left: said \ufffd[2Jgoodbye."
-    assert left("no sign of life for 60 s").sentence() == "Peer abcdefgh left: no sign of life for 60 s."
-
-
 @given(st.binary(max_size=200) | st.text(max_size=200))
 def test_garbage_lines_give_a_value_error_and_nothing_else(line: str | bytes) -> None:
     with pytest.raises(ValueError, match="event line"):
@@ -365,13 +333,6 @@ def test_an_unwritable_folder_keeps_the_newest_events(tmp_path: Path) -> None:
     assert read[0] == left("6")
     assert read[-1] == left("last")
     assert len(read) == MAX_PENDING_LINES
-
-
-def test_applied_commit_and_evaluation_show_what_matters() -> None:
-    applied = Event(0.0, PeerId("me"), AppliedCommit(fragment=1, version=7, digest="0123456789abcdef"))
-    assert applied.sentence() == "Applied version 7 of fragment 1 (digest 01234567)."
-    evaluated = Event(0.0, PeerId("me"), Evaluated(validation_loss=2.5, version_sum=1))
-    assert evaluated.sentence() == "Validation loss 2.500 after 1 commit."
 
 
 def test_a_log_is_for_its_owner_alone_whatever_it_was(tmp_path: Path) -> None:
