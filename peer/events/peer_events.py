@@ -189,14 +189,13 @@ class Evaluated(Fact):
 class RefusedPeer(Fact):
     """This peer refused a remote, or something that the remote sent.
 
-    `num_times` counts each of `kinds` (`averaging.trust.exclusions.Offence`) since the remote was last forgiven. Rounds
-    exclude it until `left_out_until` (unix seconds; None: they do not exclude it for this).
+    `kinds` (`averaging.trust.exclusions.Offence`) are all since the remote was last forgiven. Rounds exclude it until
+    `left_out_until` (unix seconds; None: they do not exclude it for this).
     """
 
     remote: PeerId
     reason: str
     kinds: tuple[str, ...] = ()
-    num_times: tuple[int, ...] = ()
     left_out_until: float | None = None
 
     def sentence(self) -> str:

@@ -274,9 +274,7 @@ def _file_targets(desk: _Desk) -> list[Target]:
     invite = tickets.encode_invite(tickets.Invite(RUN_ID, (ADDRESS,), OWNER.public_key, ticket, b"")).encode()
     commit = encode(one_of_each_kind(*sorted((ALICE.peer_id, BOB.peer_id)))[0])
     receipt = line_of(commit, RunFrame(RUN_ID, bytes(32), (40, 1000, 8))).encode() + b"\n"
-    refused = Event(
-        NOW, ALICE.peer_id, RefusedPeer(remote=BOB.peer_id, reason="it lied", kinds=("misfit",), num_times=(3,))
-    )
+    refused = Event(NOW, ALICE.peer_id, RefusedPeer(remote=BOB.peer_id, reason="it lied", kinds=("misfit",)))
     log_line = to_json(refused).encode() + b"\n"
     model = _model(desk)
 

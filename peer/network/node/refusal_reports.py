@@ -1,10 +1,9 @@
-"""Refusals of remotes as events: a flood of them makes one event every few seconds, and its last counts are right."""
+"""Refusals of remotes as events: a flood of them makes one event every few seconds."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
 
 from averaging.rounds.round_facts import Fact, PeerRefused
 from dht.ground.bounds import Newest
@@ -14,15 +13,6 @@ from peer.events.peer_events import RefusedPeer
 REFUSAL_SECONDS = 10.0
 """Pause between two events about one remote; so a flood costs 20 bytes per second of disk."""
 MAX_REFUSED_PEERS = 1000
-
-
-@dataclass
-class _Refused:
-    """What was reported of one remote and when, and the refusal that came too soon after that."""
-
-    at: float
-    kinds: set[str] = field(default_factory=set)
-    held_back: PeerRefused | None = None
 
 
 class RefusalReports:
@@ -40,35 +30,25 @@ class RefusalReports:
         self._clock = clock
         self._wall_clock = wall_clock
         self._report = report
-        self._refused = Newest[PeerId, _Refused](MAX_REFUSED_PEERS)
+        self._reported = Newest[PeerId, tuple[float, frozenset[str]]](MAX_REFUSED_PEERS)
+        """When each remote was reported last, and for which kinds so far."""
 
     def add(self, refusal: PeerRefused) -> None:
         """A remote was turned away; reported at most once in `REFUSAL_SECONDS`, or it could fill the log.
 
-        The last refusal is reported in any case, later, so that the counts come out right. What a remote did for the
-        first time, and that it is left out from now on, is rare and reported at once.
+        What a remote did for the first time, and that it is left out from now on, is rare and reported at once.
         """
         now, remote = self._clock(), refusal.peer_id
-        kinds = {kind for kind, _ in refusal.counts}
-        before = self._refused.get(remote, _Refused(-math.inf))
-        is_news = refusal.is_left_out or not kinds <= before.kinds
-        if not is_news and now - before.at < REFUSAL_SECONDS:
-            before.held_back = refusal
+        kinds = frozenset(kind for kind, _ in refusal.counts)
+        reported_at, known = self._reported.get(remote, (-math.inf, frozenset[str]()))
+        if not refusal.is_left_out and kinds <= known and now - reported_at < REFUSAL_SECONDS:
             return
-        self._refused[remote] = _Refused(now, kinds | before.kinds)
+        self._reported[remote] = now, kinds | known
         self._report(
             RefusedPeer(
                 remote=remote,
                 reason=refusal.reason,
                 kinds=tuple(kind for kind, _ in refusal.counts),
-                num_times=tuple(count for _, count in refusal.counts),
                 left_out_until=self._wall_clock() + refusal.left_out_seconds if refusal.is_left_out else None,
             )
         )
-
-    def report_held_back(self) -> None:
-        """Report what was held back for long enough; call it every few seconds."""
-        now = self._clock()
-        for one in list(self._refused.values()):
-            if one.held_back is not None and now - one.at >= REFUSAL_SECONDS:
-                self.add(one.held_back)

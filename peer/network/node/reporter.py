@@ -89,8 +89,7 @@ class Reporter:
         self.report(events.LeftRun(reason, trainer.inner_steps, trainer.tokens, rounds_contributed))
 
     def progress(self, sent_abroad_bytes: int = 0) -> None:
-        """The trainer's counters, and its validation loss when it is new; and refusals that were held back."""
-        self.refusals.report_held_back()
+        """The trainer's counters, and its validation loss when it is new."""
         trainer = self.mailbox.trainer
         elapsed = max(self.clock() - self._joined_at, 1e-9)
         spent = trainer.wait_seconds + trainer.exchange_seconds - self._spent_before

@@ -94,7 +94,7 @@ def test_rounds_before_others_came_are_nobodys_fault() -> None:
 
 
 def test_a_refusal_is_news_only_while_somebody_is_left_out() -> None:
-    refused = RefusedPeer(KIRAN, "late", kinds=("late",), num_times=(1,))
+    refused = RefusedPeer(KIRAN, "late", kinds=("late",))
     assert said(after(JOINED, Event(2.0, ME, refused)))[1:] == []
     out = Event(3.0, ME, replace(refused, left_out_until=99.0))
     assert "is left out for a while" in said(after(JOINED, out))[-1]
