@@ -15,7 +15,7 @@ from dht.identity.keys import Identity, make_run_id
 from dht.records.signed_manifest import encode_run_record, sign_run_record
 from peer import data_folder_choice
 from peer.config.manifest import RunManifest
-from peer.config.peer_config import PeerConfig, make_data_dir, write_cached_peers
+from peer.config.peer_config import PeerConfig, write_cached_peers
 from peer.data_folder_choice import HeldFolder, hold_folder
 from peer.events.peer_events import Event, JoinedRun
 from peer.folder_lock import FolderInUse, FolderLock, last_use_of
@@ -61,15 +61,6 @@ def test_a_second_and_a_third_get_their_own_folder_and_key_and_dial_the_first(
     assert again_held.sentence is None, "it is known by now"
     for held in (again_held, third_held):
         held.lock.close()
-
-
-def test_a_folder_that_another_start_made_and_lost_is_new(first: tuple[PeerConfig, HeldFolder]) -> None:
-    made = first[0].data_dir.with_name(f"{RUN_ID}-2")
-    made.mkdir(mode=0o700)
-    config, held = hold_folder(PeerConfig(run_id=RUN_ID), "peer join")
-    assert config.data_dir == made
-    assert (held.sentence or "").endswith(f"; this peer keeps a folder of its own, {made}")
-    held.lock.close()
 
 
 def start_and_stop(what: str, last_event_at: int = 0) -> str:
@@ -143,14 +134,6 @@ def test_the_command_that_it_hears_brings_the_seed_back_where_it_was(
 def test_what_is_no_command_is_not_shown_as_one(content: bytes, tmp_path: Path) -> None:
     (tmp_path / "return.command").write_bytes(content)
     assert kept_command(tmp_path) is None
-
-
-def test_a_trainer_that_came_first_keeps_the_usual_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
-    config = PeerConfig(run_id=RUN_ID)
-    make_data_dir(config)
-    FolderLock(config.data_dir, "a training loop").close()
-    assert [start_and_stop(what) for what in ("peer seed", "peer join", "peer seed")] == ["-2", "", "-2"]
 
 
 def test_of_several_folders_that_was_used_last_is_taken(first: tuple[PeerConfig, HeldFolder]) -> None:

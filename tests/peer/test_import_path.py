@@ -137,23 +137,6 @@ def test_a_scripts_own_file_in_the_place_of_a_package_is_named(tmp_path: Path, n
     assert "rename yours" in last
 
 
-def test_a_folder_of_files_that_has_the_name_of_a_package_is_in_nobodys_way(tmp_path: Path) -> None:
-    (tmp_path / "averaging").mkdir()
-    assert script(tmp_path, "import murmuration\nmurmuration.UsageFault\n").returncode == 0
-
-
-def test_a_package_that_the_script_loaded_before_is_named_too(tmp_path: Path) -> None:
-    (tmp_path / "averaging.py").write_text("")
-    shown = script(tmp_path, "import averaging, sys; del sys.path[0]\nfrom murmuration import join\n")
-    assert f"ImportError: Python finds {tmp_path / 'averaging.py'}" in shown.stderr.splitlines()[-1]
-
-
-def test_a_scripts_own_dashboard_is_in_nobodys_way(tmp_path: Path) -> None:
-    (tmp_path / "dashboard.py").write_text("")
-    shown = script(tmp_path, "import dashboard, murmuration\nmurmuration.UsageFault\nprint(dashboard.__file__)\n")
-    assert shown.stdout == f"{tmp_path / 'dashboard.py'}\n", shown.stderr
-
-
 def test_the_command_takes_its_own_package_where_pythonpath_has_one_of_that_name(tmp_path: Path) -> None:
     (tmp_path / "peer.py").write_text("raise SystemExit(7)\n")
     start = "from murmuration.command import main; main()"

@@ -133,19 +133,6 @@ def test_three_members_find_each_other_from_one_address_and_share_records() -> N
     with_members(check)
 
 
-def test_what_was_published_alone_reaches_a_later_member() -> None:
-    async def check(members: Members) -> None:
-        first = await members.add()
-        await first.publish()
-        await first.store.publish_run(RUN_ID, run_record(1), time.time() + 60)
-        second = await members.add()
-        await second.store.bootstrap(first.host.addresses())
-        assert await second.store.fetch_run(RUN_ID) == run_record(1)
-        assert await seen_by(second) == await seen_by(first) != set()
-
-    with_members(check)
-
-
 def test_a_refreshed_record_replaces_the_earlier_one_and_a_revision_the_older() -> None:
     async def check(members: Members) -> None:
         first, second, third = await members.swarm(3)
@@ -284,35 +271,6 @@ def test_operations_during_an_outage_end_in_time_and_keep_the_own_record(monkeyp
         assert copies in (0, 1)
         assert record in await seen_by(victim)
         assert other.store._member.num_members <= 1
-
-    with_members(check)
-
-
-def test_two_that_start_together_with_the_same_list_become_one_dht() -> None:
-    async def check(members: Members) -> None:
-        first, second = await asyncio.gather(members.add(), members.add())
-        both = first.host.addresses() + second.host.addresses()
-        await asyncio.gather(first.store.bootstrap(both), second.store.bootstrap(both))
-        assert (first.store._member.num_members, second.store._member.num_members) == (1, 1)
-        assert await first.publish() == 1
-        assert await seen_by(second) == await seen_by(first) != set()
-
-    with_members(check)
-
-
-def test_the_swarm_outlives_the_member_everybody_joined_through() -> None:
-    async def check(members: Members) -> None:
-        first, second, third = await members.swarm(3)
-        await first.publish()
-        await first.close()
-        for member in (second, third):
-            await member.publish()
-        assert len(await seen_by(second) & await seen_by(third)) >= 2
-        late = await members.add()
-        dead = first.host.addresses()
-        assert await late.store.bootstrap([*dead, *third.host.addresses()]) >= 1
-        assert {second.peer_id, third.peer_id} <= {PeerId(peer) for peer in await late.host.connected_addresses()}
-        assert await seen_by(third) <= await seen_by(late)
 
     with_members(check)
 
