@@ -12,7 +12,6 @@ import asyncio
 import contextlib
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -50,14 +49,6 @@ class ControlError(Exception):
     """The daemon answered with an error, garbled, or not at all; the text says why."""
 
 
-@dataclass(frozen=True, slots=True)
-class ConnectedPeer:
-    """One live connection of the daemon and the remote's end of it."""
-
-    peer_id: PeerId
-    address: Multiaddr
-
-
 AcceptConnection = Callable[[ByteStream], None]
 """Called for each incoming stream before its header is read; owns it."""
 
@@ -80,14 +71,14 @@ class P2pdControl:
         connect = ConnectRequest(peer=peer_id_bytes(peer_id), addrs=addresses, timeout=seconds)
         await self._request(Request(type=Request.CONNECT, connect=connect))
 
-    async def list_connections(self) -> list[ConnectedPeer]:
-        """All live connections whose address is of a known kind."""
+    async def list_connections(self) -> list[tuple[PeerId, Multiaddr]]:
+        """The remote and its end of each live connection whose address is of a known kind."""
         response = await self._request(Request(type=Request.LIST_PEERS))
         connections = []
         for peer in response.peers:
             with contextlib.suppress(ValueError):
                 peer_id = peer_id_of_bytes(peer.id)
-                connections += [ConnectedPeer(peer_id, address) for address in known_multiaddrs(peer.addrs)]
+                connections += [(peer_id, address) for address in known_multiaddrs(peer.addrs)]
         return connections
 
     async def disconnect(self, peer_id: PeerId) -> None:

@@ -24,7 +24,7 @@ from dht.ground.tasks import Background
 from dht.identity.keys import Identity, public_key_of
 from dht.identity.multiaddr import Multiaddr, parse_multiaddr, parse_peer_multiaddr
 from dht.p2pd.congestion_control import BBR, congestion_control
-from dht.p2pd.control import ConnectedPeer, ControlError, P2pdControl, listen_for_streams, read_stream_header
+from dht.p2pd.control import ControlError, P2pdControl, listen_for_streams, read_stream_header
 from dht.p2pd.daemon import START_SECONDS, DaemonOptions
 from dht.p2pd.supervisor import CONTROL_SECONDS, P2pdSupervisor
 from dht.streams.byte_stream import ByteStream
@@ -251,8 +251,8 @@ class P2pdHost:
             LocalFault: the daemon does not answer.
         """
         found: dict[PeerId, list[Multiaddr]] = {}
-        for connection in await self._ask(self.daemon.control.list_connections()):
-            found.setdefault(connection.peer_id, []).append(connection.address)
+        for peer_id, address in await self._ask(self.daemon.control.list_connections()):
+            found.setdefault(peer_id, []).append(address)
         return found
 
     async def connected_addresses(self) -> dict[PeerId, list[str]]:
@@ -316,21 +316,21 @@ class P2pdHost:
 
     async def _refresh_connections(self) -> None:
         connections = await self.daemon.control.list_connections()
-        self._dialable = {connection.peer_id: self._dialable.get(connection.peer_id, []) for connection in connections}
-        unknown = [connection for connection in connections if not self._dialable[connection.peer_id]]
-        await asyncio.gather(*(self._find_addresses(connection) for connection in unknown))
+        self._dialable = {peer_id: self._dialable.get(peer_id, []) for peer_id, _ in connections}
+        unknown = [(peer_id, address) for peer_id, address in connections if not self._dialable[peer_id]]
+        await asyncio.gather(*(self._find_addresses(peer_id, address) for peer_id, address in unknown))
         for peer_id, addresses in self._dialable.items():
             self._remember(peer_id, addresses)
 
-    async def _find_addresses(self, connection: ConnectedPeer) -> None:
+    async def _find_addresses(self, peer_id: PeerId, far_end: Multiaddr) -> None:
         # The other end of a connection that came in is a passing port; where the peer listens, it has told the daemon.
         try:
-            found = await self.daemon.control.find_peer(connection.peer_id)
+            found = await self.daemon.control.find_peer(peer_id)
         except ControlError as error:
-            logger.debug("no addresses of %s yet: %s", connection.peer_id, error)
+            logger.debug("no addresses of %s yet: %s", peer_id, error)
             return
-        here = connection.address.is_loopback
-        self._dialable[connection.peer_id] = [
+        here = far_end.is_loopback
+        self._dialable[peer_id] = [
             address.without_peer_id()
             for address in found
             if not address.is_relayed and (here or not address.is_loopback)

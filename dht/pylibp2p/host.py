@@ -204,14 +204,14 @@ class Libp2pHost:
             async with asyncio.timeout(ASK_SECONDS):
                 stream = await self._open(connection, messages.IDENTIFY_PROTOCOL)
                 try:
-                    introduction = messages.decode_identify(await _read_message(stream))
+                    addresses, protocols = messages.decode_identify(await _read_message(stream))
                 finally:
                     stream.abort()
         except _STREAM_ERRORS as error:
             logger.debug("%s does not introduce itself: %s", connection.remote, words_of(error))
             return
-        self._learn(connection.remote, introduction.addresses, connection.is_loopback)
-        if messages.KAD_PROTOCOL in introduction.protocols:
+        self._learn(connection.remote, addresses, connection.is_loopback)
+        if messages.KAD_PROTOCOL in protocols:
             self._routers[connection.remote] = None
 
     def _learn(self, peer_id: PeerId, addresses: Sequence[Multiaddr], from_loopback: bool) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable
-from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Final
 
@@ -34,23 +33,14 @@ MAX_CLOSER_PEERS: Final = 20
 """Believed of one answer."""
 
 
-@dataclass(frozen=True, slots=True)
-class Introduction:
-    """What a peer says of itself in identify."""
-
-    addresses: tuple[Multiaddr, ...]
-    """Where it listens, without PeerIds."""
-    protocols: frozenset[str]
-
-
-def decode_identify(data: bytes) -> Introduction:
-    """A peer's introduction.
+def decode_identify(data: bytes) -> tuple[tuple[Multiaddr, ...], frozenset[str]]:
+    """Where a peer listens, as it says of itself, without PeerIds; and its protocols.
 
     Raises:
         MessageError: not an identify message.
     """
     message = _parse(Identify, data)
-    return Introduction(_known_addresses(message.listen_addrs), frozenset(message.protocols))
+    return _known_addresses(message.listen_addrs), frozenset(message.protocols)
 
 
 def encode_find_node(target: PeerId) -> bytes:

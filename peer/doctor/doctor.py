@@ -218,8 +218,8 @@ def in_vain(member: PeerId, fault: PeerFault) -> str:
 
 async def _ask(probe: Probe, line: LineFacts, addresses: list[str]) -> LineFacts:
     """What one member says, over what others said before."""
-    reading = await probe.read_clock()
-    line = replace(line, clock_offset_seconds=reading.offset_seconds, round_trip_seconds=reading.round_trip_seconds)
+    offset, round_trip = await probe.read_clock()
+    line = replace(line, clock_offset_seconds=offset, round_trip_seconds=round_trip)
     dial_back = await probe.dial_back(addresses)
     line = replace(line, dial_back=dial_back if dial_back.is_known else line.dial_back)
     down, up = await probe.download_bits_per_second(), await probe.upload_bits_per_second()

@@ -25,19 +25,6 @@ ENOUGH_SECONDS: Final = 0.8
 
 
 @dataclass(frozen=True, slots=True)
-class ClockReading:
-    """Of one member.
-
-    Attributes:
-        offset_seconds: its clock minus ours.
-        round_trip_seconds: the offset is known to half of it.
-    """
-
-    offset_seconds: float
-    round_trip_seconds: float
-
-
-@dataclass(frozen=True, slots=True)
 class DialBack:
     """What a member found when it dialled us from a fresh connection.
 
@@ -58,15 +45,7 @@ class DialBack:
 
 
 class Busy(PeerFault):
-    """The member has no turn for us now.
-
-    Attributes:
-        seconds: until it may have one.
-    """
-
-    def __init__(self, peer_id: PeerId, seconds: float) -> None:
-        super().__init__(peer_id, f"measures with others now; ask again in {seconds:.0f} s")
-        self.seconds = seconds
+    """The member has no turn for us now."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,10 +56,10 @@ class Probe:
     clock: Callable[[], float]
     wall_clock: Callable[[], float]
 
-    async def read_clock(self) -> ClockReading:
-        """The member's clock against ours."""
+    async def read_clock(self) -> tuple[float, float]:
+        """The member's clock minus ours, and the time of the round trip, to half of which that is known. Seconds."""
         readings = [await self._read_clock() for _ in range(NUM_CLOCK_READS)]
-        return min(readings, key=lambda reading: reading.round_trip_seconds)
+        return min(readings, key=lambda reading: reading[1])
 
     async def download_bits_per_second(self) -> float:
         """Frames of a growing number of bytes from the member, until that takes long enough to say something."""
@@ -117,13 +96,13 @@ class Probe:
                     return str(address), why
         raise self._strange(outcome)
 
-    async def _read_clock(self) -> ClockReading:
+    async def _read_clock(self) -> tuple[float, float]:
         asked_at, asked_wall = self.clock(), self.wall_clock()
         answer = await self._ask(["clock"])
         round_trip = self.clock() - asked_at
         match answer:
             case ["clock", float(told)] if abs(told) < 1e12:
-                return ClockReading(told - (asked_wall + round_trip / 2), round_trip)
+                return told - (asked_wall + round_trip / 2), round_trip
             case _:
                 raise self._strange(answer)
 
@@ -163,7 +142,7 @@ class Probe:
             answer = messages.unpacked(await self.stream.receive(messages.MAX_PROBE_FRAME_BYTES), self.stream.remote)
         match answer:
             case ["busy", int(seconds) | float(seconds)] if 0 <= seconds < 3600:
-                raise Busy(self.stream.remote, seconds)
+                raise Busy(self.stream.remote, f"measures with others now; ask again in {seconds:.0f} s")
         return answer
 
     def _strange(self, answer: object) -> PeerFault:

@@ -305,7 +305,7 @@ def test_keys_in_one_network_are_one_voice() -> None:
 def test_a_member_that_is_busy_all_the_time_or_gone_is_not_waited_for() -> None:
     scene = in_networks_of_their_own(Scene())
     scene.members = scene.members[:2]
-    scene.answer, scene.answers = DialBack(reached=(OUTSIDE,)), {SEEDS[1]: Busy(SEEDS[1], 5.0)}
+    scene.answer, scene.answers = DialBack(reached=(OUTSIDE,)), {SEEDS[1]: Busy(SEEDS[1], "measures with others now")}
 
     async def script(scene: Scene) -> None:
         await pause()

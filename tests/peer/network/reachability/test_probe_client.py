@@ -75,9 +75,9 @@ def probed(ask: Callable[[Probe, Dialler], Awaitable[None]], dialler: Dialler | 
 
 def test_the_clock_offset_is_found() -> None:
     async def ask(probe: Probe, dialler: Dialler) -> None:
-        reading = await probe.read_clock()
-        assert reading.offset_seconds == pytest.approx(AHEAD_SECONDS, abs=0.01)
-        assert reading.round_trip_seconds >= 0.1
+        offset, round_trip = await probe.read_clock()
+        assert offset == pytest.approx(AHEAD_SECONDS, abs=0.01)
+        assert round_trip >= 0.1
 
     probed(ask)
 
@@ -101,9 +101,8 @@ def test_a_member_gives_so_much_per_minute_and_no_more() -> None:
                 last = busy
         assert last is not None
         assert 0 < moved <= MAX_BYTES_PER_PEER
-        assert 0 < last.seconds <= 60
         # The next minute is a new one.
-        await asyncio.sleep(last.seconds + 0.1)
+        await asyncio.sleep(1 + float(last.what.split()[-2]))
         await probe._download_seconds(1024)
 
     probed(ask)
