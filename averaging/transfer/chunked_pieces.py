@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from itertools import accumulate
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 import numpy as np
 
 from averaging.finite_values import all_finite
-from averaging.transfer.chunk_assignment import KeptChunks
 from averaging.transfer.messages import Header, chunks_of
 from averaging.transfer.snapshots import Snapshot
 from dht.ground.errors import PeerFault
@@ -32,11 +30,8 @@ class ChunkedPiece(Protocol):
     def request(self, part: range) -> list[Any]:
         """The message that asks a donor for a range of chunks; a donor that has them answers its kind alone."""
 
-    def kept(self) -> Iterator[bytes]:
-        """Chunks in order, as an earlier process left them; nothing in them is believed."""
-
-    def put(self, index: int, chunk: bytes, *, is_kept: bool = False) -> None:
-        """Put one checked chunk in its place; `is_kept`: it came from `kept`."""
+    def put(self, index: int, chunk: bytes) -> None:
+        """Put one checked chunk in its place."""
 
 
 class FragmentPiece:
@@ -44,17 +39,14 @@ class FragmentPiece:
 
     Args:
         header: what was agreed on.
-        kept: where chunks are kept for a restart of this process.
     """
 
-    def __init__(self, fragment: int, header: Header, num_values: int, kept: KeptChunks | None = None) -> None:
+    def __init__(self, fragment: int, header: Header, num_values: int) -> None:
         self.fragment = fragment
         self.header = header
         self._anchor, self._momentum = (np.empty(num_values, dtype=np.float32) for _ in range(2))
         self._chunks = chunks_of(self._anchor, self._momentum)
         self._lengths = [len(chunk) for chunk in self._chunks]
-        self._offsets = list(accumulate(self._lengths, initial=0))
-        self._kept = kept
 
     @property
     def name(self) -> str:
@@ -70,13 +62,8 @@ class FragmentPiece:
     def request(self, part: range) -> list[Any]:
         return ["chunks", self.fragment, self.header.version, self.header.digest, part.start, len(part)]
 
-    def kept(self) -> Iterator[bytes]:
-        return iter(()) if self._kept is None else self._kept.chunks(self.fragment, self._lengths)
-
-    def put(self, index: int, chunk: bytes, *, is_kept: bool = False) -> None:
+    def put(self, index: int, chunk: bytes) -> None:
         self._chunks[index][:] = chunk
-        if self._kept is not None and not is_kept:
-            self._kept.put(self.fragment, self._offsets[index], chunk)
 
     def snapshot(self, giver: PeerId) -> Snapshot:
         """The state, when all chunks have come, most of them from `giver`.

@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from averaging.codec.digests import digest_of
 from averaging.lanes.handshake import HandshakePolicy
@@ -43,7 +43,7 @@ class Transfer:
     """A piece while it arrives.
 
     Args:
-        piece: what is fetched; chunks that an earlier process left are taken by `take_kept`.
+        piece: what is fetched.
         on_bytes: called with the length of each new chunk.
 
     Attributes:
@@ -79,11 +79,10 @@ class Transfer:
     def is_complete(self) -> bool:
         return self._queue.num_missing == 0
 
-    async def take_kept(self) -> None:
-        """Take the chunks that an earlier process has received, those that have their digest."""
-        for index, chunk in enumerate(self._piece.kept()):
+    async def take_kept(self, chunks: Iterable[bytes]) -> None:
+        """Count the chunks that are in their place already, in order; one without its digest comes again."""
+        for index, chunk in enumerate(chunks):
             if digest_of(chunk) == self._piece.chunk_digests[index] and self._queue.finish(index):
-                self._piece.put(index, chunk, is_kept=True)
                 self._on_bytes(len(chunk))
             # Connections stay alive meanwhile, however large the model.
             await asyncio.sleep(0)

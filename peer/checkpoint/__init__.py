@@ -7,5 +7,4 @@ The files, each built on those above it:
     tensor_files.py       safetensors, as the bytes that they are; numpy's arrays in them
     kept_commits.py       the signed commits that lead to an anchor, as bytes
     checkpoint.py         a whole checkpoint: atomic, checked, the last ones kept
-    partial_downloads.py  unfinished downloads
 """

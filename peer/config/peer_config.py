@@ -28,9 +28,6 @@ CHECKPOINTS_NAME = "checkpoints"
 OBSERVER_NAME = "observer"
 """The folder of an observer's key and pass in a peer's data folder."""
 
-INCOMING_NAME = "incoming"
-"""The folder of unfinished downloads in a peer's data folder."""
-
 IDENTITY_NAME = "identity.key"
 """The key of a peer, in its data folder."""
 

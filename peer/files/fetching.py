@@ -120,7 +120,7 @@ class FileFetcher:
 
         draft = FileDraft(self._folder, file, digests)
         transfer = Transfer(self.host, self.handshake_policy, draft, count)
-        await transfer.take_kept()
+        await transfer.take_kept(draft.kept())
         is_whole = transfer.is_complete or await transfer.run(donors)
         if transfer.given_bytes:
             self._moved_at = asyncio.get_running_loop().time()

@@ -47,6 +47,7 @@ class FileDraft:
         return ["file-chunks", bytes.fromhex(self.file.digest), part.start, len(part)]
 
     def kept(self) -> Iterator[bytes]:
+        """Yield the chunks in order as an earlier process left them; nothing in them is believed."""
         try:
             with open_regular(self._path) as file:
                 for length in self._lengths:
@@ -54,10 +55,8 @@ class FileDraft:
         except OSError:
             return
 
-    def put(self, index: int, chunk: bytes, *, is_kept: bool = False) -> None:
+    def put(self, index: int, chunk: bytes) -> None:
         """Raises LocalFault when the disk is full or the folder cannot be written."""
-        if is_kept:
-            return
         try:
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC

@@ -14,17 +14,15 @@ from typing import Protocol
 
 from averaging.lanes.handshake import HandshakePolicy
 from averaging.signing.round_signatures import Checker
-from averaging.transfer.chunk_assignment import KeptChunks
 from averaging.transfer.chunked_pieces import FragmentPiece
 from averaging.transfer.client import fetch_digest
 from averaging.transfer.many_donors import Transfer
-from averaging.transfer.messages import Header, chunk_lengths
+from averaging.transfer.messages import Header
 from averaging.transfer.snapshots import Snapshot
 from averaging.wire.field_checks import Limits
-from averaging.wire.messages import HISTORY_COMMITS, KEPT_COMMITS, Commit
+from averaging.wire.messages import KEPT_COMMITS, Commit
 from dht.ground.errors import PeerFault
 from dht.ground.host import Host, PeerId
-from dht.records.lineages import is_majority
 from peer.network.anchors.claimed_anchors import Claims
 from peer.network.anchors.donor_agreement import Agreement, Votes
 from peer.network.anchors.donors import Donors, Members
@@ -67,7 +65,6 @@ class Fetcher:
 
     Attributes:
         checker: of the signatures under commits.
-        kept: where chunks of `fetch_better` are kept for a restart; None keeps none.
         has_worked: see `Donors`.
     """
 
@@ -76,7 +73,6 @@ class Fetcher:
     limits: Limits
     members: Members
     checker: Checker
-    kept: KeptChunks | None = None
     has_worked: Callable[[PeerId], bool] = lambda peer_id: False
 
     def __post_init__(self) -> None:
@@ -110,9 +106,7 @@ class Fetcher:
 
             async with turn:
                 names = self.donors.best_first(index)
-                found = await self._resume(index, states[index], count)
-                if found is None:
-                    found = await self.fetch(index, states[index].num_values, names, count, states[index], self.kept)
+                found = await self.fetch(index, states[index].num_values, names, count, states[index])
                 if found is not None:
                     await adopt(index, found)
                     donors[index] = found.donors
@@ -122,28 +116,6 @@ class Fetcher:
                 group.create_task(fetch(index))
         return donors
 
-    def forget_kept(self) -> None:
-        """All that was fetched is in use: a restart needs no chunks of it."""
-        if self.kept is not None:
-            self.kept.forget()
-
-    async def _resume(self, fragment: int, state: HeldState, on_bytes: Callable[[int], None]) -> Fetched | None:
-        """Go on with the download of an earlier process, if members still have that very state."""
-        if self.kept is None:
-            return None
-        header = self.kept.header(fragment, len(chunk_lengths(state.num_values)))
-        newest = max((record.versions[fragment] for record in self.donors.givers(fragment)), default=0)
-        # Older than that, what was committed since could not be replayed.
-        if header is None or not _is_heavier(header, state) or newest > header.version + HISTORY_COMMITS:
-            return None
-        held = await self.claims.digests(fragment, header.version)
-        confirmed_by = tuple(name for name, digest in held.items() if digest == header.digest)
-        if not is_majority(len(confirmed_by), len(held)):
-            return None
-        known = replace(header, lineage_tokens=self._agreement.known_tokens(fragment, header, confirmed_by))
-        agreed = Votes(confirmed_by[0], known, confirmed_by, len(held))
-        return await self._fetch_shared(fragment, state.num_values, agreed, on_bytes, self.kept)
-
     async def fetch(
         self,
         fragment: int,
@@ -151,7 +123,6 @@ class Fetcher:
         candidates: Sequence[PeerId],
         on_bytes: Callable[[int], None] = lambda num_bytes: None,
         held: HeldState | None = None,
-        kept: KeptChunks | None = None,
         voters: frozenset[PeerId] = frozenset(),
     ) -> Fetched | None:
         """One fragment of `num_values` values; None when no candidate has what enough members confirm.
@@ -160,7 +131,6 @@ class Fetcher:
             candidates: whose header is asked for, in this order; the chunks come from all who confirm it.
             on_bytes: called with the bytes that have arrived so far; less again after a restart.
             held: nothing is fetched unless it is heavier than this.
-            kept: where the chunks are kept.
             voters: members that share an anchor which counts; more than half of them must confirm it. They are asked
                 once, because the caller is in no round of this fragment meanwhile. Empty: every member.
         """
@@ -168,9 +138,7 @@ class Fetcher:
             agreed = await self._agreement.agree(fragment, num_values, candidates, voters)
             if agreed is None or (held is not None and not _is_heavier(agreed.held, held)):
                 return None
-            if kept is not None:
-                kept.begin(fragment, agreed.held)
-            found = await self._fetch_shared(fragment, num_values, agreed, on_bytes, kept)
+            found = await self._fetch_shared(fragment, num_values, agreed, on_bytes)
             if found is not None:
                 return found
         return None
@@ -190,12 +158,10 @@ class Fetcher:
         num_values: int,
         agreed: Votes,
         on_bytes: Callable[[int], None],
-        kept: KeptChunks | None,
     ) -> Fetched | None:
         on_bytes(0)
-        piece = FragmentPiece(fragment, agreed.held, num_values, kept)
+        piece = FragmentPiece(fragment, agreed.held, num_values)
         transfer = Transfer(self.host, self.handshake_policy, piece, _summing(on_bytes))
-        await transfer.take_kept()
         donors = self.donors.in_own_order(agreed.confirmed_by)
         try:
             is_complete = await transfer.run(donors)
@@ -208,8 +174,7 @@ class Fetcher:
             self.donors.note_fault(donor, fragment, failure)
         if snapshot is None:
             return None
-        # When all of it had been kept, nobody needed to send anything: it is still theirs.
-        given = transfer.given_bytes or dict.fromkeys(agreed.confirmed_by, 0)
+        given = transfer.given_bytes
         givers = tuple(sorted(given, key=lambda donor: (-given[donor], donor)))
         commits = await self._commits(fragment, snapshot, [*givers, *donors])
         return Fetched(replace(snapshot, commits=commits), givers, agreed.confirmed_by)

@@ -32,10 +32,8 @@ from dht.records.data_reading import reading_of
 from dht.records.peer_record import PeerRecord
 from dht.records.signature_cache import VerifiedRecords
 from peer.checkpoint.checkpoint import CheckpointFolder
-from peer.checkpoint.partial_downloads import ChunkFiles
 from peer.config.averaging_rules import codec_of, limits_of, rule_of
 from peer.config.manifest import RunManifest
-from peer.config.peer_config import INCOMING_NAME
 from peer.data_division.others_reading import view_of
 from peer.events import peer_events as events
 from peer.mailbox.mailbox import Mailbox
@@ -142,11 +140,8 @@ class Node:
             ports.max_queued_bytes,
         )
         self.exchange = self._build_exchange()
-        kept = None if checkpoints is None else ChunkFiles(checkpoints.path.with_name(INCOMING_NAME))
         has_worked = self.guard.presence.has_worked
-        self.fetcher = Fetcher(
-            ports.host, ports.handshake_policy, self.limits, self.membership, notary, kept, has_worked
-        )
+        self.fetcher = Fetcher(ports.host, ports.handshake_policy, self.limits, self.membership, notary, has_worked)
         self.keeper = None
         if checkpoints is not None:
             desk = self.desk if who.role == "trainer" else None

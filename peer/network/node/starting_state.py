@@ -75,7 +75,6 @@ class StartingState:
             await self._catch_up()
         for fragment in self.fragments:
             persist(self.mailbox, fragment)
-        self.fetcher.forget_kept()
         if self._saved is not None:
             await self.compute(self._saved.note_use)
 

@@ -30,7 +30,6 @@ class LaterState:
     def __init__(self, size: int, version: int, commits: tuple[Commit, ...]) -> None:
         generator = np.random.default_rng(7)
         anchor, momentum = (generator.standard_normal(size, dtype=np.float32) for _ in range(2))
-        self.is_forgotten = False
         self.snapshot = Snapshot(version, 10**6, anchor, momentum, anchor_digest(anchor, momentum), commits)
 
     async def fetch_better(
@@ -39,12 +38,8 @@ class LaterState:
         adopt: Callable[[int, Fetched], Awaitable[None]],
         on_progress: Callable[[int, int], None],
     ) -> dict[int, tuple[PeerId, ...]]:
-        assert not self.is_forgotten
         await adopt(1, Fetched(self.snapshot, (OTHER,), (OTHER,)))
         return {1: (OTHER,)}
-
-    def forget_kept(self) -> None:
-        self.is_forgotten = True
 
 
 def return_to(folder: Path, swarm: LaterState) -> tuple[Peer, list[Event]]:

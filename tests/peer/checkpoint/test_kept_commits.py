@@ -198,9 +198,6 @@ class Nobody:
     async def fetch_better(self, *_: object) -> dict[int, tuple[PeerId, ...]]:
         return {}
 
-    def forget_kept(self) -> None:
-        pass
-
 
 def frames_of(fragments: list[FragmentRuntime]) -> list[list[bytes]]:
     return [fragment.log.page(0) for fragment in fragments]

@@ -17,9 +17,7 @@ def line(name: str, message: str, *values: object) -> str:
 
 def test_a_warning_of_ours_is_a_sentence_with_its_time() -> None:
     """It named a module, and no time, between lines that all have one."""
-    assert line("peer.checkpoint.partial_downloads", "downloads are not kept (%s)", "full") == (
-        "Downloads are not kept (full)"
-    )
+    assert line("peer.checkpoint.checkpoint", "it is not kept (%s)", "full") == "It is not kept (full)"
 
 
 def test_a_warning_of_a_library_says_whose_it_is() -> None:
