@@ -15,7 +15,7 @@ from averaging.fragment.shard_store import ENTRY_BYTES, MAX_TIMES_GIVEN, ShardSt
 from averaging.outer.contribution_weights import Terms
 from averaging.outer.outer_settings import OuterRule
 from averaging.outer.robust_mean import combine
-from averaging.outer.shard_mean import add_error, reduce_shard
+from averaging.outer.shard_mean import reduce_shard
 from averaging.wire.messages import Commit, Contribution, Plan, Result, RosterEntry, ShardPlan, ShardResult
 from dht.ground.errors import PeerFault
 from tests.kit.network.memory_networks import named
@@ -80,15 +80,6 @@ def test_what_is_not_the_planned_contribution_is_not_reduced(changes):
     store.take_contribution(PEERS[0], contribution(0), payload(store, normal(0)))
     store.take_contribution(PEERS[1], contribution(1, **changes), payload(store, normal(1)))
     assert [member for member, _, _ in store.contributions(RULE, PLAN, PEERS[0], 0, range(6))] == [0]
-
-
-def test_only_chosen_members_are_reduced_and_each_has_its_terms():
-    store = store_of()
-    for member in range(6):
-        store.take_contribution(PEERS[member], contribution(member), payload(store, normal(member)))
-    found = store.contributions(RULE, PLAN, PEERS[0], 0, [1, 4])
-    assert [(member, terms.tokens) for member, terms, _ in found] == [(1, 110), (4, 140)]
-    assert terms_of(RULE, PLAN, 2).staleness == 0
 
 
 @given(st.integers(0, 200))
@@ -226,20 +217,6 @@ def test_a_mean_that_is_no_numbers_is_refused_and_of_no_commit(codec):
     assert store.take_result(PEERS[1], Result(0, 7, 0, 0, CUT), good) == payload_digest(good)
 
 
-def test_results_are_found_by_their_digest_alone():
-    store = store_of()
-    data = payload(store, normal(3))
-    message = Result(0, 7, 0, 0, CUT)
-    assert store.take_result(PEERS[1], message, data)
-    assert not store.take_result(PEERS[2], message, data)
-    digest = payload_digest(bytes(data))
-    assert store.result(7, 0, digest) == bytes(data)
-    assert store.result(7, 1, digest) is None
-    assert store.result(8, 0, digest) is None
-    store.take_result(PEERS[3], message, payload(store, normal(4)))
-    assert store.result(7, 0, digest) == bytes(data)
-
-
 def test_of_a_version_that_is_over_the_results_of_its_commit_stay_and_no_others():
     store, found = store_of(), []
     for version in range(7, 12):
@@ -249,18 +226,6 @@ def test_of_a_version_that_is_over_the_results_of_its_commit_stay_and_no_others(
         store.settle(Commit(0, version, 0, PEERS[0], bytes(16), ROSTER, (result,)))
         store.prune(version + 1, version - 2)
     assert sorted(store._results) == [(version, 0, found[-1]) for version in range(9, 12)]
-
-
-def test_old_versions_are_pruned():
-    store = store_of()
-    for version in (5, 6, 7):
-        store.take_contribution(PEERS[1], contribution(1, version=version), payload(store, normal(version)))
-        store.take_result(PEERS[1], Result(0, version, 0, 0, CUT), payload(store, normal(version)))
-    store.prune(7, 6)
-    assert [len(store.arrived(version)) for version in (5, 6, 7)] == [0, 0, 1]
-    digests = [payload_digest(bytes(payload(store, normal(version)))) for version in (5, 6, 7)]
-    found = [store.result(version, 0, digest) for version, digest in zip((5, 6, 7), digests, strict=True)]
-    assert [result is not None for result in found] == [False, True, True]
 
 
 def test_what_a_lineage_that_was_left_had_of_later_rounds_is_pruned():
@@ -321,32 +286,6 @@ def test_an_own_result_stays_also_when_another_was_first_with_the_same_bytes():
     for number in range(3000):
         copied_first.take_result(PEERS[1], Result(0, 7, 1, CUT, SIZE), memoryview(number.to_bytes(len(data), "big")))
     assert copied_first.own_result(Result(0, 7, 0, 0, CUT)) == data
-
-
-def test_an_error_of_zero_replaces_an_older_one():
-    store = store_of()
-    digest, _ = reduce_own(store, 1)
-    store.settle(committed(digest, b""))
-    error = store.carried_error(0, CUT)
-    assert error is not None
-    nothing = store.codec.encode(np.zeros(CUT, dtype=np.float32))
-    exact = reduce_shard([(0, terms_of(RULE, PLAN, 0), nothing)], RULE, store.codec, CUT, None)
-    assert exact is not None
-    store.settle(committed(store.add_reduction(7, 0, 0, CUT, exact), b""))
-    assert store.carried_error(0, CUT) is None
-
-
-def test_errors_go_with_their_values_when_shards_are_cut_elsewhere():
-    store = store_of()
-    digest, _ = reduce_own(store, 1)
-    store.settle(committed(digest, b""))
-    error = zeros(CUT)
-    add_error(store.carried_error(0, CUT), error)
-    store.settle(Commit(0, 8, 0, PEERS[0], bytes(16), ROSTER, (ShardResult(0, SIZE, 2, b"y" * 16, (0,)),)))
-    wider = zeros(SIZE - BLOCK)
-    add_error(store.carried_error(BLOCK, SIZE), wider)
-    assert np.array_equal(wider[: CUT - BLOCK], error[BLOCK:])
-    assert not wider[CUT - BLOCK :].any()
 
 
 def test_the_sum_of_all_broadcasts_is_the_sum_of_all_means_wherever_shards_are_cut():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from unittest import mock
 
 import numpy as np
@@ -10,14 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from averaging.codec.blocks import EncodedBlocks
 from averaging.codec.codec import make_codec
 from averaging.outer.change_buffers import Discarded
 from averaging.outer.contribution_weights import Terms
 from averaging.outer.fragment_anchor_and_residual import FragmentState
 from averaging.outer.outer_settings import OuterRule
 from averaging.outer.own_contributions import CommittedShard
-from averaging.outer.shard_mean import add_error, keep_error, reduce_shard
+from averaging.outer.shard_mean import keep_error, reduce_shard
 from tests.kit.averages.codec_data import decoded
 
 CODECS = ("fp32", "int4")
@@ -217,17 +215,6 @@ def test_work_that_is_too_old_goes_from_its_own_values_alone():
     assert (state.unsent_tokens, state.unsent_parts, state.residual.any()) == (0, (), False)
 
 
-def test_send_needs_waiting_work_and_a_free_line():
-    state = state_of(RULE)
-    with pytest.raises(ValueError, match="needs waiting work"):
-        state.send(1)
-    state.receive_work(normal(1), 1, 1, 0)
-    state.send(1)
-    state.receive_work(normal(1), 1, 1, 0)
-    with pytest.raises(ValueError, match="no contribution under way"):
-        state.send(2)
-
-
 def test_work_that_is_not_finite_is_not_sent_and_nothing_changes():
     state = state_of(RULE)
     work = normal(1)
@@ -237,17 +224,6 @@ def test_work_that_is_not_finite_is_not_sent_and_nothing_changes():
         state.send(1)
     assert state.pending is None
     assert state.unsent_tokens == 1
-
-
-def test_dropped_work_leaves_the_live_parameters():
-    state = state_of(RULE)
-    work = normal(1)
-    live = state.shown() - work
-    state.receive_work(work, 10, 2, 0)
-    live += state.drop_waiting()
-    assert not state.residual.any()
-    assert state.unsent_tokens == 0
-    np.testing.assert_allclose(live, state.anchor, rtol=1e-6, atol=1e-6)
 
 
 def test_in_mode_streaming_nothing_is_shown_and_nothing_returns():
@@ -260,36 +236,6 @@ def test_in_mode_streaming_nothing_is_shown_and_nothing_returns():
     assert num_returned == 0
     assert np.array_equal(state.residual, error)
     assert state.unsent_tokens == 0
-
-
-@given(st.sampled_from(RULES), st.sampled_from(RULES), st.integers(0, 99), st.sampled_from(CODECS))
-def test_peers_with_different_work_take_the_same_outer_step(left, right, seed, codec):
-    """Equal anchors whatever is pending, waiting or included, and whatever the chunks of the passes."""
-    rule = OuterRule(left.mode, 0.6, 0.5, left.overlay_gain)
-    states = [state_of(rule, codec), state_of(replace(right, outer_lr=0.6, outer_momentum=0.5), codec)]
-    states[0].receive_work(normal(seed), 10, 2, 0)
-    for round_ in range(3):
-        states[0].receive_work(normal(seed + round_), 10, 2, 0)
-        states[0].send(round_)
-        gradient = states[0].codec.encode(normal(seed + 50 + round_, 24))
-        rest = states[0].codec.encode(normal(seed + 80 + round_, SIZE - 24))
-        states[0].apply([CommittedShard(0, 24, gradient, 0.5, True), CommittedShard(24, SIZE, rest, 0.4, False)], 9)
-        with in_small_chunks():
-            states[1].apply(
-                [CommittedShard(0, 24, gradient, 0.5, False), CommittedShard(24, SIZE, rest, 0.4, False)], 9
-            )
-    assert states[0].refresh_digest() == states[1].refresh_digest()
-    assert states[0].lineage_tokens == states[1].lineage_tokens == 27
-
-
-def test_blocks_that_do_not_divide_a_pass_are_not_cut():
-    state = state_of(RULES[1], block_size=24)
-    with in_small_chunks():
-        state.receive_work(normal(1), 10, 2, 0)
-        state.send(1)
-        state.apply([CommittedShard(0, SIZE, state.codec.encode(normal(2)), 0.5, True)], 9)
-        np.testing.assert_allclose(state.shown(), state.anchor - state.residual, rtol=1e-6, atol=1e-6)
-    assert state.version == 1
 
 
 def test_a_void_shard_leaves_its_part_of_the_anchor_and_momentum():
@@ -312,14 +258,6 @@ def contributions(codec, seeds, staleness=0):
 
 def bytes_of(reduction):
     return b"".join(bytes(part) for part in reduction.encoded.pack())
-
-
-def poisoned(codec):
-    """A payload of the right length that no encoder writes."""
-    good = b"".join(bytes(part) for part in codec.encode(normal(1, 50)).pack())
-    bad = bytearray(good)
-    bad[0:4] = b"\xff" * 4  # a NaN as fp32, fp16 and as a scale
-    return EncodedBlocks.unpack(codec.name, codec.block_size, 50, bytes(bad))
 
 
 @given(st.lists(st.integers(0, 99), min_size=1, max_size=5), st.lists(st.integers(0, 99), max_size=3))
@@ -347,44 +285,11 @@ def test_the_mean_is_the_weighted_mean(seeds):
     np.testing.assert_allclose(decoded(codec, reduction.encoded), mean, rtol=1e-5, atol=1e-7)
 
 
-def test_nothing_to_average_is_no_result():
-    codec = make_codec("int4", BLOCK)
-    assert reduce_shard([], RULE, codec, 50, None) is None
-    assert reduce_shard([(0, Terms(1, 1, 0), poisoned(codec))], RULE, codec, 50, None) is None
-
-
 def test_a_mean_beyond_the_codec_is_no_result_and_no_error():
     codec = make_codec("fp32", BLOCK)
     largest = codec.encode(np.full(50, 2.0**126, dtype=np.float32))
     error = keep_error(np.full(50, 2.0**120, dtype=np.float32), BLOCK)
     assert reduce_shard([(0, Terms(1, 1, 0), largest)], RULE, codec, 50, error) is None
-
-
-@pytest.mark.parametrize("name", CODECS)
-def test_what_a_broadcast_loses_comes_with_the_next_one(name):
-    codec = make_codec(name, BLOCK)
-    error, broadcast, wanted = None, np.zeros(50), np.zeros(50)
-    kept_too_coarsely = 1e-6
-    for round_ in range(20):
-        given_ = contributions(codec, [round_, round_ + 1, round_ + 2])
-        exact = make_codec("fp32", BLOCK)
-        mean = reduce_shard(
-            [(index, terms, exact.encode(decoded(codec, blocks))) for index, terms, blocks in given_],
-            RULE,
-            exact,
-            50,
-            None,
-        )
-        reduction = reduce_shard(given_, RULE, codec, 50, error)
-        assert mean is not None
-        assert reduction is not None
-        wanted += decoded(exact, mean.encoded)
-        broadcast += decoded(codec, reduction.encoded)
-        error, waits = reduction.error, zeros(50)
-        add_error(error, waits)
-        # 8 bits for an error: half a step of its largest value over 127 is lost each time.
-        kept_too_coarsely += float(np.abs(waits).max()) / 254
-        assert float(np.abs(wanted - broadcast - waits).max()) <= kept_too_coarsely
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: f"{rule.mode} {rule.overlay_gain}")

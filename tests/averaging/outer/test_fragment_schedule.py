@@ -31,13 +31,6 @@ def test_the_load_is_spread_over_the_interval(sync_every, num_fragments):
     assert max(len(fragments) for fragments in due) <= -(-num_fragments // sync_every)
 
 
-@given(st.integers(1, 60), st.integers(0, 200))
-def test_one_fragment_is_plain_local_training_with_an_interval(sync_every, inner_step):
-    schedule = SendSchedule(sync_every, 1, inner_step)
-    for step in range(inner_step + 1, inner_step + 130):
-        assert schedule.after_step(sync_every) == ((0,) if step % sync_every == 0 else ())
-
-
 @given(st.integers(1, 60), st.integers(1, 20), st.integers(0, 200))
 def test_a_later_session_goes_on_where_the_earlier_one_was(sync_every, num_fragments, inner_step):
     whole = due_after(SendSchedule(sync_every, num_fragments), [sync_every] * (inner_step + 60))
@@ -52,15 +45,6 @@ def test_an_interval_that_flickers_moves_no_send_by_more_than_the_flicker(sync_e
     for fragment in range(num_fragments):
         at = [step for step, fragments in enumerate(due) if fragment in fragments]
         assert all(sync_every - 2 <= later - earlier <= sync_every + 1 for earlier, later in pairwise(at))
-
-
-def test_a_new_interval_keeps_the_fragments_evenly_spread():
-    schedule = SendSchedule(40, 4)
-    due_after(schedule, [40] * 35)
-    due = due_after(schedule, [12] * 36)
-    steps = [step for step, fragments in enumerate(due) if fragments]
-    assert {later - earlier for earlier, later in pairwise(steps)} == {3}
-    assert all(len(fragments) <= 1 for fragments in due)
 
 
 @given(st.integers(1, 1000), st.floats(0, 1e6), st.floats(0, 1e6))

@@ -64,12 +64,6 @@ def test_many_groups_share_units():
     assert read == dict.fromkeys(range(NUM_UNITS + 500), 1)
 
 
-def test_samples_are_read_once_each():
-    order = BlockOrder(3, "me")
-    found = [order.next(10, 0, OneGroup(1000)).tolist() for _ in range(100)]
-    assert sorted(itertools.chain(*found)) == list(range(1000))
-
-
 def test_neighbours_in_a_batch_are_from_all_over_the_data():
     positions = BlockOrder(3, "me").next(64, CONTEXT, OneGroup(1_000_000))
     assert np.ptp(positions) > 800_000

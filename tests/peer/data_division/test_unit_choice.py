@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
 from collections import Counter
 
 import numpy as np
@@ -37,19 +36,6 @@ def test_a_lone_peer_reads_each_block_once_per_epoch():
     assert Counter(found) == dict.fromkeys(expected, 1)
     orders = [list(dict.fromkeys(unit for epoch, unit, _ in found if epoch == one)) for one in (0, 1)]
     assert orders[0] != orders[1] != sorted(orders[1])
-
-
-def test_a_batch_larger_than_an_epoch_reads_on():
-    found = read(UnitWalk(1), NUM_UNITS * SIZE + 5)
-    assert {epoch for epoch, *_ in found} == {0, 1}
-
-
-def test_it_goes_on_from_a_checkpoint_at_the_very_block():
-    walk, other = UnitWalk(5), UnitWalk(5)
-    for _ in range(100):
-        read(walk, 7)
-    other.restore(json.loads(json.dumps(walk.state())))
-    assert [read(walk, 7) for _ in range(700)] == [read(other, 7) for _ in range(700)]
 
 
 def test_units_of_live_peers_are_disjoint_and_those_of_one_that_has_gone_fall_to_others():
@@ -151,16 +137,6 @@ def test_an_epoch_of_a_swarm_is_read_whole_and_little_of_it_twice(num_peers: int
     )
     assert found.covered >= 0.98
     assert found.repeated <= 0.05
-
-
-def test_two_readers_of_a_short_epoch_leave_each_other_what_is_read_meanwhile() -> None:
-    """Fifteen records per epoch; 4.2 % would be read twice if they did not."""
-    found = [
-        simulate_epoch(num_peers=2, crash_fraction=0, num_blocks=10_000, epoch_seconds=150, tick_seconds=5.0, seed=seed)
-        for seed in range(6)
-    ]
-    assert min(one.covered for one in found) == 1
-    assert sum(one.repeated for one in found) / len(found) <= 0.035
 
 
 def test_readers_that_have_not_heard_of_each_other_begin_with_what_is_most_surely_their_own() -> None:

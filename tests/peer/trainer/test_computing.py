@@ -167,20 +167,6 @@ def test_one_sequence_that_does_not_fit_is_a_sentence_about_memory() -> None:
     assert "--checkpoint-activations" in str(fault)
 
 
-@pytest.mark.parametrize("error", [RuntimeError("mat1 and mat2 shapes cannot be multiplied"), ZeroDivisionError()])
-def test_other_errors_are_not_tried_again(error: Exception) -> None:
-    calls = []
-
-    def compute() -> None:
-        calls.append(1)
-        raise error
-
-    with pytest.raises(type(error)):
-        MicroBatch(8, may_halve=True, tell=lambda *_: None).fitting(compute, lambda: None)
-    assert len(calls) == 1
-    assert memory_fault(error) is None
-
-
 def test_with_other_processes_a_step_cannot_be_repeated() -> None:
     micro_batch = MicroBatch(8, may_halve=False, tell=lambda *_: None)
 
@@ -207,12 +193,6 @@ def test_every_precision_has_nearly_the_same_gradient(precision: Any, tolerance:
     inner.update(0)
     assert all(not torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True))
     assert all(parameter.dtype == torch.float32 for parameter in model.parameters())
-
-
-def test_products_have_the_chosen_type() -> None:
-    for choice, dtype in (("bf16", torch.bfloat16), ("fp16", torch.float16), ("fp32", torch.float32)):
-        with MixedPrecision(choice, CPU, []).autocast():  # type: ignore[arg-type]
-            assert (torch.ones(2, 2) @ torch.ones(2, 2)).dtype == dtype
 
 
 def test_a_scale_that_overflows_is_halved_until_steps_are_finite() -> None:
@@ -261,12 +241,6 @@ def test_what_is_no_failure_of_the_compiler_is_not_hidden(monkeypatch: pytest.Mo
     monkeypatch.setattr(torch, "compile", lambda loss: fails)
     with pytest.raises(type(error)):
         CompiledLoss(model_of().loss, Tell())(torch.zeros(1), torch.zeros(1))
-
-
-def test_a_compiled_loss_is_called(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch, "compile", lambda loss: lambda *tokens: 2 * loss(*tokens))
-    plain = step_of().gradient(POSITIONS)[0]
-    assert step_of(choices=ComputeChoices(compile=True)).gradient(POSITIONS)[0] == pytest.approx(2 * plain)
 
 
 # --- activations and attention ---

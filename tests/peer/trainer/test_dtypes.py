@@ -57,20 +57,6 @@ def test_small_merges_add_up(dtype, kind, start, step, count):
     assert work_of(portion, fragment).abs().max() < 1e-6 * count  # nobody trained: nothing goes back to the swarm
 
 
-@DTYPES
-def test_small_local_steps_between_small_merges_are_sent_as_they_were(dtype):
-    """The smallest step that the type can take, fifty times, with a merge in between each time."""
-    parameter, portion, fragment = portion_of(dtype)
-    local = EPSILON[dtype]
-    for _ in range(50):
-        with torch.no_grad():
-            parameter.sub_(local)
-        portion.merge(fragment, MergeKind.ADD, torch.full((16,), 1e-5))
-    assert work_of(portion, fragment).tolist() == pytest.approx([50 * local] * 16, abs=2e-6)
-    x = 0.5 - 50 * local + 50 * 1e-5
-    assert parameter.detach().double().tolist() == pytest.approx([x] * 16, abs=EPSILON[dtype] + 2e-6)
-
-
 ACTIONS = st.lists(
     st.tuples(
         st.sampled_from(["step", "add", "rebase", "set", "send"]),
@@ -150,13 +136,6 @@ def test_what_cannot_be_averaged_is_refused_at_join(dtype):
     name = str(dtype).removeprefix("torch.")
     with pytest.raises(LocalFault, match=f"^parameter 'weight' is {name}, which cannot be averaged; expected float32"):
         TrainerLink([("weight", parameter)], layout, Mailbox.in_process(layout.sizes), sync_every=1)
-
-
-def test_float32_costs_one_copy_and_narrower_types_two():
-    for dtype in CARRIED:
-        _, portion, _ = portion_of(dtype, 1000)
-        beside = sum(part.local.nbytes for held in (portion.references, portion.errors) for part in held.values())
-        assert beside == {torch.float32: 4000, torch.float64: 8000}.get(dtype, 8000)
 
 
 @pytest.mark.parametrize("dtype", ROUNDED, ids=str)

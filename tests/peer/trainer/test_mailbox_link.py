@@ -103,16 +103,6 @@ def test_sends_are_staggered_and_say_what_they_hold():
     assert (counters.inner_steps, counters.tokens, counters.train_loss) == (108, 80, 2.0)
 
 
-def test_the_network_side_may_change_how_often_is_sent():
-    module = module_of()
-    link = link_of(module, num_fragments=1, sync_every=100)
-    link.mailbox.network.sync_every = 2
-    for step in range(4):
-        move(module, step)
-        link.after_inner_step(1)
-    assert [message.inner_step for message in link.mailbox.outbox.take()] == [2, 4]
-
-
 def test_a_put_off_send_happens_as_soon_as_a_slot_is_free():
     module = module_of()
     link = link_of(module, num_fragments=1, sync_every=2)
@@ -191,16 +181,6 @@ def test_the_start_posts_everything_and_takes_the_anchors():
     assert link.mailbox.trainer.wait_seconds > 0
 
 
-def test_ready_without_anchors_starts_from_the_own_parameters():
-    module = module_of()
-    link = link_of(module)
-    start = flat(module)
-    assert not link.try_ready()
-    link.mailbox.network.ready = 1
-    assert link.try_ready()
-    assert torch.equal(flat(module), start)
-
-
 def test_a_network_side_that_never_comes_is_named_and_a_stop_is_obeyed():
     clock = Clock(1000.0)
     link = link_of(module_of(), num_fragments=5, clock=clock, pause=clock.pause)
@@ -236,15 +216,6 @@ def test_sync_waits_for_the_next_version_and_accounts_for_it():
     assert (flat(module) == 2).all()
     assert link.mailbox.trainer.wait_seconds == pytest.approx(0.5)
     assert not link.is_blocked
-
-
-def test_sync_ends_waiting_when_the_network_side_stops():
-    clock = Clock(1000.0)
-    module = module_of()
-    link = link_of(module, num_fragments=1, sync_every=1, mode="sync", clock=clock, pause=clock.pause)
-    clock.on_pause = lambda: setattr(link.mailbox.network, "stop", 1)
-    link.after_inner_step(1)
-    assert link.stop_asked
 
 
 @pytest.mark.parametrize("has_ended", [False, True])

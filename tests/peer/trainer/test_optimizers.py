@@ -75,13 +75,6 @@ def test_together_they_hold_all_parameters_and_each_of_them_some() -> None:
         Optimizers([], module)
 
 
-def test_torchs_muon_beside_adamw() -> None:
-    module = module_of()
-    matrices = [parameter for parameter in module.parameters() if parameter.dim() == 2]
-    rest = [parameter for parameter in module.parameters() if parameter.dim() != 2]
-    Optimizers([torch.optim.Muon(matrices), torch.optim.AdamW(rest)], module)
-
-
 def training_of(module: nn.Module, optimizer: torch.optim.Optimizer, clock: Clock) -> LocalTraining:
     link = link_of(module, sync_every=10_000, clock=clock)
     return LocalTraining(module, optimizer, link, seed=1, peer_id="me").__enter__()
@@ -122,13 +115,6 @@ def test_a_loop_that_makes_its_optimizer_anew_is_told(first: int, seconds: float
     num_steps = steps_until_told(training, clock, seconds, lambda: one_step(training, module, another))
     assert training.link.inner_steps == first
     assert num_steps <= (max(FEW_CALLS, PATIENCE_SECONDS / seconds) if seconds else MAX_CALLS / 2)
-
-
-def test_a_loop_that_steps_another_model_is_told() -> None:
-    module, another, clock = module_of(), module_of(), Clock(1000.0)
-    training = training_of(module, torch.optim.AdamW(module.parameters()), clock)
-    theirs = torch.optim.AdamW(another.parameters())
-    assert steps_until_told(training, clock, 3.0, lambda: one_step(training, another, theirs)) <= 50
 
 
 def test_a_loop_that_accumulates_for_minutes_is_not_disturbed() -> None:

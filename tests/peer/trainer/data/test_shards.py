@@ -9,7 +9,7 @@ import sys
 import numpy as np
 import pytest
 
-from dht.ground.errors import LocalFault, UsageFault
+from dht.ground.errors import UsageFault
 from peer.data_division.block_order import BlockOrder
 from peer.trainer.data.corpus import open_corpus
 from peer.trainer.data.shards import META_NAME, parse_meta
@@ -201,25 +201,6 @@ def test_a_full_disk_is_a_sentence_and_leaves_no_half_shard(made, tmp_path):
         f"peer: {out} cannot be written: File too large; expected a writable folder with free space; choose another "
         "place for it.\n"
     ), "one sentence, no traceback"
-    assert [path.name for path in out.iterdir() if ".u16" in path.name] == []
-
-
-def test_workers_that_are_ended_because_of_one_leave_no_drafts(made, tmp_path, monkeypatch):
-    """On a full disk one says so, and the others are killed in the middle of a shard."""
-    out = tmp_path / "out"
-
-    def tokenize_all(orders, tokenizer, end, num_processes):
-        assert num_processes == 3, "of the machine's 64 cores those that it may use"
-        for name in (".part-00000.u16.71", ".held-00000.u16.71"):
-            (out / name).write_bytes(b"half")
-        raise LocalFault("no space left")
-
-    monkeypatch.setattr("peer.trainer.prepare.tokenize_all", tokenize_all)
-    monkeypatch.setattr("os.cpu_count", lambda: 64)
-    monkeypatch.setattr("os.sched_getaffinity", lambda process: {0, 1, 5}, raising=False)
-    corpus = json_lines(tmp_path / "corpus.jsonl", sentences(40))
-    with pytest.raises(LocalFault, match="no space"):
-        prepare_data([str(corpus)], made[3].path, out, say=lambda text: None)
     assert [path.name for path in out.iterdir() if ".u16" in path.name] == []
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import codecs
 import json
 import shutil
 from pathlib import Path
@@ -67,11 +66,6 @@ def test_weights_in_other_forms_alone_are_refused(model: Path, name: str) -> Non
         read_base(model)
     assert "--model" not in str(refused.value)
     assert describe_model(model / "config.json").init is None
-
-
-def test_other_forms_beside_safetensors_are_left_alone(model: Path) -> None:
-    (model / "pytorch_model.bin").write_bytes(b"\x80\x04")
-    assert describe_model(model).init is not None
 
 
 def test_a_model_of_the_hub_without_safetensors_is_refused(
@@ -225,12 +219,6 @@ def test_a_tokenizer_of_the_hub_in_another_form_is_refused(model: Path, monkeypa
         UsageFault, match=r"org/name@v1 has tokenizer_config.json and no .*`hf download org/name --revision v1 "
     ):
         describe_model("org/name@v1")
-
-
-def test_a_byte_order_mark_in_front_of_a_config_is_no_fault(model: Path) -> None:
-    whole = describe_model(model)
-    (model / "config.json").write_bytes(codecs.BOM_UTF8 + (model / "config.json").read_bytes())
-    assert describe_model(model) == whole
 
 
 @pytest.mark.parametrize("wrapper", ["_orig_mod", "module", "_orig_mod.module"])

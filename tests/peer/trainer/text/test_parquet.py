@@ -77,16 +77,6 @@ def test_columns_of_other_kinds_are_rows_without_text(tmp_path: Path, values: An
     assert "no text in field 'text'" in complaints.lack
 
 
-def test_thousands_of_columns_and_deep_ones_are_read(tmp_path: Path) -> None:
-    deep = pyarrow.string()
-    for _ in range(20):
-        deep = pyarrow.list_(deep)
-    columns: dict[str, Any] = {f"column {number}": [number] for number in range(3000)}
-    table = pyarrow.table({**columns, "deep": pyarrow.nulls(1, deep), "text": ["found"]})
-    pyarrow.parquet.write_table(table, tmp_path / "wide.parquet")
-    assert texts_of(tmp_path / "wide.parquet") == ["found"]
-
-
 @pytest.mark.parametrize("length", [0, 4, 50, -1])
 def test_a_file_that_is_cut_off_is_one_sentence(tmp_path: Path, length: int) -> None:
     path = written(tmp_path / "rows.parquet", [f"text {number}" for number in range(1000)])
@@ -136,13 +126,6 @@ def test_texts_of_a_limited_child_are_those_of_the_file(tmp_path: Path, monkeypa
     complaints = Complaints()
     assert list(limited_texts(part, "text", complaints)) == texts
     assert complaints.counts == {"rows without the field": 1}
-
-
-def test_a_file_with_too_many_row_groups_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(parquet_groups, "MAX_ROW_GROUPS", 3)
-    path = written(tmp_path / "rows.parquet", ["a", "b", "c", "d"], row_group_size=1)
-    with pytest.raises(UsageFault, match="has 4 row groups; expected at most 3"):
-        parquet_groups.prepare({}, None)({"path": str(path)}, b"")  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
