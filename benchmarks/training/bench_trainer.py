@@ -49,7 +49,8 @@ from peer.join.session import join
 from peer.mailbox.mailbox import Mailbox
 from peer.owner.new_run import NewRun, create_run
 from peer.trainer.computing.compute_choices import ComputeChoices
-from peer.trainer.data.corpus import Corpus, open_corpus
+from peer.trainer.data.context_blocks import TokenStream
+from peer.trainer.data.corpus import Corpus
 from peer.trainer.devices.device_choice import select_device
 from peer.trainer.hf.manifest_from_config import describe_model
 from peer.trainer.hf.run_model import build_run_model
@@ -306,10 +307,11 @@ def run_arms(options: argparse.Namespace, arms: list[str], folder: Path) -> Iter
     cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else [0]
     run = make_run(options, folder)
     manifest = run.manifest
-    shard = folder / "tokens.u16"
     drawn = np.random.default_rng(1).integers(0, options.vocab, NUM_TOKENS).astype("<u2")
-    shard.write_bytes(drawn.tobytes())
-    corpus = open_corpus(f"tokens:{shard}", vocab_size=options.vocab, context=options.context, held_out_fraction=0.01)
+    cut = NUM_TOKENS - NUM_TOKENS // 100
+    corpus = Corpus(
+        TokenStream([("training", drawn[:cut])], options.vocab), TokenStream([("held out", drawn[cut:])], options.vocab)
+    )
     device = select_device(options.device)
     choices = ComputeChoices(precision=options.precision, compile=options.compile)
     own = cores[:1] if device.type == "cpu" else cores[:-1] or cores

@@ -71,7 +71,12 @@ def check_data(config: PeerConfig) -> None:
     if kind in ("text", "jsonl", "parquet", "tokens"):
         from peer.trainer.text.source_files import check_readable
 
-        check_readable(places, is_shards=kind == "tokens")
+        check_readable(places)
+    if kind == "tokens":
+        from peer.trainer.data.shards import META_NAME, prepared_folder_of, without_meta
+
+        if not (prepared_folder_of(places) / META_NAME).exists():
+            raise without_meta(places)
     base = config.base
     if base is not None and not (base.is_dir() and any(base.glob("*.safetensors"))):
         found = "has no *.safetensors file" if base.is_dir() else "is no folder"

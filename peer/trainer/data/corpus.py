@@ -1,8 +1,8 @@
 """What a run reads: sources, and the part of them that is held out.
 
 `stdlib:` is the Python standard library's own text, which every volunteer has. `text:PATH[,PATH...]` is files or
-folders, bytes as tokens. `tokens:PATH` is shards (flat little-endian uint16 or uint32). Which of them a manifest may
-name is in `peer/config/data_source.py`. Held-out files or ranges never appear in the training stream.
+folders, bytes as tokens. `tokens:PATH` is a folder of prepared shards. Which of them a manifest may name is in
+`peer/config/data_source.py`. Held-out files or ranges never appear in the training stream.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ import torch
 
 from dht.ground.errors import UsageFault
 from dht.ground.quantities import bytes_text, plural
-from peer.config.data_source import EVALUATION_BATCHES, HELD_OUT_FRACTION, LIBRARY, TOKENS, WEB, reads_bytes
+from peer.config.data_source import EVALUATION_BATCHES, HELD_OUT_FRACTION, LIBRARY, TOKENS, WEB
 from peer.config.manifest import RunManifest
 from peer.files.checked_folder import run_file_path
-from peer.trainer.data.context_blocks import TokenStream, TrainingStream, check_ids, identity_of
+from peer.trainer.data.context_blocks import TokenStream, TrainingStream, identity_of
 from peer.trainer.data.prepared_folder import ShardFolder, check_fits, tokenizer_digest_of, training_stream
 from peer.trainer.data.shard_download import WebStock
-from peer.trainer.data.shards import META_NAME, read_meta
+from peer.trainer.data.shards import META_NAME, prepared_folder_of, read_meta, without_meta
 from peer.trainer.data.text_fetching import TextRules, TextStock
 from peer.trainer.data.tokenizing import load_tokenizer
 from peer.trainer.text.held_out import (
@@ -39,7 +39,6 @@ from peer.trainer.text.held_out import (
     more_held_out,
 )
 from peer.trainer.text.source_files import FileTokens, chosen_files, library_files
-from peer.user_folders import paths_in
 
 Segments = list[tuple[str, FileTokens]]
 """Files, or parts of them, each with its name."""
@@ -185,7 +184,7 @@ def open_corpus(
     """Open the data of a run.
 
     Args:
-        source: ``stdlib:``, ``text:PATH[,PATH...]`` or ``tokens:PATH[,PATH...]``.
+        source: ``stdlib:``, ``text:PATH[,PATH...]`` or ``tokens:PATH``.
         held_out_fraction: share that is never trained on, as `peer/trainer/text/held_out.py` says; files of the
             library are chosen by their names; prepared shards say it themselves.
         tokenizer_digest: of the run's tokenizer; None: it names none.
@@ -197,22 +196,20 @@ def open_corpus(
     """
     kind, _, rest = source.partition(":")
     if kind == "tokens" and rest:
-        prepared = _prepared(rest, vocab_size, context, tokenizer_digest, digest)
-        if prepared is not None:
-            return prepared
+        return _prepared(rest, vocab_size, context, tokenizer_digest, digest)
     if source == LIBRARY:
         found = library_files()
-    elif kind in ("text", "tokens") and rest:
-        found = chosen_files(rest, is_text=kind == "text")
+    elif kind == "text" and rest:
+        found = chosen_files(rest)
     else:
-        raise UsageFault(f"data source {source!r}; expected stdlib:, text:PATH[,PATH...] or tokens:PATH[,PATH...]")
-    if reads_bytes(source) and vocab_size < 256:
+        raise UsageFault(f"data source {source!r}; expected stdlib:, text:PATH[,PATH...] or tokens:PATH")
+    if vocab_size < 256:
         raise UsageFault(f"{source} holds bytes and vocab_size is {vocab_size}; expected at least 256")
     if source == LIBRARY:
         training, held_out = _split_by_name(found.segments, held_out_fraction)
         identity = identity_of([(name, len(tokens)) for name, tokens in training])
     else:
-        training, held_out, identity = _split_by_content(found.segments, held_out_fraction, context, vocab_size)
+        training, held_out, identity = _split_by_content(found.segments, held_out_fraction, context)
     num_bytes = sum(tokens.nbytes for _, tokens in found.segments)
     facts = f"{plural(len(found.segments), 'file')}, {bytes_text(num_bytes)}"
     if found.num_left_out:
@@ -221,7 +218,7 @@ def open_corpus(
         TokenStream(training, vocab_size, identity),
         TokenStream(held_out, vocab_size),
         facts,
-        1.0 if reads_bytes(source) else None,
+        bytes_per_token=1.0,
     )
     for part, stream in (("to train on", corpus.training), ("held out", corpus.held_out)):
         if stream.num_tokens <= context:
@@ -238,19 +235,12 @@ def _prepared(
     context: int,
     tokenizer_digest: str | None,
     digest: str | None,
-) -> Corpus | None:
-    """The corpus of a folder with a meta.json; None: there is none, and nothing asks for one."""
-    paths = paths_in(text)
-    folder = paths[0]
-    meta = read_meta(folder, digest) if len(paths) == 1 and folder.is_dir() else None
+) -> Corpus:
+    """The corpus of a folder with a meta.json."""
+    folder = prepared_folder_of(text)
+    meta = read_meta(folder, digest)
     if meta is None:
-        if tokenizer_digest is None and digest is None:
-            return None
-        what = "the tokenizer of its tokens" if digest is None else "the data that it trains on"
-        raise UsageFault(
-            f"{text} has no {META_NAME}; expected one folder with it, because the run names {what}; make it with "
-            "`peer data prepare`, or get that of the run's owner"
-        )
+        raise without_meta(text)
     check_fits(meta, str(folder / META_NAME), vocab_size, tokenizer_digest)
     shards = ShardFolder(folder, meta, vocab_size)
     training = training_stream(shards, context)
@@ -266,23 +256,16 @@ def _split_by_name(segments: Segments, fraction: float) -> tuple[Segments, Segme
     return sides
 
 
-def _split_by_content(
-    segments: Segments, fraction: float, context: int, vocab_size: int
-) -> tuple[Segments, Segments, int]:
+def _split_by_content(segments: Segments, fraction: float, context: int) -> tuple[Segments, Segments, int]:
     """(training, held out, identity) by the rule of `peer/trainer/text/held_out.py`: each file is a document.
 
     All of them are read once.
-
-    Raises:
-        UsageFault: a token is not below vocab_size; names the file.
     """
     hashes: list[float] = []
-    for name, tokens in segments:
+    for _, tokens in segments:
         hasher = blake3.blake3(b"held-out|")
         for start in range(0, len(tokens), LONG_BYTES):
-            piece = tokens[start : start + LONG_BYTES]
-            check_ids(name, int(piece.max()), vocab_size)
-            hasher.update(piece.tobytes())
+            hasher.update(tokens[start : start + LONG_BYTES].tobytes())
         hashes.append(fraction_of(hasher))
     identity = identity_of(
         DIVISION, [(value, len(tokens)) for value, (_, tokens) in zip(hashes, segments, strict=True)]

@@ -13,7 +13,7 @@ from peer.config.data_source import HUB, LIBRARY, TOKENS, WEB, source_here
 from peer.config.manifest import RunManifest
 from peer.trainer.data.context_blocks import GroupedStream, TokenStream, check_ids, identity_of
 from peer.trainer.data.fetching_within_disk_limit import Stock
-from peer.trainer.data.shards import META_NAME, Meta, Shard, check_shard, read_meta
+from peer.trainer.data.shards import META_NAME, Meta, Shard, check_shard, prepared_folder_of, read_meta, without_meta
 from peer.trainer.text.source_files import FileTokens, OpenFiles, Tokens, files_at
 from peer.user_folders import paths_in
 
@@ -167,10 +167,12 @@ def _read_here(manifest: RunManifest, source: str) -> str:
     if source == LIBRARY:
         return "the text of Python's standard library, which is here"
     kind, _, rest = source.partition(":")
-    paths = paths_in(rest)
-    meta = read_meta(paths[0], data.digest) if len(paths) == 1 and f"{kind}:" == TOKENS and paths[0].is_dir() else None
-    if meta is not None:
+    if f"{kind}:" == TOKENS:
+        folder = prepared_folder_of(rest)
+        meta = read_meta(folder, data.digest)
+        if meta is None:
+            raise without_meta(rest)
         check_fits(meta, source, manifest.model.vocab_size, tokenizer_digest_of(manifest))
-        return ShardFolder(paths[0], meta, manifest.model.vocab_size).facts()
-    files = [file for path in paths for _, file in files_at(path)[0]]
+        return ShardFolder(folder, meta, manifest.model.vocab_size).facts()
+    files = [file for path in paths_in(rest) for _, file in files_at(path)[0]]
     return f"{plural(len(files), 'file')}, {bytes_text(sum(file.stat().st_size for file in files))}"

@@ -21,7 +21,8 @@ from dht.ground.fields import refuse_constant
 from dht.ground.regular_files import open_regular, read_regular, write_whole
 from peer.config.section import DIGEST, Section
 from peer.config.validation_sentences import explain
-from peer.trainer.text.source_files import TokenType
+from peer.trainer.text.source_files import TokenType, check_there
+from peer.user_folders import expanded
 
 META_NAME = "meta.json"
 MAX_META_BYTES = 16 << 20
@@ -141,6 +142,27 @@ def parse_meta(content: bytes, where: str, expected_digest: str | None = None) -
         raise UsageFault(f"{where}: {faults}; make it with `peer data prepare`") from error
     except (ValueError, RecursionError) as error:
         raise UsageFault(f"{where} is not JSON; expected the {META_NAME} that `peer data prepare` writes") from error
+
+
+def prepared_folder_of(text: str) -> Path:
+    """Return the folder that ``tokens:PATH`` names.
+
+    Raises:
+        UsageFault: there is no such folder.
+    """
+    folder = expanded(text)
+    check_there(folder)
+    if not folder.is_dir():
+        raise without_meta(text)
+    return folder
+
+
+def without_meta(where: object) -> UsageFault:
+    """Return the sentence about a place without prepared shards."""
+    return UsageFault(
+        f"{where} has no {META_NAME}; expected a folder of prepared shards; make it of text with `peer data prepare`, "
+        f"get that of the run's owner, or give --data text:{where} (jsonl:, parquet:) where the run takes that"
+    )
 
 
 def read_meta(folder: Path, expected_digest: str | None = None) -> Meta | None:

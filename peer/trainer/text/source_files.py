@@ -7,7 +7,6 @@ text from somewhere may hold a link to your keys. What is read is not kept: a fo
 from __future__ import annotations
 
 import codecs
-import json
 import os
 import sysconfig
 import weakref
@@ -21,20 +20,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dht.ground.errors import LocalFault, UsageFault, reading
-from dht.ground.regular_files import open_regular, read_regular
+from dht.ground.regular_files import open_regular
 from peer.user_folders import paths_in
 
 MAX_OPEN_FILES = 64
 """Of a source at a time; a system allows a process 256 at the least."""
 
 
-_SHARD_SUFFIXES = (".u16", ".u32", ".bin")
-_MAX_SIDECAR_BYTES = 64 * 1024
 _NOT_LIBRARY_TEXT = frozenset({"site-packages", "dist-packages", "test", "tests", "idle_test", "__pycache__"})
 
 TokenType = np.dtype[np.unsignedinteger[Any]]
 _BYTES: TokenType = np.dtype(np.uint8)
-_TOKEN_TYPES: dict[str, TokenType] = {"uint16": np.dtype("<u2"), "uint32": np.dtype("<u4")}
 
 TokenArray = NDArray[np.unsignedinteger[Any]]
 
@@ -143,35 +139,27 @@ def library_files() -> FoundFiles:
     root = Path(sysconfig.get_paths()["stdlib"])
     opened = OpenFiles()
     found = [(name, path) for name, path in _walk(root, _NOT_LIBRARY_TEXT) if name.endswith(".py")]
-    segments = [(name, _load(opened, path, _BYTES)) for name, path in found if path.is_file()]
+    segments = [(name, _load(opened, path)) for name, path in found if path.is_file()]
     if not segments:
         raise UsageFault(f"no .py files under {root}; this Python has no library text; choose --data text:PATH")
     return FoundFiles(segments)
 
 
-def chosen_files(text: str, *, is_text: bool) -> FoundFiles:
-    """The files and folders of ``PATH[,PATH...]``; `is_text`: bytes are tokens.
+def chosen_files(text: str) -> FoundFiles:
+    """The files and folders of ``PATH[,PATH...]``, whose bytes are tokens.
 
     Raises:
-        UsageFault: a path is missing, unreadable, or no regular file or folder; a shard does not say its type; there is
-            nothing to read.
+        UsageFault: a path is missing, unreadable, or no regular file or folder; there is nothing to read.
     """
     found, opened = FoundFiles(), OpenFiles()
     for path in paths_in(text):
         files, num_left_out = files_at(path)
         found.num_left_out += num_left_out
-        if not is_text and path.is_dir():
-            others = files
-            files = [(name, file) for name, file in files if file.suffix in _SHARD_SUFFIXES]
-            if others and not files:
-                raise _no_shards(path)
-        found.segments += [
-            (name, _load(opened, file, _BYTES if is_text else _token_type(file))) for name, file in files
-        ]
+        found.segments += [(name, _load(opened, file)) for name, file in files]
     if not any(len(tokens) for _, tokens in found.segments):
         left_out = f" ({found.num_left_out} entries that lead out of it, or are no files, were left out)"
         raise UsageFault(
-            f"{text} holds nothing to read{left_out if found.num_left_out else ''}; expected text files or token shards"
+            f"{text} holds nothing to read{left_out if found.num_left_out else ''}; expected files with text"
         )
     return found
 
@@ -194,35 +182,22 @@ def check_there(path: Path) -> None:
         )
 
 
-def check_readable(text: str, *, is_shards: bool = False) -> None:
+def check_readable(text: str) -> None:
     """Open all of ``PATH[,PATH...]`` without reading any of it.
-
-    Args:
-        is_shards: of a folder only shards of tokens count.
 
     Raises:
         UsageFault: a path is missing, something there cannot be read, or there is nothing but empty files.
     """
     holds_any = False
     for path in paths_in(text):
-        files = files_at(path)[0]
-        for _, file in files:
+        for _, file in files_at(path)[0]:
             with reading(file), open_regular(file) as opened:
                 holds_any |= os.fstat(opened.fileno()).st_size > 0
-        if is_shards and path.is_dir() and files and not any(file.suffix in _SHARD_SUFFIXES for _, file in files):
-            raise _no_shards(path)
     if not holds_any:
         raise UsageFault(
             f"{text} holds nothing to read: there is no file in it, or only empty ones; expected text, rows or token "
             "shards; check --data"
         )
-
-
-def _no_shards(folder: Path) -> UsageFault:
-    return UsageFault(
-        f"{folder} has no token shards (files that end in .u16, .u32 or .bin); expected those that `peer data prepare` "
-        f"makes of text; run it first, or give --data text:{folder} (jsonl:, parquet:) where the run takes that"
-    )
 
 
 def _walk(root: Path, left_out: frozenset[str] = frozenset()) -> Iterator[tuple[str, Path]]:
@@ -259,31 +234,15 @@ def _inside(root: Path) -> tuple[list[tuple[str, Path]], int]:
     return files, num_left_out
 
 
-def _load(files: OpenFiles, path: Path, dtype: TokenType) -> FileTokens:
-    """The tokens of one regular file, none of them read yet.
+def _load(files: OpenFiles, path: Path) -> FileTokens:
+    """The bytes of one regular file, none of them read yet.
 
     Raises:
-        UsageFault: it cannot be read, or has half a token at its end.
+        UsageFault: it cannot be read.
     """
     with reading(path), open_regular(path) as file:
         # A file of /proc says that it is empty, and what a growing file gets later belongs to no block.
         num_bytes = os.fstat(file.fileno()).st_size
-        if num_bytes % dtype.itemsize:
-            raise UsageFault(f"{path} has {num_bytes} bytes; expected a multiple of {dtype.itemsize} ({dtype.name})")
-        mark = file.read(len(codecs.BOM_UTF8)) if dtype == _BYTES else b""
+        mark = file.read(len(codecs.BOM_UTF8))
     first = len(mark) if mark == codecs.BOM_UTF8 else 0
-    return FileTokens(files, path, dtype, first, num_bytes // dtype.itemsize - first)
-
-
-def _token_type(path: Path) -> TokenType:
-    for suffix, name in ((".u16", "uint16"), (".u32", "uint32")):
-        if suffix in path.suffixes[-2:]:
-            return _TOKEN_TYPES[name]
-    sidecar = path.with_suffix(".json")
-    try:
-        return _TOKEN_TYPES[json.loads(read_regular(sidecar, _MAX_SIDECAR_BYTES))["dtype"]]
-    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
-        raise UsageFault(
-            f"{path} does not say how its tokens are stored; expected the suffix .u16 or .u32, or {sidecar.name} "
-            'beside it with {"dtype": "uint16"} or "uint32"'
-        ) from error
+    return FileTokens(files, path, _BYTES, first, num_bytes - first)

@@ -36,7 +36,7 @@ def test_data_without_anything_in_it_is_refused_before_members_are_looked_for(
             before_start.check_data(config)
     with pytest.raises(UsageFault, match="does not exist"):
         check(f"text:{tmp_path / 'nosuch'}")
-    with pytest.raises(UsageFault, match=r"has no token shards .*peer data prepare.* --data text:"):
+    with pytest.raises(UsageFault, match=r"has no meta\.json; .*peer data prepare.* --data text:"):
         check(f"tokens:{tmp_path}")
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(UsageFault, match="pipe cannot be read"):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import codecs
-import json
 import os
 import tracemalloc
 
@@ -41,23 +40,6 @@ def test_library_text_is_there_and_its_held_out_files_are_never_trained_on():
     folders = {part for name in corpus.training.names for part in name.split("/")[:-1]}
     assert not folders & {"site-packages", "dist-packages", "test", "tests", "__pycache__"}
     assert "textwrap.py" in corpus.held_out.names  # the same choice on every Python version
-
-
-def test_the_same_pieces_are_held_out_whatever_shards_somebody_has(tmp_path):
-    """25 shards of one corpus; a volunteer has 10 of them under other names."""
-    shards = [np.random.default_rng(index).integers(0, 4000, 40_000).astype("<u2") for index in range(25)]
-    for name, chosen in (("all", range(25)), ("some", range(9, 19))):
-        (tmp_path / name).mkdir()
-        for index in chosen:
-            shards[index].tofile(tmp_path / name / f"{name}-{index:03d}.u16")
-    held = {}
-    for name in ("all", "some"):
-        corpus = corpus_of(f"tokens:{tmp_path / name}", vocab_size=4000, held_out_fraction=0.1)
-        whole = [part.read(0, part.num_tokens) for part in (corpus.training, corpus.held_out)]
-        held[name] = [{tuple(row) for row in np.lib.stride_tricks.sliding_window_view(part, 8)[::4]} for part in whole]
-    trained_by_some, held_by_all = held["some"][0], held["all"][1]
-    assert held_by_all & held["some"][1]
-    assert not trained_by_some & held_by_all
 
 
 def test_a_file_that_becomes_shorter_is_a_fault_after_which_a_service_starts_again(tmp_path):
@@ -110,18 +92,6 @@ def test_folders_split_by_file_and_leave_hidden_files_out(folder):
     assert not set(corpus.training.names) & set(corpus.held_out.names)
 
 
-@given(size=st.integers(200, 2000), fraction=st.floats(0.1, 0.5))
-def test_one_file_is_cut_without_overlap(tmp_path_factory, size, fraction):
-    path = tmp_path_factory.getbasetemp() / "one.u32"
-    np.arange(size, dtype="<u4").tofile(path)
-    corpus = corpus_of(f"tokens:{path}", vocab_size=size, held_out_fraction=fraction)
-    training = corpus.training.read(0, corpus.training.num_tokens)
-    held_out = corpus.held_out.read(0, corpus.held_out.num_tokens)
-    assert sorted(np.concatenate((training, held_out)).tolist()) == list(range(size))
-    assert max(17, int(size * fraction)) <= len(held_out) <= max(18, int(size * fraction) + 1)
-    assert (np.diff(held_out) == 1).all()
-
-
 @given(sizes=st.lists(st.integers(0, 30), min_size=1, max_size=6), data=st.data())
 def test_reading_across_files_equals_reading_their_concatenation(sizes, data):
     parts = [np.random.default_rng(index).integers(0, 256, size).astype(np.uint8) for index, size in enumerate(sizes)]
@@ -144,23 +114,7 @@ def test_held_out_batches_are_the_same_every_time_and_reach_the_end(folder):
     assert first[-1][1][-1].tolist() == end.tolist()
 
 
-def test_shards_say_their_type_by_suffix_or_sidecar(tmp_path):
-    np.arange(500, dtype="<u2").tofile(tmp_path / "a.u16")
-    np.arange(500, 1000, dtype="<u4").tofile(tmp_path / "b.u32.bin")
-    np.arange(1000, 1500, dtype="<u2").tofile(tmp_path / "c.bin")
-    (tmp_path / "c.json").write_text(json.dumps({"dtype": "uint16"}))
-    corpus = corpus_of(f"tokens:{tmp_path}", vocab_size=1500)
-    whole = [part.read(0, part.num_tokens) for part in (corpus.training, corpus.held_out)]
-    assert sorted(np.concatenate(whole).tolist()) == list(range(1500))
-    (tmp_path / "c.json").unlink()
-    with pytest.raises(UsageFault, match=r"c\.json"):
-        corpus_of(f"tokens:{tmp_path}", vocab_size=1500)
-
-
-def test_a_token_outside_the_vocabulary_is_named(tmp_path):
-    np.arange(500, dtype="<u2").tofile(tmp_path / "a.u16")
-    with pytest.raises(UsageFault, match=r"a\.u16 holds token 499.*vocab_size 300"):
-        corpus_of(f"tokens:{tmp_path / 'a.u16'}", vocab_size=300)
+def test_a_token_outside_the_vocabulary_is_named():
     stream = TokenStream([("a.u16", np.arange(500, dtype=np.uint16))], 300)
     stream.read(0, 300)
     with pytest.raises(UsageFault, match=r"a\.u16 holds token 300.*vocab_size 300"):
@@ -190,10 +144,6 @@ def test_text_that_is_too_short_empty_odd_or_forbidden(tmp_path):
     short.write_text("x" * 20)
     with pytest.raises(UsageFault, match="expected at least 17"):
         corpus_of(f"text:{short}")
-    odd = tmp_path / "odd.u16"
-    odd.write_bytes(b"x" * 1001)
-    with pytest.raises(UsageFault, match="multiple of 2"):
-        corpus_of(f"tokens:{odd}")
     with pytest.raises(UsageFault, match="at least 256"):
         corpus_of(f"text:{short}", vocab_size=100)
 
