@@ -62,11 +62,6 @@ def test_another_run_or_manifest_is_refused_with_the_reason(rule: AccessRule, wo
     assert "refused us" in str(seen.value)
 
 
-def test_another_software_version_is_admitted() -> None:
-    newer = AccessRule(RUN_ID, RULE.manifest_hash, "9.9.9", rules=1)
-    assert check_hello(RULE, ALICE, make_hello(newer, ALICE, "trainer")).software == "9.9.9"
-
-
 def test_another_protocol_version_is_named_whatever_else_is_in_the_frame() -> None:
     for frame in ({"protocol_version": 3}, {"protocol_version": 3, "new": [1, 2]}):
         with pytest.raises(PeerFault, match="protocol version 3; expected 2"):

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
 from dataclasses import replace
 from types import SimpleNamespace
-
-import pytest
 
 from averaging.rounds.presence import MemberPresence
 from averaging.wire.messages import Commit
@@ -15,7 +12,6 @@ from dht.ground.host import PeerId
 from peer.network.node.anchor_repairs import LAGGING_SECONDS, AnchorRepairs, _of_one_lineage
 from tests.simulator.virtual_time import run_virtual
 
-BEHIND = [PeerId(f"peer-{number:03}") for number in range(0, 100, 2)]
 AHEAD = [PeerId(f"peer-{number:03}") for number in range(1, 100, 2)]
 
 
@@ -35,7 +31,7 @@ def repairs_of(me: PeerId, members: list[SimpleNamespace], asked: list[PeerId] |
     exchange = SimpleNamespace(
         me=me,
         fragments=[fragment],
-        applying=SimpleNamespace(repaired=lambda fragment, claimed_by: None),
+        applying=SimpleNamespace(looked_into=lambda fragment, claimed_by: None),
         guard=SimpleNamespace(presence=MemberPresence(me)),
     )
     heads = {(record.versions[0], record.digests[0]) for record in members}
@@ -51,31 +47,6 @@ def repairs_of(me: PeerId, members: list[SimpleNamespace], asked: list[PeerId] |
 
     repairs._look = look  # type: ignore[assignment, method-assign]
     return repairs
-
-
-def asked_by(me: PeerId, ahead: list[PeerId]) -> PeerId | None:
-    others = sorted({*BEHIND, *ahead} - {me})
-    members = [record(peer_id, 5 if peer_id in ahead else 0) for peer_id in others]
-
-    async def ask() -> PeerId | None:
-        return repairs_of(me, members).behind().get(0)
-
-    return asyncio.run(ask())
-
-
-def test_those_behind_do_not_all_ask_the_same_member() -> None:
-    asked = Counter(asked_by(me, AHEAD) for me in BEHIND)
-
-    assert asked == Counter(dict.fromkeys(AHEAD, 1))
-
-
-@pytest.mark.parametrize("me", [BEHIND[0], BEHIND[20], BEHIND[-1]])
-def test_the_only_member_ahead_is_asked_wherever_it_stands(me: PeerId) -> None:
-    assert {asked_by(me, [one]) for one in AHEAD} == set(AHEAD)
-
-
-def test_nobody_is_asked_where_nobody_is_ahead() -> None:
-    assert asked_by(BEHIND[3], []) is None
 
 
 def test_one_that_is_ahead_and_does_not_count_hides_nobody_else() -> None:

@@ -11,7 +11,7 @@ import pytest
 
 import peer.network.node.graceful_leave
 from dht.records.peer_record import PeerState
-from peer.network.node.graceful_leave import HAND_OVER_SECONDS, MOST_ASKED, GracefulLeave
+from peer.network.node.graceful_leave import HAND_OVER_SECONDS, GracefulLeave
 
 
 def member(name: str, state: PeerState, *tokens: int) -> Any:
@@ -80,24 +80,6 @@ def test_one_that_is_leaving_too_does_not_count_and_one_that_is_behind_is_told(m
     others = Others(member("other", "leaving", 10, 20), member("seed", "serving", 10, 5), hears=catches_up)
     assert 0.0 < hand_over(others, 10, 20, monkeypatch=monkeypatch) < HAND_OVER_SECONDS
     assert others.asked == [(1, "seed")] * 3
-
-
-def test_one_that_said_meanwhile_that_it_leaves_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
-    def says_so(others: Others) -> None:
-        others.records[0] = member("other", "leaving", 10)
-
-    others = Others(member("other", "training", 10), member("seed", "serving", 3), hears=says_so)
-    hand_over(others, 10, monkeypatch=monkeypatch)
-    assert (0, "seed") in others.asked
-
-
-def test_of_many_that_stay_a_few_are_asked_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    others = Others(*(member(f"member {number}", "training", 3) for number in range(1000)))
-    assert hand_over(others, 10, monkeypatch=monkeypatch) == pytest.approx(HAND_OVER_SECONDS)
-    assert others.met[0] == []
-    assert all(len(met) == MOST_ASKED for met in others.met[1:])
-    assert len(others.asked) == MOST_ASKED * (len(others.met) - 1)
-    assert len(others.met) < 15
 
 
 def test_it_leaves_in_the_end_and_says_what_the_others_lack(
