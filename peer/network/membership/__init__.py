@@ -5,7 +5,6 @@ The files, each built on those above it:
     invitation.py            an invite at the newcomer's side
     invite_users.py          who used which one-time invite, over restarts
     run_handshake_policy.py  the membership rule, as rounds and transfers want it
-    member_counts.py         counts over the members in view, kept up with every record (pure)
     membership.py            announces this peer, keeps the view, suspects the silent
     clock_check.py           compares this peer's clock with those of members, and waits where no member has its time
     reconnect.py             keeps a peer among others; reports when they are lost and found again

@@ -17,8 +17,9 @@ import logging
 import math
 import random
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
+from typing import TypeVar
 
 from averaging.lanes.handshake import OPEN_SECONDS, HandshakePolicy, greet_incoming, open_greeted_stream
 from averaging.rounds.round_facts import Fact
@@ -40,7 +41,6 @@ from dht.records.peer_record import (
 from dht.records.signature_cache import VerifiedRecords
 from dht.records.swarm_view import SwarmView
 from peer.events.peer_events import MemberChanged
-from peer.network.membership.member_counts import Head, MemberTally
 
 RECORD_PROTOCOL = "/murmuration/record/1"
 FIRST_SUSPICION_SECONDS = 5.0
@@ -68,6 +68,11 @@ LONGEST_SHOW_SECONDS = 5.0
 """Pause between two such calls. Strangers are met in rounds and in looks, which take longer."""
 
 log = logging.getLogger(__name__)
+
+_Key = TypeVar("_Key")
+
+Head = tuple[int, bytes]
+"""(version, first 8 bytes of the digest) of an anchor."""
 
 
 @dataclass(eq=False)
@@ -513,3 +518,43 @@ class Membership:
             self.on_view()
         else:
             self._is_to_show.set()
+
+
+class MemberTally:
+    """Counts what the members in view announce. A swarm of thousands is counted every few seconds."""
+
+    def __init__(self) -> None:
+        self.levels: Counter[int] = Counter()
+        """Members by the number of keys over which, as they see it, records should be split."""
+        self._heads: dict[int, Counter[Head]] = {}
+
+    def heads(self, fragment: int) -> Collection[Head]:
+        """The different anchors of a fragment that members announce; joiners still look for theirs."""
+        return self._heads.get(fragment, Counter()).keys()
+
+    def replace(self, before: PeerRecord | None, after: PeerRecord | None) -> None:
+        """A member's record took the place of another; None: it was not there before, or has gone."""
+        if before is not None and after is not None and _announce_the_same(before, after):
+            return
+        for record, number in ((before, -1), (after, 1)):
+            if record is None:
+                continue
+            _add(self.levels, record.level, number)
+            for fragment, head in enumerate(_heads_of(record)):
+                _add(self._heads.setdefault(fragment, Counter()), head, number)
+
+
+def _announce_the_same(one: PeerRecord, other: PeerRecord) -> bool:
+    """As nearly every record and the one before it do; quicker than to compare their heads."""
+    are_joining = (one.state == "joining") is (other.state == "joining")
+    return are_joining and (one.level, one.versions, one.digests) == (other.level, other.versions, other.digests)
+
+
+def _heads_of(record: PeerRecord) -> Iterable[Head]:
+    return () if record.state == "joining" else zip(record.versions, record.digests, strict=True)
+
+
+def _add(counts: Counter[_Key], key: _Key, number: int) -> None:
+    counts[key] += number
+    if not counts[key]:
+        del counts[key]

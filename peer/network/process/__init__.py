@@ -3,7 +3,6 @@
 The files, each built on those above it:
 
     child_start.py     starts the process, before its owner has loaded torch
-    restarts.py        when a child that died is started again (pure)
     run_files.py       the files of a run before its node begins
     record_upkeep.py   the run's record: published again, and replaced by later revisions
     panel_looks.py     what the person at the panel sees of the others

@@ -12,6 +12,7 @@ import socket
 import subprocess
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -28,7 +29,6 @@ from peer.events.event_log import from_json
 from peer.events.peer_events import Event, RunChanged
 from peer.mailbox.mailbox import Mailbox
 from peer.network.process.child_start import NetworkChild, send_line, start_network_child
-from peer.network.process.restarts import MAX_RESTARTS, Restarts
 from peer.view.swarm_seen import OwnAddresses, SwarmSeen
 
 STOP_SECONDS = 40.0
@@ -43,6 +43,16 @@ IDLE_SECONDS = 0.05
 
 ABORT_SECONDS = 3.0
 """To end the daemon and delete its sockets; an owner who presses Ctrl+C a third time does not wait for it."""
+
+WINDOW_SECONDS = 3600.0
+MAX_RESTARTS = 20
+"""In one `WINDOW_SECONDS`; a process that dies more often will not get better, and its owner should hear of it."""
+MAX_RESTARTS_AT_START = 4
+"""Before it has found its run: its owner sits before it, and what is wrong from the beginning mostly stays wrong."""
+FIRST_PAUSE_SECONDS = 1.0
+LONGEST_PAUSE_SECONDS = 60.0
+CALM_SECONDS = 300.0
+"""Deaths longer ago than that do not make the next pause longer."""
 
 _FAULTS: dict[int, type[LocalFault]] = {
     fault.exit_code: fault for fault in (LocalFault, UsageFault, NobodyReachable, Incompatible, DeviceFault)
@@ -241,3 +251,25 @@ class NetworkProcess:
                 return
             self._fault = fault
             self._found.set()
+
+
+class Restarts:
+    """Says when a child that died starts again: soon, later each time, at last no more."""
+
+    def __init__(self) -> None:
+        self._died_at: deque[float] = deque()
+
+    def pause_seconds(self, now: float, *, has_begun: bool) -> float | None:
+        """It died at `now`: how long to wait until it is started again; None: it is not.
+
+        Args:
+            now: by a clock that nobody sets.
+            has_begun: it had found its run.
+        """
+        while self._died_at and now - self._died_at[0] >= WINDOW_SECONDS:
+            self._died_at.popleft()
+        num_lately = sum(now - at < CALM_SECONDS for at in self._died_at)
+        if len(self._died_at) >= (MAX_RESTARTS if has_begun else MAX_RESTARTS_AT_START):
+            return None
+        self._died_at.append(now)
+        return min(FIRST_PAUSE_SECONDS * 2.0**num_lately, LONGEST_PAUSE_SECONDS)

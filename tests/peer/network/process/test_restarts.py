@@ -18,14 +18,14 @@ from peer.config.peer_config import PeerConfig
 from peer.events.peer_events import PartRestarted
 from peer.network.process import main
 from peer.network.process.child_start import NetworkChild
-from peer.network.process.restarts import (
+from peer.network.process.supervisor import (
     CALM_SECONDS,
     MAX_RESTARTS,
     MAX_RESTARTS_AT_START,
     WINDOW_SECONDS,
+    NetworkProcess,
     Restarts,
 )
-from peer.network.process.supervisor import NetworkProcess
 
 CONFIG = PeerConfig(run_id="run.aaaaaaaaaaaaaaaaaaaa", data_dir="here")
 
@@ -47,7 +47,7 @@ class Children:
         self.programs = list(programs)
         self.num_started = 0
         monkeypatch.setattr("peer.network.process.supervisor.start_network_child", self.start)
-        monkeypatch.setattr("peer.network.process.restarts.FIRST_PAUSE_SECONDS", 1e-3)
+        monkeypatch.setattr("peer.network.process.supervisor.FIRST_PAUSE_SECONDS", 1e-3)
 
     def start(self):
         import socket
@@ -102,8 +102,8 @@ def test_a_daemon_that_never_comes_up_ends_it_with_the_daemons_own_sentence(monk
 
 def test_who_leaves_while_a_dead_child_waits_to_be_started_has_left(monkeypatch):
     children = Children(monkeypatch, [KILLED])
-    monkeypatch.setattr("peer.network.process.restarts.FIRST_PAUSE_SECONDS", 3600.0)
-    monkeypatch.setattr("peer.network.process.restarts.LONGEST_PAUSE_SECONDS", 3600.0)
+    monkeypatch.setattr("peer.network.process.supervisor.FIRST_PAUSE_SECONDS", 3600.0)
+    monkeypatch.setattr("peer.network.process.supervisor.LONGEST_PAUSE_SECONDS", 3600.0)
     has_died = threading.Event()
     network = NetworkProcess(CONFIG, lambda event: has_died.set(), lambda sentence: None)
     network.start()
