@@ -54,6 +54,7 @@ class ExchangePorts:
     Attributes:
         deliver: takes changes for the live parameters and returns at once.
         lend: memory for such a change.
+        rule_at: the outer rule of the commit that leaves a version; None: the same for all.
         chance: uniform in [0, 1) and known to nobody else; by default no audit begins here.
         signs_of: counts what was heard of a peer; None: everybody lives on.
         rate_of: bits per second that a remote says its upload link takes; 0 when that is not known.
@@ -64,6 +65,7 @@ class ExchangePorts:
     deliver: Deliver
     report: Callable[[Report], None]
     lend: Lend
+    rule_at: Callable[[int], OuterRule] | None = None
     chance: Callable[[], float] = lambda: 1.0
     signs_of: Callable[[PeerId], int] | None = None
     rate_of: Callable[[PeerId], float] = lambda remote: 0.0
@@ -75,6 +77,7 @@ class Context:
     """What the roles of one exchange share.
 
     Attributes:
+        rule: of all decisions that are not about one commit's rates.
         members: those that hear of rounds, as far as this peer sees them.
         lost: peers to which the connection was lost, and of which nothing came since.
         step: gives a fragment's machine an event, and performs what it asks for.
@@ -91,6 +94,9 @@ class Context:
     lost: Collection[PeerId]
     step: Callable[[FragmentRuntime, Event], None]
     spawn: Callable[[Coroutine[Any, Any, None]], None]
+
+    def rule_at(self, version: int) -> OuterRule:
+        return self.rule if self.ports.rule_at is None else self.ports.rule_at(version)
 
     def show(self, fragment: FragmentRuntime, change: Change | None) -> None:
         """Give a change of the live parameters to the trainer; None: there is none."""

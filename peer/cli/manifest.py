@@ -61,7 +61,7 @@ def show(run: OwnedRun = None, run_id: RunId = None, data_dir: DataDir = None, a
 @app.command(
     "edit",
     short_help="Add a change to the draft.",
-    epilog="\b\nExample:\n  peer manifest edit --data-dir ./owner --admit 12D3KooW...\n"
+    epilog="\b\nExample:\n  peer manifest edit --data-dir ./owner --outer-lr 0.4 --at-version 500\n"
     "  peer manifest edit --data-dir ./owner --cooldown-tokens 200000000\n"
     "  peer manifest edit --data-dir ./owner --end --at-version 2000",
 )
@@ -78,6 +78,10 @@ def edit(
         list[str] | None, typer.Option("--admit", metavar="PEERID", help="Add this key to the listed keys.")
     ] = None,
     revoke: Annotated[list[str] | None, typer.Option("--revoke", metavar="PEERID", help="Revoke this key.")] = None,
+    outer_lr: Annotated[float | None, typer.Option("--outer-lr", metavar="ETA", help="Outer learning rate.")] = None,
+    minimum_software: Annotated[
+        str | None, typer.Option("--minimum-software", metavar="X.Y.Z", help="Refuse older software.")
+    ] = None,
     page: Annotated[
         str | None, typer.Option("--page", metavar="URL", help="Address of the run's page; '' removes it.")
     ] = None,
@@ -114,17 +118,24 @@ def edit(
     given = {
         "admit": tuple(map(checked_key, admit or ())),
         "revoke": tuple(map(checked_key, revoke or ())),
+        "outer_lr": outer_lr,
+        "minimum_software": minimum_software,
         "page": page,
         "ends_run": end,
         "cooldown_tokens": cooldown_tokens,
         "cooldown_from": cooldown_from,
     }
     if not any(given.values()) and cooldown_from is None and page is None:
-        raise UsageFault("Nothing to change is given; expected --admit, --revoke, --page, --cooldown-tokens or --end.")
+        raise UsageFault(
+            "Nothing to change is given; expected --admit, --revoke, --outer-lr, --minimum-software, --page, "
+            "--cooldown-tokens or --end."
+        )
     if cooldown_from is not None and cooldown_tokens is None:
         raise UsageFault(
             "--cooldown-from is given without --cooldown-tokens; expected both: give the length of the cool-down."
         )
+    if at_version is None and outer_lr is not None:
+        raise UsageFault("--outer-lr needs --at-version N, the version at which it takes effect on all peers.")
     owned = owned_run(run, run_id, data_dir)
     if cooldown_tokens is not None and cooldown_from is None:
         from peer.owner.revision_start import ask_first_token

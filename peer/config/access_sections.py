@@ -60,11 +60,19 @@ class ChangeSection(Section):
     at_version: int = Field(
         ge=0,
         le=MAX_WHOLE_NUMBER,
-        description="anchor version from which it counts, the lowest of all fragments; 0: at once",
+        description="anchor version from which it counts: for outer_lr that of the fragment, for the rest the lowest "
+        "of all fragments; 0: at once",
     )
     admit: Keys = Field(default=(), description="keys that are listed")
     revoke: Revoked = Field(
         default=(), description="keys that may not take part any more, and serial numbers of invites that count no more"
+    )
+    outer_lr: float | None = Field(default=None, gt=0, le=10, description="eta from then on")
+    minimum_software: str | None = Field(
+        default=None,
+        pattern=r"^[0-9]{1,6}\.[0-9]{1,6}\.[0-9]{1,6}(\.dev)?$",
+        examples=["0.2.0"],
+        description="older software is refused",
     )
     ends_run: bool = Field(default=False, description="peers save, say goodbye and stop")
     note: str = Field(

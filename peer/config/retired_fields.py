@@ -31,8 +31,6 @@ RETIRED_FIELDS: Mapping[str, str] = {
     "averaging.staleness_power": "remove it; work s versions late weighs 1 / (1 + s)",
     "averaging.token_power": "remove it; work weighs by its tokens",
     "averaging.trim_fraction": "remove it; combine centered_clip needs no share to be left out",
-    "changes.minimum_software": "remove it; members refuse software that does not follow the run's rules",
-    "changes.outer_lr": "remove it; a run keeps its averaging.outer_lr, and cooldown_tokens lets the inner rate fall",
     "changes.revoke_invites": "list the serial numbers of invites in revoke",
     "command": "remove it; write how the code is started into its README, where code leads",
     "data.evaluation_batches": "remove it; the validation loss is measured on 16 batches",

@@ -24,7 +24,7 @@ from peer.doctor.machine_facts import look_at_machine
 from peer.doctor.report import print_report
 from peer.memory.base_bits import check_base_bits
 from peer.network.membership.address_check import lacks_network
-from peer.network.membership.manifest_revisions import manifest_of
+from peer.network.membership.manifest_revisions import manifest_of, minimum_software_at
 from peer.network.membership.run_finding import local_record
 from peer.network.reachability.probe_client import Probe, probing
 from peer.observe.ended_run import SEARCH_SECONDS
@@ -170,6 +170,7 @@ def _run_facts(
         num_members=len(records),
         num_others=sum(record.manifest_hash != manifest.hash for record in records),
         newer_software=max(newer, key=version_order, default=""),
+        minimum_software=minimum_software_at(manifest, version),
         has_ended=ends is not None and version >= ends,
         needs=needs,
         own_code_hint=manifest.own_code_hint,

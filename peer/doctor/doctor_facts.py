@@ -48,6 +48,7 @@ class ReportedRun:
     Attributes:
         own_manifest_hash: of the manifest that an earlier session left here; empty: none.
         newer_software: what members run that is newer than ours; empty: nothing is.
+        minimum_software: what the run's owner asks for now; empty: anything.
         num_others: members that follow another manifest.
         needs: None for a model from its owner's own code.
         own_code_hint: where that code is; empty for every other model.
@@ -66,6 +67,7 @@ class ReportedRun:
     num_members: int
     num_others: int
     newer_software: str
+    minimum_software: str
     has_ended: bool
     needs: HomeNeeds | None
     own_code_hint: str = ""

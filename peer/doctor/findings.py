@@ -14,6 +14,7 @@ from dht.identity.speakable import speakable_name
 from dht.p2pd.congestion_control import BBR
 from peer.doctor.doctor_facts import DoctorFacts, LineFacts, MachineFacts, ReportedRun
 from peer.plan.usual_home_needs import HomeNeeds
+from peer.version import full_version, is_older
 
 CLOCK_NOTED_SECONDS: Final = 5.0
 """Time services keep clocks within a tenth of a second; this far off, none is at work."""
@@ -117,6 +118,9 @@ def _software(machine: MachineFacts, run: ReportedRun | None) -> Finding:
     if missing:
         what = f"{shown}; {' and '.join(missing)} cannot be found"
         return Finding("software", "stop", what, "install this software again; in its folder: `pip install .`")
+    if run is not None and run.minimum_software and is_older(full_version(), run.minimum_software):
+        what = f"{shown}; the run's owner asks for {run.minimum_software} or newer"
+        return Finding("software", "stop", what, NEWER, Incompatible.exit_code)
     if run is not None and run.newer_software:
         what = f"{shown}; members run {run.newer_software}"
         return Finding("software", "note", what, NEWER)

@@ -43,6 +43,7 @@ from peer.owner.new_run import OTHER_FOLDER
 from peer.run_folders import folders_of
 from peer.secret_files import write_secret
 from peer.user_folders import OWNER_KEY_NAME, expanded, user_data_dir_here
+from peer.version import full_version, is_older
 
 DRAFT_NAME = "manifest.draft"
 """The next revision before it is signed, in the owner's folder."""
@@ -97,8 +98,16 @@ class OwnedRun:
         """Add a change to the draft, which is begun when there is none.
 
         Raises:
-            UsageFault: the manifest would be too large or hold too many changes.
+            UsageFault: the manifest would be too large or hold too many changes, or it asks for software that may
+                not follow the run's rules.
         """
+        minimum = change.minimum_software
+        if minimum is not None and is_older(full_version(), minimum):
+            raise UsageFault(
+                f"--minimum-software {minimum} is newer than this software ({full_version()}), which cannot tell "
+                f"whether {minimum} follows the run's rules {self.manifest.rules}; expected at most its own version; "
+                "update this software first"
+            )
         basis = self.draft or self.manifest
         fields = basis.model_dump(mode="json")
         fields["revision"] = self.manifest.revision + 1

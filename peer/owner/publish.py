@@ -10,13 +10,15 @@ from dht.records.signed_manifest import encode_run_record
 from peer.network.membership.run_protocol import RUN_RECORD_LIFE_SECONDS
 from peer.owner.owned_run import OwnedRun
 from peer.owner.owner_connection import look_for_members, on_errand
+from peer.owner.revision_start import check_lead, new_rates
 
 
 def publish(owned: OwnedRun, addresses: list[str], timeout_seconds: float) -> int:
     """Give the signed manifest to members, who pass it on; returns how many took it at once.
 
     Raises:
-        UsageFault: changes are not signed, or the swarm has this or a later revision.
+        UsageFault: changes are not signed, the swarm has this or a later revision, or a change of the outer rate counts
+            from a version that is too near.
         NobodyReachable: no member answered in time.
     """
     if owned.draft is not None:
@@ -41,6 +43,8 @@ async def _publish(owned: OwnedRun, addresses: list[str], timeout_seconds: float
                 f"the swarm has another manifest of revision {held.revision}; expected one manifest per revision; sign "
                 "your change as the next revision"
             )
+        if rates := new_rates(owned, held):
+            check_lead(rates, await observer.run_view(await observer.records()))
         encoded, life = encode_run_record(owned.record), time.time() + RUN_RECORD_LIFE_SECONDS
         num_copies = await observer.store.publish_run(owned.run_id, encoded, life)
         if not num_copies and (held is None or held.revision < owned.record.revision):

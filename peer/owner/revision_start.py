@@ -1,4 +1,4 @@
-"""When a revision may begin: where the run is now, version and clock.
+"""When a revision may begin: where the run is now, version and clock, and how far ahead of that a change must be.
 
 A cool-down begins at a number of tokens. A peer that comes later could not know how many were committed at a version.
 """
@@ -6,11 +6,18 @@ A cool-down begins at a number of tokens. A peer that comes later could not know
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Sequence
 
-from dht.ground.errors import NobodyReachable
+from dht.ground.errors import NobodyReachable, UsageFault
+from dht.records.signed_manifest import RunRecord
+from peer.config.access_sections import ChangeSection
+from peer.config.manifest import RunManifest
 from peer.owner.owned_run import OwnedRun
 from peer.owner.owner_connection import live_view
 from peer.view.run_view import RunView
+
+LEAST_LEAD_VERSIONS = 2
+"""A change of the outer rate must reach every peer before the round that it counts from."""
 
 
 def version_of(view: RunView) -> int | None:
@@ -62,3 +69,29 @@ def end_in_words(owned: OwnedRun, at_version: int, addresses: list[str], timeout
     if at_version <= now:
         return f"as soon as this is published: version {at_version} is past, the run is at {now}"
     return f"at version {at_version}; the run is at {now} now"
+
+
+def new_rates(owned: OwnedRun, held: RunRecord | None) -> list[ChangeSection]:
+    """Changes of the outer rate that members do not have yet.
+
+    Args:
+        held: the revision that members have.
+    """
+    known = () if held is None else RunManifest.from_bytes(held.manifest).changes
+    return [change for change in owned.manifest.changes if change.outer_lr is not None and change not in known]
+
+
+def check_lead(rates: Sequence[ChangeSection], view: RunView) -> None:
+    """Refuse a change of the outer rate that could not reach every peer before the round that it counts from.
+
+    Raises:
+        UsageFault: it counts from a version that is too near.
+    """
+    newest_version = max(view.versions, default=0)
+    for change in rates:
+        if change.at_version < newest_version + LEAST_LEAD_VERSIONS:
+            raise UsageFault(
+                f"outer_lr {change.outer_lr:g} counts from version {change.at_version}, and the run is at version "
+                f"{newest_version}; expected at least {newest_version + LEAST_LEAD_VERSIONS}, so that it reaches every "
+                "peer before that round; edit with a later --at-version and sign again"
+            )

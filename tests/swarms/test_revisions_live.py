@@ -132,6 +132,32 @@ def test_listed_keys_train_together_and_a_stranger_alone() -> None:
     run(scene, num_peers=4)
 
 
+def test_a_lower_rate_counts_from_its_version_on_every_peer_and_anchors_stay_equal() -> None:
+    kept: dict[bool, dict[tuple[int, int], str]] = {}
+    at = EARLY + 4
+    for is_revised in (False, True):
+
+        async def scene(swarm: Swarm) -> None:
+            await swarm.until(lambda: all(swarm.version(index) >= EARLY for index in range(3)))
+            assert max(max(swarm.life(index).node.versions()) for index in range(3)) < at - 1
+            if is_revised:  # noqa: B023
+                await swarm.revise(listed({"at_version": at, "outer_lr": 0.01}, revision=2), 2, 0, 1)
+            await swarm.until(lambda: all(swarm.version(index) >= at + 3 for index in range(3)))
+            digests = [swarm.digests(index) for index in range(3)]
+            # Before everybody had met everybody there may have been forks.
+            common = {key for key in digests[0] if key[1] > EARLY and all(key in others for others in digests)}
+            assert all(digests[0][key] == digests[1][key] == digests[2][key] for key in common)
+            assert any(key[1] > at for key in common)
+            kept[is_revised] = {key: digests[0][key] for key in common}  # noqa: B023
+
+        run(scene)
+    both = set(kept[False]) & set(kept[True])
+    # The commit that leaves version `at` is the first with the lower rate; it makes version at + 1.
+    same = {key for key in both if kept[False][key] == kept[True][key]}
+    assert {key for key in both if key[1] <= at} == {key for key in same if key[1] <= at + 1}
+    assert any(key[1] == at + 1 for key in both)
+
+
 def test_the_run_ends_at_one_version_on_every_peer() -> None:
     async def scene(swarm: Swarm) -> None:
         await swarm.until(lambda: all(swarm.version(index) >= 2 for index in range(3)))
@@ -147,7 +173,7 @@ def test_the_run_ends_at_one_version_on_every_peer() -> None:
     run(scene)
 
 
-def test_who_is_revoked_stops_at_the_version_and_says_why() -> None:
+def test_who_is_revoked_or_too_old_stops_at_the_version_and_says_why() -> None:
     async def scene(swarm: Swarm) -> None:
         await swarm.until(lambda: all(swarm.version(index) >= 2 for index in range(3)))
         at = 2 + max(max(swarm.life(index).node.versions()) for index in range(3))
@@ -161,5 +187,11 @@ def test_who_is_revoked_stops_at_the_version_and_says_why() -> None:
         late = [e.fact for e in swarm.events[0] if isinstance(e.fact, RoundCommitted) and e.fact.version > at + 1]
         assert late
         assert all(MEMBERS[2] not in commit.contributors for commit in late)
+
+        at = 2 + max(max(swarm.life(index).node.versions()) for index in range(2))
+        await swarm.revise(listed(revoked, {"at_version": at, "minimum_software": "99.0.0"}, revision=3), 0, 1)
+        await swarm.until(lambda: all(swarm.life(index).running.done() for index in range(2)))
+        for index in range(2):
+            assert "asks for software 99.0.0 or newer" in "".join(swarm.life(index).failures)
 
     run(scene)

@@ -2,14 +2,16 @@
 
 A revision adds to the manifest's `changes` and leaves all else as it was. So peers that know different revisions talk
 to each other, and the newer one spreads. Each change counts from an anchor version, which is the same moment of the run
-on every peer: once the lowest version of its fragments has got there.
+on every peer. The outer learning rate counts from that version of each fragment, so that anchors stay equal to the last
+bit. Everything else counts once the lowest version of a peer's fragments has got there.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from averaging.outer.outer_settings import OuterRule
 from averaging.rounds.round_facts import Fact
 from dht.admission.admission import Admission, MemberRules
 from dht.ground.errors import Incompatible, LocalFault
@@ -17,13 +19,15 @@ from dht.ground.host import PeerId
 from dht.ground.quantities import count_text
 from dht.records.signed_manifest import RunRecord
 from peer.config.access_sections import ChangeSection, is_serial
+from peer.config.averaging_rules import rule_of
 from peer.config.learning_rate_schedule import Cooldown, rate_factor
 from peer.config.manifest import RunManifest
 from peer.config.section import MAX_WHOLE_NUMBER
 from peer.config.unknown_rules import UnknownRules
 from peer.events.peer_events import NOTED, RunChanged
+from peer.installation import update_command
 from peer.network.membership.run_handshake_policy import RunHandshakePolicy
-from peer.version import software
+from peer.version import full_version, is_older, software
 
 WHEN_JOINING = MAX_WHOLE_NUMBER
 """A newcomer has no version yet. It goes by all changes at once: whom it fetches from may have been admitted lately."""
@@ -79,6 +83,12 @@ def apply_member_rules(admission: Admission, record: RunRecord) -> None:
     admission.set_rules(member_rules(manifest, record.owner_public_key, WHEN_JOINING))
 
 
+def outer_lr_at(manifest: RunManifest, version: int) -> float:
+    """eta0 of the commit that leaves `version` of a fragment."""
+    rates = [change.outer_lr for change in in_force(manifest, version) if change.outer_lr is not None]
+    return rates[-1] if rates else manifest.averaging.outer_lr
+
+
 def cooldown_at(manifest: RunManifest, version: int) -> Cooldown | None:
     """The cool-down of the inner learning rate that counts at `version`; None without any."""
     found = None
@@ -86,6 +96,12 @@ def cooldown_at(manifest: RunManifest, version: int) -> Cooldown | None:
         if change.cooldown_from is not None and change.cooldown_tokens is not None:
             found = Cooldown(change.cooldown_from, change.cooldown_tokens)
     return found
+
+
+def minimum_software_at(manifest: RunManifest, version: int) -> str:
+    """Three numbers; empty when any software is welcome."""
+    wanted = [change.minimum_software for change in in_force(manifest, version) if change.minimum_software]
+    return wanted[-1] if wanted else ""
 
 
 def is_successor(newer: RunManifest, held: RunManifest) -> bool:
@@ -109,6 +125,8 @@ def _phrase(change: ChangeSection) -> str:
         *(f"{key[-8:]} is admitted" for key in change.admit),
         *(f"{f'invite {entry}' if is_serial(entry) else entry[-8:]} is revoked" for entry in change.revoke),
     ]
+    if change.outer_lr is not None:
+        parts.append(f"outer_lr {change.outer_lr:g}")
     if change.cooldown_tokens is not None:
         length = f"{count_text(change.cooldown_tokens)} tokens"
         first = (
@@ -117,6 +135,8 @@ def _phrase(change: ChangeSection) -> str:
             else (f"within the first {length}")
         )
         parts.append(f"the learning rate falls to its floor {first}")
+    if change.minimum_software is not None:
+        parts.append(f"software {change.minimum_software} or newer")
     if change.page is not None:
         parts.append(f"the page is {change.page}" if change.page else "the run has no page")
     if change.ends_run:
@@ -148,9 +168,15 @@ class ManifestRevisions:
 
     def __post_init__(self) -> None:
         self.has_ended = False
+        self._rule = rule_of(self.manifest)
         self._version: int | None = None
         self._fault: LocalFault | None = None
         self._enforce(WHEN_JOINING)
+
+    def rule_at(self, version: int) -> OuterRule:
+        """The outer rule of the commit that leaves `version` of a fragment."""
+        outer_lr = outer_lr_at(self.manifest, version)
+        return self._rule if outer_lr == self._rule.outer_lr else replace(self._rule, outer_lr=outer_lr)
 
     def rate_factor(self, run_tokens: int, version: int) -> float:
         """The inner learning rate as a share of its peak when the run's clock shows `run_tokens` at this version."""
@@ -169,7 +195,7 @@ class ManifestRevisions:
         """The lowest version of this peer's fragments, which are whole, is `version` now.
 
         Raises:
-            Incompatible: from here on this peer's key is revoked, or members refuse it.
+            Incompatible: from here on this peer's key is revoked, members refuse it, or its software is too old.
         """
         if version != self._version:
             self._version = version
@@ -187,6 +213,7 @@ class ManifestRevisions:
     def _enforce(self, version: int) -> None:
         if self.handshake_policy.admission is not None:
             self.handshake_policy.admission.set_rules(member_rules(self.manifest, self.owner_public_key, version))
+        self.handshake_policy.ask_software(minimum_software_at(self.manifest, version))
 
     def _look_at_self(self) -> None:
         if self._version is None:
@@ -196,6 +223,12 @@ class ManifestRevisions:
             self._fault = Incompatible(
                 f"the owner of the run revoked this peer's key (revision {self.manifest.revision} of the manifest); "
                 "expected to stay a member; ask the owner"
+            )
+        wanted = minimum_software_at(self.manifest, self._version)
+        if wanted and is_older(full_version(), wanted):
+            self._fault = Incompatible(
+                f"the owner of the run asks for software {wanted} or newer (revision {self.manifest.revision}); this "
+                f"is {software()}; update it with {update_command()} and join again"
             )
         end = self.manifest.end_version
         if end is not None and self._version >= end and not self.has_ended:

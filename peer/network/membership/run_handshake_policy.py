@@ -17,6 +17,7 @@ from dht.admission.handshake_frames import (
 )
 from dht.ground.errors import PeerFault
 from dht.ground.host import PeerId
+from peer.version import is_older
 
 
 @dataclass(slots=True)
@@ -25,12 +26,19 @@ class RunHandshakePolicy:
 
     With an `admission` it also asks for membership, before it reads anything else; without one everybody is a member.
 
+    Attributes:
+        minimum_software: older software is refused, with the reason; empty: any is welcome.
     """
 
     rule: AccessRule
     me: PeerId
     role: str
     admission: Admission | None = None
+    minimum_software: str = ""
+
+    def ask_software(self, minimum: str) -> None:
+        """Refuse older software from now on; empty: any is welcome."""
+        self.minimum_software = minimum
 
     def hello(self, remote: PeerId) -> bytes:
         proof = b"" if self.admission is None else self.admission.prove(remote, "stream")
@@ -45,6 +53,12 @@ class RunHandshakePolicy:
             raise PeerFault(remote, "its key was revoked by the run's owner")
         if ticket is not None and ticket.kind == "errand" and read.role != "observer":
             raise PeerFault(remote, f"is a {read.role} with an errand; expected an observer")
+        if self.minimum_software and is_older(read.software, self.minimum_software):
+            raise PeerFault(
+                remote,
+                f"introduced itself with software {read.software}; expected {self.minimum_software} or newer, as the "
+                "run's owner asks; update it",
+            )
         return read.role
 
     def welcome(self, remote: PeerId, hello: bytes) -> bytes:

@@ -215,6 +215,7 @@ class Node:
             self._deliver,
             self._on_report,
             self.desk.lend,
+            rule_at=self.revisions.rule_at,
             chance=given.randomness.random,
             signs_of=membership.signs_of,
             rate_of=membership.upload_bits_per_second,

@@ -23,7 +23,7 @@ from dht.admission.tickets import (
     encode_pass,
     issue_ticket,
 )
-from dht.ground.errors import LocalFault
+from dht.ground.errors import LocalFault, UsageFault
 from dht.identity.keys import Identity
 from dht.records.peer_record import PeerRecord
 from peer.cli import app
@@ -241,6 +241,7 @@ class BesideFreeRecords:
     """An errand's view of a run: two members with signed work at version 10, and keys that publish any record."""
 
     def __init__(self) -> None:
+        self.store = self
         told = {"versions": (10, 11), "lineage_tokens": (900, 1000)}
         lies = {"versions": (10**6, 10**6), "lineage_tokens": (2**50, 2**50)}
         self.honest = [make_record(name, **told) for name in "AB"]
@@ -256,13 +257,31 @@ class BesideFreeRecords:
     async def run_view(self, records: list[PeerRecord]) -> RunView:
         return run_view_of(records, {one.peer_id: 5 for one in self.honest})
 
+    async def publish_run(self, *_: object) -> int:
+        return 1
 
-def test_free_records_move_no_cool_down_and_no_end(owned: OwnedRun, monkeypatch: pytest.MonkeyPatch) -> None:
+
+def test_free_records_move_no_cool_down_no_end_and_no_change_of_the_rate(
+    owned: OwnedRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     seen = BesideFreeRecords()
-    monkeypatch.setattr("peer.owner.owner_connection.on_errand", seen.on_errand)
-    monkeypatch.setattr("peer.owner.owner_connection.look_for_members", lambda *_: None)
+    for module in ("owner_connection", "publish"):
+        monkeypatch.setattr(f"peer.owner.{module}.on_errand", seen.on_errand)
+        monkeypatch.setattr(f"peer.owner.{module}.look_for_members", lambda *_: None)
     assert ask_first_token(owned, [ADDRESS], 15, 1.0) == 1500
     assert end_in_words(owned, 15, [ADDRESS], 1.0) == "at version 15; the run is at 10 now"
+    for at_version, is_taken in ((12, False), (13, True)):
+        folder = str(tmp_path / f"{at_version}")
+        assert app.run(["init", "ours", "--out", folder]) == 0
+        edit = ["edit", "--outer-lr", "0.3", "--at-version", f"{at_version}"]
+        for change in (edit, ["sign"]):
+            assert app.run(["manifest", *change, "--data-dir", folder]) == 0
+        signed = open_owned_run(None, Path(folder))
+        if is_taken:
+            assert publish(signed, [ADDRESS], 1.0) == 1
+        else:
+            with pytest.raises(UsageFault, match="the run is at version 11; expected at least 13"):
+                publish(signed, [ADDRESS], 1.0)
 
 
 def test_the_owner_sees_who_used_a_one_time_invite(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -287,7 +306,7 @@ def test_the_owner_sees_who_used_a_one_time_invite(tmp_path: Path, capsys: pytes
 def test_an_unsigned_revision_is_not_published(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = str(tmp_path / "owner")
     assert app.run(["init", "ours", "--access", "invite", "--out", folder]) == 0
-    edit = ["manifest", "edit", "--data-dir", folder, "--end", "--at-version", "50"]
+    edit = ["manifest", "edit", "--data-dir", folder, "--outer-lr", "0.3", "--at-version", "50"]
     assert app.run(edit) == 0
     for command in (["manifest", "publish", "--peers", ADDRESS], ["revoke", "--key", OTHER.peer_id]):
         said = sentence(capsys, [*command, "--data-dir", folder])
@@ -300,15 +319,15 @@ def test_an_unsigned_revision_is_not_published(tmp_path: Path, capsys: pytest.Ca
 def test_a_slip_in_a_draft_can_be_taken_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = tmp_path / "owner"
     assert app.run(["init", "ours", "--access", "invite", "--out", str(folder)]) == 0
-    edit = ["manifest", "edit", "--data-dir", str(folder), "--end", "--at-version"]
-    for command in ([*edit, "90"], ["manifest", "show", "--data-dir", str(folder)]):
+    edit = ["manifest", "edit", "--data-dir", str(folder), "--at-version", "50", "--outer-lr"]
+    for command in ([*edit, "0.9"], ["manifest", "show", "--data-dir", str(folder)]):
         capsys.readouterr()
         assert app.run(command) == 0
         assert f"rm {folder / DRAFT_NAME} removes the whole draft" in capsys.readouterr().out
     (folder / DRAFT_NAME).unlink()
-    assert app.run([*edit, "50"]) == 0
+    assert app.run([*edit, "0.3"]) == 0
     assert app.run(["manifest", "sign", "--data-dir", str(folder)]) == 0
-    assert "90" not in capsys.readouterr().out.rpartition("Signed")[2]
+    assert "0.9" not in capsys.readouterr().out.rpartition("Signed")[2]
 
 
 def test_a_cool_down_is_asked_for_with_a_length_and_a_beginning(

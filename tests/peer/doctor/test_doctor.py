@@ -53,6 +53,7 @@ RUN = ReportedRun(
     num_members=12,
     num_others=0,
     newer_software="",
+    minimum_software="",
     has_ended=False,
     needs=NEEDS,
 )
@@ -112,6 +113,7 @@ def test_a_system_that_names_no_congestion_control_has_no_such_line() -> None:
 PROBLEMS: list[tuple[str, DoctorFacts, str, str, str, int]] = [
     # subject, facts, level, words of the finding, words of the remedy, exit code of the command
     ("software", changed("machine", versions={"torch": ""}), "stop", "torch cannot be found", "pip install", 1),
+    ("software", changed("run", minimum_software="9.0.0"), "stop", "owner asks for 9.0.0", "git pull", 4),
     ("software", changed("run", newer_software="murmuration 0.2.0"), "note", "members run", "git pull", 0),
     ("device", changed("machine", device_fault="device 'cuda' is not there"), "stop", "not there", "--device", 5),
     (

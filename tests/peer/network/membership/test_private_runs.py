@@ -38,6 +38,7 @@ from peer.network.membership.manifest_revisions import (
     ManifestRevisions,
     describe_changes,
     member_rules,
+    outer_lr_at,
 )
 from peer.network.membership.run_handshake_policy import RunHandshakePolicy
 from tests.kit.clock import Clock
@@ -312,6 +313,14 @@ def test_strangers_get_no_frame_even_when_the_rest_of_their_hello_is_wrong() -> 
         assert alice.refusal(caught.value) == b""
 
 
+def test_members_are_told_what_is_wrong() -> None:
+    alice, bob = keepers()
+    alice.minimum_software = "0.2.0"
+    with pytest.raises(PeerFault, match=r"expected 0\.2\.0 or newer") as caught:
+        alice.admit(BOB.peer_id, bob.hello(ALICE.peer_id))
+    assert b"0.2.0" in alice.refusal(caught.value)
+
+
 def test_an_errand_is_for_observers() -> None:
     alice, _ = keepers()
     held = ticket_for(EVE, "errand", NOW + 600)
@@ -390,14 +399,15 @@ def manifest(*changes: dict[str, Any], revision: int = 1, **fields: Any) -> RunM
 
 def test_changes_count_from_their_version() -> None:
     changed = manifest(
-        {"at_version": 5, "admit": [BOB.peer_id]},
+        {"at_version": 5, "admit": [BOB.peer_id], "outer_lr": 0.3},
         {"at_version": 9, "revoke": [ALICE.peer_id, "00" * 8], "ends_run": True},
     )
+    assert [outer_lr_at(changed, version) for version in (0, 4, 5, 8)] == [0.7, 0.7, 0.3, 0.3]
     members = [member_rules(changed, OWNER.public_key, version).members for version in (4, 5, 9)]
     assert members == [{ALICE.peer_id}, {ALICE.peer_id, BOB.peer_id}, {BOB.peer_id}]
     assert member_rules(changed, OWNER.public_key, WHEN_JOINING).revoked_tickets == {bytes(8)}
     assert changed.end_version == 9
-    assert f"{BOB.peer_id[-8:]} is admitted from version 5" in describe_changes(changed, manifest())
+    assert "outer_lr 0.3 from version 5" in describe_changes(changed, manifest())
 
 
 def test_who_was_revoked_can_be_admitted_again() -> None:
@@ -409,11 +419,13 @@ def test_who_was_revoked_can_be_admitted_again() -> None:
 
 def test_only_later_revisions_that_add_changes_are_followed() -> None:
     held = ManifestRevisions(manifest(), OWNER.public_key, ALICE.peer_id, keepers()[0], lambda fact: None)
-    assert held.take(manifest({"at_version": 3, "admit": [BOB.peer_id]}, revision=3))
+    assert held.take(manifest({"at_version": 3, "outer_lr": 0.1}, revision=3))
+    assert held.rule_at(2).outer_lr == 0.7
+    assert held.rule_at(3).outer_lr == 0.1
     assert not held.take(manifest(revision=2))
     assert not held.take(manifest(revision=3))
     assert not held.take(manifest(revision=4, seed=1))
-    assert held.manifest.revision == 3
+    assert held.rule_at(3).outer_lr == 0.1
 
 
 def test_what_the_owners_changes_mean_for_this_peer() -> None:
@@ -433,6 +445,11 @@ def test_what_the_owners_changes_mean_for_this_peer() -> None:
     assert at_once == [RunChanged(end_version=115)]
     with pytest.raises(Incompatible, match="revoked this peer's key"):
         held.reached(6)
+    old = ManifestRevisions(manifest(), OWNER.public_key, ALICE.peer_id, keepers()[0], told.append)
+    old.reached(0)
+    old.take(manifest({"at_version": 0, "minimum_software": "99.0.0"}, revision=2))
+    with pytest.raises(Incompatible, match=r"software 99\.0\.0 or newer"):
+        old.reached(0)
 
 
 def test_the_rules_reach_the_door() -> None:
@@ -441,10 +458,11 @@ def test_the_rules_reach_the_door() -> None:
     held = ManifestRevisions(manifest(), OWNER.public_key, ALICE.peer_id, alice, lambda fact: None)
     held.reached(0)
     assert alice.is_excluded(BOB.peer_id)
-    held.take(manifest({"at_version": 2, "admit": [BOB.peer_id]}, revision=2))
+    held.take(manifest({"at_version": 2, "admit": [BOB.peer_id], "minimum_software": "0.0.1"}, revision=2))
     assert alice.is_excluded(BOB.peer_id)
     held.reached(2)
     assert not alice.is_excluded(BOB.peer_id)
+    assert alice.minimum_software == "0.0.1"
 
 
 # --- files
