@@ -29,6 +29,7 @@ from dashboard.observe.swarm_observer import SwarmObserver
 from dashboard.samples.model_process import SampleOrder, ask
 from dashboard.samples.sample_loop import follow_samples
 from dashboard.samples.sample_schedule import SamplePlan
+from dashboard.samples.score_file import follow_scores
 from dashboard.server.connection_bound import SEND_SECONDS, cut_off_stalled
 from dashboard.server.free_port import cannot_serve
 from dashboard.server.handler_context import SITE, Site
@@ -68,6 +69,7 @@ class Choices:
         shows_seeds: whether it may show these.
         backend: what carries the connections to the swarm.
         samples: what the model is asked to write; None: nothing.
+        evaluations: a file of lines of `peer evaluate --tasks ... --json`; None: no scores are shown.
         observer_folder: where a private run's observer has its key and pass.
         record: where the run's values over time are recorded; None: only in the history.
     """
@@ -82,6 +84,7 @@ class Choices:
     shows_seeds: bool = True
     backend: HostBackend = "p2pd"
     samples: SamplePlan | None = None
+    evaluations: Path | None = None
     observer_folder: Path = Path()
     record: Record | None = None
 
@@ -358,6 +361,10 @@ async def _watch(
         works: dict[str, Callable[[], Awaitable[None]]] = {
             "Reading profiles": partial(follow_profiles, store, history, run_id, time.time),
         }
+        if choices.evaluations is not None:
+            works["Reading evaluations"] = partial(
+                follow_scores, choices.evaluations, run_id, history.show_scores, _warn
+            )
         if (plan := choices.samples) is not None:
             order = SampleOrder(run_id, tuple(run.peers), str(choices.observer_folder), plan.prompts, plan.base)
 

@@ -248,6 +248,22 @@ class ModelSample:
 
 
 @dataclass(frozen=True, slots=True)
+class TaskScore:
+    """Score of the model in a task of lm-eval."""
+
+    task: str
+    metric: str
+    value: float
+    error: float | None
+    """Its standard error; None: not known."""
+    num_samples: int
+    committed_tokens: int
+    """Into the model that was measured."""
+    version: int
+    """The rounds in it: the sum of all fragments' versions."""
+
+
+@dataclass(frozen=True, slots=True)
 class HistoryView:
     """Everything about the past that the page shows beside `DashboardState`; all of it bounded."""
 
@@ -272,6 +288,8 @@ class HistoryView:
     """Tokens of all contributors, in thousandths."""
     samples: tuple[ModelSample, ...] = ()
     """Oldest first."""
+    scores: tuple[TaskScore, ...] = ()
+    """Scores by tokens."""
     storage: str = ""
     """Place of the history, in words."""
     problem: str = ""

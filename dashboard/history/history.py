@@ -34,6 +34,7 @@ from dashboard.history_facts import (
     ModelSample,
     ProfileFacts,
     RoundFacts,
+    TaskScore,
 )
 from dashboard.observe.dashboard_state import DashboardState
 from dashboard.people.teams_and_countries import with_rare_countries_withheld
@@ -85,6 +86,7 @@ class History:
         self._gaps: list[Gap] = loaded.lists["gaps"]
         self._missing: list[MissingRounds] = []
         self.samples: tuple[ModelSample, ...] = tuple(loaded.lists["samples"])
+        self._scores: tuple[TaskScore, ...] = ()
         self._started_at = _real(loaded.meta.get("created_at"), now)
         stored = loaded.meta.get("run_record")
         self.stored_run_record: bytes | None = stored if isinstance(stored, bytes) else None
@@ -209,6 +211,10 @@ class History:
         self.samples, self._view = samples, None
         self._batch.keep_list("samples", list(samples))
 
+    def show_scores(self, scores: tuple[TaskScore, ...]) -> None:
+        """Scores of the model; they are kept in a file of their own, not here."""
+        self._scores, self._view = scores, None
+
     def is_member(self, peer_id: str) -> bool:
         """Whether commits that count list this machine."""
         machine = self.ledger.machines.get(peer_id)
@@ -258,6 +264,7 @@ class History:
             num_rounds=self.ledger.num_rounds,
             milli_tokens_witnessed=self.ledger.milli_tokens_witnessed,
             samples=self.samples,
+            scores=self._scores,
             storage=(
                 "It keeps its history in memory, so the history ends with this process."
                 if self.path is None

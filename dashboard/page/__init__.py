@@ -6,6 +6,7 @@ The files, each built on those above it:
     environment.py     the templates' environment, with every format as a filter
     curves.py          the curves of a run as tables of values
     goal_progress.py   how far it is on the way to its goal
+    task_scores.py     curves of the model's scores in tasks
     annotations.py     what happened beside the curves, with names, and which samples of the model are listed
     rounds.py          timeline, round health
     ranking.py         the list of people, and what was found in it

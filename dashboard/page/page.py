@@ -23,6 +23,7 @@ from dashboard.page.environment import TEMPLATES, with_ages
 from dashboard.page.goal_progress import progress_of, when_text
 from dashboard.page.ranking import MAX_CONTRIBUTORS_SHOWN, MAX_LISTED
 from dashboard.page.rounds import health, lone_words, timeline
+from dashboard.page.task_scores import metric_words, score_curves
 from dashboard.people.teams_and_countries import teams
 
 REFRESH_SECONDS: Final = 5
@@ -34,7 +35,7 @@ STREAM_PATH: Final = "/events/stream"
 TABS: Final = {
     "overview": ("progress", "way-in", "writes", "figures", "join", "notes", "feed", "top"),
     "people": ("contributors", "teams"),
-    "model": ("samples", "model", "gaps"),
+    "model": ("samples", "evaluations", "model", "gaps"),
     "engine-room": ("timeline", "health", "fragments", "bandwidth", "rounds", "peers"),
 }
 """Live sections of each part of the page; each tab is a page of its own."""
@@ -43,7 +44,7 @@ CURVES: Final = {"losses": "overview", "swarm": "engine-room", "lines": "engine-
 SECTIONS: Final = ("status", *(section for sections in TABS.values() for section in sections))
 """Replaced one by one while the page is open; each has a template."""
 
-TEMPLATES.filters.update(repository_of=repository_of)
+TEMPLATES.filters.update(metric_words=metric_words, repository_of=repository_of)
 TEMPLATES.tests["of_this_machine"] = is_of_this_machine
 TEMPLATES.globals.update(
     {
@@ -92,6 +93,7 @@ def render_sections(state: DashboardState, history: HistoryView) -> dict[str, st
         "progress": progress,
         "when": when_text(progress, state.now),
         "samples": chosen_samples(history.samples),
+        "scores": score_curves(history.scores),
         "teams": teams(history.contributors),
         "found": history.contributors,
         "sort": "tokens",

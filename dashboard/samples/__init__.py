@@ -1,4 +1,4 @@
-"""What the model writes over time, asked of another process, since this one loads no torch.
+"""What the model writes and scores over time: asked of a process of its own, or read, since this one loads no torch.
 
 The files, each built on those above it:
 
@@ -6,4 +6,5 @@ The files, each built on those above it:
     answer_check.py     what the process says, checked
     model_process.py    the process: started, read, ended
     sample_loop.py      samples for as long as the page is up
+    score_file.py       scores in tasks, from a file
 """

@@ -19,6 +19,7 @@ from dashboard.history_facts import (
     MissingRounds,
     ModelSample,
     RoundFacts,
+    TaskScore,
     TrafficTotals,
     WorkPoint,
 )
@@ -174,6 +175,10 @@ class Samples(Answer):
     samples: tuple[ModelSample, ...]
 
 
+class Evaluations(Answer):
+    evaluations: tuple[TaskScore, ...]
+
+
 AnyAnswer = TypeVar("AnyAnswer", bound=Answer)
 
 _SIGNED: Final = ("leader", "tokens", "contributors", "num_missed", "num_void_shards")
@@ -281,6 +286,11 @@ async def points(site: Site, query: PointsQuery) -> Points:
 async def samples(site: Site, query: Query) -> Samples:
     """What the committed model wrote over time, oldest first: asked by this page, from anchors that members confirm."""
     return answer_of(Samples, site, COMPUTED)
+
+
+async def evaluations(site: Site, query: Query) -> Evaluations:
+    """The model's scores in tasks over tokens, as the owner of this page measured them."""
+    return answer_of(Evaluations, site, COMPUTED, evaluations=site.live.history.scores)
 
 
 def round_of(facts: RoundFacts, number: int | None = None) -> Round:

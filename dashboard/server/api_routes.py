@@ -192,6 +192,7 @@ ENDPOINTS: Final = (
     *(
         _json(api_answers.points),
         _json(api_answers.samples),
+        _json(api_answers.evaluations),
     ),
     Endpoint("openapi", "/openapi.json", "This description.", _openapi),
 )

@@ -93,6 +93,14 @@ def dashboard(
         Path | None,
         typer.Option("--base", metavar="DIR", help="Pretrained weights of an adapter, for these samples."),
     ] = None,
+    evaluations: Annotated[
+        Path | None,
+        typer.Option(
+            "--evaluations",
+            metavar="FILE",
+            help="File with lines of `peer evaluate --tasks ... --json`, to show as curves.",
+        ),
+    ] = None,
     track: Annotated[
         str | None,
         typer.Option(
@@ -149,6 +157,7 @@ def dashboard(
         backend=backend,
         install=its_install,
         samples=its_samples,
+        evaluations=evaluations,
         observer_folder=target.observer_folder,
         record=None if track is None else run_record(known, track),
     )

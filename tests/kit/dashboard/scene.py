@@ -15,6 +15,7 @@ from dashboard.history_facts import (
     MachineRow,
     ModelSample,
     RoundFacts,
+    TaskScore,
     TrafficTotals,
     WorkPoint,
     WrittenText,
@@ -199,6 +200,17 @@ def samples_of(now: float = NOW, number: int = 9) -> tuple[ModelSample, ...]:
     return tuple(found)
 
 
+def scores_of(number: int = 7) -> tuple[TaskScore, ...]:
+    """Two tasks, measured now and then."""
+    found = []
+    for index in range(number):
+        part = index / (number - 1)
+        tokens, version = round(TOKENS * part) + 900, round(ROUNDS // 4 * part) + 1
+        found.append(TaskScore("arc_easy", "acc", 0.25 + 0.3 * part**0.6, 0.01, 2376, tokens, version))
+        found.append(TaskScore("lambada", "perplexity", 9000.0 * 0.02**part, None, 500, tokens, version))
+    return tuple(found)
+
+
 def history_of_run(num_contributors: int = 12, now: float = NOW) -> HistoryView:
     """What a dashboard knows of this run after a day."""
     contributors = tuple(contributor_of(index, now) for index in range(num_contributors))
@@ -220,6 +232,7 @@ def history_of_run(num_contributors: int = 12, now: float = NOW) -> HistoryView:
         num_rounds=ROUNDS,
         milli_tokens_witnessed=SCALE * 8_900_000_000,
         samples=samples_of(now),
+        scores=scores_of(),
         storage="It keeps its history in a file, so the history survives restarts.",
     )
 

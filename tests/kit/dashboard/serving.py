@@ -22,7 +22,7 @@ from dashboard.server.page_access import PageAccess
 from dashboard.server.routes import make_app
 from tests.kit.dashboard.history import check_raw, usual_commit
 from tests.kit.dashboard.records import NOW, PEERS, RUN_ID, empty_state, history_of, record_of
-from tests.kit.dashboard.scene import samples_of
+from tests.kit.dashboard.scene import samples_of, scores_of
 
 IDS = [identity.peer_id for identity in PEERS]
 NUM_ROUNDS = 130
@@ -44,6 +44,7 @@ def watched(history: History, name: str = "Ada's box") -> DashboardState:
         history.add_commit(raw, check_raw(raw), NOW)
     history.set_missing(1, [(0, 7)])
     history.keep_samples(samples_of())
+    history.show_scores(scores_of())
     return state
 
 
