@@ -1,4 +1,4 @@
-"""An image classifier in a swarm: which of ten figures is drawn?
+"""An image classifier with BatchNorm in a swarm: which of ten figures is drawn?
 
 python examples/image_classifier.py                                   makes a run and trains alone
 python examples/image_classifier.py --run-id RUN --peers ADDRESS      joins it, from the same or another machine
@@ -25,9 +25,8 @@ labels = torch.randint(10, (3000,))
 images = 3 + 2 * (figures[labels] + 0.7 * torch.randn(3000, 16, 16)).unsqueeze(1)
 held_out = slice(2500, 3000)
 
-first = [nn.Conv2d(1, 16, 3), nn.GroupNorm(4, 16), nn.ReLU()]
-second = [nn.Conv2d(16, 16, 3, stride=2), nn.GroupNorm(4, 16), nn.ReLU()]
-model = nn.Sequential(*first, *second, nn.Flatten(), nn.Linear(576, 10))
+parts = [nn.Conv2d(1, 16, 3), nn.BatchNorm2d(16), nn.ReLU(), nn.Conv2d(16, 16, 3, 2), nn.BatchNorm2d(16), nn.ReLU()]
+model = nn.Sequential(*parts, nn.Flatten(), nn.Linear(576, 10))
 optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
 folder = flags.folder or tempfile.mkdtemp(prefix="image-classifier-")
 run_id = (

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from averaging.outer.fragment_layout import build_layout
+from averaging.outer.fragment_layout import averages_few_buffers, build_layout, with_buffers
 from dht.ground.quantities import count_text
 from peer.config.hf_config import checked_config
 
@@ -27,6 +27,7 @@ class DescribedModel:
         adapter: fields of the section on an adapter; None: all of the model is trained.
         mask_token: stands for hidden tokens; None: the task hides none.
         files: that the run gives to its members: the tokenizer's.
+        buffer_shapes: (name, shape) of the saved buffers of real numbers, such as running statistics, in order.
         frozen: names of what is not trained; none: all is, or nothing beside an adapter.
         notes: what its owner may want to change, as sentences.
     """
@@ -40,6 +41,7 @@ class DescribedModel:
     adapter: Mapping[str, Any] | None = None
     mask_token: int | None = None
     files: tuple[Path, ...] = ()
+    buffer_shapes: tuple[tuple[str, tuple[int, ...]], ...] = ()
     frozen: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
 
@@ -58,19 +60,23 @@ class DescribedModel:
                 it has, or the model cannot be cut into so many fragments.
         """
         layout = build_layout(list(self.shapes), num_fragments, "balanced")
+        num_parameters, buffers = layout.num_values, self._buffers(asked, layout.num_values)
+        if buffers:
+            layout = with_buffers(layout, self.buffer_shapes)
         given = asked.get("context")
         if isinstance(given, int) and self.max_context is not None and given > self.max_context:
             raise ValueError(f"model.context is {given}, and the model has {self.max_context}; expected at most that")
         follows: dict[str, Any] = {
             "kind": "hf",
             "config": self.config,
-            "num_parameters": layout.num_values,
+            "num_parameters": num_parameters,
             "layout_digest": layout.digest.hex(),
         }
         if self.vocab_size is not None:
             follows["vocab_size"] = self.vocab_size
         beside = {"init": self.init, "adapter": self.adapter}
         follows |= {name: dict(section) for name, section in beside.items() if section is not None}
+        follows |= buffers
         if self.frozen:
             follows["frozen"] = list(self.frozen)
         elif "frozen" in asked:
@@ -88,6 +94,17 @@ class DescribedModel:
             )
         defaults = {"context": self.max_context, "mask_token": self.mask_token}
         return {name: value for name, value in defaults.items() if value is not None} | dict(asked) | follows
+
+    def _buffers(self, asked: Mapping[str, Any], num_parameters: int) -> dict[str, Any]:
+        """Fields on buffers: averaged as the run file says, or where they are few; a frozen base keeps its own."""
+        num_values = sum(math.prod(shape) for _, shape in self.buffer_shapes)
+        if asked.get("buffers") == "mean" and not num_values:
+            what = "model.buffers is 'mean', and the model has none of real numbers that are saved"
+            raise ValueError(f"{what}; expected 'local', or leave it out")
+        is_usual = self.adapter is None and averages_few_buffers(num_values, num_parameters)
+        if asked.get("buffers", "mean" if is_usual else "local") != "mean":
+            return {}
+        return {"buffers": "mean", "num_buffer_values": num_values}
 
 
 def _short(value: object) -> str:

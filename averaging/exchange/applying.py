@@ -251,7 +251,7 @@ class Applying:
             on_applied: called once it is complete, where `compute` works.
         """
         state = fragment.state
-        rule = self._context.rule_at(commit.version)
+        rule = self._context.rule_at(fragment, commit.version)
         own, sent = own_entry(commit.roster, self._context.me), state.pending
         in_roster = own is not None and sent is not None and own[1].sequence == sent.sequence
         own_index = own[0] if own is not None and in_roster else -1

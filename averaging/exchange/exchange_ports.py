@@ -95,8 +95,9 @@ class Context:
     step: Callable[[FragmentRuntime, Event], None]
     spawn: Callable[[Coroutine[Any, Any, None]], None]
 
-    def rule_at(self, version: int) -> OuterRule:
-        return self.rule if self.ports.rule_at is None else self.ports.rule_at(version)
+    def rule_at(self, fragment: FragmentRuntime, version: int) -> OuterRule:
+        rule = self.rule if self.ports.rule_at is None else self.ports.rule_at(version)
+        return rule.of_buffers() if fragment.of_buffers else rule
 
     def show(self, fragment: FragmentRuntime, change: Change | None) -> None:
         """Give a change of the live parameters to the trainer; None: there is none."""

@@ -48,6 +48,7 @@ class FragmentRuntime:
     """State, machine and store of one fragment.
 
     Attributes:
+        of_buffers: its values are running statistics, which have a rule and a codec of their own.
         is_torn: a change of the anchor ended half-way. Nothing is done with it but to take over another one.
     """
 
@@ -56,6 +57,7 @@ class FragmentRuntime:
     machine: RoundMachine
     store: ShardStore
     changing: Callable[[], AbstractContextManager[object]] = nullcontext
+    of_buffers: bool = False
     is_torn: bool = field(default=False, init=False)
     persist: Callable[[], None] = lambda: None
     busy: asyncio.Lock = field(default_factory=asyncio.Lock)

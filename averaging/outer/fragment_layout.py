@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 Cut = Literal["layers", "balanced"]
+BUFFER_BITS_RATIO = 8
+"""Bits of a buffer's value, which travels whole, for one of a parameter's at the usual 4."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +90,31 @@ def build_layout(
     fragments = tuple(_cut(sizes, lengths))
     described = repr([(name, tuple(shape)) for name, shape in parameter_shapes]) + repr(lengths)
     return FragmentLayout(fragments, hashlib.sha256(described.encode()).digest())
+
+
+def averages_few_buffers(num_buffer_values: int, num_parameters: int) -> bool:
+    """Whether a new run averages its model's buffers where nobody says it: there are some, and few.
+
+    As much to send for them as for all parameters is too much to choose for somebody.
+    """
+    return 0 < num_buffer_values * BUFFER_BITS_RATIO <= num_parameters
+
+
+def with_buffers(layout: FragmentLayout, buffer_shapes: Sequence[tuple[str, tuple[int, ...]]]) -> FragmentLayout:
+    """The same with one more fragment, the last one, of what the module keeps beside its parameters.
+
+    Args:
+        buffer_shapes: (name, shape) in the module's own order; none: the layout as it is.
+    """
+    sizes = [(name, math.prod(shape)) for name, shape in buffer_shapes if math.prod(shape) > 0]
+    num_values = sum(size for _, size in sizes)
+    if not num_values:
+        return layout
+    offsets = itertools.accumulate((size for _, size in sizes), initial=0)
+    pieces = tuple(Piece(name, 0, size, offset) for (name, size), offset in zip(sizes, offsets, strict=False))
+    described = layout.digest + repr([(name, tuple(shape)) for name, shape in buffer_shapes]).encode()
+    last = Fragment(len(layout.fragments), num_values, pieces)
+    return FragmentLayout((*layout.fragments, last), hashlib.sha256(described).digest())
 
 
 def _layer_sizes(sizes: Sequence[tuple[str, int]]) -> list[int]:

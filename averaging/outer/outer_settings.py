@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 Mode = Literal["sync", "streaming", "eager", "carry"]
@@ -36,6 +36,22 @@ class OuterRule:
     clip_norm_ratio: float | None = None
     clip_weight_ratio: float | None = None
     audit_fraction: float = 0.0
+
+    def of_buffers(self) -> OuterRule:
+        """The same for running statistics: the anchor becomes the mean, without momentum, and own work stays shown.
+
+        Each peer's statistics follow its data within a few steps, whatever they were. Any rate above 1, and any
+        momentum, would swing around them with the delay of a round.
+        """
+        return replace(
+            self,
+            outer_lr=1.0,
+            outer_momentum=0.0,
+            overlay_gain=1.0,
+            residual_decay=1.0,
+            lag_penalty=0.0,
+            momentum_lag_penalty=0.0,
+        )
 
     @property
     def is_strict(self) -> bool:

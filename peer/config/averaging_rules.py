@@ -46,11 +46,32 @@ def codec_of(manifest: RunManifest) -> Codec:
     return make_codec(manifest.averaging.codec, BLOCK_SIZE)
 
 
-def limits_of(sizes: Sequence[int], codec: Codec) -> Limits:
-    """What a remote may send: at most one whole encoded fragment behind a header."""
-    return Limits(tuple(sizes), codec.encoded_num_bytes(max(sizes)))
+def buffer_codec_of(codec: Codec) -> Codec:
+    """The codec of running statistics, beside that of parameters: every bit.
+
+    They are few, and those of one layer may be a thousand times those of another in the same block.
+    """
+    return make_codec("fp32", codec.block_size)
+
+
+def codecs_of(manifest: RunManifest, num_fragments: int) -> list[Codec]:
+    """The codec of each fragment of a cut into so many; averaged buffers are the last one."""
+    codecs = [codec_of(manifest)] * num_fragments
+    return codecs if manifest.buffers_fragment is None else [*codecs[:-1], buffer_codec_of(codecs[-1])]
+
+
+def limits_of(sizes: Sequence[int], codecs: Codec | Sequence[Codec]) -> Limits:
+    """What a remote may send: at most one whole encoded fragment behind a header.
+
+    Args:
+        codecs: of each fragment, or of all.
+    """
+    of_each = [codecs] * len(sizes) if isinstance(codecs, Codec) else codecs
+    longest = max(codec.encoded_num_bytes(size) for size, codec in zip(sizes, of_each, strict=True))
+    return Limits(tuple(sizes), longest)
 
 
 def sent_bytes_of(manifest: RunManifest, sizes: Sequence[int]) -> tuple[int, ...]:
     """Bytes of an encoded contribution to each of these fragments."""
-    return tuple(map(codec_of(manifest).encoded_num_bytes, sizes))
+    codecs = codecs_of(manifest, len(sizes))
+    return tuple(codec.encoded_num_bytes(size) for size, codec in zip(sizes, codecs, strict=True))

@@ -204,6 +204,11 @@ class RunManifest(Section):
         return min((change.at_version for change in self.changes if change.ends_run), default=None)
 
     @property
+    def buffers_fragment(self) -> int | None:
+        """Which fragment the running statistics of the model are; None where they are not averaged."""
+        return self.averaging.num_fragments if self.model.buffers == "mean" else None
+
+    @property
     def step_tokens(self) -> int:
         """Tokens of one inner step."""
         return self.training.batch_size * self.training.accumulation_steps * self.model.context
@@ -221,6 +226,11 @@ class RunManifest(Section):
         if self.model.kind == "custom":
             return ""
         return f"nats per {'byte' if self.data.has_byte_tokens else 'token'}"
+
+    @property
+    def num_fragments(self) -> int:
+        """All of them: the averaged parameters', and the one of buffers."""
+        return self.averaging.num_fragments + (self.buffers_fragment is not None)
 
     def to_bytes(self) -> bytes:
         """Canonical JSON in UTF-8: every field, sorted keys, no spaces, floats in shortest round-trip form."""

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Protocol
 
-from averaging.outer.fragment_layout import Cut, FragmentLayout, build_layout
+from averaging.outer.fragment_layout import Cut, FragmentLayout, build_layout, with_buffers
 from dht.ground.errors import Incompatible
 from peer.config.manifest import RunManifest
 from peer.config.model_section import ModelSection
@@ -22,8 +22,13 @@ WRAPPER_CLASSES = ("DataParallel", "DistributedDataParallel", "AveragedModel")
 """Of torch. They keep what they wrap as `module`, which may be anybody's name."""
 
 
+_LARGEST_STATISTIC = 2.0**126
+"""Larger numbers, and infinity, do not travel."""
+_LARGEST_OF_ADDED_MASKS = -1000.0
+"""What hides a place: its share of a softmax is zero in any format."""
+
 Shapes = list[tuple[str, tuple[int, ...]]]
-"""(name, shape) of parameters, in order."""
+"""(name, shape) of parameters or buffers, in order."""
 
 
 def parameter_shapes(shape: ModelSection) -> Shapes:
@@ -97,19 +102,59 @@ def trained_parameters(module: OwnModule) -> list[tuple[str, Any]]:
     ]
 
 
+def shared_buffers(module: OwnModule, num_values: int | None = None) -> list[tuple[str, Any]]:
+    """(bare name, tensor) of the buffers that a run with `buffers = "mean"` averages, in the module's own order.
+
+    Those of real numbers that are saved with the module, each once, unless they are masks. Counts stay each peer's own.
+
+    Args:
+        num_values: of the run's; one that was made by earlier software averages masks too.
+    """
+    # Some wrappers save what they wrap under its own names.
+    saved = {bare_name(name, module) for name in module.state_dict()}
+    buffers = ((bare_name(name, module), buffer) for name, buffer in module.named_buffers())
+    everything = [
+        (name, buffer)
+        for name, buffer in buffers
+        if name in saved and buffer.dtype.is_floating_point and buffer.numel()
+    ]
+    statistics = [(name, buffer) for name, buffer in everything if not _is_mask(buffer)]
+    is_of_all = num_values == sum(buffer.numel() for _, buffer in everything)
+    return everything if is_of_all else statistics
+
+
+def _is_mask(buffer: Any) -> bool:
+    """Whether values are there to be added or multiplied, the same at every peer: statistics are never like that."""
+    if buffer.is_meta:
+        return False
+    values = buffer.detach().float()
+    if not float(values.abs().max()) < _LARGEST_STATISTIC:  # or NaN
+        return True
+    others = values[values != 0]
+    is_mixed = 0 < others.numel() < values.numel()
+    return is_mixed and (bool((others == 1).all()) or bool((others <= _LARGEST_OF_ADDED_MASKS).all()))
+
+
+def averaged_parts(module: OwnModule, manifest: RunManifest) -> tuple[list[tuple[str, Any]], list[tuple[str, Any]]]:
+    """(bare name, tensor) of the parameters and of the buffers that a run averages, in the order of its fragments."""
+    is_mean = manifest.model.buffers == "mean"
+    return trained_parameters(module), shared_buffers(module, manifest.model.num_buffer_values) if is_mean else []
+
+
 def tensor_shapes(tensors: Iterable[tuple[str, Any]]) -> Shapes:
     """(name, shape) of each (name, tensor)."""
     return [(name, tuple(tensor.shape)) for name, tensor in tensors]
 
 
-def layout_of(manifest: RunManifest, shapes: Shapes) -> FragmentLayout:
-    """The fragments of a model under a manifest.
+def layout_of(manifest: RunManifest, shapes: Shapes, buffer_shapes: Shapes | None = None) -> FragmentLayout:
+    """The fragments of a model under a manifest: of its parameters, and of its buffers where these are averaged.
 
     Raises:
         Incompatible: the model does not fit the manifest.
     """
     try:
-        return build_layout(shapes, manifest.averaging.num_fragments, cut_of(manifest))
+        layout = build_layout(shapes, manifest.averaging.num_fragments, cut_of(manifest))
+        return with_buffers(layout, buffer_shapes or [])
     except ValueError as error:
         raise Incompatible(
             f"the model of this run cannot be cut as its manifest says: {error}; tell the run's owner"
@@ -128,7 +173,7 @@ def seed_sizes(manifest: RunManifest) -> tuple[int, ...]:
 
 def seed_layout(manifest: RunManifest) -> FragmentLayout:
     """The fragments of a run's model, without its parameters; of a model of another kind only the sizes are right."""
-    return layout_of(manifest, shapes_of(manifest))
+    return layout_of(manifest, shapes_of(manifest), buffer_shapes_of(manifest))
 
 
 def shapes_of(manifest: RunManifest) -> Shapes:
@@ -137,6 +182,12 @@ def shapes_of(manifest: RunManifest) -> Shapes:
         assert manifest.model.num_parameters is not None
         return [("all", (manifest.model.num_parameters,))]
     return parameter_shapes(manifest.model)
+
+
+def buffer_shapes_of(manifest: RunManifest) -> Shapes:
+    """The same of the buffers that a run averages: one flat tensor, for its size, or none."""
+    num_values = manifest.model.num_buffer_values
+    return [] if num_values is None else [("buffers", (num_values,))]
 
 
 def num_orthogonalised(manifest: RunManifest) -> int:

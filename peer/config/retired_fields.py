@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 _CLASSIFIER = "train a classifier in a loop of your own with murmuration.join (docs/developer/own-loop.md)"
-_BUFFERS = "remove it; buffers such as running statistics are each peer's own"
 
 RETIRED_FIELDS: Mapping[str, str] = {
     "averaging.audit_fraction": "remove it; with combine centered_clip members audit a quarter of the rounds",
@@ -43,9 +42,7 @@ RETIRED_FIELDS: Mapping[str, str] = {
     "model.adapter.alpha": "remove it; alpha is twice the rank",
     "model.adapter.kind": "remove it; adapters are LoRA",
     "model.adapter.new_modules": "remove it; an adapter stands on whole weights (docs/organiser/hf-model.md)",
-    "model.buffers": _BUFFERS,
     "model.image_size": _CLASSIFIER,
-    "model.num_buffer_values": _BUFFERS,
     "model.task": "remove it; mask_token makes a model that fills in hidden tokens",
     "model.tied_head": "remove it; the built-in model shares its embedding with the output head",
     "network.sites": "remove it; peers name their own sites with --site",

@@ -43,9 +43,7 @@ async def _anchors_of_members(source: RunSource, on_progress: Callable[[int, int
         records = await _members_with_state(observer, source.timeout_seconds)
         manifest = observer.manifest
         check_memory(manifest, "read", free_memory_bytes())
-        tell_progress(
-            f"fetching {plural(manifest.averaging.num_fragments, 'fragment')} from {plural(len(records), 'member')}"
-        )
+        tell_progress(f"fetching {plural(manifest.num_fragments, 'fragment')} from {plural(len(records), 'member')}")
         found = await observer.fetch_anchors(records, on_progress)
         view = await observer.run_view(records, MAX_LOGGED_COMMITS)
         files = None

@@ -14,7 +14,7 @@ from dht.ground.regular_files import read_regular
 from dht.identity.keys import peer_id_of
 from dht.records.signed_manifest import MAX_RUN_RECORD_BYTES, decode_run_record
 from peer.checkpoint.checkpoint import CheckpointFolder, CheckpointOwner
-from peer.config.averaging_rules import codec_of, rule_of
+from peer.config.averaging_rules import codecs_of, rule_of
 from peer.config.manifest import RunManifest
 from peer.config.model_shapes import layout_digest_of, seed_sizes
 from peer.config.peer_config import CHECKPOINTS_NAME, RUN_RECORD_NAME
@@ -51,10 +51,10 @@ def anchors_of_checkpoint(source: CheckpointSource) -> Anchors:
         raise UsageFault(f"no usable checkpoint: {reason}; expected one of run {source.run_id}.")
     for one in unusable:
         say(f"{one.path} cannot be used: {one.reason}; the one before it is taken.")
-    values, facts, codec = {}, [], codec_of(manifest)
+    values, facts, codecs = {}, [], codecs_of(manifest, len(sizes))
     for index, size in enumerate(sizes):
         anchor, momentum, residual = (np.zeros(size, dtype=np.float32) for _ in range(3))
-        state = FragmentState(rule_of(manifest), codec, anchor, momentum, residual)
+        state = FragmentState(rule_of(manifest), codecs[index], anchor, momentum, residual)
         saved.restore(index, state)
         values[index] = state.anchor
         facts.append(facts_of(index, state.version, state.lineage_tokens, state.anchor, state.momentum, 0))

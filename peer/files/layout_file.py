@@ -1,6 +1,8 @@
 """Names and shapes of a custom run's parameters, as a file of the run: what was trained can be read without the code.
 
-{"parameters": [["0.weight", [8, 4]], ["0.bias", [8]]]}
+{"parameters": [["0.weight", [8, 4]], ["0.bias", [8]]], "buffers": [["1.running_mean", [8]]]}
+
+Without averaged buffers it has parameters alone.
 """
 
 from __future__ import annotations
@@ -17,13 +19,18 @@ from peer.config.model_shapes import Shapes, layout_digest_of, layout_of
 LAYOUT_NAME = "layout.json"
 
 
-def layout_content(shapes: Shapes) -> bytes:
-    """The content of `LAYOUT_NAME` for (name, shape) of all trained parameters, in the module's order."""
-    return json.dumps({"parameters": [[name, list(shape)] for name, shape in shapes]}).encode() + b"\n"
+def layout_content(shapes: Shapes, buffer_shapes: Shapes) -> bytes:
+    """The content of `LAYOUT_NAME` for (name, shape) of all trained parameters and averaged buffers, in the module's
+    order."""
+    parts = {"parameters": shapes, "buffers": buffer_shapes}
+    listed = {part: [[name, list(shape)] for name, shape in one] for part, one in parts.items()}
+    if not buffer_shapes:
+        del listed["buffers"]
+    return json.dumps(listed).encode() + b"\n"
 
 
-def named_shapes(manifest: RunManifest, folder: Path | None) -> Shapes | None:
-    """(name, shape) of the parameters of a custom run, which have its layout digest.
+def named_shapes(manifest: RunManifest, folder: Path | None) -> tuple[Shapes, Shapes] | None:
+    """(name, shape) of the parameters and of the averaged buffers of a custom run, which have its layout digest.
 
     Args:
         folder: with the files of the run; None: it has none.
@@ -35,10 +42,11 @@ def named_shapes(manifest: RunManifest, folder: Path | None) -> Shapes | None:
     try:
         listed = json.loads(read_regular(folder / LAYOUT_NAME, MAX_FILE_BYTES))
         shapes = [_checked(name, shape) for name, shape in listed["parameters"]]
-        is_of_the_run = layout_of(manifest, shapes).digest == layout_digest_of(manifest)
+        buffer_shapes = [_checked(name, shape) for name, shape in listed.get("buffers", [])]
+        is_of_the_run = layout_of(manifest, shapes, buffer_shapes).digest == layout_digest_of(manifest)
     except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError, Incompatible):
         return None
-    return shapes if is_of_the_run else None
+    return (shapes, buffer_shapes) if is_of_the_run else None
 
 
 def _checked(name: object, shape: object) -> tuple[str, tuple[int, ...]]:

@@ -16,7 +16,7 @@ from dht.ground.errors import EXIT_INTERRUPTED
 from dht.ground.quantities import count_text
 from peer.config.data_source import LIBRARY, source_here
 from peer.config.manifest import RunManifest
-from peer.config.model_shapes import trained_parameters
+from peer.config.model_shapes import averaged_parts
 from peer.config.peer_config import PeerConfig
 from peer.config.training_section import check_optimizer_bits
 from peer.events.peer_events import Event, MicroBatchHalved
@@ -188,7 +188,8 @@ def _build_trainer(
     def tell_smaller(before: int, now: int) -> None:
         terminal.show(Event(time.time(), peer_id, MicroBatchHalved(before, now)))
 
-    link = connection.link(manifest, trained_parameters(model), device, ranks, ref_device)
+    parameters, buffers = averaged_parts(model, manifest)
+    link = connection.link(manifest, parameters, device, ranks, ref_device, buffers)
     return Trainer(
         model,
         corpus,

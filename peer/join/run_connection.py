@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 
 import torch
@@ -89,8 +90,9 @@ class RunConnection:
         device: torch.device,
         ranks: Ranks = ALONE,
         ref_device: torch.device | None = None,
+        buffers: Sequence[tuple[str, torch.Tensor]] = (),
     ) -> TrainerLink:
-        """Connect parameters, as named and ordered by their module, to the network process.
+        """Connect parameters, as named and ordered by their module, to the network process, and averaged buffers.
 
         `ranks` and `ref_device` as in `TrainerLink`. Steps are counted on from this peer's newest checkpoint, tokens
         and rounds from the end of its log.
@@ -99,7 +101,8 @@ class RunConnection:
             Incompatible: they are not those of the run.
             LocalFault: no memory for the mailbox.
         """
-        layout = fitting_layout(manifest, tensor_shapes(parameters))
+        parts = [tensor_shapes(part) for part in (parameters, buffers)]
+        layout = fitting_layout(manifest, *parts)
         totals = saved_totals(self._config.checkpoints_path, self._config.run_id, self.identity.peer_id)
         self.totals = totals
         mailbox = Mailbox.create(layout.sizes, sent_bytes_of(manifest, layout.sizes))
@@ -110,7 +113,7 @@ class RunConnection:
         is_here = ref_device in (None, device) and not ranks.is_sharded
         self._side = side_stream(device, torch.from_numpy(mailbox.slot_memory)) if is_here else None
         link = TrainerLink(
-            parameters,
+            [*parameters, *buffers],
             layout,
             mailbox,
             sync_every=manifest.averaging.sync_every,
@@ -148,22 +151,33 @@ class RunConnection:
             self._side = None
 
 
-def fitting_layout(manifest: RunManifest, shapes: Shapes) -> FragmentLayout:
-    """The fragments of a module's parameters, checked against the run's.
+def fitting_layout(
+    manifest: RunManifest,
+    shapes: Shapes,
+    buffer_shapes: Shapes | None = None,
+) -> FragmentLayout:
+    """The fragments of a module's parameters and averaged buffers, checked against the run's.
 
     Raises:
         Incompatible: number, names, shapes or order of them are not those of the run.
     """
-    layout = layout_of(manifest, shapes)
+    layout = layout_of(manifest, shapes, buffer_shapes)
     expected = manifest.model.num_parameters
-    if expected is not None and layout.num_values != expected:
+    buffers = buffer_shapes or []
+    num_buffer_values = sum(math.prod(shape) for _, shape in buffers)
+    if num_buffer_values != (manifest.model.num_buffer_values or 0):
         raise Incompatible(
-            f"this module has {layout.num_values} trained elements in {len(shapes)} parameters; "
+            f"this module has {num_buffer_values} values in {len(buffers)} buffers of real numbers; the run "
+            f"expects {manifest.model.num_buffer_values or 0}; build the module as the run's owner does"
+        )
+    if expected is not None and layout.num_values - num_buffer_values != expected:
+        raise Incompatible(
+            f"this module has {layout.num_values - num_buffer_values} trained elements in {len(shapes)} parameters; "
             f"the run expects {expected}; build the module as the run's owner does"
         )
     if layout.digest != layout_digest_of(manifest):
-        prefixes = {name.partition(".")[0] for name, _ in shapes}
-        if len(prefixes) == 1 and _is_wrapped(manifest, shapes):
+        prefixes = {name.partition(".")[0] for name, _ in [*shapes, *buffers]}
+        if len(prefixes) == 1 and _is_wrapped(manifest, shapes, buffers):
             raise Incompatible(
                 f"all names of this module begin with {prefixes.pop()!r}, as those of a wrapper do, and the run has "
                 "them without it; expected the module itself; pass the bare module to join()"
@@ -177,7 +191,7 @@ def fitting_layout(manifest: RunManifest, shapes: Shapes) -> FragmentLayout:
     return layout
 
 
-def _is_wrapped(manifest: RunManifest, shapes: Shapes) -> bool:
+def _is_wrapped(manifest: RunManifest, shapes: Shapes, buffer_shapes: Shapes) -> bool:
     """Whether the run has the same names without their first part."""
-    inner = [(name.partition(".")[2], shape) for name, shape in shapes]
-    return layout_of(manifest, inner).digest == layout_digest_of(manifest)
+    parts = [[(name.partition(".")[2], shape) for name, shape in part] for part in (shapes, buffer_shapes)]
+    return layout_of(manifest, *parts).digest == layout_digest_of(manifest)

@@ -42,7 +42,7 @@ from dht.identity.keys import Identity
 from dht.records.evaluation import Evaluation
 from peer.config.learning_rate_schedule import progress_of
 from peer.config.manifest import RunManifest
-from peer.config.model_shapes import trained_parameters
+from peer.config.model_shapes import averaged_parts
 from peer.config.peer_config import ChoiceMark, PeerConfig, choices_with
 from peer.config.validation_sentences import explain
 from peer.data_folder_choice import HeldFolder, hold_folder
@@ -277,12 +277,12 @@ class Swarm:
         if manifest is None:
             raise LocalFault("asked to stop before the run was found; nothing was trained; join again")
         self._manifest = manifest
-        parameters = trained_parameters(self._module)
+        parameters, buffers = averaged_parts(self._module, manifest)
         check_frozen_digest(manifest, self._module)
         self._claim([parameter for _, parameter in parameters])
         if warning := warn_of_room(manifest, self._config.data_dir, self._config.checkpoints_path):
             log.warning("%s", warning)
-        link = connection.link(manifest, parameters, parameters[0][1].device)
+        link = connection.link(manifest, parameters, parameters[0][1].device, buffers=buffers)
         training = LocalTraining(
             self._module,
             self._optimizer,

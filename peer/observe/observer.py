@@ -24,7 +24,7 @@ from dht.observer.host_choice import HostBackend
 from dht.observer.network import ObserverEntry, observer_network
 from dht.records.peer_record import PeerRecord
 from dht.records.signed_manifest import RunRecord, decode_run_record
-from peer.config.averaging_rules import codec_of, limits_of
+from peer.config.averaging_rules import codec_of, codecs_of, limits_of
 from peer.config.manifest import RunManifest, manifest_hash, manifest_rules
 from peer.config.model_shapes import seed_sizes
 from peer.files.checked_folder import files_folder
@@ -88,7 +88,7 @@ class RunObserver:
     @staticmethod
     def has_shape(record: PeerRecord, manifest: RunManifest) -> bool:
         """Whether a record has as many fragments as the run; a peer without anchors yet announces none."""
-        return len(record.versions) in (0, manifest.averaging.num_fragments)
+        return len(record.versions) in (0, manifest.num_fragments)
 
     async def run_view(self, records: Sequence[PeerRecord], num_versions: int = NUM_VERSIONS) -> RunView:
         """Return where the run is: its members' word, weighed by their work in the newest signed commits."""
@@ -111,7 +111,7 @@ class RunObserver:
             LocalFault: a fragment could not be had, or members contradict each other about it.
         """
         sizes, members = seed_sizes(self.manifest), _ObservedMembers(records)
-        limits = limits_of(sizes, codec_of(self.manifest))
+        limits = limits_of(sizes, codecs_of(self.manifest, len(sizes)))
         checker = Checker(Scope(self.run_id, self.manifest.hash), verify)
         found: dict[int, Fetched] = {}
 

@@ -78,7 +78,7 @@ def status_facts(
         view: where the run is; None: as `records` alone tell it.
     """
     view = run_view_of(records) if view is None else view
-    view = replace(view, versions=view.versions or (0,) * manifest.averaging.num_fragments)
+    view = replace(view, versions=view.versions or (0,) * manifest.num_fragments)
     differing = SwarmView(run_id).merge(records, now).differing(now)
     schedule = manifest.training.schedule
     clock = view.committed_tokens

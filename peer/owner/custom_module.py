@@ -1,17 +1,20 @@
-"""What a custom run says of its owner's module: whether it can be trained, what is frozen. No torch."""
+"""What a custom run says of its owner's module: whether running statistics are averaged, what is frozen. No torch."""
 
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, Literal
 
 from blake3 import blake3
 
+from averaging.outer.fragment_layout import averages_few_buffers
 from dht.ground.errors import Incompatible, UsageFault
 from peer.config.manifest import RunManifest
-from peer.config.model_shapes import OwnModule, bare_name, trained_parameters
+from peer.config.model_shapes import OwnModule, bare_name, shared_buffers, trained_parameters
 
 _VALUES_AT_ONCE = 1 << 20
+
+Buffers = Literal["local", "mean"]
 
 
 def check_module(module: OwnModule) -> None:
@@ -54,6 +57,24 @@ def check_has_values(name: str, parameter: Any) -> None:
     """Raises UsageFault for a parameter of the device meta, as those are that a library keeps on disk."""
     if parameter.is_meta:
         raise UsageFault(f"parameter {name!r} is on the device meta, without values; make the module on a real one")
+
+
+def chosen_buffers(module: OwnModule, asked: str | None) -> Buffers:
+    """What a new run does with running statistics: as asked; by default they are averaged where they are few.
+
+    Raises:
+        UsageFault: another word, or there are none to average.
+    """
+    num_values = sum(buffer.numel() for _, buffer in shared_buffers(module))
+    num_parameters = sum(parameter.numel() for _, parameter in trained_parameters(module))
+    if asked not in (None, "local", "mean"):
+        raise UsageFault(f"buffers is {asked!r}; expected 'local' or 'mean'; leave it out for the usual choice.")
+    if asked == "mean" and not num_values:
+        raise UsageFault(
+            "buffers is 'mean', and the module has none of real numbers that are saved, besides masks; leave it out."
+        )
+    is_mean = averages_few_buffers(num_values, num_parameters) if asked is None else asked == "mean"
+    return "mean" if is_mean else "local"
 
 
 def frozen_digest(module: OwnModule) -> str | None:

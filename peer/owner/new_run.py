@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,7 +12,7 @@ from dataclasses import replace as replace_field
 from pathlib import Path
 from typing import Any
 
-from averaging.outer.fragment_layout import build_layout
+from averaging.outer.fragment_layout import build_layout, with_buffers
 from dht.ground.errors import LocalFault, PeerFault, UsageFault
 from dht.ground.regular_files import read_regular
 from dht.identity.keys import Identity, make_run_id
@@ -24,14 +25,14 @@ from dht.records.signed_manifest import (
 )
 from peer.config.data_source import LIBRARY, TEXT, TOKENS, names_path
 from peer.config.manifest import RunManifest, run_file_fields
-from peer.config.model_shapes import OwnModule, tensor_shapes, trained_parameters
+from peer.config.model_shapes import OwnModule, shared_buffers, tensor_shapes, trained_parameters
 from peer.config.peer_config import IDENTITY_NAME, RUN_RECORD_NAME
 from peer.files.adding import check_at_hand, keep_files, with_files
 from peer.files.checked_folder import FILES_NAME
 from peer.files.layout_file import LAYOUT_NAME, layout_content
 from peer.fresh_folder import FreshFolder
 from peer.hf_model_section import DescribedModel
-from peer.owner.custom_module import check_module, frozen_digest
+from peer.owner.custom_module import check_module, chosen_buffers, frozen_digest
 from peer.secret_files import make_secret_folder, write_secret
 from peer.user_folders import OWNER_KEY_NAME, user_data_dir_here
 
@@ -127,6 +128,7 @@ def create_custom_run(
     *,
     replace: bool = False,
     files: Sequence[str | Path] = (),
+    buffers: str | None = None,
 ) -> NewRun:
     """`create_run` for a module from its owner's code, to be trained with `murmuration.join`.
 
@@ -137,9 +139,12 @@ def create_custom_run(
             robust combination where they name none; one that is signed again keeps its own.
         name, folder, replace, files: as for `create_run`. One more file has the names and shapes of the parameters, so
             that what was trained can be read without the module.
+        buffers: "mean" averages the module's saved buffers of real numbers, such as running statistics, gives them to
+            newcomers and exports them; "local" leaves each peer its own. By default they are averaged unless they are
+            more than an eighth of the parameters.
 
     Raises:
-        UsageFault: name, settings, module or a file are wrong, or the folder holds a run already.
+        UsageFault: name, settings, module, buffers or a file are wrong, or the folder holds a run already.
         LocalFault: the folder cannot be written.
     """
     _check_kinds(name, folder, files)
@@ -153,12 +158,15 @@ def create_custom_run(
     if "model" in (settings or {}):
         raise UsageFault("settings has a section 'model', which follows from the module here; remove it.")
     earlier = None if place is None else _earlier_manifest(place)
+    shared = chosen_buffers(module, buffers if earlier is None else buffers or earlier.model.buffers)
     shapes = tensor_shapes(trained_parameters(module))
+    num_buffer_values = None if earlier is None else earlier.model.num_buffer_values
+    buffer_shapes = tensor_shapes(shared_buffers(module, num_buffer_values)) if shared == "mean" else []
     brings_layout = earlier is None or LAYOUT_NAME in {file.name for file in earlier.files}
     with tempfile.TemporaryDirectory() as drafts:
         if LAYOUT_NAME not in {path.name for path in paths} and brings_layout:
             paths.append(Path(drafts) / LAYOUT_NAME)
-            paths[-1].write_bytes(layout_content(shapes))
+            paths[-1].write_bytes(layout_content(shapes, buffer_shapes))
         fields = with_files({**(settings or {}), "name": name}, paths)
         try:
             asked = RunManifest.from_fields(
@@ -169,8 +177,11 @@ def create_custom_run(
             fields["model"] = {
                 "kind": "custom",
                 "num_parameters": layout.num_values,
-                "layout_digest": layout.digest.hex(),
+                "layout_digest": with_buffers(layout, buffer_shapes).digest.hex(),
             }
+            if buffer_shapes:
+                num_values = sum(math.prod(shape) for _, shape in buffer_shapes)
+                fields["model"] |= {"buffers": "mean", "num_buffer_values": num_values}
             digest = frozen_digest(module)
             if digest is not None and (earlier is None or earlier.model.frozen_digest is not None):
                 fields["model"]["frozen_digest"] = digest

@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from averaging.outer.fragment_layout import build_layout
+from averaging.outer.fragment_layout import build_layout, with_buffers
 from dht.ground.errors import MurmurationError, UsageFault, reading
 from dht.ground.regular_files import read_regular
 from dht.records.signed_manifest import MAX_RUN_RECORD_BYTES, claimed_run_id, decode_run_record
 from peer.config.manifest import RunManifest
-from peer.config.model_shapes import cut_of, num_orthogonalised, shapes_of
+from peer.config.model_shapes import buffer_shapes_of, cut_of, num_orthogonalised, shapes_of
 from peer.config.peer_config import RUN_RECORD_NAME, BaseBits, OptimizerBits
 from peer.config.validation_sentences import read_toml
 from peer.plan.planning import RunPlan, plan_run
@@ -45,9 +45,10 @@ def load_planned_run(path: Path) -> RunManifest:
 
 
 def sizes_of(manifest: RunManifest) -> tuple[int, ...]:
-    """Return the number of values of each fragment of the run's model."""
+    """Return the number of values of each fragment of the run's model; averaged buffers are one more, the last."""
     section = manifest.averaging
-    return build_layout(shapes_of(manifest), section.num_fragments, cut_of(manifest)).sizes
+    layout = build_layout(shapes_of(manifest), section.num_fragments, cut_of(manifest))
+    return with_buffers(layout, buffer_shapes_of(manifest)).sizes
 
 
 def plan_of(manifest: RunManifest, base_bits: BaseBits = "full", optimizer_bits: OptimizerBits = "32") -> RunPlan:

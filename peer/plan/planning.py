@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from averaging.codec.codec import Codec
 from dht.records.peer_record import MAX_PEER_RECORD_BYTES
-from peer.config.averaging_rules import codec_of
+from peer.config.averaging_rules import codec_of, codecs_of
 from peer.config.manifest import RunManifest
 from peer.config.peer_config import BaseBits, OptimizerBits
 from peer.memory.base_bits import base_num_bytes
@@ -107,7 +107,7 @@ def plan_run(
     """
     section, codec = manifest.averaging, codec_of(manifest)
     is_sync = section.mode == "sync"
-    rounds = _rounds(sizes, codec)
+    rounds = _rounds(sizes, codecs_of(manifest, len(sizes)))
     slowest_round = max(round_.seconds for round_ in rounds)
     pace = section.sync_every * STEP_SECONDS
     interval = pace + sum(round_.seconds for round_ in rounds) if is_sync else max(pace, _busy_seconds(rounds))
@@ -164,13 +164,14 @@ class _Round:
     seconds: float
 
 
-def _rounds(sizes: Sequence[int], codec: Codec) -> list[_Round]:
+def _rounds(sizes: Sequence[int], codecs: Sequence[Codec]) -> list[_Round]:
     lines = [LINE] * NUM_HOMES
-    made: dict[int, _Round] = {}
-    for size in set(sizes):
-        seconds = round_seconds(round_traffic(size, codec, lines), lines)
-        made[size] = _Round(round_traffic(size, codec, lines, seconds), seconds)
-    return [made[size] for size in sizes]
+    made: dict[tuple[int, str], _Round] = {}
+    for size, codec in zip(sizes, codecs, strict=True):
+        if (size, codec.name) not in made:
+            seconds = round_seconds(round_traffic(size, codec, lines), lines)
+            made[size, codec.name] = _Round(round_traffic(size, codec, lines, seconds), seconds)
+    return [made[size, codec.name] for size, codec in zip(sizes, codecs, strict=True)]
 
 
 def _busy_seconds(rounds: Sequence[_Round]) -> float:

@@ -86,14 +86,15 @@ def named_tensors(anchors: Anchors) -> dict[str, Tensor]:
 
 
 def own_module_tensors(anchors: Anchors) -> dict[str, Tensor]:
-    """Parameters of a module from its owner's code: under its names where the run says them, else flat.
+    """Parameters and averaged buffers of a module from its owner's code: under its names where the run says them, else
+    flat.
 
     float32 on the CPU; a flat one is called `fragment.N`.
     """
     named = named_shapes(anchors.manifest, anchors.files)
     if named is None:
         return {f"fragment.{index}": torch.from_numpy(values) for index, values in sorted(anchors.values.items())}
-    return tensors_of(layout_of(anchors.manifest, named), named, anchors.values)
+    return tensors_of(layout_of(anchors.manifest, *named), [*named[0], *named[1]], anchors.values)
 
 
 def tensors_of(layout: FragmentLayout, shapes: Shapes, values: Mapping[int, F32]) -> dict[str, Tensor]:

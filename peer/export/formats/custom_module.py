@@ -13,6 +13,8 @@ from averaging.arrays import F32
 from dht.ground.errors import Incompatible, LocalFault, UsageFault
 from peer.config.manifest import RunManifest
 from peer.config.model_shapes import (
+    averaged_parts,
+    bare_name,
     layout_digest_of,
     layout_of,
     tensor_shapes,
@@ -70,16 +72,16 @@ def fill_module(module: nn.Module, manifest: RunManifest, values: Mapping[int, F
     Raises:
         Incompatible: the module is not the one that the run trains.
     """
-    parameters = trained_parameters(module)
-    shapes = tensor_shapes(parameters)
-    layout = layout_of(manifest, shapes)
+    parameters, buffers = averaged_parts(module, manifest)
+    shapes, buffer_shapes = tensor_shapes(parameters), tensor_shapes(buffers)
+    layout = layout_of(manifest, shapes, buffer_shapes)
     if layout.digest != layout_digest_of(manifest):
         raise Incompatible(
             f"the module has the layout {layout.digest.hex()[:16]}, with {layout.num_values} values; the run trains "
             f"one with {layout_digest_of(manifest).hex()[:16]}; expected the same parameters in the same order; build "
             "it as for the run"
         )
-    _copy(tensors_of(layout, shapes, values), dict(parameters))
+    _copy(tensors_of(layout, [*shapes, *buffer_shapes], values), dict([*parameters, *buffers]))
 
 
 def _fill(module: nn.Module, manifest: RunManifest, found: Mapping[str, Tensor]) -> None:
@@ -87,7 +89,10 @@ def _fill(module: nn.Module, manifest: RunManifest, found: Mapping[str, Tensor])
         values = {int(name.removeprefix(FRAGMENT)): tensor.numpy() for name, tensor in found.items()}
         fill_module(module, manifest, values)
         return
-    targets: dict[str, Tensor] = dict(trained_parameters(module))
+    buffers = {bare_name(name, module): buffer for name, buffer in module.named_buffers()}
+    # Running statistics come home with runs that average them, and stay the module's own otherwise.
+    targets: dict[str, Tensor] = {name: buffer for name, buffer in buffers.items() if name in found}
+    targets |= dict(trained_parameters(module))
     wrong = sorted(
         name for name in found.keys() | targets.keys() if _shape(found.get(name)) != _shape(targets.get(name))
     )

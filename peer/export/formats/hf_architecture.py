@@ -20,7 +20,7 @@ from averaging.arrays import F32
 from dht.ground.errors import LocalFault
 from dht.ground.regular_files import read_regular
 from peer.config.manifest import RunManifest
-from peer.config.model_shapes import layout_of
+from peer.config.model_shapes import averaged_parts, layout_of
 from peer.export.formats.anchors import tensors_of
 from peer.export.formats.custom_module import fill_module
 from peer.export.formats.model_header import MAX_CONFIG_BYTES
@@ -69,24 +69,25 @@ def trained_architecture(
     if manifest.model.adapter is not None:
         adapted: Any = module
         module = adapted.merge_and_unload()
-    notes = _notes(module)
-    return ArchitectureModule(module.eval(), type(module).__name__, architecture_digest(module), notes)
+    notes = _notes(module, averages_buffers=manifest.model.buffers == "mean")
+    return ArchitectureModule(module.eval(), type(module).__name__, architecture_digest(manifest, module), notes)
 
 
-def architecture_digest(module: nn.Module) -> str:
-    """SHA-256 over all parameters of a run's module in order: 64 hexadecimal digits."""
-    return tensors_digest(module.parameters()).hex()
+def architecture_digest(manifest: RunManifest, module: nn.Module) -> str:
+    """SHA-256 over all parameters of a run's module in order, and its averaged buffers: 64 hexadecimal digits."""
+    _, buffers = averaged_parts(module, manifest)
+    return tensors_digest([*module.parameters(), *(buffer for _, buffer in buffers)]).hex()
 
 
 def trained_tensors(manifest: RunManifest, values: Mapping[int, F32]) -> dict[str, Tensor]:
-    """The trained parameters alone, under the module's own names.
+    """The trained parameters alone, and averaged buffers, under the module's own names.
 
     Raises:
         UsageFault, Incompatible: as from `trained_architecture`.
     """
     check_architecture(manifest)
-    shapes = run_shapes(manifest)
-    return tensors_of(layout_of(manifest, shapes), shapes, values)
+    shapes, buffer_shapes = run_shapes(manifest)
+    return tensors_of(layout_of(manifest, shapes, buffer_shapes), [*shapes, *buffer_shapes], values)
 
 
 def save_architecture(found: ArchitectureModule, folder: Path, max_shard_bytes: int, end_token: int | None) -> None:
@@ -157,10 +158,10 @@ def _without_bars() -> Iterator[None]:
         logging.enable_progress_bar()
 
 
-def _notes(module: nn.Module) -> tuple[str, ...]:
+def _notes(module: nn.Module, *, averages_buffers: bool) -> tuple[str, ...]:
     parameters = {name for name, _ in module.named_parameters(remove_duplicate=False)}
     buffers = [name for name in module.state_dict() if name not in parameters]
-    if not buffers:
+    if not buffers or averages_buffers:
         return ()
     return (
         f"{len(buffers)} buffers, such as `{buffers[0]}`, are no part of the run: here they have their initial values. "

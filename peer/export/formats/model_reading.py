@@ -71,7 +71,7 @@ def read_model(path: Path, base: Path | None = None) -> ExportedModel:
             check_no_base(header.run_id, base)
             module = read_architecture(manifest, path)
             exported = ExportedModel(for_task(manifest, module), manifest, config, header)
-            return _checked(path, exported, architecture_digest(module))
+            return _checked(path, exported, architecture_digest(manifest, module))
         check_no_base(path, base)
         with open_stored(path) as stored:
             check_built_in(header.run_id, manifest)

@@ -22,6 +22,7 @@ from averaging.transfer.snapshots import Snapshot
 from averaging.trust.claim_guard import Guard
 from averaging.trust.leader_trust import HOSTILE_SHARE
 from dht.ground.host import PeerId
+from peer.config.averaging_rules import buffer_codec_of
 from peer.config.manifest import AveragingSection
 from peer.mailbox.mailbox import Mailbox
 from peer.mailbox.shared_memory import SharedFragment, fence
@@ -38,10 +39,18 @@ def build_fragments(
     guard: Guard | None = None,
     site_of: Callable[[PeerId], str] = lambda peer_id: "",
     leading_type: type[Leading] = Leading,
+    of_buffers: int | None = None,
 ) -> list[FragmentRuntime]:
-    """One runtime per fragment; its arrays are those of the mailbox. `guard` checks offers; None: all are taken."""
+    """One runtime per fragment; its arrays are those of the mailbox. `guard` checks offers; None: all are taken.
+
+    `rule` and `codec` are those of parameters; `of_buffers` is the fragment of running statistics.
+    """
+    of_parameters = rule, codec
     runtimes = []
     for index, (size, shared) in enumerate(zip(mailbox.sizes, mailbox.states, strict=True)):
+        rule, codec = of_parameters
+        if index == of_buffers:
+            rule, codec = rule.of_buffers(), buffer_codec_of(codec)
         state = FragmentState(rule, codec, shared.anchor, shared.momentum, shared.residual)
         timing = Waits.with_bounds(section.round_deadline_seconds, section.num_fragments)
         machine = RoundMachine(
@@ -66,6 +75,7 @@ def build_fragments(
                 machine,
                 ShardStore(codec, size),
                 changing=partial(changing, mailbox, index, state),
+                of_buffers=index == of_buffers,
                 persist=partial(_persist_work, shared, state),
             )
         )

@@ -32,7 +32,7 @@ from dht.records.data_reading import reading_of
 from dht.records.peer_record import PeerRecord
 from dht.records.signature_cache import VerifiedRecords
 from peer.checkpoint.checkpoint import CheckpointFolder
-from peer.config.averaging_rules import codec_of, limits_of, rule_of
+from peer.config.averaging_rules import codec_of, codecs_of, limits_of, rule_of
 from peer.config.manifest import RunManifest
 from peer.data_division.others_reading import view_of
 from peer.events import peer_events as events
@@ -88,7 +88,7 @@ class Node:
         self.me = who.identity.peer_id
         self.codec = codec_of(manifest)
         self.rule = rule_of(manifest)
-        self.limits = limits_of(mailbox.sizes, self.codec)
+        self.limits = limits_of(mailbox.sizes, codecs_of(manifest, len(mailbox.sizes)))
         self.reporter = Reporter(self.me, mailbox, ports.wall_clock, ports.clock, ports.emit)
         self._background = Background()
         self._leaving = asyncio.Event()
@@ -113,6 +113,7 @@ class Node:
             guard,
             site_of=self.membership.site_of,
             leading_type=ports.parts.leading_type,
+            of_buffers=manifest.buffers_fragment,
         )
         self.desk = TrainerDesk(
             mailbox,

@@ -34,7 +34,7 @@ from dht.p2pd.own_relay_trial import check_relay
 from dht.records.signed_manifest import RunRecord
 from dht.streams.upload_and_download_limits import RateLimits
 from peer.checkpoint.checkpoint import CheckpointFolder, CheckpointOwner
-from peer.config.averaging_rules import codec_of, limits_of
+from peer.config.averaging_rules import codecs_of, limits_of
 from peer.config.manifest import RunManifest
 from peer.config.model_shapes import layout_digest_of
 from peer.config.peer_config import ADDRESSES_NAME, PeerConfig, write_cached_peers
@@ -299,7 +299,7 @@ class NetworkSide:
             contributor_key=self._contributor.public_key if self._contributor is not None else b"",
             site=config.site,
         )
-        limits = limits_of(mailbox.sizes, codec_of(manifest))
+        limits = limits_of(mailbox.sizes, codecs_of(manifest, len(mailbox.sizes)))
         allowed = FRAMES_PER_REMOTE * limits.max_frame_bytes
         host.memory.raise_to(allowed)
         ports = NodePorts(

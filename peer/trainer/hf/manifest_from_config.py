@@ -22,7 +22,7 @@ from peer.trainer.hf.adapter import chosen_targets
 from peer.trainer.hf.architecture import build_architecture, check_weights, config_of, weights_fit
 from peer.trainer.hf.base_weights import HUB, check_files, from_hub, has_weights, read_base
 from peer.trainer.hf.library_modules import head_of, tasks_of
-from peer.trainer.hf.run_model import architecture_shapes
+from peer.trainer.hf.run_model import architecture_parts
 
 CONFIG_NAME = "config.json"
 TOKENIZER_FILES = (
@@ -128,7 +128,7 @@ def describe_model(
     section_of_adapter = None if adapter is None else _adapter(adapter, text, chosen, has_weights=is_given)
     if frozen and adapter is not None:
         raise UsageFault("--freeze is given with --lora, which freezes all of the model; expected one of them.")
-    shapes = architecture_shapes(text, chosen, section_of_adapter, frozen)
+    shapes, buffer_shapes = architecture_parts(text, chosen, section_of_adapter, frozen)
     section: Any = config.get_text_config()
     vocab_size = getattr(section, "vocab_size", None)
     if tokenizer is not None:
@@ -137,6 +137,7 @@ def describe_model(
         config=text,
         task=chosen,
         shapes=tuple(shapes),
+        buffer_shapes=tuple(buffer_shapes),
         frozen=frozen,
         vocab_size=vocab_size,
         max_context=getattr(section, "max_position_embeddings", None),

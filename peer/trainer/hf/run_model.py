@@ -16,6 +16,7 @@ from peer.config.model_shapes import (
     bare_name,
     layout_digest_of,
     layout_of,
+    shared_buffers,
     tensor_shapes,
     trained_parameters,
 )
@@ -142,8 +143,8 @@ def check_architecture(manifest: RunManifest) -> None:
         Incompatible: it does not know the architecture, or its parameters have other names, shapes or order.
     """
     section = manifest.model
-    shapes = run_shapes(manifest)
-    layout = layout_of(manifest, shapes)
+    shapes, buffer_shapes = run_shapes(manifest)
+    layout = layout_of(manifest, shapes, buffer_shapes)
     if layout.digest != layout_digest_of(manifest):
         raise Incompatible(
             f"the transformers of this machine makes {layout.num_values} averaged values in {len(shapes)} "
@@ -153,20 +154,21 @@ def check_architecture(manifest: RunManifest) -> None:
         )
 
 
-def run_shapes(manifest: RunManifest) -> Shapes:
-    """(name, shape) of the parameters that a run of kind hf averages, in order.
+def run_shapes(manifest: RunManifest) -> tuple[Shapes, Shapes]:
+    """(name, shape) of the parameters and of the buffers that a run of kind hf averages, in order.
 
     Raises:
         UsageFault, Incompatible: as from `build_architecture`.
     """
     section = manifest.model
-    return architecture_shapes(*section.described, section.adapter, section.frozen or ())
+    shapes, buffers = architecture_parts(*section.described, section.adapter, section.frozen or ())
+    return shapes, buffers if section.buffers == "mean" else []
 
 
-def architecture_shapes(
+def architecture_parts(
     config: str, task: str, adapter: AdapterSection | None = None, frozen: Sequence[str] = ()
-) -> Shapes:
-    """(name, shape) of the trained parameters of an architecture, or of its adapter.
+) -> tuple[Shapes, Shapes]:
+    """(name, shape) of the trained parameters of an architecture, or of its adapter, and of its saved buffers.
 
     In the module's order, tied ones once. Nothing takes memory.
 
@@ -177,4 +179,4 @@ def architecture_shapes(
     if adapter is not None:
         module = with_adapter(module, adapter, None)
     freeze(module, frozen)
-    return tensor_shapes(trained_parameters(module))
+    return tensor_shapes(trained_parameters(module)), tensor_shapes(shared_buffers(module))

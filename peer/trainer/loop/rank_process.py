@@ -19,7 +19,7 @@ from dht.ground.errors import LocalFault
 from peer.child_process import end_with_parent
 from peer.config.data_source import EVALUATION_BATCHES
 from peer.config.manifest import RunManifest
-from peer.config.model_shapes import layout_of, tensor_shapes, trained_parameters
+from peer.config.model_shapes import averaged_parts, layout_of, tensor_shapes
 from peer.console.plain_output import make_plain
 from peer.trainer.computing.compute_choices import ComputeChoices, Tell
 from peer.trainer.computing.memory_exceptions import memory_fault
@@ -59,10 +59,10 @@ def follow(place: Place) -> int:
     prepare_module(model, choices)
     model = shard(model, device, offloads=setup.offloads) if setup.is_sharded else model.to(device)
     corpus = open_run_corpus(manifest, setup.data, Path(setup.checkpoints).parent, is_own=setup.is_own_data)
-    parameters = trained_parameters(model)
-    layout = layout_of(manifest, tensor_shapes(parameters))
+    parts = averaged_parts(model, manifest)
+    layout = layout_of(manifest, *map(tensor_shapes, parts))
     inner = InnerStep(model, corpus, manifest.training, device, ranks, choices, Tell(note=_tell))
-    portion = Portion(dict(parameters), layout, torch.device("cpu") if setup.offloads else None)
+    portion = Portion(dict([*parts[0], *parts[1]]), layout, torch.device("cpu") if setup.offloads else None)
     keeper = PortionKeeper(Path(setup.checkpoints), portion, model, [inner.optimizer], ranks)
     follower = Follower(ranks, portion, inner, keeper)
     while follower.obey(ranks.next_order()):

@@ -16,7 +16,7 @@ from peer.checkpoint.checkpoint import CheckpointFolder, CheckpointOwner
 from peer.checkpoint.checkpoint_facts import Totals
 from peer.config.averaging_rules import codec_of, rule_of
 from peer.config.manifest import RunManifest
-from peer.config.model_shapes import layout_digest_of, layout_of, seed_sizes, trained_parameters
+from peer.config.model_shapes import averaged_parts, layout_digest_of, layout_of, seed_sizes, trained_parameters
 from peer.config.peer_config import CHECKPOINTS_NAME, RUN_RECORD_NAME
 from peer.export.formats.anchors import Anchors, facts_of
 from peer.trainer.model.gpt import GPT, build_model
@@ -49,9 +49,10 @@ def anchors_of(model: GPT, manifest: RunManifest = MANIFEST) -> Anchors:
 
 
 def anchors_of_module(module: nn.Module, manifest: RunManifest) -> Anchors:
-    """The anchors that are the trained parameters of any module."""
-    tensors = dict(trained_parameters(module))
-    layout = layout_of(manifest, [(name, tuple(one.shape)) for name, one in tensors.items()])
+    """The anchors that are the trained parameters of any module, and its buffers where the run averages them."""
+    parameters, buffers = averaged_parts(module, manifest)
+    layout = layout_of(manifest, *([(name, tuple(one.shape)) for name, one in part] for part in (parameters, buffers)))
+    tensors = dict([*parameters, *buffers])
     values, facts = {}, []
     for fragment in layout.fragments:
         anchor = np.zeros(fragment.num_values, dtype=np.float32)

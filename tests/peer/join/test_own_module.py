@@ -17,9 +17,11 @@ from torch import nn
 from dht.ground.errors import Incompatible, LocalFault, UsageFault
 from peer.config.manifest import RunManifest
 from peer.config.model_shapes import (
+    averaged_parts,
     layout_digest_of,
     layout_of,
     seed_sizes,
+    shared_buffers,
     trained_parameters,
 )
 from peer.config.peer_config import ChoiceMark, PeerConfig, choices_with
@@ -55,8 +57,13 @@ def test_a_custom_run_says_what_is_trained_and_any_seed_can_cut_it(tmp_path: Pat
     run = create_custom_run("own", module, {"averaging": {"num_fragments": 3}}, tmp_path)
     trained = sum(tensor.numel() for tensor in module.parameters() if tensor.requires_grad)
     assert run.manifest.model.num_parameters == trained
-    layout = fitting_layout(run.manifest, shapes_of(module))
+    assert (run.manifest.model.buffers, run.manifest.model.num_buffer_values) == ("mean", 6)
+    layout = fitting_layout(run.manifest, shapes_of(module), [("1.running_mean", (3,)), ("1.running_var", (3,))])
     assert layout.sizes == seed_sizes(run.manifest)
+    assert layout.fragments[-1].num_values == 6
+    assert run.manifest.buffers_fragment == 3
+    with pytest.raises(Incompatible, match="0 values in 0 buffers of real numbers; the run expects 6"):
+        fitting_layout(run.manifest, shapes_of(module))
     assert layout.digest == layout_digest_of(run.manifest)
     assert RunManifest.from_bytes(run.manifest.to_bytes()) == run.manifest
 
@@ -153,12 +160,23 @@ WRAPPERS: dict[str, Callable[[nn.Module], nn.Module]] = {
 def test_names_are_those_of_the_bare_module_whatever_wraps_it_or_parts_of_it(outer: str, inner: str) -> None:
     # `module` is a name like any other outside of these wrappers.
     bare = nn.ModuleDict({"module": normed(), "end": nn.Linear(2, 2)})
-    parameters = shapes_of(bare)
+    parameters, buffers = ([*shapes_of(bare)], [name for name, _ in shared_buffers(bare)])
     assert all(name.startswith("module.") for name, _ in parameters[:2])
     wrapped = WRAPPERS[outer](WRAPPERS[inner](bare))
     assert shapes_of(wrapped) == parameters
+    assert [name for name, _ in shared_buffers(wrapped)] == buffers
     parts = nn.ModuleDict({"module": WRAPPERS[outer](WRAPPERS[inner](bare["module"])), "end": bare["end"]})
     assert shapes_of(parts) == parameters
+    assert [name for name, _ in shared_buffers(parts)] == buffers
+
+
+def test_buffers_that_a_wrapper_saves_under_the_bare_names_are_found() -> None:
+    class SavesWhatItWraps(Holder):
+        def state_dict(self, *args: Any, **given: Any) -> Any:
+            return self._forward_module.state_dict(*args, **given)
+
+    wrapped = SavesWhatItWraps(normed(), "_forward_module")
+    assert [name for name, _ in shared_buffers(wrapped)] == [name for name, _ in shared_buffers(normed())]
 
 
 def test_a_module_of_ones_own_that_is_called_as_a_wrapper_keeps_its_names() -> None:
@@ -172,8 +190,9 @@ def test_a_module_of_ones_own_that_is_called_as_a_wrapper_keeps_its_names() -> N
 
 def test_an_unknown_wrapper_is_named(tmp_path: Path) -> None:
     manifest = create_custom_run("own", normed(), None, tmp_path).manifest
+    parts = [[(name, tuple(t.shape)) for name, t in part] for part in averaged_parts(Holder(normed(), "_w"), manifest)]
     with pytest.raises(Incompatible, match=r"begin with '_w', as those of a wrapper do.* pass the bare module"):
-        fitting_layout(manifest, shapes_of(Holder(normed(), "_w")))
+        fitting_layout(manifest, *parts)
 
 
 @pytest.mark.parametrize("name", NOT_OF_AN_OWN_LOOP)
@@ -209,6 +228,70 @@ def normed() -> nn.Sequential:
     return module
 
 
+def test_running_statistics_are_averaged_unless_they_are_many_or_that_is_not_wanted(tmp_path: Path) -> None:
+    assert [name for name, _ in shared_buffers(normed())] == ["1.running_mean", "1.running_var"]
+    assert create_custom_run("own", normed(), None, tmp_path / "few").manifest.model.num_buffer_values == 16
+    model = create_custom_run("own", normed(), None, tmp_path / "own", buffers="local").manifest.model
+    assert (model.buffers, model.num_buffer_values) == ("local", None)
+    many = nn.Sequential(nn.Linear(1, 8), nn.BatchNorm1d(8))
+    assert create_custom_run("own", many, None, tmp_path / "many").manifest.model.buffers == "local"
+    assert create_custom_run("own", many, None, tmp_path / "asked", buffers="mean").manifest.model.buffers == "mean"
+    assert create_custom_run("own", small_module(), None, tmp_path / "none").manifest.model.buffers == "local"
+    for buffers, said in (("newest", "expected 'local' or 'mean'"), ("mean", "has none of real numbers")):
+        with pytest.raises(UsageFault, match=said):
+            create_custom_run("own", small_module(), None, tmp_path / "wrong", buffers=buffers)
+    assert not (tmp_path / "wrong").exists()
+
+
+class Masked(nn.Module):
+    """Attention that keeps its mask as a saved buffer."""
+
+    def __init__(self, mask: torch.Tensor) -> None:
+        super().__init__()
+        self.norm = nn.BatchNorm1d(40)
+        self.register_buffer("mask", mask)
+
+
+def masks() -> dict[str, torch.Tensor]:
+    above = torch.ones(3, 3).triu(1)
+    return {
+        "minus infinity": torch.zeros(3, 3).masked_fill(above.bool(), -torch.inf),
+        "the least number": torch.zeros(3, 3).masked_fill(above.bool(), torch.finfo(torch.float32).min),
+        "in a short format": torch.zeros(3, 3, dtype=torch.float16).masked_fill(above.bool(), -1e4),
+        "ones": above,
+        "nan": torch.full((2,), torch.nan),
+    }
+
+
+@pytest.mark.parametrize("kind", masks())
+def test_masks_are_no_running_statistics(tmp_path: Path, kind: str) -> None:
+    module = Masked(masks()[kind])
+    run = create_custom_run("own", module, None, tmp_path, buffers="mean")
+    assert run.manifest.model.num_buffer_values == 80
+    parameters, buffers = averaged_parts(module, run.manifest)
+    assert [name for name, _ in buffers] == ["norm.running_mean", "norm.running_var"]
+    fitting_layout(run.manifest, shapes_of(module), [(name, tuple(buffer.shape)) for name, buffer in buffers])
+    assert len(parameters) == 2
+    only = nn.ParameterDict({"weight": nn.Parameter(torch.ones(200))})
+    only.register_buffer("mask", masks()[kind])
+    assert create_custom_run("own", only, None, tmp_path / "only").manifest.model.buffers == "local"
+
+
+def test_a_run_of_earlier_software_averages_its_masks(tmp_path: Path) -> None:
+    module = Masked(torch.ones(3, 3).tril())
+    manifest = create_custom_run("own", module, None, tmp_path, buffers="mean").manifest
+    earlier = manifest.model_copy(update={"model": manifest.model.model_copy(update={"num_buffer_values": 89})})
+    assert "mask" in dict(averaged_parts(module, earlier)[1])
+
+
+def test_buffers_and_their_number_go_together(tmp_path: Path) -> None:
+    manifest = create_custom_run("own", normed(), None, tmp_path).manifest
+    fields = manifest.model_dump(mode="json")
+    for change in ({"num_buffer_values": None}, {"buffers": "local"}):
+        with pytest.raises(ValueError, match="expected num_buffer_values with 'mean'"):
+            RunManifest.from_fields({**fields, "model": {**fields["model"], **change}})
+
+
 def test_a_custom_manifest_has_no_fact_that_nobody_gave(tmp_path: Path) -> None:
     plain = create_custom_run("own", small_module(), None, tmp_path / "plain").manifest
     written = json.loads(plain.to_bytes())
@@ -222,11 +305,11 @@ def test_a_custom_manifest_has_no_fact_that_nobody_gave(tmp_path: Path) -> None:
     assert RunManifest.from_bytes(some.to_bytes()) == some
 
 
-def test_names_and_shapes_are_among_the_runs_files(tmp_path: Path) -> None:
+def test_names_and_shapes_of_buffers_are_among_the_runs_files(tmp_path: Path) -> None:
     run = create_custom_run("own", normed(), {"averaging": {"num_fragments": 2}}, tmp_path)
     named = named_shapes(run.manifest, checked_folder(tmp_path, run.manifest))
-    assert named == shapes_of(normed())
-    assert layout_of(run.manifest, named).sizes == seed_sizes(run.manifest)
+    assert named == (shapes_of(normed()), [("1.running_mean", (8,)), ("1.running_var", (8,))])
+    assert layout_of(run.manifest, *named).sizes == seed_sizes(run.manifest)
 
 
 def test_frozen_parameters_are_those_of_the_run(tmp_path: Path) -> None:
@@ -314,17 +397,16 @@ def test_the_example_is_short() -> None:
     assert len(EXAMPLE.read_text().splitlines()) <= 40
 
 
-def test_anchors_fill_a_module_and_leave_running_statistics_alone(tmp_path: Path) -> None:
+def test_an_export_brings_running_statistics_home(tmp_path: Path) -> None:
     made, other = normed(), normed()
     manifest = create_custom_run("own", made, {"averaging": {"num_fragments": 2}}, tmp_path).manifest
-    nn.init.constant_(other[1].running_var, 7.0)  # type: ignore[arg-type]
-    flat = torch.cat([tensor.detach().flatten() for _, tensor in trained_parameters(made)]).numpy()
+    nn.init.constant_(made[1].running_var, 7.0)  # type: ignore[arg-type]
+    parameters, buffers = averaged_parts(made, manifest)
+    flat = torch.cat([tensor.detach().flatten() for _, tensor in [*parameters, *buffers]]).numpy()
     starts = np.cumsum([0, *seed_sizes(manifest)])
-    values = {index: flat[starts[index] : starts[index + 1]] for index in range(2)}
+    values = {index: flat[starts[index] : starts[index + 1]] for index in range(3)}
     fill_module(other, manifest, values)
-    assert shapes_of(made) == shapes_of(other)
-    assert all(torch.equal(*pair) for pair in zip(made.parameters(), other.parameters(), strict=True))
-    assert other[1].running_var.tolist() == [7.0] * 8  # type: ignore[operator]
+    assert all(torch.equal(value, other.state_dict()[name]) for name, value in made.state_dict().items())
 
 
 @pytest.mark.parametrize(

@@ -80,7 +80,7 @@ class Connection:
     def open(self, stop: Any) -> RunManifest:
         return RunManifest(name="own")
 
-    def link(self, manifest: RunManifest, parameters: Any, device: Any) -> TrainerLink:
+    def link(self, manifest: RunManifest, parameters: Any, device: Any, buffers: Any) -> TrainerLink:
         return link_of(parameters)
 
     def close(self, reason: str, idle: Any = None) -> None:

@@ -198,13 +198,18 @@ def test_sigterm_leaves_in_good_order(start: Callable[..., Loop]) -> None:
     assert saved_totals(loop.folder / "checkpoints", run_id, me).inner_steps == left.inner_steps > 0
 
 
-def test_a_newcomers_classifier_is_right_at_once(start: Callable[..., Loop]) -> None:
+def test_a_newcomers_batch_norm_is_right_at_once(start: Callable[..., Loop]) -> None:
     first = start("first", "--steps", "100000000", example="image_classifier")
-    first.wait_for(AppliedCommit, lambda fact: fact.fragment == 3 and fact.version >= 20)
+    first.wait_for(AppliedCommit, lambda fact: fact.fragment == 4 and fact.version >= 20)
     second = start("second", "--steps", "200", *first.join_line(), example="image_classifier")
     assert second.end() == 0, second.output.read_text()
     on_joining, *_ = re.findall(r"validation loss of the anchor \((\S+),", second.output.read_text())
     assert float(on_joining) < 0.3  # nats; guessing among ten figures costs 2.3
+    # Statistics are averaged like parameters: the same bits at the same version.
+    mine = {key: digest for key, digest in second.digests().items() if key[0] == 4}
+    assert mine
+    common = mine.keys() & first.digests().keys()
+    assert all(first.digests()[key] == mine[key] for key in common)
     first.process.send_signal(signal.SIGINT)
     first.end()
 

@@ -19,7 +19,7 @@ from peer.config.data_source import DataSection
 from peer.config.hf_config import canonical_config
 from peer.config.manifest import RunManifest
 from peer.config.model_section import ModelSection
-from peer.config.model_shapes import layout_of, trained_parameters
+from peer.config.model_shapes import averaged_parts, layout_of
 from peer.config.training_section import TrainingSection
 from peer.hf_model_section import DescribedModel
 from peer.mailbox.mailbox import Mailbox
@@ -106,11 +106,11 @@ class OnePeer:
     ) -> None:
         model = build_run_model(manifest, base)
         self.model = shard(model, CPU, offloads=offloads) if is_sharded else model
-        parameters = trained_parameters(self.model)
-        self.layout = layout_of(manifest, [(name, tuple(value.shape)) for name, value in parameters])
+        parts = averaged_parts(self.model, manifest)
+        self.layout = layout_of(manifest, *([(name, tuple(value.shape)) for name, value in part] for part in parts))
         self.mailbox = Mailbox.in_process(self.layout.sizes)
         self.link = TrainerLink(
-            parameters,
+            [*parts[0], *parts[1]],
             self.layout,
             self.mailbox,
             sync_every=2,

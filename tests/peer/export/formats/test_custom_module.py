@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -12,7 +13,8 @@ from torch import nn
 
 import murmuration
 from dht.ground.errors import Incompatible, LocalFault, UsageFault
-from peer.export.formats.anchors import Anchors
+from peer.export.formats import folder_contents
+from peer.export.formats.anchors import Anchors, own_module_tensors
 from peer.export.formats.model_folder import write_folder
 from peer.files.checked_folder import checked_folder
 from peer.owner.new_run import create_custom_run
@@ -66,6 +68,19 @@ def test_fragments_without_names_fill_a_module_of_the_same_layout(tmp_path: Path
     assert all(torch.equal(mine, theirs) for mine, theirs in zip(other.parameters(), module.parameters(), strict=True))
     with pytest.raises(Incompatible, match="expected the same parameters in the same order"):
         murmuration.load_export(network(5), path)
+
+
+def test_running_statistics_that_came_home_are_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    module = trained()
+    anchors, mean = run_of(tmp_path / "owner", module), torch.arange(4.0)
+    averaged = {**own_module_tensors(anchors), "1.running_mean": mean}
+    monkeypatch.setattr(folder_contents, "own_module_tensors", lambda _: averaged)
+    write_folder(anchors, tmp_path / "model", NOW, replace=False)
+    other: Any = network()
+    murmuration.load_export(other, tmp_path / "model")
+    assert torch.equal(other[1].running_mean, mean)
+    assert torch.equal(other[1].running_var, torch.ones(4))
+    assert torch.equal(other[1].weight, module[1].weight)  # type: ignore[index]
 
 
 def test_what_does_not_fit_is_refused_and_nothing_is_written(tmp_path: Path) -> None:

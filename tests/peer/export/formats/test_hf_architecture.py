@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from dht.ground.errors import Incompatible, LocalFault, UsageFault
 from peer.config.allowed_files import FileSection
@@ -46,7 +47,7 @@ def offline(monkeypatch: pytest.MonkeyPatch) -> None:
 def run_of(folder: Path, config: dict[str, Any], task: str = "causal-lm", **fields: Any) -> tuple[Any, Anchors]:
     """(a module of transformers that was trained, the anchors that are its parameters)."""
     (folder / "asked.json").write_text(json.dumps(config))
-    section = describe_model(folder / "asked.json", task).section(2, {})
+    section = describe_model(folder / "asked.json", task).section(2, {"buffers": "local"})
     common = {"name": "tiny", "model": section, "averaging": {"num_fragments": 2}}
     manifest = RunManifest.from_fields({**common, **fields})
     module = changed(build_run_architecture(manifest).float()).eval()
@@ -80,6 +81,29 @@ def test_buffers_of_each_peer_s_own_are_said_to_be_missing(tmp_path: Path) -> No
     with torch.no_grad():
         assert torch.equal(loaded(input_ids=tokens).logits, module(input_ids=tokens).logits)
     assert "buffers, such as `model.layers.1.mlp.gate" in (folder / "README.md").read_text()
+
+
+def test_averaged_buffers_come_home(tmp_path: Path) -> None:
+    (tmp_path / "asked.json").write_text(json.dumps(ROUTED))
+    section = describe_model(tmp_path / "asked.json", "causal-lm").section(2, {"buffers": "mean"})
+    averaging = {"num_fragments": 2}
+    manifest = RunManifest.from_fields({"name": "tiny", "model": section, "averaging": averaging})
+    module = changed(build_run_architecture(manifest).float())
+    name = next(name for name, _ in module.named_buffers() if name.endswith("e_score_correction_bias"))
+    module.get_buffer(name).copy_(torch.tensor([0.5, -0.25, 0.125]))
+    folder = tmp_path / "model"
+    write_folder(anchors_of_module(module.eval(), manifest), folder, NOW, replace=False)
+    loaded = transformers.AutoModelForCausalLM.from_pretrained(folder).eval()
+    tokens = torch.arange(20)[None] * 7
+    with torch.no_grad():
+        assert torch.equal(loaded(input_ids=tokens).logits, module(input_ids=tokens).logits)
+    assert torch.equal(loaded.get_buffer(name), module.get_buffer(name))
+    assert "buffers, such as" not in (folder / "README.md").read_text()
+    read_model(folder)
+    stored = load_file(folder / "model.safetensors")
+    save_file(stored | {name: stored[name] + 1}, folder / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(LocalFault, match="do not have the digest"):
+        read_model(folder)
 
 
 def test_a_model_that_does_not_write_on_is_refused_where_text_is_asked_for(tmp_path: Path) -> None:
