@@ -60,7 +60,7 @@ class DescribedModel:
                 it has, or the model cannot be cut into so many fragments.
         """
         layout = build_layout(list(self.shapes), num_fragments, "balanced")
-        num_parameters, buffers = layout.num_values, self._buffers(asked, layout.num_values)
+        num_parameters, buffers = layout.num_values, self._buffers(layout.num_values)
         if buffers:
             layout = with_buffers(layout, self.buffer_shapes)
         given = asked.get("context")
@@ -95,16 +95,11 @@ class DescribedModel:
         defaults = {"context": self.max_context, "mask_token": self.mask_token}
         return {name: value for name, value in defaults.items() if value is not None} | dict(asked) | follows
 
-    def _buffers(self, asked: Mapping[str, Any], num_parameters: int) -> dict[str, Any]:
-        """Fields on buffers: averaged as the run file says, or where they are few; a frozen base keeps its own."""
+    def _buffers(self, num_parameters: int) -> dict[str, Any]:
+        """The field on buffers: averaged where they are few; a frozen base keeps its own."""
         num_values = sum(math.prod(shape) for _, shape in self.buffer_shapes)
-        if asked.get("buffers") == "mean" and not num_values:
-            what = "model.buffers is 'mean', and the model has none of real numbers that are saved"
-            raise ValueError(f"{what}; expected 'local', or leave it out")
-        is_usual = self.adapter is None and averages_few_buffers(num_values, num_parameters)
-        if asked.get("buffers", "mean" if is_usual else "local") != "mean":
-            return {}
-        return {"buffers": "mean", "num_buffer_values": num_values}
+        is_averaged = self.adapter is None and averages_few_buffers(num_values, num_parameters)
+        return {"num_buffer_values": num_values} if is_averaged else {}
 
 
 def _short(value: object) -> str:

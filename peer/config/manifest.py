@@ -206,7 +206,7 @@ class RunManifest(Section):
     @property
     def buffers_fragment(self) -> int | None:
         """Which fragment the running statistics of the model are; None where they are not averaged."""
-        return self.averaging.num_fragments if self.model.buffers == "mean" else None
+        return self.averaging.num_fragments if self.model.num_buffer_values else None
 
     @property
     def step_tokens(self) -> int:

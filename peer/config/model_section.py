@@ -99,17 +99,12 @@ class ModelSection(Section):
     adapter: AdapterSection | None = Field(
         default=None, description="hf only: train an adapter beside the given weights, and nothing else"
     )
-    buffers: Literal["local", "mean"] = Field(
-        default="local",
-        description="custom and hf only: persistent buffers of real numbers, such as a batch norm's running "
-        "statistics. With local they are each peer's own. With mean they are averaged in their own fragment, for "
-        "newcomers too",
-    )
     num_buffer_values: int | None = Field(
         default=None,
         ge=1,
         le=10**10,
-        description="custom and hf only: values in these buffers, where they are averaged",
+        description="custom and hf only: values in the saved buffers of real numbers, such as a batch norm's running "
+        "statistics, which are averaged as a separate fragment; absent: each peer keeps its own",
     )
     frozen: tuple[Annotated[str, Field(pattern=r"^[A-Za-z0-9_.]{1,120}$")], ...] | None = Field(
         default=None,
@@ -160,7 +155,7 @@ class ModelSection(Section):
             raise ValueError("kind is 'hf'; expected config beside it; `peer init --model` writes it")
         if self.kind != "hf" and (stray := self._given(("config", "mask_token", "init", "adapter", "frozen"))):
             raise ValueError(f"kind is {self.kind!r}; {' and '.join(stray)} are for kind 'hf', remove them")
-        if self.kind == "gpt" and (stray := self._given((*_DESCRIBED, "buffers", "frozen_digest"))):
+        if self.kind == "gpt" and (stray := self._given((*_DESCRIBED, "num_buffer_values", "frozen_digest"))):
             raise ValueError(f"kind is 'gpt'; {' and '.join(stray)} are for kinds 'custom' and 'hf', remove them")
         if self.mask_token is not None and self.mask_token >= self.vocab_size:
             raise ValueError(f"mask_token is {self.mask_token}; expected one below vocab_size {self.vocab_size}")
@@ -170,11 +165,6 @@ class ModelSection(Section):
             raise ValueError(f"kind is 'hf'; {', '.join(set_here)} are for kind 'gpt', remove them: config says it all")
         if self.frozen is not None and self.adapter is not None:
             raise ValueError("frozen is given with an adapter, which freezes all of its base; expected one of them")
-        if (self.buffers == "mean") != (self.num_buffer_values is not None):
-            raise ValueError(
-                f"buffers is {self.buffers!r} with num_buffer_values {self.num_buffer_values}; expected "
-                "num_buffer_values with 'mean' and none with 'local'"
-            )
         if self.kind == "gpt" and self.d_model % (2 * self.num_heads):
             raise ValueError(
                 f"d_model is {self.d_model} with num_heads {self.num_heads}; expected d_model to be a multiple "

@@ -137,8 +137,8 @@ def _is_mask(buffer: Any) -> bool:
 
 def averaged_parts(module: OwnModule, manifest: RunManifest) -> tuple[list[tuple[str, Any]], list[tuple[str, Any]]]:
     """(bare name, tensor) of the parameters and of the buffers that a run averages, in the order of its fragments."""
-    is_mean = manifest.model.buffers == "mean"
-    return trained_parameters(module), shared_buffers(module, manifest.model.num_buffer_values) if is_mean else []
+    num_values = manifest.model.num_buffer_values
+    return trained_parameters(module), shared_buffers(module, num_values) if num_values else []
 
 
 def tensor_shapes(tensors: Iterable[tuple[str, Any]]) -> Shapes:

@@ -42,6 +42,8 @@ RETIRED_FIELDS: Mapping[str, str] = {
     "model.adapter.alpha": "remove it; alpha is twice the rank",
     "model.adapter.kind": "remove it; adapters are LoRA",
     "model.adapter.new_modules": "remove it; an adapter stands on whole weights (docs/organiser/hf-model.md)",
+    "model.buffers": "remove it; saved buffers of real numbers are averaged unless they are more than an eighth of the "
+    "parameters",
     "model.image_size": _CLASSIFIER,
     "model.task": "remove it; mask_token makes a model that fills in hidden tokens",
     "model.tied_head": "remove it; the built-in model shares its embedding with the output head",

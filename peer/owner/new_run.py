@@ -32,7 +32,7 @@ from peer.files.checked_folder import FILES_NAME
 from peer.files.layout_file import LAYOUT_NAME, layout_content
 from peer.fresh_folder import FreshFolder
 from peer.hf_model_section import DescribedModel
-from peer.owner.custom_module import check_module, chosen_buffers, frozen_digest
+from peer.owner.custom_module import Buffers, check_module, chosen_buffers, frozen_digest
 from peer.secret_files import make_secret_folder, write_secret
 from peer.user_folders import OWNER_KEY_NAME, user_data_dir_here
 
@@ -158,7 +158,8 @@ def create_custom_run(
     if "model" in (settings or {}):
         raise UsageFault("settings has a section 'model', which follows from the module here; remove it.")
     earlier = None if place is None else _earlier_manifest(place)
-    shared = chosen_buffers(module, buffers if earlier is None else buffers or earlier.model.buffers)
+    kept: Buffers | None = None if earlier is None else "mean" if earlier.model.num_buffer_values else "local"
+    shared = chosen_buffers(module, buffers or kept)
     shapes = tensor_shapes(trained_parameters(module))
     num_buffer_values = None if earlier is None else earlier.model.num_buffer_values
     buffer_shapes = tensor_shapes(shared_buffers(module, num_buffer_values)) if shared == "mean" else []
@@ -181,7 +182,7 @@ def create_custom_run(
             }
             if buffer_shapes:
                 num_values = sum(math.prod(shape) for _, shape in buffer_shapes)
-                fields["model"] |= {"buffers": "mean", "num_buffer_values": num_values}
+                fields["model"]["num_buffer_values"] = num_values
             digest = frozen_digest(module)
             if digest is not None and (earlier is None or earlier.model.frozen_digest is not None):
                 fields["model"]["frozen_digest"] = digest

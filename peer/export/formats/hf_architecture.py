@@ -69,7 +69,7 @@ def trained_architecture(
     if manifest.model.adapter is not None:
         adapted: Any = module
         module = adapted.merge_and_unload()
-    notes = _notes(module, averages_buffers=manifest.model.buffers == "mean")
+    notes = _notes(module, averages_buffers=manifest.model.num_buffer_values is not None)
     return ArchitectureModule(module.eval(), type(module).__name__, architecture_digest(manifest, module), notes)
 
 

@@ -162,7 +162,7 @@ def run_shapes(manifest: RunManifest) -> tuple[Shapes, Shapes]:
     """
     section = manifest.model
     shapes, buffers = architecture_parts(*section.described, section.adapter, section.frozen or ())
-    return shapes, buffers if section.buffers == "mean" else []
+    return shapes, buffers if section.num_buffer_values else []
 
 
 def architecture_parts(

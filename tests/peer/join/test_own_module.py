@@ -57,7 +57,7 @@ def test_a_custom_run_says_what_is_trained_and_any_seed_can_cut_it(tmp_path: Pat
     run = create_custom_run("own", module, {"averaging": {"num_fragments": 3}}, tmp_path)
     trained = sum(tensor.numel() for tensor in module.parameters() if tensor.requires_grad)
     assert run.manifest.model.num_parameters == trained
-    assert (run.manifest.model.buffers, run.manifest.model.num_buffer_values) == ("mean", 6)
+    assert run.manifest.model.num_buffer_values == 6
     layout = fitting_layout(run.manifest, shapes_of(module), [("1.running_mean", (3,)), ("1.running_var", (3,))])
     assert layout.sizes == seed_sizes(run.manifest)
     assert layout.fragments[-1].num_values == 6
@@ -232,11 +232,13 @@ def test_running_statistics_are_averaged_unless_they_are_many_or_that_is_not_wan
     assert [name for name, _ in shared_buffers(normed())] == ["1.running_mean", "1.running_var"]
     assert create_custom_run("own", normed(), None, tmp_path / "few").manifest.model.num_buffer_values == 16
     model = create_custom_run("own", normed(), None, tmp_path / "own", buffers="local").manifest.model
-    assert (model.buffers, model.num_buffer_values) == ("local", None)
+    assert model.num_buffer_values is None
     many = nn.Sequential(nn.Linear(1, 8), nn.BatchNorm1d(8))
-    assert create_custom_run("own", many, None, tmp_path / "many").manifest.model.buffers == "local"
-    assert create_custom_run("own", many, None, tmp_path / "asked", buffers="mean").manifest.model.buffers == "mean"
-    assert create_custom_run("own", small_module(), None, tmp_path / "none").manifest.model.buffers == "local"
+    assert create_custom_run("own", many, None, tmp_path / "many").manifest.model.num_buffer_values is None
+    assert (
+        create_custom_run("own", many, None, tmp_path / "asked", buffers="mean").manifest.model.num_buffer_values == 16
+    )
+    assert create_custom_run("own", small_module(), None, tmp_path / "none").manifest.model.num_buffer_values is None
     for buffers, said in (("newest", "expected 'local' or 'mean'"), ("mean", "has none of real numbers")):
         with pytest.raises(UsageFault, match=said):
             create_custom_run("own", small_module(), None, tmp_path / "wrong", buffers=buffers)
@@ -274,7 +276,7 @@ def test_masks_are_no_running_statistics(tmp_path: Path, kind: str) -> None:
     assert len(parameters) == 2
     only = nn.ParameterDict({"weight": nn.Parameter(torch.ones(200))})
     only.register_buffer("mask", masks()[kind])
-    assert create_custom_run("own", only, None, tmp_path / "only").manifest.model.buffers == "local"
+    assert create_custom_run("own", only, None, tmp_path / "only").manifest.model.num_buffer_values is None
 
 
 def test_a_run_of_earlier_software_averages_its_masks(tmp_path: Path) -> None:
@@ -282,14 +284,6 @@ def test_a_run_of_earlier_software_averages_its_masks(tmp_path: Path) -> None:
     manifest = create_custom_run("own", module, None, tmp_path, buffers="mean").manifest
     earlier = manifest.model_copy(update={"model": manifest.model.model_copy(update={"num_buffer_values": 89})})
     assert "mask" in dict(averaged_parts(module, earlier)[1])
-
-
-def test_buffers_and_their_number_go_together(tmp_path: Path) -> None:
-    manifest = create_custom_run("own", normed(), None, tmp_path).manifest
-    fields = manifest.model_dump(mode="json")
-    for change in ({"num_buffer_values": None}, {"buffers": "local"}):
-        with pytest.raises(ValueError, match="expected num_buffer_values with 'mean'"):
-            RunManifest.from_fields({**fields, "model": {**fields["model"], **change}})
 
 
 def test_a_custom_manifest_has_no_fact_that_nobody_gave(tmp_path: Path) -> None:
