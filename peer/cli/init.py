@@ -229,7 +229,7 @@ def _usable_context(notes: list[str], manifest: Any) -> int:
     from peer.memory.least_memory import free_memory_bytes
     from peer.trainer.hf.trial import try_model
 
-    tell_progress("trying the model with the full context")
+    tell_progress("trying a training step with the full context")
     context, advice = try_model(manifest, free_memory_bytes())
     notes.extend(advice)
     return context

@@ -12,7 +12,7 @@ The files, each built on those above it:
     base_weights.py          given weights: their digest, the folder or the hub they come from
     adapter.py               LoRA
     task_losses.py           the loss of a task, for the inner loop
-    trial_child.py           tokens through a new run's model, in a limited child
+    trial_child.py           one step of a new run's model at full context, in a limited child
     trial.py                 whether a new run's model can be trained, and with which context
     run_model.py             the model of any run that `peer join` trains
     manifest_from_config.py  what `peer init --model` writes about a folder or a config file

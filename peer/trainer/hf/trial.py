@@ -1,10 +1,11 @@
-"""Whether a new run's model can be trained: shapes and positions at its full context, in a process with limits."""
+"""Whether a new run's model can be trained: one step at its full context, in a process with limits."""
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any, Final
 
-from dht.ground.errors import Incompatible, LocalFault
+from dht.ground.errors import Incompatible, LocalFault, UsageFault
 from peer.config.hf_config import checked_config
 from peer.config.manifest import RunManifest
 from peer.limited_child.limited_child import ChildLimits, LimitedChild
@@ -12,12 +13,12 @@ from peer.trainer.hf.library_modules import tasks_of
 
 CHILD: Final = "peer.trainer.hf.trial_child"
 LEAST_MEMORY_BYTES: Final = 2 << 30
-SECONDS: Final = 120.0
-"""A pass of two layers over a few tokens takes a second or two on a laptop, and starting the library up to a minute."""
+SECONDS: Final = 240.0
+"""Four times what a step of `peer.trainer.hf.trial_child.MAX_FLOPS` takes on two cores of a laptop."""
 
 
 def try_model(manifest: RunManifest, free_bytes: int | None) -> tuple[int, tuple[str, ...]]:
-    """Try a run's architecture and task.
+    """Make a step with a run's architecture and task.
 
     Args:
         free_bytes: memory of this machine; half of it may be taken. None: not known.
@@ -39,20 +40,34 @@ def try_model(manifest: RunManifest, free_bytes: int | None) -> tuple[int, tuple
         "vocab_size": section.vocab_size,
         "mask_token": section.mask_token,
     }
-    advice = "choose another model, or a smaller model.context"
-    with LimitedChild(CHILD, {}, limits, "the model's config", advice) as child:
-        answer = child.ask(question)[0]
-    context, sees_ahead = answer.get("context"), answer.get("sees_ahead")
-    if type(context) is not int or not 0 < context <= section.context:
+    answer, is_whole = _answer(question, limits)
+    context, error, sees_ahead = answer.get("context"), answer.get("error"), answer.get("sees_ahead")
+    if type(context) is not int or not 0 < context <= section.context or not isinstance(error, str):
         raise LocalFault("the process that tries the model answered with no context; expected one; try again")
     if sees_ahead:
         raise _sees_ahead(checked_config(config))
-    notes = []
-    if context < section.context:
-        notes.append(f"The context is {context:,}: the model has no more positions.")
-    if sees_ahead is None:
-        notes.append("Whether the model reads forwards alone was not checked: it is too large to be tried here.")
-    return context, tuple(notes)
+    return context, tuple(_notes(section.context, context, error, is_whole, sees_ahead))
+
+
+def _answer(question: dict[str, Any], limits: ChildLimits) -> tuple[dict[str, Any], bool]:
+    """The child's answer, and whether it made a step of the whole model."""
+    with contextlib.ExitStack() as stack:
+        child = stack.enter_context(_started(limits))
+        try:
+            if answer := child.ask(question | {"is_whole": True})[0]:
+                return answer, True
+        except (UsageFault, Incompatible):
+            raise
+        except LocalFault:
+            # It took too much time or memory; where no process can be started, the next one says so.
+            child.close()
+            child = stack.enter_context(_started(limits))
+        return child.ask(question | {"is_whole": False})[0], False
+
+
+def _started(limits: ChildLimits) -> LimitedChild:
+    advice = "choose another model, or a smaller model.context"
+    return LimitedChild(CHILD, {"memory_bytes": limits.memory_bytes}, limits, "the model's config", advice)
 
 
 def _sees_ahead(fields: dict[str, Any]) -> Incompatible:
@@ -64,3 +79,16 @@ def _sees_ahead(fields: dict[str, Any]) -> Incompatible:
         f"the architecture {model_type!r} sees the token that it shall predict, so under causal-lm it learns nothing; "
         f"expected one that reads forwards alone; {how}"
     )
+
+
+def _notes(asked: int, context: int, error: str, is_whole: bool, sees_ahead: Any) -> list[str]:
+    notes = []
+    if context < asked:
+        notes.append(f"The context is {context:,}: with {asked:,} tokens the model fails ({error}).")
+    if not is_whole:
+        checked = "" if sees_ahead is False else " Whether it reads forwards alone was not checked."
+        notes.append(
+            f"The model is too large to be tried here: its shapes and positions fit a context of {context:,}, and no "
+            f"step was made.{checked}"
+        )
+    return notes

@@ -1,4 +1,4 @@
-"""Tries a new run's model in a limited child, before the run is signed.
+"""Tries one step of a new run's model in a limited child, before the run is signed.
 
 Most of the library is imported with this module, before any limit: a slow machine may take a minute for it.
 """
@@ -6,6 +6,7 @@ Most of the library is imported with this module, before any limit: a slow machi
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -21,8 +22,11 @@ from peer.trainer.hf.library_modules import library_module
 from peer.trainer.hf.task_losses import ForTask
 
 SHORT_CONTEXT = 64
-"""Tokens at which a look into the future shows."""
+"""Tokens at which a look into the future shows, and the fewest with which a model is tried."""
 FEW_LAYERS = 2
+MAX_FLOPS = 4e12
+"""Of a step that is tried: a minute of two cores of a laptop. BERT-large at 512 tokens takes a quarter of it."""
+_OUT_OF_MEMORY = ("allocate", "bad_alloc", "not enough memory")
 _NO_VALUES = ("meta", "data-dependent")
 """In the errors of operations that need values, where a model has shapes alone."""
 
@@ -39,70 +43,145 @@ class _Asked:
         module = library_module(config or self.config, self.task, torch.device(device)).float()
         return ForTask(module, self.task, self.context, self.mask_token, vocab_size=self.vocab_size)
 
-    def tokens(self, architecture: Any, length: int) -> Tensor:
+    def tokens(self, length: int, pad_token: int | None) -> Tensor:
         """int64 [1, length], the largest token among them, and none that fills up texts: positions leave that out."""
-        pad_token = architecture.config.get_text_config().pad_token_id
         allowed = [token for token in range(self.vocab_size - 1, -1, -1)[:1000] if token != pad_token] or [0]
         return torch.tensor(allowed)[torch.arange(length) % len(allowed)][None]
 
 
 def prepare(setup: dict[str, Any], parent: ParentLink) -> Callable[[dict[str, Any], bytes], dict[str, Any]]:
-    """Answer the question of `peer.trainer.hf.trial.try_model`."""
+    """Answer the questions of `peer.trainer.hf.trial.try_model`."""
     torch.set_num_threads(max(1, usable_cores()))
     torch.manual_seed(0)
-    return lambda question, body: tried(_Asked(**question))
+
+    def answer(question: dict[str, Any], body: bytes) -> dict[str, Any]:
+        is_whole = question.pop("is_whole")
+        asked = _Asked(**question)
+        return tried(asked, setup["memory_bytes"]) if is_whole else tried_without_values(asked)
+
+    return answer
 
 
-def tried(asked: _Asked) -> dict[str, Any]:
-    """Pass tokens through a model without values, and a few through its first layers with values.
+def tried(asked: _Asked, memory_bytes: int) -> dict[str, Any]:
+    """Make a step of one sequence, with values.
 
     Returns:
-        `context`, the longest for which it has positions, up to the one that is asked for; and `sees_ahead`, None where
-        its first layers cannot be tried.
+        `context`, the longest that works, up to the one that is asked for; `error`, why a longer one does not; and
+        `sees_ahead`. Nothing, where the model takes too much time or memory for it.
 
     Raises:
-        Incompatible: the model fails.
+        Incompatible: the model fails with few tokens, too.
     """
-    model = asked.model("meta")
-    context = min(asked.context, _num_positions(model.architecture))
-    error = "it has no positions" if context < 1 else _error(model, asked, context)
-    if error:
-        raise Incompatible(
-            f"the model fails in its first step of {asked.task} ({error}); expected one that can be trained so; choose "
-            "another --task or model"
-        )
-    return {"context": context, "sees_ahead": _sees_ahead(asked, context)}
-
-
-def _error(model: ForTask, asked: _Asked, length: int) -> str:
-    """What a step over so many tokens ends with; empty: a loss, or it needs values."""
-    tokens = asked.tokens(model.architecture, length).to("meta")
+    if not _is_small(asked, asked.config, memory_bytes):
+        return {}
     try:
-        with torch.no_grad():
-            model.loss(tokens, tokens)
-    except MemoryError:
+        model = asked.model("cpu")
+        context, error = _longest(model, asked, "cpu")
+        sees_ahead = _sees_ahead(model, asked, context)
+        loss: Any = _step(model, asked, context, "cpu")
+        loss.backward()
+    except (MemoryError, RuntimeError) as fault:
+        if _is_shortage(fault):
+            return {}
         raise
-    except Exception as error:  # noqa: BLE001  whatever the architecture's code ran into
-        words = (" ".join(str(error).split()) or type(error).__name__)[:200]
-        return "" if any(word in words for word in _NO_VALUES) else words
-    return ""
+    return {"context": context, "error": error, "sees_ahead": sees_ahead}
 
 
-@torch.no_grad()
-def _sees_ahead(asked: _Asked, context: int) -> bool | None:
-    """Whether another last token changes what the first layers say before it; None: they cannot be tried alone."""
+def tried_without_values(asked: _Asked) -> dict[str, Any]:
+    """As `tried` for a model that is too large: with shapes alone, and a look into the future by few of its layers."""
+    model = asked.model("meta")
+    try:
+        context, error = _longest(model, asked, "meta")
+    except Incompatible as fault:
+        if not any(word in str(fault) for word in _NO_VALUES):
+            raise
+        context, error = asked.context, ""
+    positions = _num_positions(model.architecture)
+    if positions < context:
+        context, error = positions, f"it has {positions} positions"
+    return {"context": context, "error": error, "sees_ahead": _few_layers_see_ahead(asked)}
+
+
+def _few_layers_see_ahead(asked: _Asked) -> bool | None:
+    """Whether the first layers look into the future; None: they cannot be built alone, or are too large."""
     if asked.task != "causal-lm":
         return False
     fields = checked_config(asked.config) | {"num_hidden_layers": FEW_LAYERS}
     text = json.dumps(fields, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
     try:
-        model = asked.model("cpu", text).eval()
-        tokens = asked.tokens(model.architecture, min(SHORT_CONTEXT, context))
-        other = tokens.clone()
-        other[0, -1] = tokens[0, 0] if tokens[0, 0] != tokens[0, -1] else tokens[0, 1]
-        logits, changed = (model(given)[0, :-1].double() for given in (tokens, other))
+        return _sees_ahead(asked.model("cpu", text), asked, asked.context)
     except (Incompatible, MemoryError, RuntimeError, ValueError):
         return None
+
+
+def _is_small(asked: _Asked, config: str, memory_bytes: int) -> bool:
+    module: Any = asked.model("meta", config).architecture
+    text = module.config.get_text_config()
+    num_values = sum(parameter.numel() for parameter in module.parameters())
+    width, depth = (getattr(text, name, None) for name in ("hidden_size", "num_hidden_layers"))
+    attention = 12 * width * depth * asked.context**2 if isinstance(width, int) and isinstance(depth, int) else 0
+    # A multiplication and an addition for each parameter, forward once and backward twice.
+    flops = 6 * num_values * asked.context + attention
+    return bool(flops <= MAX_FLOPS and 2 * 4 * num_values <= memory_bytes)  # values and gradients
+
+
+def _longest(model: ForTask, asked: _Asked, device: str) -> tuple[int, str]:
+    """(the longest context up to the asked one, why a longer one fails)."""
+    error = _error(model, asked, asked.context, device)
+    if not error:
+        return asked.context, ""
+    works, fails = min(SHORT_CONTEXT, asked.context), asked.context
+    while (first := _error(model, asked, works, device)) and works > 2:
+        works //= 2
+    if first:
+        raise Incompatible(
+            f"the model fails in its first step of {asked.task} ({first}); expected one that can be trained so; choose "
+            "another --task or model"
+        )
+    while fails - works > 1:
+        middle = (works + fails) // 2
+        if further := _error(model, asked, middle, device):
+            fails, error = middle, further
+        else:
+            works = middle
+    return works, error
+
+
+def _error(model: ForTask, asked: _Asked, length: int, device: str) -> str:
+    """What a forward pass over so many tokens ends with; empty: a loss."""
+    try:
+        with torch.no_grad():
+            loss = _step(model, asked, length, device)
+    except (MemoryError, RuntimeError) as error:
+        if _is_shortage(error):
+            raise
+        return _words(error)
+    except Exception as error:  # noqa: BLE001  whatever the architecture's code ran into
+        return _words(error)
+    return "" if device == "meta" or math.isfinite(float(loss)) else "its loss is no number"
+
+
+def _step(model: ForTask, asked: _Asked, length: int, device: str) -> Tensor:
+    architecture: Any = model.architecture
+    tokens = asked.tokens(length, architecture.config.get_text_config().pad_token_id).to(device)
+    model.train()
+    # Without anything hidden first: a hidden token may become one that takes no position.
+    if model.mask_token is not None:
+        architecture(input_ids=tokens)
+    return model.loss(tokens, tokens)
+
+
+@torch.no_grad()
+def _sees_ahead(model: ForTask, asked: _Asked, context: int) -> bool:
+    """Whether another last token changes what the model says before it."""
+    if asked.task != "causal-lm":
+        return False
+    model.eval()
+    architecture: Any = model.architecture
+    tokens = asked.tokens(min(SHORT_CONTEXT, context), architecture.config.get_text_config().pad_token_id)
+    other = tokens.clone()
+    other[0, -1] = tokens[0, 0] if tokens[0, 0] != tokens[0, -1] else tokens[0, 1]
+    logits, changed = (model(given)[0, :-1].double() for given in (tokens, other))
     return bool((logits - changed).abs().max() > 1e-5 * logits.abs().max())
 
 
@@ -114,3 +193,11 @@ def _num_positions(module: nn.Module) -> int:
         if isinstance(part, nn.Embedding) and "position" in name.rpartition(".")[2]
     ]
     return min(tables, default=2**62)
+
+
+def _is_shortage(error: BaseException) -> bool:
+    return isinstance(error, MemoryError) or any(word in str(error) for word in _OUT_OF_MEMORY)
+
+
+def _words(error: Exception) -> str:
+    return (" ".join(str(error).split()) or type(error).__name__)[:200]

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from dht.ground.errors import Incompatible, UsageFault
+from dht.ground.errors import Incompatible, LocalFault, UsageFault
 from peer.cli import app
 from peer.config.hf_config import canonical_config
 from peer.config.manifest import RunManifest
@@ -24,21 +24,24 @@ GPT2 = {"vocab_size": 128, "n_embd": 32, "n_layer": 2, "n_head": 2, "n_positions
 XLNET = {"vocab_size": 128, "d_model": 32, "n_layer": 2, "n_head": 2, "d_inner": 64}
 
 
-def answer(model_type: str, task: str, fields: dict[str, Any], context: int = 66) -> Any:
+def answer(model_type: str, task: str, fields: dict[str, Any], context: int = 66, is_whole: bool = True) -> Any:
     question = {
         "config": canonical_config({"model_type": model_type, **fields}),
         "task": task,
         "context": context,
         "vocab_size": 128,
         "mask_token": 127 if task == "masked-lm" else None,
+        "is_whole": is_whole,
     }
     link: Any = None
-    return prepare({}, link)(question, b"")
+    return prepare({"memory_bytes": 1 << 30}, link)(question, b"")
 
 
+@pytest.mark.parametrize("is_whole", [True, False])
 @pytest.mark.parametrize(
     ("model_type", "task", "fields", "context"),
     [
+        ("roberta", "masked-lm", {**TEXT, "max_position_embeddings": 66}, 64),
         ("xlm-roberta", "masked-lm", {**TEXT, "max_position_embeddings": 50, "pad_token_id": 9}, 40),
         ("camembert", "causal-lm", {**TEXT, "max_position_embeddings": 66, "is_decoder": True}, 64),
         ("bert", "masked-lm", {**TEXT, "max_position_embeddings": 66}, 66),
@@ -47,19 +50,29 @@ def answer(model_type: str, task: str, fields: dict[str, Any], context: int = 66
     ],
 )
 def test_the_longest_context_that_works_is_found(
-    model_type: str, task: str, fields: dict[str, Any], context: int
+    model_type: str, task: str, fields: dict[str, Any], context: int, is_whole: bool
 ) -> None:
-    assert answer(model_type, task, fields) == {"context": context, "sees_ahead": False}
+    found = answer(model_type, task, fields, is_whole=is_whole)
+    assert (found["context"], bool(found["error"])) == (context, context < 66)
+    assert found["sees_ahead"] is False
 
 
+@pytest.mark.parametrize("is_whole", [True, False])
 @pytest.mark.parametrize(("model_type", "fields"), [("bert", TEXT), ("roberta", TEXT), ("xlnet", XLNET)])
-def test_an_architecture_that_reads_in_both_directions_sees_ahead(model_type: str, fields: dict[str, Any]) -> None:
-    assert answer(model_type, "causal-lm", fields, 32)["sees_ahead"] is True
+def test_an_architecture_that_reads_in_both_directions_sees_ahead(
+    model_type: str, fields: dict[str, Any], is_whole: bool
+) -> None:
+    assert answer(model_type, "causal-lm", fields, 32, is_whole)["sees_ahead"] is True
 
 
-def test_a_model_without_positions_is_refused() -> None:
+def test_a_model_that_is_too_large_is_not_tried_whole() -> None:
+    large = {**TEXT, "hidden_size": 4096, "intermediate_size": 16_384, "num_hidden_layers": 32}
+    assert answer("llama", "causal-lm", large, 4096) == {}
+
+
+def test_a_model_that_fails_with_few_tokens_is_refused() -> None:
     with pytest.raises(Incompatible, match=r"fails in its first step of masked-lm .*; choose another --task or model"):
-        answer("roberta", "masked-lm", {**TEXT, "max_position_embeddings": 2})
+        answer("roberta", "masked-lm", {**TEXT, "max_position_embeddings": 3})
 
 
 def described(folder: Path, fields: dict[str, Any], task: str | None = None) -> Any:
@@ -96,23 +109,69 @@ def test_init_refuses_causal_lm_of_a_model_that_sees_ahead(tmp_path: Path, capsy
     assert not (tmp_path / "owner").exists()
 
 
+class AnsweringChild:
+    """Stands for the child: answers in turn, or dies of an exception among the answers."""
+
+    def __init__(self, answers: list[Any]) -> None:
+        self._answers = answers
+
+    def __enter__(self) -> AnsweringChild:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+    def ask(self, question: dict[str, Any]) -> tuple[Any, bytes]:
+        answer = self._answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer, b""
+
+
 @pytest.mark.parametrize(
-    ("found", "context", "told"),
+    ("answers", "context", "told", "num_children"),
     [
-        ({"context": 66, "sees_ahead": False}, 66, ()),
-        ({"context": 64, "sees_ahead": False}, 64, ("no more positions",)),
-        ({"context": 66, "sees_ahead": None}, 66, ("forwards alone was not checked",)),
+        ([{"context": 66, "error": "", "sees_ahead": False}], 66, (), 1),
+        (
+            [{"context": 64, "error": "index 66", "sees_ahead": False}],
+            64,
+            ("with 66 tokens the model fails (index 66)",),
+            1,
+        ),
+        ([{}, {"context": 66, "error": "", "sees_ahead": False}], 66, ("too large to be tried here",), 1),
+        (
+            [LocalFault("took more than 240 s"), {"context": 66, "error": "", "sees_ahead": False}],
+            66,
+            ("too large to be tried here",),
+            2,
+        ),
+        ([{}, {"context": 66, "error": "", "sees_ahead": None}], 66, ("forwards alone was not checked",), 1),
     ],
 )
 def test_what_was_tried_is_told(
-    tmp_path: Path, found: dict[str, Any], context: int, told: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
+    answers: list[Any],
+    context: int,
+    told: tuple[str, ...],
+    num_children: int,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     model = described(tmp_path, {"model_type": "llama", **TEXT, "max_position_embeddings": 66})
     manifest = create_run("tiny", None, tmp_path / "owner", model=model).manifest
-    monkeypatch.setattr(trial.LimitedChild, "ask", lambda *_: (found, b""))
+    children: list[tuple[Any, ...]] = []
+
+    def start(*arguments: Any) -> AnsweringChild:
+        children.append(arguments)
+        return AnsweringChild(answers)
+
+    monkeypatch.setattr(trial, "LimitedChild", start)
     longest, notes = try_model(manifest, None)
     assert longest == context
     assert len(notes) == len(told)
+    assert len(children) == num_children
     assert all(part in note for part, note in zip(told, notes, strict=True))
 
 
