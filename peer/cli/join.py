@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 
 import typer
@@ -42,6 +43,11 @@ def run_peer(
 ) -> int:
     # Checked before anything heavy is imported: a mistyped flag must not cost seconds.
     config, invite = options.chosen_config(flags, config_path, invite_source)
+    if not seed_only and os.environ.get("WORLD_SIZE", "1") != "1" and os.environ.get("RANK", "").strip("0"):
+        # Only the first of torchrun's processes has a network side and the folder; the others follow it.
+        from peer.join.join import run_rank
+
+        return int(run_rank())
     from peer.data_folder_choice import hold_folder
     from peer.observe.ended_run import end_signed_here
     from peer.run_folders import remember_place

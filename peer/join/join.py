@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import threading
 import time
 from dataclasses import asdict
@@ -12,7 +13,7 @@ from typing import NamedTuple
 import torch
 from torch import nn
 
-from dht.ground.errors import EXIT_INTERRUPTED
+from dht.ground.errors import EXIT_INTERRUPTED, UsageFault
 from dht.ground.quantities import count_text
 from peer.config.data_source import LIBRARY, source_here
 from peer.config.manifest import RunManifest
@@ -41,14 +42,28 @@ from peer.trainer.devices.device_choice import device_of, select_device
 from peer.trainer.devices.rank_orders import ALONE, OrderKind, Ranks
 from peer.trainer.devices.rank_rendezvous import RankGroup, RankSetup
 from peer.trainer.devices.sharding import check_can_shard, check_division, shard
+from peer.trainer.devices.torchrun import Place, check_meeting_place, place_from
 from peer.trainer.hf.architecture import Compressed
 from peer.trainer.hf.base_weights import find_base
 from peer.trainer.hf.run_model import build_run_model, check_joinable
+from peer.trainer.loop.rank_process import follow
 from peer.trainer.loop.trainer import Trainer
 from peer.trainer.model.inner_optimizer import load_optimizers
 
 EVALUATE_EVERY_SYNCS = 4
 """Validation loss once per so many intervals of H steps: often enough for a curve, a percent or two of the time."""
+
+
+def run_rank() -> int:
+    """Work for the first of torchrun's processes, as one of the others. Returns the exit code.
+
+    Raises:
+        LocalFault: what torchrun says is wrong, or another process has ended.
+    """
+    place = place_from(os.environ)
+    assert place is not None, "asked for where WORLD_SIZE says that there are several"
+    check_meeting_place(place)
+    return follow(place)
 
 
 def run_trainer(config: PeerConfig, child: NetworkChild | None, terminal: Terminal) -> int:
@@ -61,10 +76,13 @@ def run_trainer(config: PeerConfig, child: NetworkChild | None, terminal: Termin
     Raises:
         LocalFault: what stopped it, with what its owner can do.
     """
+    place = place_from(os.environ)
+    if place is not None:
+        check_meeting_place(place)
     terminal.loaded()
-    size = config.devices or 1
-    devices = [device_of(config.device, rank, size) for rank in range(size)] if size > 1 else []
-    device = devices[0] if devices else select_device(config.device)
+    size = _num_devices(config, place)
+    here = place or Place(0, 0, size, "", 0)
+    device = device_of(config.device, here) if size > 1 else select_device(config.device)
     if config.threads is not None:
         torch.set_num_threads(config.threads)
     connection = RunConnection(config, terminal.show, terminal.note, child, terminal.tell)
@@ -74,12 +92,14 @@ def run_trainer(config: PeerConfig, child: NetworkChild | None, terminal: Termin
         terminal.tell_also(listener)
         # Beside the first dials. All that torch's compiler consists of takes seconds of processor time.
         threading.Thread(target=load_optimizers, name=EARLY_LOADING, daemon=True).start()
-        return _train(config, terminal, device, connection)
+        return _train(config, terminal, place, device, connection)
 
 
-def _train(config: PeerConfig, terminal: Terminal, device: torch.device, connection: RunConnection) -> int:
-    size = config.devices or 1
-    group = RankGroup(size) if size > 1 or config.shard else None
+def _train(
+    config: PeerConfig, terminal: Terminal, place: Place | None, device: torch.device, connection: RunConnection
+) -> int:
+    size = _num_devices(config, place)
+    group = RankGroup(size, place) if size > 1 or config.shard else None
     loaded: _Loaded | None = None
     trainer: Trainer | None = None
     is_orderly = False
@@ -128,6 +148,26 @@ def _train(config: PeerConfig, terminal: Terminal, device: torch.device, connect
             group.end(is_orderly=is_orderly and group.ranks is not None)
     # As if the signal had come a moment earlier, while this program was loaded.
     return EXIT_INTERRUPTED if terminal.left_early else 0
+
+
+def _num_devices(config: PeerConfig, place: Place | None) -> int:
+    """How many processes train as this peer.
+
+    Raises:
+        UsageFault: torchrun and the flags contradict each other.
+        DeviceFault: there are fewer GPUs.
+    """
+    if place is not None and config.devices not in (None, place.size):
+        raise UsageFault(
+            f"--devices {config.devices} is given, and torchrun started {place.size} processes; expected the same; "
+            "drop --devices, or start without torchrun"
+        )
+    if place is not None:
+        return place.size
+    size = config.devices or 1
+    for rank in range(size if size > 1 else 0):
+        device_of(config.device, Place(rank, rank, size, "", 0))
+    return size
 
 
 class _Loaded(NamedTuple):

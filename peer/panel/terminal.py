@@ -8,7 +8,7 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from functools import partial
@@ -85,7 +85,7 @@ class Terminal:
             act=self._act,
             keyboard=sys.stdin,
             # Several processes would wait for each other longer than they may.
-            controls=Controls(can_rest=not is_seed and not _trains_in_several_processes(config)),
+            controls=Controls(can_rest=not is_seed and not _trains_in_several_processes(config, os.environ)),
         )
         self._errors = KeptErrors()
         self._is_resting = False
@@ -264,6 +264,6 @@ def _is_panel(view: EventView) -> bool:
     return module is not None and isinstance(view, module.PanelView)
 
 
-def _trains_in_several_processes(config: PeerConfig) -> bool:
-    """Return whether other processes of this peer would wait for one that pauses."""
-    return config.shard or (config.devices or 1) > 1
+def _trains_in_several_processes(config: PeerConfig, environ: Mapping[str, str]) -> bool:
+    """Whether others of this peer's processes would wait for one that pauses, here or started by torchrun."""
+    return config.shard or (config.devices or 1) > 1 or environ.get("WORLD_SIZE", "1") != "1"

@@ -60,7 +60,7 @@ def test_nor_where_an_empty_entry_of_pythonpath_means_that_folder(
 
 
 def test_the_processes_of_further_devices_take_nothing_from_it(hostile: Path) -> None:
-    group = RankGroup(2)
+    group = RankGroup(2, None)
     # It answers on its standard input alone, and only when it has loaded all it needs.
     group.end(is_orderly=False)
     assert not hostile.exists()

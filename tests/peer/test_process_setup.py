@@ -9,6 +9,7 @@ import multiprocessing
 import os
 import pwd
 import re
+import socket
 import subprocess
 import sys
 import tempfile
@@ -34,6 +35,7 @@ from peer.observe.run_and_address import checked_target
 from peer.owner.new_run import create_run
 from peer.owner.owned_run import open_owned_run
 from peer.process_setup import SPIN_COUNT, put_right
+from peer.trainer.devices.torchrun import Place, check_meeting_place
 
 RUN_ID = "any.aaaaaaaaaaaaaaaaaaaa"
 SCRIPT = str(Path(sys.executable).with_name("peer"))
@@ -235,6 +237,19 @@ def test_help_into_a_full_output_or_none_is_no_traceback(words: str) -> None:
 
 
 # ------------------------------------------------------------------------------------------------------- what is there
+
+
+def test_variables_of_an_earlier_job_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port = listener.getsockname()[1]
+        for rank in (0, 1):
+            with pytest.raises(UsageFault, match=f"listens at 127.0.0.1:{port} .*run: unset RANK LOCAL_RANK WORLD"):
+                check_meeting_place(Place(rank, rank, 2, "127.0.0.1", port))
+        listener.listen()
+        check_meeting_place(Place(0, 0, 2, "127.0.0.1", port))
+    with pytest.raises(UsageFault, match=r"nobody listens at no-such-host\.invalid:1"):
+        check_meeting_place(Place(0, 0, 2, "no-such-host.invalid", 1))
 
 
 def test_status_knows_the_addresses_of_the_peer_in_a_data_folder(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ The files, each built on those above it:
     portion.py          what one process holds of the parameters
     rank_orders.py      the processes of a peer with several devices: one leads, the others follow
     sharding.py         a model and the sequences of a step over several processes
+    torchrun.py         what torchrun says to each process that it starts
     device_choice.py    which device a peer takes, or each of its processes; what people call it
     rank_rendezvous.py  how the processes find each other, and what ends them
 

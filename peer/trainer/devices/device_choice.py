@@ -6,6 +6,7 @@ import torch
 
 from dht.ground.errors import DeviceFault, UsageFault
 from dht.ground.quantities import plural
+from peer.trainer.devices.torchrun import Place
 
 
 def select_device(name: str) -> torch.device:
@@ -28,8 +29,8 @@ def select_device(name: str) -> torch.device:
     return torch.device(wanted)
 
 
-def device_of(name: str, rank: int, num_ranks: int) -> torch.device:
-    """Return the device of one rank.
+def device_of(name: str, place: Place) -> torch.device:
+    """The device of one rank.
 
     Raises:
         DeviceFault: it is not there.
@@ -39,16 +40,16 @@ def device_of(name: str, rank: int, num_ranks: int) -> torch.device:
         return device
     if name.startswith("cuda:"):
         raise UsageFault(
-            f"--device {name} names one GPU and there are {num_ranks} processes; expected cuda or auto; choose "
+            f"--device {name} names one GPU and there are {place.size} processes; expected cuda or auto; choose "
             "GPUs with CUDA_VISIBLE_DEVICES"
         )
     num_there = torch.cuda.device_count()
-    if rank >= num_there:
+    if place.local_rank >= num_there:
         raise DeviceFault(
-            f"process {rank} of this peer needs a GPU of its own and this machine shows {num_there}; expected at "
-            f"least {rank + 1}; use --devices {num_there}, or --device cpu"
+            f"process {place.rank} of this peer needs a GPU of its own and this machine shows {num_there}; expected at "
+            f"least {place.local_rank + 1}; use --devices {num_there}, or --device cpu"
         )
-    return torch.device(f"cuda:{rank}")
+    return torch.device(f"cuda:{place.local_rank}")
 
 
 def describe_device(device: torch.device, num_devices: int = 1) -> str:

@@ -1,7 +1,9 @@
-"""How the processes of one peer find each other.
+"""How the processes of one peer find each other: started by `peer join --devices N`, or by torchrun.
 
 `peer join --devices N` is rank 0; it starts N - 1 processes `peer.trainer.loop.rank_process`, which end when it does.
-They meet in a key-value store of torch on loopback. Only what rank 0 publishes there, as JSON, decides what they do.
+Under torchrun (`torchrun --nproc-per-node N -m peer join ...`) every process is `peer join`, and those with a rank
+above 0 become the same. They meet in a key-value store of torch, on loopback unless torchrun says otherwise. Only what
+rank 0 publishes there, as JSON, decides what they do.
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ from dht.ground.errors import LocalFault
 from peer.child_process import ChildProcess, end_all, how_it_ended
 from peer.import_path import python_command
 from peer.trainer.devices.rank_orders import PATIENCE, RankLost, Ranks, lost_rank
+from peer.trainer.devices.torchrun import Place
 
 MEET_SECONDS = 300.0
 """For all processes of a peer to start: importing torch from a cold disk, several times at once."""
@@ -33,16 +36,6 @@ NOTICE_SECONDS = 2.0
 """From a broken connection until the system tells that a process has died."""
 LOOK_SECONDS = 0.1
 _SETUP = "setup"
-_HOST = "127.0.0.1"
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """A process's number among the processes of its peer, and the port on loopback where they meet."""
-
-    rank: int
-    size: int
-    port: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,27 +64,33 @@ class RankGroup:
 
     Args:
         num_ranks: how many there shall be.
+        place: what torchrun gave this process; None: the others are started here.
 
     Raises:
         LocalFault: there is no way to meet them.
     """
 
-    def __init__(self, num_ranks: int) -> None:
+    def __init__(self, num_ranks: int, place: Place | None) -> None:
+        host, port = ("127.0.0.1", 0) if place is None else (place.host, place.port)
+        self._children: list[ChildProcess] = []
         self._is_ending = False
         self.ranks: Ranks | None = None
         self.died: str | None = None
         try:
             self._store = TCPStore(
-                _HOST, 0, is_master=True, wait_for_workers=False, timeout=timedelta(seconds=MEET_SECONDS)
+                host, port, is_master=place is None, wait_for_workers=False, timeout=timedelta(seconds=MEET_SECONDS)
             )
         except RuntimeError as error:
-            raise LocalFault(f"the processes of this peer cannot meet at {_HOST} ({_first_line(error)})") from error
-        self.place = Place(0, num_ranks, self._store.port)
-        self._children = [self._start(rank) for rank in range(1, num_ranks)]
-        threading.Thread(target=self._watch, name="ranks", daemon=True).start()
+            raise LocalFault(
+                f"the processes of this peer cannot meet at {host}:{port} ({_first_line(error)})"
+            ) from error
+        self.place = place or Place(0, 0, num_ranks, host, self._store.port)
+        if place is None:
+            self._children = [self._start(rank) for rank in range(1, num_ranks)]
+            threading.Thread(target=self._watch, name="ranks", daemon=True).start()
 
     def _start(self, rank: int) -> ChildProcess:
-        place = Place(rank, self.place.size, self.place.port)
+        place = Place(rank, rank, self.place.size, self.place.host, self.place.port)
         command = python_command("peer.trainer.loop.rank_process", json.dumps(asdict(place)))
         return ChildProcess(command, f"for device {rank}", output=None, errors=None, has_own_group=False)
 
@@ -117,7 +116,7 @@ class RankGroup:
     def explain(self, error: BaseException) -> LocalFault | None:
         """What lies behind an exception: a process that died; None when none did."""
         lost = lost_rank(error)
-        if lost is not None:
+        if lost is not None and self._children:
             end = time.monotonic() + NOTICE_SECONDS
             while self.died is None and time.monotonic() < end:
                 time.sleep(0.05)
@@ -153,9 +152,9 @@ def join_store(place: Place) -> TCPStore:
         LocalFault: it is not there.
     """
     try:
-        return TCPStore(_HOST, place.port, is_master=False, timeout=PATIENCE)
+        return TCPStore(place.host, place.port, is_master=False, timeout=PATIENCE)
     except RuntimeError as error:
-        raise LocalFault(f"rank 0 of this peer is not at {_HOST}:{place.port} ({_first_line(error)})") from error
+        raise LocalFault(f"rank 0 of this peer is not at {place.host}:{place.port} ({_first_line(error)})") from error
 
 
 def read_setup(store: TCPStore) -> RankSetup:

@@ -28,8 +28,9 @@ from peer.trainer.data.corpus import open_run_corpus
 from peer.trainer.devices.device_choice import device_of
 from peer.trainer.devices.portion import Portion
 from peer.trainer.devices.rank_orders import Order, OrderKind, Ranks, lost_rank
-from peer.trainer.devices.rank_rendezvous import Place, join_store, make_ranks, read_setup
+from peer.trainer.devices.rank_rendezvous import join_store, make_ranks, read_setup
 from peer.trainer.devices.sharding import shard
+from peer.trainer.devices.torchrun import Place
 from peer.trainer.hf.architecture import Compressed
 from peer.trainer.hf.run_model import build_run_model
 from peer.trainer.loop.checkpoint_portion import PortionKeeper
@@ -49,7 +50,7 @@ def follow(place: Place) -> int:
     setup = read_setup(store)
     if setup.threads is not None:
         torch.set_num_threads(setup.threads)
-    device = device_of(setup.device, place.rank, place.size)
+    device = device_of(setup.device, place)
     ranks = make_ranks(place, store, device, setup.is_sharded)
     manifest = RunManifest.from_bytes(bytes.fromhex(setup.manifest))
     # Rank 0 has checked it.

@@ -291,6 +291,11 @@ def test_join_hands_over_every_flag(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert config == expected
     FolderLock(config.data_dir, "another").close()
     assert child.process.returncode is not None, "a network process that nobody wanted stayed"
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    calls = stand_in(monkeypatch, "peer.join.join", "run_rank", lambda: 0)
+    assert app.run(["join", "--run-id", RUN_ID]) == 0
+    assert calls == [()], "two processes of one peer got a network process each"
     calls = stand_in(monkeypatch, "peer.join.seed", "run_seed", lambda *_: 0)
     assert app.run(["seed", "--run-id", RUN_ID, "--plain"]) == 0
     ((config, _),) = calls

@@ -16,6 +16,7 @@ from peer.trainer.devices.device_choice import device_of
 from peer.trainer.devices.portion import range_of_rows
 from peer.trainer.devices.rank_orders import Order, OrderKind, Ranks
 from peer.trainer.devices.sharding import buffers_to, check_can_shard, check_division
+from peer.trainer.devices.torchrun import Place, place_from
 from peer.trainer.loop.rank_process import Follower
 
 
@@ -35,6 +36,34 @@ def test_rows_are_shared_as_torch_shares_them() -> None:
                 assert list(range(begin, end)) == (chunks[rank].tolist() if rank < len(chunks) else [])
 
 
+@pytest.mark.parametrize(
+    ("environ", "words"),
+    [
+        ({"WORLD_SIZE": "2"}, "WORLD_SIZE is '2', but RANK and LOCAL_RANK and MASTER_ADDR and MASTER_PORT are not set"),
+        ({"WORLD_SIZE": "2", "RANK": "0"}, "peer join --devices N"),
+        (
+            {"WORLD_SIZE": "x", "RANK": "0", "LOCAL_RANK": "0", "MASTER_ADDR": "h", "MASTER_PORT": "1"},
+            "WORLD_SIZE is 'x'; expected a whole number",
+        ),
+        (
+            {"WORLD_SIZE": "2", "RANK": "2", "LOCAL_RANK": "0", "MASTER_ADDR": "h", "MASTER_PORT": "1"},
+            "RANK is 2 and WORLD_SIZE 2; expected a rank below it",
+        ),
+    ],
+)
+def test_half_of_torchruns_environment_is_a_mistake(environ: dict[str, str], words: str) -> None:
+    with pytest.raises(UsageFault) as caught:
+        place_from(environ)
+    assert words in str(caught.value)
+
+
+def test_torchruns_environment() -> None:
+    assert place_from({}) is None
+    assert place_from({"WORLD_SIZE": "1"}) is None
+    environ = {"WORLD_SIZE": "4", "RANK": "3", "LOCAL_RANK": "1", "MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "29500"}
+    assert place_from(environ) == Place(3, 1, 4, "10.0.0.1", 29500)
+
+
 def test_what_devices_cannot_do(monkeypatch: pytest.MonkeyPatch) -> None:
     check_division(8, 4)
     with pytest.raises(UsageFault, match=r"3 devices cannot share an inner step of 8 sequences.*expected 1, 2, 4 or 8"):
@@ -46,16 +75,17 @@ def test_what_devices_cannot_do(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UsageFault, match=r"--base-bits 4 and --shard.*expected one of them"):
         check_can_shard("adamw", base_bits="4")
     check_can_shard("adamw")
+    place = Place(1, 1, 2, "", 0)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(DeviceFault, match="'cuda' is not there"):
-        device_of("cuda", 1, 2)
+        device_of("cuda", place)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     with pytest.raises(DeviceFault, match=r"process 1 of this peer needs a GPU of its own and this machine shows 1"):
-        device_of("cuda", 1, 2)
+        device_of("cuda", place)
     with pytest.raises(UsageFault, match=r"names one GPU and there are 2 processes"):
-        device_of("cuda:0", 1, 2)
-    assert device_of("auto", 0, 2) == torch.device("cuda:0")
+        device_of("cuda:0", place)
+    assert device_of("auto", Place(0, 0, 2, "", 0)) == torch.device("cuda:0")
 
 
 def test_a_process_without_its_first_one_ends_at_once() -> None:

@@ -178,7 +178,7 @@ def some_ranks(
     base: Path | None = None,
 ) -> Iterator[tuple[Ranks, RankGroup]]:
     """Rank 0 in this process, the others in real ones."""
-    group = RankGroup(size)
+    group = RankGroup(size, None)
     is_orderly = False
     try:
         setup = RankSetup(

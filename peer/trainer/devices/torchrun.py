@@ -1,0 +1,67 @@
+"""What torchrun says to each of the processes that it starts: its number, and where all of them meet."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from dht.ground.errors import UsageFault
+
+KNOCK_SECONDS = 10.0
+"""For torchrun's meeting place to take a connection, on this machine or the one beside it."""
+_TORCHRUN = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A process's number among the processes of its peer, and where they meet."""
+
+    rank: int
+    local_rank: int
+    """Among those of this machine: chooses its device."""
+    size: int
+    host: str
+    port: int
+
+
+def place_from(environ: Mapping[str, str]) -> Place | None:
+    """The place that torchrun gave this process; None without torchrun, or when it started one process alone.
+
+    Raises:
+        UsageFault: WORLD_SIZE says that there are several, but the rest of what torchrun says is missing or wrong.
+    """
+    if environ.get("WORLD_SIZE", "1") == "1":
+        return None
+    missing = [name for name in _TORCHRUN if not environ.get(name)]
+    if missing:
+        raise UsageFault(
+            f"WORLD_SIZE is {environ['WORLD_SIZE'][:20]!r}, but {' and '.join(missing)} are not set; expected all that "
+            "torchrun sets; start with `peer join --devices N` or `torchrun --nproc-per-node N -m peer join`, or "
+            "unset WORLD_SIZE"
+        )
+    numbers = []
+    for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_PORT"):
+        if not environ[name].isdecimal():
+            raise UsageFault(f"{name} is {environ[name][:20]!r}; expected a whole number, as torchrun sets it")
+        numbers.append(int(environ[name]))
+    rank, local_rank, size, port = numbers
+    if rank >= size:
+        raise UsageFault(f"RANK is {rank} and WORLD_SIZE {size}; expected a rank below it, as torchrun sets it")
+    return Place(rank, local_rank, size, environ["MASTER_ADDR"], port)
+
+
+def check_meeting_place(place: Place) -> None:
+    """torchrun listens there before it starts anybody; variables that an earlier job left behind lead nowhere.
+
+    Raises:
+        UsageFault: nobody listens.
+    """
+    try:
+        socket.create_connection((place.host, place.port), KNOCK_SECONDS).close()
+    except OSError as error:
+        raise UsageFault(
+            f"WORLD_SIZE is {place.size} and RANK {place.rank}, as under torchrun, but nobody listens at {place.host}:"
+            f"{place.port} ({error.strerror or error}); expected torchrun there; if an earlier job left these behind, "
+            f"run: unset {' '.join(_TORCHRUN)}"
+        ) from error
