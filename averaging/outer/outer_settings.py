@@ -43,15 +43,7 @@ class OuterRule:
         Each peer's statistics follow its data within a few steps, whatever they were. Any rate above 1, and any
         momentum, would swing around them with the delay of a round.
         """
-        return replace(
-            self,
-            outer_lr=1.0,
-            outer_momentum=0.0,
-            overlay_gain=1.0,
-            residual_decay=1.0,
-            lag_penalty=0.0,
-            momentum_lag_penalty=0.0,
-        )
+        return replace(self, outer_lr=1.0, outer_momentum=0.0, overlay_gain=1.0)
 
     @property
     def is_strict(self) -> bool:
