@@ -139,6 +139,15 @@ class P2pdHost:
             return None
         return self._line_paces.setdefault(protocol, Pace(None, time.monotonic, within=self._paces.upload))
 
+    def limit(self, limits: RateLimits) -> None:
+        """From now on all streams of this host together keep to these limits, those that are open already too."""
+        for pace, bits in (
+            (self._paces.upload, limits.upload_bits_per_second),
+            (self._paces.download, limits.download_bits_per_second),
+        ):
+            if pace is not None:
+                pace.limit(bits)
+
     async def start(self) -> None:
         """Start the daemon and its supervision.
 

@@ -78,7 +78,13 @@ class Pace:
         self._clock = clock
         self._sleep = sleep
         self._within = within
-        if bits_per_second is not None:
+        self.limit(bits_per_second)
+
+    def limit(self, bits_per_second: float | None) -> None:
+        """From now on this limit holds, as given to the constructor; None: none."""
+        if bits_per_second is None:
+            self._bucket = None
+        else:
             self.follow(bits_per_second / 8 / LINE_BYTES_PER_BYTE)
 
     def follow(self, bytes_per_second: float) -> None:

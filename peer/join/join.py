@@ -23,7 +23,7 @@ from peer.config.training_section import check_optimizer_bits
 from peer.events.peer_events import Event, MicroBatchHalved
 from peer.join.checkpoint_disk_space import warn_of_room
 from peer.join.run_connection import READY_SECONDS, RunConnection
-from peer.join.run_introduction import run_facts, trained_in
+from peer.join.run_introduction import rates_of, run_facts, trained_in
 from peer.memory.base_bits import check_base_bits
 from peer.memory.least_memory import Use, check_memory, free_memory_bytes
 from peer.network.process.child_start import NetworkChild
@@ -87,6 +87,7 @@ def run_trainer(config: PeerConfig, child: NetworkChild | None, terminal: Termin
         torch.set_num_threads(config.threads)
     connection = RunConnection(config, terminal.show, terminal.note, child, terminal.tell)
     terminal.step("program", str(device), is_done=True)
+    terminal.limit_by(lambda limits: connection.network.limit(rates_of(limits)))
     record = own_record(config, connection.identity.peer_id)
     with recording(record, terminal.note, OwnRows().row) as listener:
         terminal.tell_also(listener)

@@ -1,9 +1,10 @@
-"""What `peer join` and `peer seed` tell their terminal about the run."""
+"""What `peer join` and `peer seed` tell their terminal about the run, and what its owner's limits mean for the host."""
 
 from __future__ import annotations
 
+from dht.streams.upload_and_download_limits import RateLimits
 from peer.config.manifest import RunManifest
-from peer.panel.updates import RunFacts
+from peer.panel.updates import LineLimits, RunFacts
 
 
 def run_facts(run_id: str, manifest: RunManifest) -> RunFacts:
@@ -21,3 +22,8 @@ def run_facts(run_id: str, manifest: RunManifest) -> RunFacts:
 def trained_in(manifest: RunManifest) -> str:
     """What is trained and sent: all parameters, or the values of an adapter beside a model that stays as it is."""
     return "parameters" if manifest.model.adapter is None else "values of a LoRA adapter"
+
+
+def rates_of(limits: LineLimits) -> RateLimits:
+    """The same in bits per second."""
+    return RateLimits(*(None if mbit is None else 1e6 * mbit for mbit in (limits.up_mbit, limits.down_mbit)))

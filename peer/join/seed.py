@@ -14,7 +14,7 @@ from peer.config.manifest import RunManifest
 from peer.config.model_shapes import seed_sizes
 from peer.config.peer_config import PeerConfig
 from peer.join.checkpoint_disk_space import warn_of_room
-from peer.join.run_introduction import run_facts
+from peer.join.run_introduction import rates_of, run_facts
 from peer.mailbox.mailbox import Mailbox
 from peer.memory.least_memory import check_memory, free_memory_bytes
 from peer.observe.kept_manifest import manifest_here
@@ -70,6 +70,7 @@ def run_seed(config: PeerConfig, terminal: Terminal) -> int:
             on_seen=terminal.tell,
         )
         terminal.step("run")
+        terminal.limit_by(lambda limits: loop.call_soon_threadsafe(side.limit, rates_of(limits)))
         terminal.leave_by(lambda: loop.call_soon_threadsafe(side.leave, "asked to stop"))
         terminal.keep_folder()
         await side.run()

@@ -16,7 +16,7 @@ from peer.panel.key_bindings import Controls, hints
 from peer.panel.scene import Scene, with_event, with_note, with_update
 from peer.panel.screen_painter import Painter
 from peer.panel.screens import screen
-from peer.panel.sentences import CARE, COMMAND, DIM, PAGE, capitalised, goodbye
+from peer.panel.sentences import ACCENT, CARE, COMMAND, DIM, PAGE, capitalised, goodbye
 from peer.panel.terminal_keys import Keys
 from peer.panel.text_lines import SEPARATOR, flowed, part
 from peer.panel.updates import Action, Leaving, LoadingStep, ViewUpdate
@@ -93,7 +93,7 @@ class PanelView:
         self._keys.open()
         pressed = self._keys.pressed()
         for key in pressed:
-            self._controls, action = self._controls.press(key)
+            self._controls, action = self._controls.press(key, self._scene.limits)
             if action is not None:
                 self._act(action)
         is_due = self._drawn_at is None or self._now - self._drawn_at >= REFRESH_SECONDS
@@ -144,6 +144,8 @@ class PanelView:
         room = self._drawn_size[0] - 1
         if self._scene.leaving:
             return part(capitalised(self._scene.leaving), CARE)
+        if (question := self._controls.question) is not None:
+            return part(question.text(room), CARE if question.problem else ACCENT)
         keys = self._keys.are_there
         return part(hints(self._controls, has_keys=keys, is_resting=self._scene.is_resting, room=room), DIM)
 

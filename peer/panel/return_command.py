@@ -11,6 +11,7 @@ from pathlib import Path
 from dht.ground.regular_files import write_whole
 from peer.config.data_source import needs_own
 from peer.config.peer_config import IDENTITY_NAME, ChoiceMark, PeerConfig, choices_with, flag_of
+from peer.panel.updates import LineLimits
 from peer.run_folders import COMMAND_NAME
 from peer.user_folders import paths_in
 
@@ -18,12 +19,22 @@ from peer.user_folders import paths_in
 def keep_command(config: PeerConfig, what: str, listening: Sequence[str]) -> None:
     """Keep in the data folder what brings this peer back where it listens; a convenience, left out on a full disk."""
     with contextlib.suppress(OSError):
-        write_whole(config.data_dir / COMMAND_NAME, f"{same_there(config, what, listening)}\n".encode())
+        command = same_again(_listening(config, listening), what)
+        write_whole(config.data_dir / COMMAND_NAME, f"{command}\n".encode())
 
 
-def same_there(config: PeerConfig, what: str, listening: Sequence[str] = ()) -> str:
-    """`same_again`, listening with the ports that it got; empty: wherever it is free."""
-    return same_again(config.model_copy(update={"listen": tuple(listening)}) if listening else config, what)
+def same_with(config: PeerConfig, what: str, limits: LineLimits, listening: Sequence[str] = ()) -> str:
+    """`same_again` with the limits of the line as they are now, which a key changes.
+
+    Args:
+        listening: where, with the ports that it got; empty: wherever it is free.
+    """
+    changed = {"upload_limit_mbit": limits.up_mbit, "download_limit_mbit": limits.down_mbit}
+    return same_again(_listening(config.model_copy(update=changed), listening), what)
+
+
+def _listening(config: PeerConfig, listening: Sequence[str]) -> PeerConfig:
+    return config.model_copy(update={"listen": tuple(listening)}) if listening else config
 
 
 def same_again(config: PeerConfig, what: str, run: Sequence[str] = ()) -> str:

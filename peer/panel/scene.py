@@ -54,8 +54,8 @@ class Scene:
     """What others type to join here, as far as it was said."""
     listening: tuple[str, ...] = ()
     """Where a seed listens, with the ports that it got: links lead there."""
-    same_again: Callable[[Sequence[str]], str] = lambda listening: ""
-    """The command that brings this peer back as it is, where it listens; empty: a plain one does."""
+    same_again: Callable[[updates.LineLimits, Sequence[str]], str] = lambda limits, listening: ""
+    """The command that brings this peer back as it is, with these limits, there; empty: a plain one does."""
     met_at: float = -math.inf
     """When this peer saw others train with whom rounds can be shared, after a time without any."""
     began_at: float = 0.0
@@ -194,6 +194,8 @@ def with_update(scene: Scene, update: updates.ViewUpdate, at: float = 0.0) -> Sc
             return replace(scene, loading=scene.loading.with_step(update))
         case updates.RunFacts():
             return replace(scene, run=update)
+        case updates.LineLimits():
+            return replace(scene, limits=update)
         case updates.Resting():
             return replace(scene, is_resting=update.is_resting, resting_at=at)
         case updates.Compiling():

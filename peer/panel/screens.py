@@ -22,7 +22,7 @@ from dht.ground.quantities import (
     share_text,
 )
 from peer.panel.checklist import LABELS
-from peer.panel.key_bindings import Controls
+from peer.panel.key_bindings import Controls, mbit_text
 from peer.panel.news import NewsLine
 from peer.panel.scene import Scene
 from peer.panel.sentences import ACCENT, CARE, DIM, GOOD, age, capitalised, doing, health
@@ -31,6 +31,8 @@ from peer.run_clock import arrival
 
 SMALLEST = (40, 8)
 """Columns and lines of the smallest picture; on a smaller terminal the rest is not seen."""
+TABLE_WIDTH, WIDEST_TABLE = 52, 90
+"""Columns that the table of members needs, and beyond which an eye loses its row."""
 WIDEST_CURVE = 60
 PINNED_SECONDS = 600.0
 """A warning, e.g. of a full disk, stays on top for this long, whatever else happens."""
@@ -40,6 +42,7 @@ _NEWS_STYLE = {"person": "", "own": ACCENT, "good": GOOD, "trouble": CARE, "note
 HELP = (
     ("q", "leave: your machine finishes its round, saves, says goodbye; again: leave at once"),
     ("p", "pause or go on; a paused machine still serves others"),
+    ("l", "how much may go up and down your line, changed at once"),
     ("i", "addresses of this machine, and the command that others join with"),
     ("?", "this page; the same key goes back"),
 )
@@ -60,6 +63,8 @@ def screen(scene: Scene, controls: Controls, now: float, width: int, height: int
         lines = _checklist(scene, width)
     else:
         lines = [*_header(scene, now, width), *(_seed if scene.is_seed else _trainer)(scene, now, width)]
+        members = members_table(scene, width, (height - num_rows(lines, width)) // 2)
+        lines += [Text(), *members] if members else []
     return [*lines, Text(), *news_lines(scene, width, height - num_rows(lines, width) - 1)]
 
 
@@ -127,7 +132,7 @@ def line_use(scene: Scene, now: float) -> Text:
     """What goes up and down the line now, and how much the owner allows."""
 
     def words(sign: str, bits: float, most: float | None) -> str:
-        return f"{sign} {bits / 1e6:.1f}" + ("" if most is None else f" of {most:.7g}")
+        return f"{sign} {bits / 1e6:.1f}" + ("" if most is None else f" of {mbit_text(most)}")
 
     up, down = scene.own.bits_per_second(now)
     return part(f"{words('↑', up, scene.limits.up_mbit)}  {words('↓', down, scene.limits.down_mbit)} Mbit/s")
@@ -183,6 +188,23 @@ def sparkline(values: Sequence[float], width: int) -> str:
     low, high = min(means), max(means)
     scale = (len(STEPS) - 1) / (high - low) if high > low else 0.0
     return "".join(STEPS[round((mean - low) * scale)] for mean in means)
+
+
+def members_table(scene: Scene, width: int, room: int) -> list[Text]:
+    """The trainers that are here, one line each; nothing while there is only one."""
+    rows = scene.swarm.rows
+    if len(rows) < 2 or room < 4 or width < TABLE_WIDTH:
+        return []
+    name_width = max(12, min(width, WIDEST_TABLE) - 31)
+    lines = [part(f"{'Name':<{name_width}}{'Tokens':>10}{'Tokens/s':>11}  Now", "bold")]
+    for row in rows[: room - 1]:
+        name = part(row.name or scene.name_of(row.peer_id), ACCENT if row.is_own else "")
+        name.truncate(name_width - 1, overflow="ellipsis")
+        speed = count_text(row.tokens_per_second) if row.tokens_per_second else ""
+        figures = " " * (name_width - name.cell_len) + f"{count_text(row.tokens):>10}{speed:>11}  "
+        state = part(row.doing, GOOD if row.doing == "training" else CARE if row.doing == "paused" else DIM)
+        lines.append(joined([name, part(figures, ACCENT if row.is_own else ""), state]))
+    return lines
 
 
 def news_lines(scene: Scene, width: int, room: int) -> list[Text]:

@@ -164,7 +164,7 @@ def _last_words(scene: Scene) -> list[str]:
 def comeback(scene: Scene) -> str:
     """The command for the next time; the data folder remembers addresses."""
     plain = f"peer {'seed' if scene.is_seed else 'join'} {scene.run.run_id}"
-    return scene.same_again(scene.listening) or plain
+    return scene.same_again(scene.limits, scene.listening) or plain
 
 
 def _rounds(num_rounds: int, num_confirmed: int) -> str:

@@ -26,7 +26,7 @@ from peer.panel import updates
 from peer.panel.ctrl_c import LeaveRequest
 from peer.panel.key_bindings import Controls
 from peer.panel.plain_and_json_views import EventView, make_view
-from peer.panel.return_command import same_there
+from peer.panel.return_command import same_with
 from peer.panel.scene import scene_of
 from peer.panel.stderr_capture import KeptErrors
 from peer.run_folders import keep_name
@@ -79,7 +79,7 @@ class Terminal:
             os.environ,
             scene=replace(
                 scene_of(config.run_id, limits, is_seed=is_seed),
-                same_again=partial(same_there, config, what),
+                same_again=partial(same_with, config, what),
                 began_at=time.time(),
             ),
             act=self._act,
@@ -90,6 +90,7 @@ class Terminal:
         self._errors = KeptErrors()
         self._is_resting = False
         self._leaving = LeaveRequest(lambda said: self.tell(updates.Leaving(said)), has_panel=_is_panel(self._view))
+        self._limit: Callable[[updates.LineLimits], object] = lambda limits: None
         self._waiting: deque[Event | updates.ViewUpdate | str] = deque(maxlen=MAX_WAITING)
         self._log = LineLog(config.event_log_path, self.note)
         self._log_lock = threading.Lock()
@@ -136,6 +137,10 @@ class Terminal:
         """Whether the owner has paused training."""
         return self._is_resting
 
+    def limit_by(self, action: Callable[[updates.LineLimits], object]) -> None:
+        """Call `action` with the limits of the line whenever the owner changes them, from the thread of the view."""
+        self._limit = action
+
     def leave_by(self, action: Callable[[], object]) -> None:
         """Call `action` once the owner wants to leave: from a signal handler, or now if that was before."""
         self._leaving.leave_by(action)
@@ -170,7 +175,10 @@ class Terminal:
 
     def _act(self, action: updates.Action) -> None:
         """What somebody wants who pressed a key."""
-        if action == "rest":
+        if isinstance(action, updates.LineLimits):
+            self._limit(action)
+            self.tell(action)
+        elif action == "rest":
             self._is_resting = not self._is_resting
             self.tell(updates.Resting(self._is_resting))
         else:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import re
 import select
 from typing import Any, TextIO
+
+from peer.panel.key_bindings import PASTED
 
 try:
     import termios
@@ -66,7 +67,7 @@ class Keys:
                 termios.tcsetattr(self._fd, termios.TCSADRAIN, before)
 
     def pressed(self) -> list[str]:
-        """Keys since the last call: characters, "enter", "escape", "backspace"; no pastes, arrows and the like."""
+        """Keys since the last call: characters, "enter", "escape", "backspace", a paste; no arrows and the like."""
         if self._before is None or self._fd is None or not self.is_in_front:
             return []
         try:
@@ -82,27 +83,31 @@ class Keys:
         begun = data.rfind(PASTE_BEGINS)
         self._rest = b""
         if begun >= 0 and PASTE_ENDS not in data[begun:]:
-            # Of what is pasted only the beginnings of the two marks count: the end may be cut in two.
-            rest = data[begun + len(PASTE_BEGINS) :][-len(PASTE_ENDS) :]
-            data, self._rest = data[:begun], PASTE_BEGINS + rest
+            pasted = data[begun + len(PASTE_BEGINS) :]
+            if len(pasted) > MAX_BYTES:
+                pasted = pasted[:1] + pasted[-len(PASTE_ENDS) :]  # its end may be cut in two; nobody wants the rest
+            data, self._rest = data[:begun], PASTE_BEGINS + pasted
         return keys_in(data)
 
 
 PASTE_BEGINS, PASTE_ENDS = b"\x1b[200~", b"\x1b[201~"
 """What a terminal that was asked to mark pastes puts around them."""
-_PASTED = re.compile("\x1b\\[200~.*?\x1b\\[201~", re.DOTALL)
-"""Is no key, since a q in it would leave the run."""
 
 _NAMES = {"\r": "enter", "\n": "enter", "\x1b": "escape", "\x7f": "backspace", "\x08": "backspace"}
 
 
 def keys_in(data: bytes) -> list[str]:
     """What was pressed. Pure."""
-    text = _PASTED.sub("", data.decode("utf-8", "ignore"))
+    text = data.decode("utf-8", "ignore")
     keys, index = [], 0
     while index < len(text):
         character = text[index]
         index += 1
+        if text.startswith(PASTE_BEGINS.decode(), index - 1):
+            pasted, _, text = text[index - 1 + len(PASTE_BEGINS) :].partition(PASTE_ENDS.decode())
+            keys.append(PASTED + "".join(one for one in pasted if one.isprintable()))
+            index = 0
+            continue
         if character == "\x1b" and text[index : index + 1] in ("[", "O"):
             index += 1
             while index < len(text) and not text[index].isalpha() and text[index] != "~":

@@ -87,7 +87,18 @@ class EndedForGood:
     """This peer ends for a reason that the next start would meet again: revoked, too old, or with the wrong files."""
 
 
-ViewUpdate = Remark | LoadingStep | RunFacts | Resting | Compiling | Leaving | EndedForGood | SwarmSeen | OwnAddresses
+ViewUpdate = (
+    Remark
+    | LoadingStep
+    | RunFacts
+    | LineLimits
+    | Resting
+    | Compiling
+    | Leaving
+    | EndedForGood
+    | SwarmSeen
+    | OwnAddresses
+)
 
-Action = Literal["leave", "rest"]
+Action = Literal["leave", "rest"] | LineLimits
 """What the person at the keys wants."""

@@ -110,7 +110,8 @@ def run_view_of(
     """
     members = tuple(records)
     electors = electors_of(members, work)
-    have_work = any(work.get(record.peer_id, 0) > 0 for record in electors)
+    # Where no member that has worked has an anchor, all are electors.
+    have_work = bool(electors) and all(work.get(record.peer_id, 0) > 0 for record in electors)
     weights = {record.peer_id: work.get(record.peer_id, 0) if have_work else 1 for record in electors}
     anchored = _with_usual_fragments(electors, weights)
     num_fragments = len(anchored[0].versions) if anchored else 0

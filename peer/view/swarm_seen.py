@@ -10,10 +10,13 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from dht.ground.host import PeerId
+from dht.ground.quantities import state_text
 from dht.records.peer_record import PeerRecord
 from dht.records.profiles import Profile
 from peer.view.run_view import NO_WORK, NOWHERE, RunView, run_view_of
 
+NUM_ROWS = 12
+"""A tall terminal has no more room."""
 MAX_NAMES = 5000
 """That are kept in a session; a flood of keys must not fill the memory."""
 
@@ -36,6 +39,19 @@ class OwnAddresses:
 
 
 @dataclass(frozen=True, slots=True)
+class MemberSeen:
+    """A trainer that is here: one row of the panel's table."""
+
+    name: str
+    """Empty: its owner gave none."""
+    peer_id: PeerId
+    tokens: int
+    tokens_per_second: float
+    doing: str
+    is_own: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class SwarmSeen:
     """One look at the swarm."""
 
@@ -46,6 +62,8 @@ class SwarmSeen:
     """Of this peer's person, as the run's page has it in its address."""
     run: RunView = NOWHERE
     """The figures of the run, as each renderer shows them."""
+    rows: tuple[MemberSeen, ...] = ()
+    """This peer, and the trainers that decide the figures of `run`, by their tokens; at most `NUM_ROWS`."""
     names: tuple[tuple[PeerId, str], ...] = ()
     """Of machines whose names are new since the last look."""
     num_others: int = 0
@@ -59,8 +77,9 @@ class SwarmSeen:
     @classmethod
     def from_fields(cls, fields: Mapping[str, Any]) -> SwarmSeen:
         """From plain values, as `dataclasses.asdict` and JSON give them."""
+        rows = tuple(MemberSeen(**row) for row in fields["rows"])
         names = tuple((PeerId(peer_id), name) for peer_id, name in fields["names"])
-        return cls(**{**fields, "run": RunView.from_json(fields["run"]), "names": names})
+        return cls(**{**fields, "run": RunView.from_json(fields["run"]), "rows": rows, "names": names})
 
     def to_json(self) -> dict[str, Any]:
         """Return the look as plain values."""
@@ -127,6 +146,7 @@ class SwarmWatch:
             own_name=self.own_name or ("" if mine is None else self._name_of(mine)),
             own_id=self.own_id or self.me,
             run=self._run,
+            rows=self._rows(trainers),
             names=new_names,
             num_others=sum(one.peer_id != self.me for one in here),
             num_silent=len(silent),
@@ -144,3 +164,21 @@ class SwarmWatch:
         if said is not None and said.is_hidden:
             return ""
         return said.name if said is not None and said.name else record.name
+
+    def _rows(self, trainers: Sequence[PeerRecord]) -> tuple[MemberSeen, ...]:
+        electors = {record.peer_id for record in self._run.electors} | {self.me}
+        rows = [
+            MemberSeen(
+                self._name_of(record),
+                record.peer_id,
+                record.tokens,
+                record.tokens_per_second,
+                state_text(record.state, record.role),
+                record.peer_id == self.me,
+            )
+            for record in trainers
+            if record.peer_id in electors
+        ]
+        # Of too many the last goes, and never this peer.
+        first = sorted(rows, key=lambda row: (not row.is_own, -row.tokens, row.peer_id))[:NUM_ROWS]
+        return tuple(sorted(first, key=lambda row: (-row.tokens, row.peer_id)))

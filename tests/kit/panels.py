@@ -34,7 +34,7 @@ from peer.panel.scene import Scene, scene_of, with_event, with_update
 from peer.panel.screens import screen
 from peer.panel.updates import Compiling, LineLimits, LoadingStep, Resting, RunFacts
 from peer.view.run_view import RunView
-from peer.view.swarm_seen import OwnAddresses, SwarmSeen
+from peer.view.swarm_seen import MemberSeen, OwnAddresses, SwarmSeen
 
 RUN_ID = "starlings.kqy24dqehzup6gznfold"
 ME = PeerId("12D3KooWSK2F7a2amC2i2i64ZnkTKtSLjMcrh8CWmD7GxdnCv7y3")
@@ -111,8 +111,11 @@ def with_own(scene: Scene, **changes: Any) -> Scene:
 
 def seen(at: float, names: tuple[tuple[PeerId, str], ...]) -> SwarmSeen:
     """A look at the swarm."""
+    others = [("Kiran", KIRAN, 5_100_000), ("Jo", JO, 3_900_000), ("Lindström", LINDSTROEM, 1_200_000)]
+    rows = [MemberSeen(name, peer_id, tokens, 2900.0, "training") for name, peer_id, tokens in others]
+    rows.insert(1, MemberSeen("Ada", ME, 4_154_000, 3500.0, "training", is_own=True))
     run = RunView(at, num_training=12, num_seeds=1, evaluation=Evaluation(1.93, 500))
-    return SwarmSeen(at, "Ada", ME, run, names, 12, 0, 11)
+    return SwarmSeen(at, "Ada", ME, run, tuple(rows), names, 12, 0, 11)
 
 
 def states_of_a_trainer() -> dict[str, Scene]:

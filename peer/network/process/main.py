@@ -25,6 +25,7 @@ from dht.ground.errors import DaemonFault, LocalFault, MurmurationError
 from dht.ground.tasks import is_done_before
 from dht.p2pd.lazy_hivemind import allow_parts_of_hivemind
 from dht.records.signed_manifest import RunRecord, encode_run_record
+from dht.streams.upload_and_download_limits import RateLimits
 from peer.config.manifest import RunManifest
 from peer.config.peer_config import PeerConfig
 from peer.console.plain_output import make_plain
@@ -38,7 +39,7 @@ MAX_LINE_BYTES = 1 << 20
 END_SECONDS = 30.0
 """To close everything when all is said. A task or a thread that does not end holds nobody up for longer."""
 _OUR_ROOMS = ("averaging", "dht", "peer")
-ORDERS = ("leave",)
+ORDERS = ("leave", "limits")
 """What the owner may say at any time."""
 
 
@@ -159,7 +160,10 @@ async def _take_part(connection: socket.socket, end_soon: Callable[[int], None])
     async def obey() -> None:
         while True:
             message, _ = await orders.get()
-            side.leave(message["reason"])
+            if message["kind"] == "leave":
+                side.leave(message["reason"])
+            else:
+                side.limit(RateLimits(**message["limits"]))
 
     orphaned = asyncio.create_task(gone.wait())
     work = asyncio.create_task(side.run())

@@ -134,6 +134,13 @@ class NetworkSide:
         """Multiaddrs of this machine that are listened on, with the ports that were free."""
         return [str(address) for address in self._host.daemon.listens]
 
+    def limit(self, limits: RateLimits) -> None:
+        """From now on the line may carry so much."""
+        self._limits = limits
+        self._host.limit(limits)
+        if self._node is not None:
+            self._node.links.limit(limits.upload_bits_per_second, limits.download_bits_per_second)
+
     def _report(self, fact: Fact) -> None:
         self._emit(Event(time.time(), self._identity.peer_id, fact))
 

@@ -14,7 +14,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from dht.ground.clocks import steady_seconds
@@ -22,6 +22,7 @@ from dht.ground.errors import DeviceFault, Incompatible, LocalFault, NobodyReach
 from dht.ground.host import PeerId
 from dht.p2pd.socket_directory import remove_stale
 from dht.records.signed_manifest import RunRecord, decode_run_record
+from dht.streams.upload_and_download_limits import RateLimits
 from peer.child_process import how_it_ended
 from peer.config.peer_config import PeerConfig
 from peer.events import peer_events as events
@@ -78,6 +79,7 @@ class NetworkProcess:
     hear: Callable[[SwarmSeen | OwnAddresses], object] | None = None
 
     def __post_init__(self) -> None:
+        self._limits: RateLimits | None = None
         self.addresses: tuple[str, ...] = ()
         self.run_has_ended = False
         self._mailbox: tuple[Mailbox, str] | None = None
@@ -121,6 +123,12 @@ class NetworkProcess:
         with self._lock:
             self._mailbox = (mailbox, device)
             self._send_mailbox()
+
+    def limit(self, limits: RateLimits) -> None:
+        """Let the child, and every later one, send and take no more than this."""
+        with self._lock:
+            self._limits = limits
+            self._send_limits()
 
     def check(self) -> None:
         """Raise what ended the child for good, if anything did.
@@ -172,10 +180,15 @@ class NetworkProcess:
         self._child = self.first.take() if self.first is not None else start_network_child()
         self.first = None
         self._send("config", config=self.config.model_dump_json(exclude_defaults=True))
+        self._send_limits()
 
     def _send(self, kind: str, descriptors: Sequence[int] = (), **fields: Any) -> None:
         if self._child is not None:
             send_line(self._child.connection, kind, descriptors, **fields)
+
+    def _send_limits(self) -> None:
+        if self._limits is not None:
+            self._send("limits", limits=asdict(self._limits))
 
     def _send_mailbox(self) -> None:
         if self._mailbox is not None:

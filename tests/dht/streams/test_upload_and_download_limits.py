@@ -41,6 +41,27 @@ def test_no_more_passes_than_the_rate_and_one_burst(rate: float, takes: Sequence
         released_bytes += num_bytes
 
 
+def test_a_limit_comes_and_goes_while_streams_are_open() -> None:
+    async def run() -> list[float]:
+        clock = Clock()
+        whole = Pace(None, clock, clock.sleep)
+        line = Pace(None, clock, clock.sleep, within=whole)
+        took = []
+        for limit in (None, 8 * MBIT, None):
+            whole.limit(limit)
+            assert line.is_free == (limit is None)
+            before = clock.now
+            for _ in range(100):
+                await line.let_pass(10_000)
+            took.append(clock.now - before)
+        assert whole.passed_bytes == line.passed_bytes == 3_000_000
+        return took
+
+    before, limited, after = asyncio.run(run())
+    assert (before, after) == (0, 0)
+    assert limited == pytest.approx(1_000_000 * LINE_BYTES_PER_BYTE / MBIT, rel=0.05)
+
+
 def test_a_pace_follows_its_line() -> None:
     async def run() -> float:
         clock = Clock()

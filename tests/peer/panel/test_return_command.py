@@ -12,7 +12,7 @@ import pytest
 from peer.cli import join, seed
 from peer.cli.app import run
 from peer.config.peer_config import PeerConfig, load_config
-from peer.panel.return_command import same_again, same_there
+from peer.panel.return_command import same_again, same_with
 from peer.panel.scene import scene_of, with_update
 from peer.panel.sentences import comeback
 from peer.panel.updates import LineLimits
@@ -74,8 +74,11 @@ def test_the_goodbye_says_it(tmp_path: Path) -> None:
     config = PeerConfig(run_id=RUN_ID, data_dir=tmp_path)
     began = scene_of(RUN_ID, LineLimits(), is_seed=True)
     assert comeback(began) == f"peer seed {RUN_ID}"
-    told = replace(began, same_again=partial(same_there, config, "peer seed"))
+    told = replace(began, same_again=partial(same_with, config, "peer seed"))
     assert comeback(told) == f"peer seed {RUN_ID} --data-dir {tmp_path}"
+    changed = with_update(told, LineLimits(2.5, None))
+    assert comeback(changed) == f"peer seed {RUN_ID} --data-dir {tmp_path} --upload-limit-mbit 2.5"
+    assert comeback(with_update(changed, LineLimits())) == comeback(told)
     up = with_update(told, OwnAddresses(("/ip4/192.0.2.7/tcp/40123",), listening=("/ip4/0.0.0.0/tcp/40123",)))
     assert comeback(up) == f"{comeback(told)} --listen /ip4/0.0.0.0/tcp/40123"
 

@@ -14,7 +14,7 @@ from peer.events.lone_rounds import LONE_ROUNDS
 from peer.events.path_events import ReachabilityFound
 from peer.events.peer_events import Evaluated, Event, JoinedRun, MemberChanged, RefusedPeer, StateServed, SwarmContact
 from peer.panel.checklist import WAITING_FIRST, Checklist
-from peer.panel.key_bindings import Controls
+from peer.panel.key_bindings import PASTED, Controls
 from peer.panel.news import ARRIVAL_SECONDS
 from peer.panel.scene import SETTLE_SECONDS, Scene, scene_of, with_event, with_note, with_update
 from peer.panel.screens import news_lines, reached
@@ -128,6 +128,43 @@ def test_keys_turn_pages_and_ask_for_things() -> None:
     assert typed(Controls(), "i", "i")[0].page == typed(Controls(), "?", "escape")[0].page == "main"
     assert typed(Controls(), "q", "p", "x") == (Controls(), ["leave", "rest"])
     assert typed(Controls(can_rest=False), "p")[1] == []
+    assert typed(Controls(), f"{PASTED}q", f"{PASTED}d") == (Controls(), [])
+
+
+def test_limits_are_asked_for_one_after_the_other() -> None:
+    assert typed(Controls(), "l", *"10", "enter", *"2.5", "enter") == (Controls(), [LineLimits(10.0, 2.5)])
+    assert typed(Controls(), "l", "enter", *"4", "backspace", "enter") == (Controls(), [LineLimits(None, None)])
+    assert typed(Controls(), "l", "1", "escape", "enter") == (Controls(), [])
+    # Whatever is typed is seen, and q among it does not leave; nothing is made of what is no number.
+    asked = Controls().press("l")[0].press("q")[0].question
+    assert asked is not None
+    assert asked.text(79) == "Enter: no limit; Esc: back. Most Mbit/s to send: q_"
+    assert typed(Controls(), "l", f"{PASTED}5\n", "enter", " ", "enter")[1] == [LineLimits(5.0, None)]
+    for wrong in ("0.1", "1.2.3", "00", "5x", "3 -2", "1_0", "nan", "1e3", "2,500", "1,2,3", "1000001"):
+        asked, actions = typed(Controls(), "l", *wrong, "enter")
+        assert actions == []
+        assert asked.question is not None
+        assert f"{wrong}: expected 0.2 to 1000000, such as 10, or none." in asked.question.text(90)
+
+
+def test_whoever_changes_one_limit_keeps_the_other() -> None:
+    now = LineLimits(10.0, 1_000_000.0)
+
+    def answered(*keys: str) -> Action | None:
+        controls, action = Controls(), None
+        for key in ("l", *keys):
+            controls, action = controls.press(key, now)
+        return action
+
+    assert answered("enter", *"3", "enter") == LineLimits(10.0, 3.0)
+    assert answered(*"0,5", "enter", "enter") == LineLimits(0.5, 1_000_000.0)
+    assert answered("enter", *"none", "enter") == LineLimits(10.0, None)
+    assert answered("0", "enter", *"None", "enter") == LineLimits()
+    first = Controls().press("l", now)[0]
+    second = first.press("enter", now)[0]
+    told = [one.question.text(79) for one in (first, second) if one.question is not None]
+    assert told[0] == "Enter keeps it, none removes it; Esc: back. Most Mbit/s to send (now 10): _"
+    assert told[1] == "Most Mbit/s to receive (now 1000000): _", "what is asked, where there is no room for more"
 
 
 def test_names_of_strangers_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -158,7 +158,7 @@ NEWS: list[Fact] = [
         PartRestarted("network", HOSTILE),
         SwarmContact("lost", 60.0),
     ),
-    *(RefusedPeer(KIRAN, HOSTILE, ("late",), (1,), NOW + 60), LeftRun("asked to", 1, 2, 3)),
+    *(RefusedPeer(KIRAN, HOSTILE, ("late",), NOW + 60), LeftRun("asked to", 1, 2, 3)),
 ]
 
 

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dht.ground.host import PeerId
 from dht.records.evaluation import Evaluation
 from dht.records.peer_record import PeerRecord
 from peer.view.run_view import RunView, run_view_of
@@ -98,6 +99,7 @@ def test_an_old_measurement_is_of_another_model() -> None:
 def test_before_anybody_has_an_anchor_nothing_is_known() -> None:
     assert figures(run_view_of([])) == ((), 0, None)
     assert figures(run_view_of([make_record("A")])) == ((), 0, None)
+    assert figures(run_view_of([make_record("A"), make_record("B")], {PeerId("A"): 5})) == ((), 0, None)
 
 
 def test_a_fast_member_counts_whole_once_its_work_is_signed() -> None:

@@ -10,7 +10,7 @@ from dht.ground.host import PeerId
 from dht.records.evaluation import Evaluation
 from dht.records.peer_record import PeerRecord
 from dht.records.profiles import Profile
-from peer.view.swarm_seen import SwarmSeen, SwarmWatch
+from peer.view.swarm_seen import NUM_ROWS, SwarmSeen, SwarmWatch
 from tests.kit.records import make_record
 
 ME = PeerId("me")
@@ -34,6 +34,15 @@ def test_others_are_counted_once_and_silent_ones_apart() -> None:
     seen = SwarmWatch(ME).look(here, 1.0, silent=[record("c", 5), record("d", 5, state="joining")])
     assert (seen.num_others, seen.num_silent) == (3, 2)
     assert (seen.num_other_trainers, seen.num_silent_trainers) == (2, 1)
+
+
+def test_trainers_that_have_worked_are_listed_and_this_peer_always() -> None:
+    work = {PeerId(f"p{number:02}"): 5 for number in range(20)}
+    here = [record(one, 1000 + number, versions=(5, 4)) for number, one in enumerate(work)]
+    here += [record(ME, 3, name="Ada"), record("free", 2**62), record("s", 0, role="seed", state="serving")]
+    rows = SwarmWatch(ME).look(here, 1.0, work=work).rows
+    assert [row.peer_id for row in rows] == [*(f"p{number:02}" for number in range(19, 20 - NUM_ROWS, -1)), ME]
+    assert (rows[-1].name, rows[-1].is_own, rows[0].doing) == ("Ada", True, "training")
 
 
 def test_names_are_told_once_and_again_when_they_change() -> None:
@@ -75,9 +84,7 @@ def test_a_person_who_hides_is_not_named_by_any_of_their_machines() -> None:
 
 def test_it_passes_through_json() -> None:
     watch = SwarmWatch(ME, "Ada")
-    seen = watch.look(
-        [record("me", 5), record("a", 1, name="Kiran", evaluation=Evaluation(2.0, 1))], 1.0, (PeerId("a"),)
-    )
+    seen = watch.look([record("me", 5), record("a", 1, name="Kiran", evaluation=Evaluation(2.0, 1))], 1.0)
     assert SwarmSeen.from_fields(json.loads(json.dumps(seen.to_json()))) == replace(
         seen, run=replace(seen.run, electors=())
     )

@@ -95,11 +95,13 @@ def test_keys_pause_and_leave_and_the_terminal_is_as_before(swarm: ProcessSwarm)
     wait_until(lambda: screen.steps() > stopped_at, "it goes on")
     screen.type("i")
     wait_until(lambda: "Peer id" in screen.text, "the page of addresses")
+    screen.type("l50\r\r")  # up, and no limit down
     screen.type("q")
     assert screen.process.wait(WAIT_SECONDS) == 0
     wait_until(lambda: "Come back: peer join" in screen.text, "goodbye")
     after = screen.text.rpartition("\x1b[?1049l")[2]
     assert "Thank you, Ada." in after
+    assert "--upload-limit-mbit" in after
     assert screen.flags == screen.before
     assert len(screen.facts(LeftRun)) == 1
 
