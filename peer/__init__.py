@@ -13,9 +13,7 @@ The files of this folder stand under all rooms, but for the entry point:
     run_folders.py         the data folders of a run on this machine, and its seed there
     fresh_folder.py        what a start writes there, taken back when nothing comes of it
     optional_libraries.py  libraries that only some commands need
-    run_clock.py           tokens that the whole swarm has committed, when it gets to a goal, whether it has stalled
     data_folder_choice.py  the one a peer had last, or a further one beside it, as RUN-2
-    hf_model_section.py    an architecture of transformers as a manifest has it
     __main__.py            entry point of `python -m peer`
 
 The rooms, from the bottom up. Only `trainer/`, and the rooms that start one, load torch:

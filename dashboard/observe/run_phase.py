@@ -8,7 +8,7 @@ from typing import Literal
 
 from dashboard.observe.listed_peers import PeerRow
 from dht.records.peer_record import PeerRecord
-from peer.run_clock import has_stalled
+from peer.view.run_clock import has_stalled
 
 Phase = Literal["starting", "looking", "no run", "empty", "live", "stalled", "resting", "silent", "ended"]
 

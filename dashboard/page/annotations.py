@@ -10,7 +10,7 @@ from typing import Final
 from dashboard.history_facts import ChartMark, HistoryView, ModelSample
 from dashboard.observe.dashboard_state import DashboardState
 from dht.identity.speakable import speakable_name
-from peer.run_clock import clock_at
+from peer.view.run_clock import clock_at
 
 MAX_SAMPLES: Final = 12
 """Marks of samples; the Model tab has all of them."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from dashboard.history_facts import HistoryView
 from dashboard.observe.dashboard_state import DashboardState
 from dht.ground.quantities import arrival_text
-from peer.run_clock import arrival
+from peer.view.run_clock import arrival
 
 
 @dataclass(frozen=True, slots=True)

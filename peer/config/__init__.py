@@ -15,6 +15,7 @@ The files, each built on those above it:
     unknown_rules.py           the refusal of a run whose rules this software does not know
     manifest.py                RunManifest
     peer_config.py             PeerConfig: flags, peer.toml, defaults; where files of a peer are
+    hf_model_section.py        the section on a model of the Hugging Face library, as `peer init` writes it
     model_shapes.py            shapes of the model's parameters, and how a manifest cuts a model into fragments
     averaging_rules.py         what a manifest asks: outer rule, codec, limits
 

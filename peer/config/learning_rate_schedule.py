@@ -1,7 +1,7 @@
 """The manifest's schedule of the inner learning rate, and the factor that follows from it. Pure.
 
-The clock is the run's: tokens in signed commits, as every member knows them (`peer.run_clock`). So a peer that comes
-late, is slow, or was away has the rate that all others have. What belongs to a peer alone, the warm-up of its own
+The clock is the run's: tokens in signed commits, as every member knows them (`peer.view.run_clock`). So a peer that
+comes late, is slow, or was away has the rate that all others have. What belongs to a peer alone, the warm-up of its own
 optimizer's moments, is in `peer/trainer/loop/inner_step.py`.
 """
 

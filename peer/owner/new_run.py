@@ -24,6 +24,7 @@ from dht.records.signed_manifest import (
     sign_run_record,
 )
 from peer.config.data_source import LIBRARY, TEXT, TOKENS, names_path
+from peer.config.hf_model_section import DescribedModel
 from peer.config.manifest import RunManifest, run_file_fields
 from peer.config.model_shapes import OwnModule, shared_buffers, tensor_shapes, trained_parameters
 from peer.config.peer_config import IDENTITY_NAME, RUN_RECORD_NAME
@@ -31,7 +32,6 @@ from peer.files.adding import check_at_hand, keep_files, with_files
 from peer.files.checked_folder import FILES_NAME
 from peer.files.layout_file import LAYOUT_NAME, layout_content
 from peer.fresh_folder import FreshFolder
-from peer.hf_model_section import DescribedModel
 from peer.owner.custom_module import Buffers, check_module, chosen_buffers, frozen_digest
 from peer.secret_files import make_secret_folder, write_secret
 from peer.user_folders import OWNER_KEY_NAME, user_data_dir_here

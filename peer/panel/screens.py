@@ -27,7 +27,7 @@ from peer.panel.news import NewsLine
 from peer.panel.scene import Scene
 from peer.panel.sentences import ACCENT, CARE, DIM, GOOD, age, capitalised, doing, health
 from peer.panel.text_lines import flowed, joined, labelled, num_rows, part, to_copy, wrapped
-from peer.run_clock import arrival
+from peer.view.run_clock import arrival
 
 SMALLEST = (40, 8)
 """Columns and lines of the smallest picture; on a smaller terminal the rest is not seen."""

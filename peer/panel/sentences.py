@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dht.ground.quantities import age_text, bytes_text, count_text, loss_text, plural, seconds_text
 from peer.panel.scene import Scene
-from peer.run_clock import has_stalled
+from peer.view.run_clock import has_stalled
 
 ACCENT, GOOD, CARE, DIM = "bold cyan", "green", "yellow", "bright_black"
 """Colours of the terminal's own theme: own figures, and states."""

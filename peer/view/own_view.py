@@ -12,7 +12,7 @@ from peer.events import peer_events as events
 from peer.events.anchor_events import AnchorRepair, Fetched
 from peer.events.lone_rounds import is_shared, lone_rounds_after
 from peer.events.path_events import ReachabilityFound, RelayChanged
-from peer.run_clock import SPEED_SECONDS
+from peer.view.run_clock import SPEED_SECONDS
 
 NUM_LOSSES = 240
 """Points of the loss curve; when it is full every second one goes, so that it always spans the whole session."""

@@ -18,7 +18,7 @@ from typing import Any, Final, TypeVar
 from dht.ground.host import PeerId
 from dht.records.evaluation import Evaluation
 from dht.records.peer_record import PeerRecord
-from peer.run_clock import committed_tokens
+from peer.view.run_clock import committed_tokens
 
 FRESH_SHARE: Final = 0.75
 """Of the version at which most have measured: an older measurement is of another model."""
@@ -36,7 +36,7 @@ class RunView:
         observed_at: unix seconds of the look at the members.
         versions: the head of each fragment: the highest version that more than half of the signed work has reached.
         num_rounds: rounds of the whole run; each version of each fragment is one.
-        committed_tokens: the run's clock (`peer.run_clock`).
+        committed_tokens: the run's clock (`peer.view.run_clock`).
         tokens_per_second: of all electors that train.
         evaluation: the newest, also when the member that measured it has gone; None: there was none.
         evaluated_at: unix seconds at which it was first seen.

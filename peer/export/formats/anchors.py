@@ -19,10 +19,10 @@ from peer.config.manifest import RunManifest
 from peer.config.model_shapes import Shapes, layout_of, shapes_of
 from peer.export.formats.model_header import DIGEST_NAME, SCHEMA, ExportedFragment, config_digest
 from peer.files.layout_file import named_shapes
-from peer.run_clock import committed_tokens
 from peer.trainer.model.evaluation import fill_tensors
 from peer.trainer.model.gpt import tensors_digest
 from peer.version import software
+from peer.view.run_clock import committed_tokens
 
 
 @dataclass(frozen=True, slots=True)

@@ -48,7 +48,7 @@ from peer.network.node.node_inputs import NodeIdentity, NodePorts
 from peer.network.node.reporter import Reporter
 from peer.network.node.starting_state import StartingState
 from peer.network.node.trainer_desk import TrainerDesk
-from peer.run_clock import committed_tokens
+from peer.view.run_clock import committed_tokens
 
 FLUSH_SECONDS = 2.0
 """Time limit to send what the last round needs."""

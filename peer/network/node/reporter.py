@@ -17,7 +17,7 @@ from peer.mailbox.mailbox import Mailbox
 from peer.mailbox.shared_memory import TrainerCounters
 from peer.network.node.catch_up_meter import CatchUpMeter
 from peer.network.node.refusal_reports import RefusalReports
-from peer.run_clock import STALLED_SECONDS, has_stalled
+from peer.view.run_clock import STALLED_SECONDS, has_stalled
 
 
 @dataclass(eq=False)

@@ -10,7 +10,7 @@ from dashboard.history_facts import HistoryPoint, HistoryView
 from dashboard.observe.dashboard_state import DashboardState
 from dashboard.page.goal_progress import progress_of
 from dashboard.page.page import render_sections
-from peer.run_clock import arrival
+from peer.view.run_clock import arrival
 from tests.kit.dashboard.records import NOW, TextOnly
 from tests.kit.dashboard.scene import history_of_run, points_of, state_of
 

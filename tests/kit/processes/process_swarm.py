@@ -28,10 +28,10 @@ from typing import TypeVar
 from averaging.rounds.round_facts import AppliedCommit, Fact, RoundCommitted
 from dht.ground.host import PeerId
 from dht.identity.keys import Identity
+from peer.config.hf_model_section import DescribedModel
 from peer.events.event_log import from_json
 from peer.events.peer_events import Event, JoinedRun, SwarmContact, TrainingProgressed
 from peer.files.checked_folder import FILES_NAME
-from peer.hf_model_section import DescribedModel
 from peer.owner.new_run import NewRun, create_run
 from tests.kit.waiting import LOOK_SECONDS, WAIT_SECONDS, wait_until
 

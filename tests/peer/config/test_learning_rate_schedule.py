@@ -20,7 +20,7 @@ from peer.config.learning_rate_schedule import (
 from peer.config.manifest import RunManifest
 from peer.network.membership.manifest_revisions import cooldown_at, describe_changes
 from peer.owner.revision_start import first_token, version_of
-from peer.run_clock import committed_tokens
+from peer.view.run_clock import committed_tokens
 from peer.view.run_view import run_view_of
 from tests.kit.records import make_record
 

@@ -17,11 +17,11 @@ from dht.ground.errors import LocalFault
 from peer.checkpoint.checkpoint import checkpoint_path, draft_path
 from peer.config.data_source import DataSection
 from peer.config.hf_config import canonical_config
+from peer.config.hf_model_section import DescribedModel
 from peer.config.manifest import RunManifest
 from peer.config.model_section import ModelSection
 from peer.config.model_shapes import averaged_parts, layout_of
 from peer.config.training_section import TrainingSection
-from peer.hf_model_section import DescribedModel
 from peer.mailbox.mailbox import Mailbox
 from peer.mailbox.slots import MergeKind
 from peer.owner.new_run import create_run

@@ -18,10 +18,10 @@ from torch import nn
 from dht.ground.errors import Incompatible, UsageFault
 from peer.cli import app
 from peer.config.hf_config import canonical_config
+from peer.config.hf_model_section import DescribedModel
 from peer.config.manifest import RunManifest
 from peer.config.model_shapes import trained_parameters
 from peer.export.sample import sample_tokens
-from peer.hf_model_section import DescribedModel
 from peer.owner.custom_module import check_frozen_digest
 from peer.owner.new_run import create_run
 from peer.trainer.hf.architecture import build_architecture
