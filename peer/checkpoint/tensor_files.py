@@ -2,7 +2,7 @@
 
 The format's own library reads them; it cannot write one tensor after the other. What is written is a name, a type's
 name, a shape and bytes, of either process. The network side's are numpy's arrays, the trainer's are torch's
-(`peer/trainer/loop/checkpoint_tensors.py`). A file is 8 bytes with the length of a header, the header, and the tensors'
+(`peer/trainer/loop/checkpoint_values.py`). A file is 8 bytes with the length of a header, the header, and the tensors'
 bytes without gaps, all little-endian. The header is JSON: type, shape and place of each tensor.
 """
 

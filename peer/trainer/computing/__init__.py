@@ -4,9 +4,7 @@ The files, each built on those above it:
 
     compute_choices.py          what a volunteer may choose about it
     memory_exceptions.py        whether an exception is about memory, and what its owner reads then
-    micro_batch_halving.py      sequences in one backward pass: as many as fit
-    precision.py                number formats of a pass, and the scale of float16's gradients
-    torch_compile.py            a loss through torch.compile, or without it where there is no compiler
+    backward_passes.py          how many sequences a pass takes, in which number formats, compiled or not
     recompute_and_attention.py  activations kept or computed again; kinds of attention
 
 Sources: mixed precision and loss scaling (arXiv 1710.03740), activation checkpointing (arXiv 1604.06174).

@@ -4,12 +4,9 @@ The files, each built on those above it:
 
     several_optimizers.py  the optimizers of one module as one: when an inner step is over
     absolute_state.py      values of parameters that optimizers keep, and that move with them
-    missing_steps.py       whether a loop trains beside its session
     inner_step.py          one inner step on all of a peer's devices
-    work_sender.py         local work on its way into the outbox
     mailbox_link.py        measures local work, sends it, merges what comes back
-    checkpoint_tensors.py  torch's tensors in safetensors files
-    checkpoint_values.py   any state as JSON and tensors, without pickle
+    checkpoint_values.py   any state as JSON and torch's tensors in safetensors files, without pickle
     checkpoint_portion.py  a checkpoint's tensors, as far as one process holds them
     trainer_checkpoint.py  the trainer's part of a checkpoint: when, counts, random states
     local_training.py      training as a peer, for any module, optimizer and loop

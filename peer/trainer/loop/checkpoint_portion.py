@@ -25,8 +25,7 @@ from peer.checkpoint.tensor_files import ITEM_BYTES, TensorFile, TensorSpec
 from peer.config.model_shapes import bare_name
 from peer.trainer.devices.portion import Part, Portion, is_sharded, part_of
 from peer.trainer.devices.rank_orders import ALONE, Ranks
-from peer.trainer.loop.checkpoint_tensors import can_hold, open_tensors, spec_of
-from peer.trainer.loop.checkpoint_values import Held, joined, split
+from peer.trainer.loop.checkpoint_values import Held, can_hold, joined, open_tensors, spec_of, split
 
 log = logging.getLogger(__name__)
 

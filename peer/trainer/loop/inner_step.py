@@ -19,10 +19,8 @@ from torch import Tensor, nn
 
 from dht.ground.errors import LocalFault
 from peer.config.training_section import TrainingSection
+from peer.trainer.computing.backward_passes import CompiledLoss, MicroBatch, MixedPrecision
 from peer.trainer.computing.compute_choices import ComputeChoices, Tell
-from peer.trainer.computing.micro_batch_halving import MicroBatch
-from peer.trainer.computing.precision import MixedPrecision
-from peer.trainer.computing.torch_compile import CompiledLoss
 from peer.trainer.data.corpus import Corpus
 from peer.trainer.devices.rank_orders import ALONE, Ranks
 from peer.trainer.devices.sharding import own_share

@@ -32,8 +32,7 @@ from peer.trainer.devices.portion import Part
 from peer.trainer.devices.rank_orders import OrderKind
 from peer.trainer.loop.absolute_state import AbsoluteState
 from peer.trainer.loop.checkpoint_portion import PortionKeeper, Stateful, random_states, specs_of
-from peer.trainer.loop.checkpoint_tensors import write_tensors
-from peer.trainer.loop.checkpoint_values import Held, split
+from peer.trainer.loop.checkpoint_values import Held, split, write_tensors
 from peer.trainer.loop.mailbox_link import TrainerLink
 
 FALLBACK_COPY_BYTES = 1 << 30

@@ -18,8 +18,7 @@ from torch.optim.lr_scheduler import CosineAnnealingLR, ExponentialLR
 from dht.ground.errors import UsageFault
 from peer.checkpoint.checkpoint import TRAINER_FACTS_NAME, TRAINER_TENSORS_NAME, checkpoint_path
 from peer.trainer.loop.checkpoint_portion import check_state, specs_of, warn_of_schedule
-from peer.trainer.loop.checkpoint_tensors import open_tensors, write_tensors
-from peer.trainer.loop.checkpoint_values import joined, split
+from peer.trainer.loop.checkpoint_values import joined, open_tensors, split, write_tensors
 from tests.kit.trainer.checkpoint_peer import INPUTS, NUM_SAMPLES, Peer, picture_of, resumed, run
 
 

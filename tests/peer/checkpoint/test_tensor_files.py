@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 
 from peer.checkpoint.checked_files import measure_file
 from peer.checkpoint.tensor_files import TensorSpec, open_arrays, write_arrays, write_raw
-from peer.trainer.loop.checkpoint_tensors import open_tensors, spec_of, write_tensors
+from peer.trainer.loop.checkpoint_values import open_tensors, spec_of, write_tensors
 
 DTYPES = (
     *(torch.float64, torch.int64, torch.float32, torch.int32, torch.bfloat16, torch.float16, torch.int16),

@@ -15,12 +15,10 @@ from torch import nn
 
 from dht.ground.errors import DeviceFault, UsageFault
 from peer.config.peer_config import PeerConfig
+from peer.trainer.computing.backward_passes import CompiledLoss, MicroBatch, MixedPrecision
 from peer.trainer.computing.compute_choices import ComputeChoices, Tell
 from peer.trainer.computing.memory_exceptions import memory_fault
-from peer.trainer.computing.micro_batch_halving import MicroBatch
-from peer.trainer.computing.precision import MixedPrecision
 from peer.trainer.computing.recompute_and_attention import prepare_module
-from peer.trainer.computing.torch_compile import CompiledLoss
 from peer.trainer.data.corpus import Corpus, TokenStream
 from peer.trainer.devices.rank_orders import ALONE
 from peer.trainer.loop.inner_step import IGNORED, InnerStep

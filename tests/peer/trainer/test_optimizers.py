@@ -9,8 +9,7 @@ import torch
 from torch import nn
 
 from dht.ground.errors import LocalFault, UsageFault
-from peer.trainer.loop.local_training import LocalTraining
-from peer.trainer.loop.missing_steps import FEW_CALLS, MAX_CALLS, PATIENCE_SECONDS
+from peer.trainer.loop.local_training import FEW_CALLS, MAX_CALLS, PATIENCE_SECONDS, LocalTraining
 from peer.trainer.loop.several_optimizers import MAX_STEPS_ALONE, Optimizers
 from tests.kit.clock import Clock
 from tests.kit.trainer.trainer_link import link_of

@@ -1,0 +1,159 @@
+"""The passes of an inner step: their number formats, compiling, and as many sequences as fit.
+
+The step's batch is the run's, whatever the number of passes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import warnings
+from collections.abc import Callable, Iterable, Iterator
+from typing import TypeVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from dht.ground.errors import UsageFault
+from peer.config.peer_config import Precision
+from peer.trainer.computing.compute_choices import Tell
+from peer.trainer.computing.memory_exceptions import is_about_memory
+
+_Result = TypeVar("_Result")
+
+_AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+class MixedPrecision:
+    """The autocast of a pass (arXiv 1710.03740), and for float16 a scale that keeps small gradients from vanishing.
+
+    Args:
+        choice: auto is bf16 on CUDA and fp32 elsewhere.
+        is_sharded: other processes have rows of each gradient.
+
+    Raises:
+        UsageFault: fp16 with parameters that are no float32, or that are sharded.
+    """
+
+    def __init__(
+        self, choice: Precision, device: torch.device, parameters: Iterable[Tensor], *, is_sharded: bool = False
+    ) -> None:
+        chosen = ("bf16" if device.type == "cuda" else "fp32") if choice == "auto" else choice
+        self._device = device
+        self._dtype = _AUTOCAST.get(chosen)
+        self._scaler: torch.amp.GradScaler | None = None
+        if self._dtype != torch.float16:
+            return
+        others = {str(tensor.dtype).removeprefix("torch.") for tensor in parameters if tensor.dtype != torch.float32}
+        if others or is_sharded:
+            what = "sharded parameters" if is_sharded else f"parameters in {', '.join(sorted(others))}"
+            raise UsageFault(
+                f"--precision fp16 was given for a model of {what}; expected whole float32 ones, whose gradients can "
+                "be scaled; choose --precision bf16 or fp32."
+            )
+        self._scaler = torch.amp.GradScaler(device.type)
+
+    def autocast(self) -> contextlib.AbstractContextManager[object]:
+        """Around a forward pass."""
+        if self._dtype is None:
+            return contextlib.nullcontext()
+        return torch.autocast(self._device.type, dtype=self._dtype)
+
+    def scaled(self, loss: Tensor) -> Tensor:
+        """What the backward pass begins with."""
+        return loss if self._scaler is None else self._scaler.scale(loss)
+
+    def unscale(self, optimizer: torch.optim.Optimizer) -> None:
+        """Gradients as they are, after the last backward pass of a step; a scale that was too large is halved."""
+        if self._scaler is not None:
+            self._scaler.unscale_(optimizer)
+            # The loop looks at the norm itself, and takes no step that is not finite.
+            self._scaler.update()
+
+
+Loss = Callable[[Tensor, Tensor], Tensor]
+
+
+class CompiledLoss:
+    """Calls `loss` through torch.compile; after a compiler's failure as it was, with a sentence.
+
+    Args:
+        tell: takes that it is being compiled, and the sentence about a failure.
+    """
+
+    def __init__(self, loss: Loss, tell: Tell) -> None:
+        # It is advice for the author of a loop; here the owner of the machine chooses the number format.
+        warnings.filterwarnings("ignore", "TensorFloat32 tensor cores")
+        self._plain = loss
+        self._compiled: Loss | None = torch.compile(loss)
+        self._tell = tell
+        self._is_first = True
+
+    def __call__(self, tokens: Tensor, targets: Tensor) -> Tensor:
+        if self._is_first:
+            self._is_first = False
+            self._tell.compiling(True)
+        if self._compiled is not None:
+            try:
+                return self._compiled(tokens, targets)
+            except Exception as error:
+                if is_about_memory(error) or not _is_of_compiler(error):
+                    raise
+                reason = (str(error).strip() or type(error).__name__).splitlines()[0][:200]
+            self._compiled = None
+            self._tell.compiling(False)
+            self._tell.note(
+                f"--compile: torch.compile failed ({reason}); training goes on without it; a C++ compiler, such as "
+                "g++, and on CUDA triton are needed"
+            )
+        return self._plain(tokens, targets)
+
+
+def _is_of_compiler(error: Exception) -> bool:
+    kinds = (cls.__module__ for cls in type(error).__mro__)
+    return any(kind.startswith(("torch._dynamo", "torch._inductor", "torch.fx", "triton")) for kind in kinds)
+
+
+class MicroBatch:
+    """A size that is halved whenever memory runs out.
+
+    Args:
+        size: sequences to begin with, at least 1.
+        may_halve: whether a step can be computed again from its start; not where other processes take part in it.
+        tell: called with the size before and the size that fitted, once it has.
+    """
+
+    def __init__(self, size: int, *, may_halve: bool, tell: Callable[[int, int], object]) -> None:
+        self.size = size
+        self._may_halve = may_halve
+        self._tell = tell
+
+    def parts(self, positions: NDArray[np.int64]) -> Iterator[NDArray[np.int64]]:
+        """int64 [n] in parts of at most `size`."""
+        return (positions[start : start + self.size] for start in range(0, len(positions), self.size))
+
+    def fitting(self, compute: Callable[[], _Result], forget: Callable[[], object]) -> _Result:
+        """What `compute` gives, called again with half the size until its memory suffices.
+
+        Args:
+            forget: lets go of what an unfinished `compute` left behind.
+
+        Raises:
+            Exception: of `compute`; one about memory when a single sequence does not fit.
+        """
+        before = self.size
+        while True:
+            try:
+                result = compute()
+            except (RuntimeError, MemoryError) as error:
+                if self.size == 1 or not self._may_halve or not is_about_memory(error):
+                    raise
+            else:
+                break
+            # Only here are the frames of the exception, with the tensors in them, gone.
+            self.size //= 2
+            forget()
+        if self.size < before:
+            self._tell(before, self.size)
+        return result
