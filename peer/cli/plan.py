@@ -12,6 +12,7 @@ from peer.cli.options import NO_RUN, AsJson, LookTimeout, with_choices
 from peer.cli.usage.exit_codes import exits_with_sentence
 from peer.cli.usage.plain_command import Commands
 from peer.observe.named_run import named_run, names_run
+from peer.observe.run_names import near_run
 
 app = Commands()
 
@@ -39,9 +40,11 @@ def plan(
     if run is None:
         raise UsageFault("Which run? Expected a run file (`peer plan run.toml`), or RUN (its id or page).")
     if not Path(run).exists() and not names_run(run):
+        near = near_run(run)
+        remedy = f"did you mean {near}?" if near else "check the path."
         raise UsageFault(
             f"{run}: No such file or directory; expected a readable run file or manifest, or RUN (its id, page or "
-            f"link); check the path."
+            f"link); {remedy}"
         )
     from peer.config.peer_config import load_config
 

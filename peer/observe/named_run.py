@@ -11,7 +11,7 @@ from typing import NamedTuple
 from dht.ground.errors import NobodyReachable, UsageFault
 from peer.console.notices import notice
 from peer.observe.ended_run import RunEnd
-from peer.observe.run_names import runs_here, runs_of_name
+from peer.observe.run_names import near_run, runs_here, runs_of_name
 
 _AROUND = "\"'`´<>()[]{}\u2018\u2019\u201a\u201c\u201d\u201e\u00ab\u00bb"
 """No run id, page or link begins or ends with any of these."""
@@ -33,13 +33,16 @@ def named_run(
     """What RUN, or --run-id in its place, and --peers stand for. A page is asked, and `tell` takes what it says.
 
     Raises:
-        UsageFault: RUN names no run, or another one than --run-id.
+        UsageFault: RUN names no run, or another one than --run-id; or it is nearly a run of this machine, and without
+            --peers nobody can say whether there is one of that id.
         NobodyReachable: the page does not answer.
     """
     named = run_id if run is None else run
     if named is None:
         return NamedRun(None, list(peers) if peers else None)
     found, known, end = _meant(_as_written(named), tell, needs_address=not peers)
+    if not known and not peers and (near := near_run(found)):
+        raise UsageFault(_did_you_mean(found, near))
     if run is not None and run_id not in (None, found):
         raise UsageFault(f"Two runs are named: {found} and --run-id {run_id[:80]!a}; expected one; leave --run-id out.")
     return NamedRun(found, list(peers or known) or None, None if peers else end)
@@ -130,6 +133,8 @@ def _meant(text: str, tell: Callable[[str], None], *, needs_address: bool) -> tu
     try:
         split_run_id(text)
     except UsageFault as fault:
+        if near := near_run(text):
+            raise UsageFault(_did_you_mean(text, near)) from None
         raise UsageFault(_no_run(text, str(fault))) from None
     return text, (), None
 
@@ -162,3 +167,7 @@ def _no_run(text: str, fault: str) -> str:
         f"{got} is neither a run id nor the name of a run here; expected NAME.FINGERPRINT, a link (murmuration://...) "
         "or a page (https://...); `peer runs` lists the runs of this machine."
     )
+
+
+def _did_you_mean(text: str, near: str) -> str:
+    return f"{text[:80]!a} is not a run on this machine; did you mean {near}?"

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+from difflib import get_close_matches
 from pathlib import Path
 
 from dht.ground.errors import LocalFault, UsageFault
 from dht.identity.keys import split_run_id
 from peer.run_folders import folders_of, known_places
 from peer.user_folders import OWNER_KEY_NAME, PASS_NAME, RUN_RECORD_NAME, user_data_dir_here
+
+NEAR = 0.8
+"""Of equal letters in a mistyped run id. Those of two owners, with the longest name and the same, are 0.75 alike."""
 
 
 def runs_here() -> list[str]:
@@ -67,3 +71,16 @@ def has_owner_key(folder: Path) -> bool:
     with contextlib.suppress(OSError):
         return (folder / OWNER_KEY_NAME).exists()
     return False
+
+
+def near_run(text: str) -> str | None:
+    """The run of this machine whose id or name a mistyped one comes near; None: it is one itself, or none is near."""
+    known = runs_here()
+    if not known or text in known:
+        return None
+    text = text.lower()
+    if "." not in text:
+        names = {one.partition(".")[0]: one for one in known}
+        return next((names[name] for name in get_close_matches(text, names, 1)), None)
+    begun = (one for one in known if one.startswith(text))
+    return next(iter(get_close_matches(text, known, 1, NEAR)), next(begun, None))

@@ -18,6 +18,7 @@ from peer.observe import run_page
 from peer.observe.known_addresses import check_addresses
 from peer.observe.named_run import named_or_only_run, named_run, names_run, to_name_again
 from peer.observe.run_and_address import checked_target
+from peer.observe.run_names import near_run
 from peer.observe.run_page import PageSays
 
 OWNER = Identity.from_seed(bytes([1]) * 32)
@@ -133,6 +134,22 @@ def test_a_name_stands_for_the_run_that_was_joined_and_not_for_one_that_was_mist
         (home / RUN_ID / kept).unlink()
     with pytest.raises(UsageFault, match="`peer forget RUN` takes one away"):
         named_run("demo", None, None)
+
+
+def test_a_mistyped_run_is_named_as_it_is_here(home: Path) -> None:
+    assert near_run(RUN_ID) is None
+    (home / RUN_ID).mkdir(parents=True)
+    wrong = RUN_ID.replace("demo", "dem0")
+    for typed in ("demi", "DEMO", RUN_ID[:-1], RUN_ID[:9], wrong):
+        for run, run_id in ((typed, None), (None, typed)):
+            with pytest.raises(UsageFault, match=f"'{typed}' is not a run on this machine; did you mean {RUN_ID}?"):
+                named_run(run, run_id, None)
+    # It may be a run of its own: who answers at an address says so.
+    assert named_run(wrong, None, [ADDRESS]).run_id == wrong
+    assert (near_run("another"), near_run(RUN_ID)) == (None, None)
+    of_two_owners = [make_run_id("x" * 40, Identity.from_seed(bytes([seed]) * 32).public_key) for seed in (1, 2)]
+    (home / of_two_owners[0]).mkdir()
+    assert near_run(of_two_owners[1]) is None
 
 
 def test_the_page_in_the_manifest_gives_addresses_to_whoever_comes_back(asked: list[str]) -> None:
