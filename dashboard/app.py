@@ -1,4 +1,4 @@
-"""`serve_dashboard`: puts network, observer and page together in one process."""
+"""`serve_dashboards`: puts network, observer and page together in one process."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import secrets
 import signal
 import sys
 import time
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -30,15 +30,16 @@ from dashboard.samples.model_process import SampleOrder, ask
 from dashboard.samples.sample_loop import follow_samples
 from dashboard.samples.sample_schedule import SamplePlan
 from dashboard.samples.score_file import follow_scores
-from dashboard.server.connection_bound import SEND_SECONDS, cut_off_stalled
+from dashboard.server.connection_bound import SEND_SECONDS, ConnectionBound, cut_off_stalled, own_bound
 from dashboard.server.free_port import cannot_serve
 from dashboard.server.handler_context import SITE, Site
 from dashboard.server.live_updates import Live
 from dashboard.server.log_limits import OncePerMinute
 from dashboard.server.page_access import PageAccess, read_token
 from dashboard.server.routes import also_below_its_base, make_app
+from dashboard.several_runs.index import make_index, run_path
 from dashboard.share.page_address import path_of
-from dht.ground.errors import LocalFault, PeerFault
+from dht.ground.errors import LocalFault, PeerFault, UsageFault
 from dht.identity.keys import split_run_id
 from dht.observer.host_choice import HostBackend
 from dht.observer.network import ObserverEntry, observer_network
@@ -54,6 +55,8 @@ IDLE_SECONDS: Final = 20.0
 """Time for the whole head of a request, the first or a later one of a connection."""
 MAX_LINE_BYTES: Final = 4096
 """Longest line in the head of a request."""
+AGAIN_SECONDS: Final = 30.0
+"""Until one of several runs is watched again, after what ended its watch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,18 +116,31 @@ class ShownRun:
     later: Callable[[], Sequence[str]] = tuple
 
 
-def serve_dashboard(run: ShownRun) -> int:
-    """Serve the page of a run until SIGINT or SIGTERM; returns the exit code, 0. Blocks.
+def serve_dashboards(
+    runs: Sequence[ShownRun], unusable: Mapping[str, str] | None = None, *, is_index: bool = True
+) -> int:
+    """Serve an index of several runs and the pages of each, until SIGINT or SIGTERM; returns the exit code, 0. Blocks.
+
+    A run that cannot be opened or watched is told in a sentence on the index; the others go on. Host, port and
+    token are those of the first one.
+
+    Args:
+        unusable: run ids that cannot be opened, and why; the index has a card for each.
+        is_index: False: the page of the only run is at ``/``, and what keeps it from being shown ends the program.
 
     Raises:
-        UsageFault: the run id is none, the port is taken, or a file cannot be used (exit code 2).
-        LocalFault: the transport cannot run, or the history is damaged.
+        UsageFault: a run id is none, the port is taken, a file cannot be used, or no run can be opened (exit code 2).
+        LocalFault: without an index: the transport cannot run, or the history is damaged.
     """
-    split_run_id(run.run_id)
-    token_file = run.choices.token_file
+    for run in runs:
+        split_run_id(run.run_id)
+    token_file = runs[0].choices.token_file
     access = None if token_file is None else PageAccess(read_token(token_file))
-    asyncio.run(_serve(run, access))
+    asyncio.run(_serve(runs, unusable or {}, access, is_alone=not is_index))
     return 0
+
+
+NOT_SHOWN: Final = "This run cannot be shown at present. The owner of this page sees the reason."
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,57 +222,109 @@ def _quiet_logs() -> Iterator[None]:
             logger.removeFilter(quiet)
 
 
-async def _serve(run: ShownRun, access: PageAccess | None) -> None:
-    choices = run.choices
+async def _serve(
+    runs: Sequence[ShownRun], unusable: Mapping[str, str], access: PageAccess | None, *, is_alone: bool
+) -> None:
+    """One run at ``/``, whose fault is this program's; or an index, where a run that cannot be shown is told."""
+    choices = runs[0].choices
     async with contextlib.AsyncExitStack() as stack:
         stopped = asyncio.Event()
         stack.enter_context(_stop_signals(stopped))
         stack.enter_context(_quiet_logs())
-        source, base = CommitSource(run.run_id, run.entry), path_of(choices.page_address)
-        history, reader = await stack.enter_async_context(
-            open_history(choices.db, run.run_id, clock=time.time, warn=_warn)
-        )
-        now = time.time()
-        state = DashboardState(
-            run_id=run.run_id,
-            started_at=now,
-            now=now,
-            run=_known_run(run.run_id, history.stored_run_record),
-            view=history.stored_view,
-            join_addresses=choices.join_addresses,
-            install=choices.join_rule.install,
-        )
-        live = Live(state, secrets.token_hex(4), history.view, base)
-        site = Site(
-            live,
-            history,
-            reader,
-            access=access,
-            proof_line=source.proof_line,
-            page_address=choices.page_address.removesuffix(base),
-            base=base,
-        )
-        rows = RunRows()
-
-        def row_of(point: HistoryPoint) -> Row | None:
-            return rows.row(point.at, {name: getattr(point, name) for name in RUN_COLUMNS})
-
-        note = stack.enter_context(recording(choices.record, _warn, row_of))
-        serving = await start_site(also_below_its_base(make_app(site)), choices.host, choices.port)
+        bound = own_bound()
+        pages: list[_Page] = []
+        faults = dict(unusable)
+        for run in runs:
+            try:
+                base = path_of(choices.page_address) if is_alone else run_path(run.run_id)
+                pages.append(await _opened(stack, run, access, bound, base))
+            except LocalFault as fault:
+                if is_alone:
+                    raise
+                faults[run.run_id] = str(fault)
+        for run_id, why in faults.items():
+            _warn(f"{run_id} is not shown: {why}")
+        if not pages:
+            raise UsageFault(f"none of {len(runs)} runs can be shown; the sentences above say why")
+        if is_alone:
+            app = also_below_its_base(pages[0].app)
+        else:
+            app = make_index([page.app for page in pages], dict.fromkeys(faults, NOT_SHOWN))
+        serving = await start_site(app, choices.host, choices.port)
         stack.push_async_callback(serving.cleanup)
         port = bound_port(serving)
-        _announce(choices, port, is_private=access is not None)
-        _say_what_is_shown(run)
-        watching = asyncio.create_task(_watch_once(partial(_watch, run, source, live, history, note)), name="watch")
+        _announce(choices, port, is_private=access is not None, num_runs=len(pages))
+        if is_alone:
+            _say_what_is_shown(runs[0])
+        watching = [asyncio.create_task(_watch_once(page.watch) if is_alone else _watch_on(page)) for page in pages]
         stopping = asyncio.create_task(stopped.wait(), name="stop signal")
         try:
-            await asyncio.wait((watching, stopping), return_when=asyncio.FIRST_COMPLETED)
-            if watching.done():
-                watching.result()
+            await asyncio.wait((*watching, stopping), return_when=asyncio.FIRST_COMPLETED)
+            for task in watching:
+                if task.done():
+                    task.result()
         finally:
-            watching.cancel()
-            stopping.cancel()
-            await asyncio.gather(watching, stopping, return_exceptions=True)
+            for one in (*watching, stopping):
+                one.cancel()
+            await asyncio.gather(*watching, stopping, return_exceptions=True)
+
+
+@dataclass(frozen=True, slots=True)
+class _Page:
+    """A run that is ready to be served and watched."""
+
+    app: web.Application
+    live: Live
+    watch: Callable[[], Coroutine[None, None, None]]
+
+
+async def _opened(
+    stack: contextlib.AsyncExitStack, run: ShownRun, access: PageAccess | None, bound: ConnectionBound, base: str
+) -> _Page:
+    source, choices = CommitSource(run.run_id, run.entry), run.choices
+    history, reader = await stack.enter_async_context(open_history(choices.db, run.run_id, clock=time.time, warn=_warn))
+    now = time.time()
+    state = DashboardState(
+        run_id=run.run_id,
+        started_at=now,
+        now=now,
+        run=_known_run(run.run_id, history.stored_run_record),
+        view=history.stored_view,
+        join_addresses=choices.join_addresses,
+        install=choices.join_rule.install,
+    )
+    live = Live(state, secrets.token_hex(4), history.view, base)
+    site = Site(
+        live,
+        history,
+        reader,
+        access=access,
+        proof_line=source.proof_line,
+        page_address=choices.page_address.removesuffix(base),
+        bound=bound,
+        base=base,
+    )
+    rows = RunRows()
+
+    def row_of(point: HistoryPoint) -> Row | None:
+        return rows.row(point.at, {name: getattr(point, name) for name in RUN_COLUMNS})
+
+    note = stack.enter_context(recording(choices.record, _warn, row_of))
+    return _Page(make_app(site), live, lambda: _watch(run, source, live, history, note))
+
+
+async def _watch_on(page: _Page) -> None:
+    """Watch one of several runs: what ends the watch stands on its page, and the watch begins again."""
+    while True:
+        try:
+            await _watch_once(page.watch)
+        except Exception as error:  # noqa: BLE001 -- whatever ends the watch of one run, the others go on
+            live = page.live
+            _warn(f"{live.state.run_id} is not watched: {error}; it is tried again in {AGAIN_SECONDS:.0f} s")
+            # Not the fault's own words: they may name files of this machine.
+            problem = "this run is not watched at present; the owner of this page sees the reason"
+            live.publish(replace(live.state, now=time.time(), problem=problem), live.history)
+        await asyncio.sleep(AGAIN_SECONDS)
 
 
 async def _watch_once(watch: Callable[[], Awaitable[None]]) -> None:
@@ -277,9 +345,12 @@ def _place(host: str, port: int) -> str:
     return f"http://{f'[{host}]' if ':' in host else host}:{port}"
 
 
-def _announce(choices: Choices, port: int, *, is_private: bool) -> None:
+def _announce(choices: Choices, port: int, *, is_private: bool, num_runs: int = 1) -> None:
     private = "; private: open it once with ?token=TOKEN" if is_private else ""
     print(f"The page is at {_place(choices.host, port)}/ (Ctrl+C ends it{private})", flush=True)
+    if num_runs > 1:
+        print(f"It shows {num_runs} runs, each with a history of its own", flush=True)
+        return
     kept = f"kept in {choices.db}" if choices.db is not None else "kept in memory and ends with this process"
     print(f"Its history is {kept}", flush=True)
 

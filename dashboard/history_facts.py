@@ -219,6 +219,9 @@ class ContributorView:
     """Contributors with a rank."""
     days: tuple[DayOfWork, ...] = ()
     """With a round, oldest first."""
+    above: ContributorRow | None = None
+    """The next better one in the ranking."""
+    below: ContributorRow | None = None
     num_witnesses: int = 0
     """Others that signed for this work, as far as the rounds that are known here tell."""
 

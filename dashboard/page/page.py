@@ -141,11 +141,11 @@ def render_page(
 
 
 def rooted(html: str, base: str) -> str:
-    """`html` with its links below `base`, the path of the page's own address; done twice as once."""
+    """`html` with its links below `base`, such as ``/r/RUN`` where a server has several runs; done twice as once."""
     if not base:
         return html
     # Only our own links: in texts of strangers a quotation mark is escaped.
-    link = rf'="/(?!/|{re.escape(base[1:])}/)'
+    link = rf'="/(?!/|r/|{re.escape(base[1:])}/)'
     return re.sub(link, lambda found: f'="{base}/', html).replace("<body data-", f'<body data-base="{base}" data-', 1)
 
 

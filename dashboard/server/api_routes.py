@@ -44,10 +44,13 @@ async def find_contributor(site: Site, contributor_id: str) -> ContributorView |
     if row is None:
         return None
     logs = site.history.ledger.logs_of(row)
+    by_rank = {one.rank: one for one in site.live.history.contributors if one.rank}
     view = ContributorView(
         row,
-        num_ranked=sum(one.rank > 0 for one in site.live.history.contributors),
+        num_ranked=len(by_rank),
         days=site.history.ledger.days_of(machine.peer_id for machine in row.machines),
+        above=by_rank.get(row.rank - 1),
+        below=by_rank.get(row.rank + 1) if row.rank else None,
     )
     if not logs:
         return view

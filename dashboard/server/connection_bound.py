@@ -28,7 +28,7 @@ log = logging.getLogger("dashboard.http")
 
 @dataclass
 class ConnectionBound:
-    """Counts connections and event streams."""
+    """Counts connections and event streams of all runs that are shown."""
 
     num_connections: int
     """Highest number of open connections."""

@@ -39,9 +39,9 @@ class Site:
 
     Attributes:
         clock: unix seconds.
-        bound: of the connections to the server.
+        bound: of the connections to the server; one for all of its runs.
         access: who may read; None: everybody.
-        base: path of the page's own address, such as ``/starlings``; empty: it has none.
+        base: of the addresses of this run's pages, such as ``/r/RUN``; empty where it is the only one.
         proof_line: a stored signed commit as a line of a proof.
         page_address: the page's own address as its owner gives it; empty: that of each request.
     """

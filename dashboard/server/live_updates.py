@@ -47,7 +47,7 @@ class Live:
     """The newest state, rendered. `publish` and `close` are called on the event loop and never block.
 
     Args:
-        base: path of the page's own address, see `rooted`.
+        base: of the addresses of this run's pages, see `rooted`.
         boot_id: differs between two starts of the dashboard, so that a version of an earlier one is never believed.
     """
 

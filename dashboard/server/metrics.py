@@ -34,7 +34,7 @@ class _Figures(Collector):
     def collect(self) -> Iterator[Metric]:
         yield from _swarm(self.site.live.state)
         yield from _history(self.site.live.history)
-        yield _gauge("dashboard_viewers", "Open event streams.", self.site.bound.num_streams)
+        yield _gauge("dashboard_viewers", "Open event streams, of all runs shown.", self.site.bound.num_streams)
         yield _gauge("dashboard_look_age_seconds", "Since the last look at the swarm.", self.site.look_age_seconds)
         answers = dict(sorted(self.site.num_requests.items()))
         yield _counter("dashboard_answers", "HTTP answers.", answers, "status")

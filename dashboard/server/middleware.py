@@ -31,7 +31,13 @@ async def guard(request: web.Request, handler: Callable[[web.Request], Awaitable
     """Turns away those who may not read; security headers; errors as a JSON problem (RFC 9457) or a sentence."""
     if request.match_info.apps[-1] is not request.app:
         return await handler(request)  # the application below guards its own pages
-    site = request.app[SITE]
+    return await guarded(request, handler, request.app[SITE])
+
+
+async def guarded(
+    request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]], site: Site
+) -> web.StreamResponse:
+    """The same for a page of `site`."""
     response = _admitted(request, site)
     if response is None:
         try:

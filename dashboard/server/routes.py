@@ -24,8 +24,8 @@ def make_app(site: Site) -> web.Application:
     app.router.add_get("/events", send_events)
     app.router.add_get(STREAM_PATH, send_events)
     app.router.add_get("/healthz", _health)
-    app.router.add_get("/favicon.ico", _asset)
-    app.router.add_get("/assets/{name}", _asset)
+    app.router.add_get("/favicon.ico", send_asset)
+    app.router.add_get("/assets/{name}", send_asset)
     add_person_routes(app)
     add_api(app)
     app.on_shutdown.append(end_streams)
@@ -81,7 +81,7 @@ async def _found(site: Site, query: ContributorsQuery) -> str:
     return (await site.answer(f"people {asked}", make)).decode()
 
 
-async def _asset(request: web.Request) -> web.Response:
+async def send_asset(request: web.Request) -> web.Response:
     name = request.match_info.get("name", "favicon.svg")
     asset = request.app[SITE].assets.files.get(name)
     if asset is None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from dht.ground.errors import Incompatible, NobodyReachable, UsageFault, writing
+from dht.ground.errors import Incompatible, LocalFault, NobodyReachable, UsageFault, writing
 from dht.observer.host_choice import choose_backend
 from peer.cli.options import PAGE_PORT, Backend, InviteFile, Peers, Port, Run, RunId
 from peer.cli.usage.exit_codes import exits_with_sentence
@@ -109,12 +110,23 @@ def dashboard(
             help="Record the run's values: trackio, wandb or csv (in the run's data folder).",
         ),
     ] = None,
+    runs: Annotated[
+        Path | None,
+        typer.Option(
+            "--runs", metavar="FILE", help="Several runs on one dashboard: a TOML file with a [[run]] for each."
+        ),
+    ] = None,
     host_backend: Backend = None,
 ) -> int:
     """Serve a web page that shows a run's contributors and its progress."""
+    own = {"RUN": run, "--run-id": run_id, "--peers": peers, "--invite": invite, "--db": db, "--base": base}
+    given = [name for name, value in {**own, "--join-address": join_address}.items() if value]
+    if runs is not None and given:
+        raise UsageFault(f"{given[0]} was given with --runs; expected it in the file, for each run; take one of them")
     backend = choose_backend(host_backend)
-    from dashboard.samples.sample_schedule import sample_plan
+    from dashboard.samples.sample_schedule import SamplePlan, sample_plan
     from dashboard.server.free_port import check_free
+    from dashboard.several_runs.run_list import read_run_list
     from dht.identity.multiaddr import parse_peer_multiaddr
     from peer.observe.own_runs import is_page_here
 
@@ -126,44 +138,63 @@ def dashboard(
     _check_host(host)
     its_address, its_install = _address(page_address), _line_of(install)
     its_samples = sample_plan(samples_every, prompt or (), base)
+    several = None if runs is None else read_run_list(runs)
     named = named_run(run, run_id, peers)
-    target = checked_target(named.run_id, named.peers, invite, None, named.end)
+    one = None if several is not None else checked_target(named.run_id, named.peers, invite, None, named.end)
     try:
         check_free(host, port)
     except UsageFault as fault:
         there = f"http://{'127.0.0.1' if host == '0.0.0.0' else host}:{port}"
-        if not is_page_here(target.run_id, there):
+        if one is None or not is_page_here(one.run_id, there):
             raise
         raise UsageFault(
             f"a dashboard of this run is already running at {there}/; open it, or give another port with --port"
         ) from fault
-    _say_who_answers(target)
-    from dashboard.app import Choices, ShownRun, serve_dashboard
+    if one is not None:
+        _say_who_answers(one)
+    from dashboard.app import Choices, ShownRun, serve_dashboards
     from peer.network.membership.members_here import addresses_here
     from peer.observe.observer_entry import observer_entry
     from peer.tracking.trackers import run_record
 
-    for address in join_address or ():
-        parse_peer_multiaddr(address)
-    known = target.run_id
-    choices = Choices(
-        host=host,
-        port=port,
-        page_address=its_address,
-        db=_history_of(known, db),
-        token_file=token_file,
-        join_addresses=tuple(join_address or ()),
-        shows_seeds=not no_join_address,
-        backend=backend,
-        install=its_install,
-        samples=its_samples,
-        evaluations=evaluations,
-        observer_folder=target.observer_folder,
-        record=None if track is None else run_record(known, track),
-    )
-    entry = observer_entry(known, target.observer_folder)
-    later = partial(addresses_here, known)
-    return serve_dashboard(ShownRun(known, target.addresses, choices, entry, later))
+    def shown(target: Target, db: Path | None, addresses: Sequence[str], samples: SamplePlan | None) -> ShownRun:
+        for address in addresses:
+            parse_peer_multiaddr(address)
+        known = target.run_id
+        choices = Choices(
+            host=host,
+            port=port,
+            page_address=its_address,
+            db=_history_of(known, db),
+            token_file=token_file,
+            join_addresses=tuple(addresses),
+            shows_seeds=not no_join_address,
+            backend=backend,
+            install=its_install,
+            samples=samples,
+            evaluations=evaluations,
+            observer_folder=target.observer_folder,
+            record=None if track is None else run_record(known, track),
+        )
+        entry = observer_entry(known, target.observer_folder)
+        later = partial(addresses_here, known)
+        return ShownRun(known, target.addresses, choices, entry, later)
+
+    if one is not None:
+        return serve_dashboards([shown(one, db, join_address or (), its_samples)], is_index=False)
+    usable: list[ShownRun] = []
+    unusable: dict[str, str] = {}
+    for each in several or ():
+        plan = sample_plan(samples_every, prompt or (), None if each.base is None else Path(each.base))
+        try:
+            target = checked_target(each.run_id, list(each.peers) or None, each.invite)
+        except LocalFault as fault:
+            unusable[each.run_id] = f"{fault} Its entry in {runs} may name peers and invite."
+        else:
+            usable.append(shown(target, None if each.db is None else Path(each.db), each.join_addresses, plan))
+    if not usable:
+        raise UsageFault("; ".join(f"{known} cannot be shown: {why}" for known, why in unusable.items()))
+    return serve_dashboards(usable, unusable)
 
 
 def _say_who_answers(target: Target) -> None:

@@ -3,7 +3,7 @@
 const { dataset } = document.body;
 const listeners = new Set();
 
-/** An address below the path of the page's own address. */
+/** An address of this run's page: a server of several runs has each of them in a place of its own. */
 const base = dataset.base ?? "";
 export const at = (path) => (path.startsWith(`${base}/`) ? path : `${base}${path}`);
 

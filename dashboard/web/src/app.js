@@ -10,6 +10,7 @@ import { startSamples } from "./samples.js";
 import { startTabs } from "./tabs.js";
 
 const REFRESH_MILLISECONDS = 3000;
+const INDEX_MILLISECONDS = 10_000;
 const ANSWER_MILLISECONDS = 15_000;
 const COPIED_MILLISECONDS = 2000;
 
@@ -32,19 +33,20 @@ function addCopying(root) {
   }
 }
 
-/** The page asks for itself again and takes the parts that differ. */
+/** The page asks for itself again and takes the parts that differ; whether the server answered. */
 async function renew() {
   try {
     const signal = AbortSignal.timeout(ANSWER_MILLISECONDS);
     const response = await fetch(location.href, { headers: { Accept: "text/html" }, signal });
-    if (!response.ok) return;
+    if (!response.ok) return false;
     const page = new DOMParser().parseFromString(await response.text(), "text/html");
     for (const section of page.querySelectorAll("[data-live]")) {
       if (!document.getElementById(section.id)) continue;
       replaceSection(section.id, section.innerHTML);
     }
+    return true;
   } catch {
-    // The stream tells when the server is away; the next change of the ranking tries again.
+    return false;
   }
 }
 
@@ -83,9 +85,9 @@ improve(document);
 if (document.body.dataset.page === "contributor") {
   followOwnPage();
   startOwnCurve(document.body.dataset.id);
-} else {
+} else if (document.body.dataset.page !== "index") {
   startTabs();
   startCharts();
   startPoints();
 }
-startLive();
+startLive(document.body.dataset.page === "index" ? { renew, milliseconds: INDEX_MILLISECONDS } : null);

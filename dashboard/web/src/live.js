@@ -24,6 +24,8 @@ let heardAt = Date.now();
 let triedAt = Date.now();
 let waitSeconds = FIRST_WAIT_SECONDS;
 let nextTry = null;
+/** Of a page without a stream: {renew, milliseconds}. */
+let asking = null;
 
 const banner = document.createElement("p");
 banner.id = "connection";
@@ -112,8 +114,19 @@ function lost() {
   showAges();
 }
 
+async function ask() {
+  const isAnswered = await asking.renew();
+  clearTimeout(nextTry);
+  if (document.hidden) return;
+  if (!isAnswered) return lost();
+  heard();
+  showAges();
+  nextTry = setTimeout(connect, asking.milliseconds);
+}
+
 function connect() {
   if (source || document.hidden) return;
+  if (asking) return void ask();
   if (!body.dataset.stream) return;
   if (!isLost) heardAt = Date.now();
   triedAt = Date.now();
@@ -157,7 +170,9 @@ function connectAtOnce() {
   connect();
 }
 
-export function startLive() {
+/** `withoutStream`: how a page that has no stream is kept up to date; `renew` says whether the server answered. */
+export function startLive(withoutStream = null) {
+  asking = withoutStream;
   // Browsers allow six connections to one server: tabs that nobody looks at must not hold one.
   document.addEventListener("visibilitychange", () => (document.hidden ? disconnect() : connectAtOnce()));
   window.addEventListener("pagehide", disconnect);
@@ -173,5 +188,6 @@ export function startLive() {
     }
     showAges();
   }, 1000);
-  connect();
+  if (asking) nextTry = setTimeout(connect, asking.milliseconds);
+  else connect();
 }

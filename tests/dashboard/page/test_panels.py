@@ -213,6 +213,7 @@ def test_a_contributors_page_has_its_proof_and_its_address() -> None:
     assert "Confirmed: 52.2 M tokens, signed by 4 others." in page.text
     assert ("href", f"/?tab=people&you={key}") in page.attributes
     assert "2 of 12" in page.text
+    assert f"Next above: Ada {peer_id_of(0)[-8:]}" in page.text
     assert "every sixth token" in page.text
     assert html.count('class="work-0"') > 10
     assert "<title>" in html

@@ -16,6 +16,7 @@ from dashboard.page.contributor import render_certificate, render_contributor
 from dashboard.page.environment import TEMPLATES
 from dashboard.page.page import SECTIONS, Frame, PageLink, render_missing, render_page, render_sections
 from dashboard.page.ranking import render_people
+from dashboard.several_runs.index import card_of, render_index
 from tests.kit.dashboard.records import NOW, TextOnly
 from tests.kit.dashboard.scene import contributor_view, history_of_run, state_of
 
@@ -50,6 +51,7 @@ def everything(mark: str) -> dict[str, str]:
     found = render_sections(state, history)
     assert list(found) == list(SECTIONS)
     found["page"] = render_page(state, found, history, frame)
+    found["index"] = render_index([card_of(state, history)], Frame(NOW, load_assets()))
     found["people"] = render_people(state, history.contributors, history, sort="name", limit=3, search=mark, now=NOW)
     linked = replace(frame, link=PageLink(mark, mark, mark, is_for_others=True))
     found["contributor"] = render_contributor(state, view, linked)

@@ -17,7 +17,7 @@ def test_the_owners_word_counts_and_then_the_request() -> None:
 
 
 def test_a_phone_cannot_open_what_is_of_this_machine_alone() -> None:
-    others = ("https://run.example.org", "http://192.0.2.2:8080", "http://[2001:db8::1]:80/RUN")
+    others = ("https://run.example.org", "http://192.0.2.2:8080", "http://[2001:db8::1]:80/r/RUN")
     own = ("", "http://localhost:8080", "http://a.localhost", "http://127.0.0.1", "http://[::1]:80", "http://0.0.0.0")
     assert list(map(is_for_others, others)) == [True] * 3
     assert not any(map(is_for_others, (*own, origin_of("", "http", "[:::]"), "http://[:::]")))

@@ -17,7 +17,8 @@ from playwright.async_api import Browser, BrowserContext, Page, Request, async_p
 from dashboard.history_facts import HistoryView
 from dashboard.observe.dashboard_state import DashboardState
 from dashboard.server.live_updates import Live
-from tests.kit.dashboard.records import NOW
+from dashboard.several_runs.index import make_index, run_path
+from tests.kit.dashboard.records import NOW, RUN_ID
 from tests.kit.dashboard.scene import contributor_of, history_of_run, state_of
 from tests.kit.dashboard.serving import in_memory
 from tests.kit.processes.process_swarm import free_port
@@ -39,10 +40,16 @@ InBrowser = Callable[..., None]
 
 
 class Site:
-    """A dashboard without a network: the test is its observer. It can stop and come back at the same port."""
+    """A dashboard without a network: the test is its observer. It can stop and come back at the same port.
 
-    def __init__(self, state: DashboardState, history: HistoryView) -> None:
+    Args:
+        is_index: at the port is an index of several runs, with this one among them.
+    """
+
+    def __init__(self, state: DashboardState, history: HistoryView, *, is_index: bool = False) -> None:
         self.state, self.history = state, history
+        self._is_index = is_index
+        self.base = run_path(RUN_ID) if is_index else ""
         self.now = NOW + 3
         self.port = free_port()
         self._num_starts = 0
@@ -57,9 +64,10 @@ class Site:
     async def start(self) -> None:
         self._num_starts += 1
         boot_id = f"boot{self._num_starts}"
-        page = in_memory(self.state, self.history, boot_id, clock=lambda: self.now)
+        page = in_memory(self.state, self.history, boot_id, base=self.base, clock=lambda: self.now)
         self.live, app = await self._stack.enter_async_context(page)
-        self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=1)
+        shown = make_index([app], {}) if self._is_index else app
+        self._runner = web.AppRunner(shown, access_log=None, shutdown_timeout=1)
         await self._runner.setup()
         await web.TCPSite(self._runner, "127.0.0.1", self.port, reuse_address=True).start()
 
@@ -147,11 +155,12 @@ async def _checked(
     check: Callable[[Visit], Awaitable[None]],
     num_people: int = 12,
     *,
+    is_index: bool = False,
     may_fail: Sequence[str] = (),
 ) -> None:
     """Run `check`. Only console errors that hold one of `may_fail` may come, and no request may leave the site."""
     state = replace(state_of(num_people), join_addresses=(ADDRESS,), install="pip install git+https://example.org/code")
-    site = Site(state, history_of_run(num_people))
+    site = Site(state, history_of_run(num_people), is_index=is_index)
     await site.start()
     visit = Visit(browser, site)
     try:

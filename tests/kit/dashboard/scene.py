@@ -250,4 +250,5 @@ def contributor_view(index: int = 1, now: float = NOW) -> ContributorView:
         for ago in range(130, -1, -1)
         if ago % 11 not in (3, 4)
     )
-    return ContributorView(row, curve, rounds_of(now=now)[:10], 12, days, num_witnesses=4)
+    others = contributor_of(index - 1, now) if index else None, contributor_of(index + 1, now)
+    return ContributorView(row, curve, rounds_of(now=now)[:10], 12, days, *others, num_witnesses=4)

@@ -90,7 +90,7 @@ def test_every_help_ends_with_an_example_that_parses(
     for module, function in (
         ("peer.join.seed", "run_seed") if command == "seed" else ("peer.join.join", "run_trainer"),
         ("peer.observe.status", "show_status"),
-        ("dashboard.app", "serve_dashboard"),
+        ("dashboard.app", "serve_dashboards"),
         ("peer.demo.demo", "run_demo"),
         (f"peer.export.{command}", f"{command}_model"),
     ):
@@ -391,7 +391,7 @@ def test_the_nearest_flag_is_suggested(capsys: pytest.CaptureFixture[str]) -> No
 
 def test_observers_get_run_and_addresses(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     status = stand_in(monkeypatch, "peer.observe.status", "show_status", lambda *_: 0)
-    page = stand_in(monkeypatch, "dashboard.app", "serve_dashboard", lambda *_: 0)
+    page = stand_in(monkeypatch, "dashboard.app", "serve_dashboards", lambda *_: 0)
     assert (
         app.run(
             ["status", "--run-id", RUN_ID, "--peers", ADDRESS, "--json", "--timeout", "3", "--host-backend", "p2pd"]
@@ -405,7 +405,7 @@ def test_observers_get_run_and_addresses(home: Path, monkeypatch: pytest.MonkeyP
     arguments = ["dashboard", "--run-id", RUN_ID, "--db", ":memory:", "--join-address", ADDRESS, "--token-file", "t"]
     chosen = ["--samples-every", "20min", "--prompt", "def ", "--prompt", "x", "--install", " pip install x"]
     assert app.run([*arguments, *chosen]) == 0
-    (alone,), (other,) = page
+    ((alone,),), ((other,),) = page
     first, second = alone.choices, other.choices
     assert (alone.run_id, alone.peers) == (RUN_ID, [OTHER_ADDRESS])
     assert (first.host, first.port, first.db) == ("0.0.0.0", 0, home / RUN_ID / "dashboard.sqlite")
@@ -419,9 +419,25 @@ def test_observers_get_run_and_addresses(home: Path, monkeypatch: pytest.MonkeyP
     assert (second.install, second.observer_folder) == ("pip install x", home / RUN_ID / "observer")
     shows_none = ["dashboard", "--run-id", RUN_ID, "--no-join-address", "--samples-every", "never"]
     assert app.run(shows_none) == 0
-    assert not page[2][0].choices.shows_seeds
-    assert page[2][0].choices.samples is None
+    assert not page[2][0][0].choices.shows_seeds
+    assert page[2][0][0].choices.samples is None
     assert app.run([*shows_none, "--join-address", ADDRESS]) == 2
+
+
+def test_a_run_of_several_that_nobody_can_reach_does_not_keep_the_others_away(
+    home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page = stand_in(monkeypatch, "dashboard.app", "serve_dashboards", lambda *_: 0)
+    unknown = f'[[run]]\nrun_id = "{RUN_ID}"\n'
+    Path("runs.toml").write_text(unknown)
+    assert app.run(["dashboard", "--runs", "runs.toml", "--port", "0"]) == 2
+    assert f"{RUN_ID} cannot be shown: No address of a member" in capsys.readouterr().err
+    other = f"books{RUN_ID[RUN_ID.index('.') :]}"
+    Path("runs.toml").write_text(f'{unknown}[[run]]\nrun_id = "{other}"\npeers = ["{ADDRESS}"]\n')
+    assert app.run(["dashboard", "--runs", "runs.toml", "--port", "0"]) == 0
+    ((shown, unusable),) = page
+    assert ([run.run_id for run in shown], list(unusable)) == ([other], [RUN_ID])
+    assert unusable[RUN_ID].endswith("Its entry in runs.toml may name peers and invite.")
 
 
 def test_a_model_comes_from_one_source(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:

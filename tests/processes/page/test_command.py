@@ -32,9 +32,9 @@ def _children_of(pid: int) -> list[int]:
 
 def test_with_nobody_there_the_page_says_so_and_ctrl_c_leaves_nothing_behind() -> None:
     code = (
-        "import sys; from dashboard.app import Choices, ShownRun, serve_dashboard;"
+        "import sys; from dashboard.app import Choices, ShownRun, serve_dashboards;"
         f"run = ShownRun({RUN_ID!r}, ['/ip4/127.0.0.1/tcp/1/p2p/{PEERS[0].peer_id}'], Choices(port=0));"
-        " sys.exit(serve_dashboard(run))"
+        " sys.exit(serve_dashboards([run], is_index=False))"
     )
     process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, start_new_session=True)
     assert process.stdout is not None

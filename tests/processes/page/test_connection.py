@@ -1,4 +1,4 @@
-"""A page in a real browser that loses its server, or that nobody looks at."""
+"""A page in a real browser that loses its server, or that nobody looks at; and one without a stream: an index."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from playwright.async_api import Page, expect
 
-from tests.kit.dashboard.browser import InBrowser, Seen, Visit, browsing, needs_chromium
+from tests.kit.dashboard.browser import InBrowser, Seen, Visit, accessibility_faults, browsing, needs_chromium
 from tests.kit.dashboard.scene import contributor_of
 
 pytestmark = needs_chromium
@@ -71,3 +71,28 @@ def test_a_tab_that_nobody_looks_at_holds_no_stream(in_browser: InBrowser) -> No
         await expect(page.locator("#top")).to_contain_text("While hidden")
 
     in_browser(check)
+
+
+def test_an_index_leads_to_each_run_and_finds_its_server_again(in_browser: InBrowser) -> None:
+    async def check(visit: Visit) -> None:
+        index = await visit.open()
+        assert await accessibility_faults(index) == []
+        await index.get_by_role("link", name="tinybytes").first.click()
+        await expect(index.locator('[data-chart="losses"] canvas')).to_be_visible()
+        await index.get_by_role("link", name="People", exact=True).click()
+        await expect(index.locator("#contributors")).to_contain_text("Ada")
+        assert f"{visit.site.base}/" in index.url
+        # An index has no stream; it says that it lost its server, and asks more and more seldom.
+        await index.close()
+        index = await visit.open(has_own_clock=True)
+        await stop_clock(index)
+        await visit.site.stop()
+        gaps = [await seconds_until_asked(index, visit.seen) for _ in range(7)]
+        await expect(index.locator("#connection")).to_contain_text("Connection lost")
+        assert gaps[6] >= 10 > gaps[1]
+        await visit.site.start()
+        await seconds_until_asked(index, visit.seen)
+        await expect(index.locator("#connection")).to_be_hidden()
+        await expect(index.locator("body")).not_to_have_class("lost")
+
+    in_browser(check, is_index=True, may_fail=("ERR_CONNECTION_REFUSED", "ERR_INCOMPLETE_CHUNKED"))

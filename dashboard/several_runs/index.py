@@ -1,0 +1,127 @@
+"""Several runs behind one address: an index at ``/``, and each run's own pages below ``/r/RUN/``."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Final
+
+from aiohttp import web
+
+from dashboard.history_facts import HistoryView
+from dashboard.observe.dashboard_state import DashboardState
+from dashboard.observe.run_phase import Phase
+from dashboard.page.goal_progress import progress_of
+from dashboard.page.page import Frame, document
+from dashboard.server.handler_context import SITE, Site, html_answer
+from dashboard.server.middleware import guarded
+from dashboard.server.routes import send_asset
+
+PHASE_WORDS: Final = {"no run": "run not found", "looking": "looking for the swarm", "empty": "waiting for people"}
+
+
+@dataclass(frozen=True, slots=True)
+class RunCard:
+    """A run as the index shows it."""
+
+    run_id: str
+    path: str
+    """Address of its page; empty: it has none."""
+    name: str
+    phase: Phase = "starting"
+    what: str = ""
+    description: str = ""
+    """By its owner."""
+    tokens: int = 0
+    """Committed so far."""
+    num_people: int = 0
+    validation_loss: float | None = None
+    loss_unit: str = ""
+    share: float | None = None
+    """Share of the way to its goal; None: it has none."""
+    problem: str = ""
+    """Why it is not watched, as a sentence."""
+
+
+SITES: Final = web.AppKey("sites", tuple[Site, ...])
+MISSING: Final = web.AppKey("missing", tuple[RunCard, ...])
+
+
+def run_path(run_id: str) -> str:
+    """Return the path of a run's page on a server of several runs, without a slash at the end."""
+    return f"/r/{run_id}"
+
+
+def card_of(state: DashboardState, history: HistoryView) -> RunCard:
+    """The card of a run that is watched."""
+    progress, view = progress_of(state, history), state.view
+    return RunCard(
+        run_id=state.run_id,
+        path=f"{run_path(state.run_id)}/",
+        name=state.run_id.partition(".")[0],
+        phase=state.phase,
+        what=state.run.what if state.run is not None else "",
+        description=state.run.description if state.run is not None else "",
+        tokens=view.committed_tokens,
+        num_people=history.num_people,
+        validation_loss=None if view.evaluation is None else view.evaluation.loss,
+        loss_unit=state.run.loss_unit if state.run is not None else "",
+        share=None if progress is None else progress.share,
+        problem=state.problem,
+    )
+
+
+def render_index(runs: Sequence[RunCard], frame: Frame) -> str:
+    """The whole page."""
+    return document("index.html", {"runs": runs, "phase_words": PHASE_WORDS, "stream_path": ""}, frame)
+
+
+def make_index(apps: Sequence[web.Application], missing: Mapping[str, str]) -> web.Application:
+    """One application of several, each made by `make_app` with the base `run_path` of its run.
+
+    Args:
+        missing: by run id, why a run cannot be shown.
+    """
+    root = web.Application(middlewares=[_guard], client_max_size=1024)
+    # Bound and access are one for all runs.
+    root[SITE] = apps[0][SITE]
+    root[SITES] = tuple(app[SITE] for app in apps)
+    root[MISSING] = tuple(
+        RunCard(run_id, "", run_id.partition(".")[0], problem=problem) for run_id, problem in missing.items()
+    )
+    root.router.add_get("/", _index)
+    root.router.add_get("/api/v1/runs", _runs)
+    root.router.add_get("/healthz", _health)
+    root.router.add_get("/favicon.ico", send_asset)
+    root.router.add_get("/assets/{name}", send_asset)
+    for app in apps:
+        root.add_subapp(run_path(app[SITE].live.state.run_id) + "/", app)
+    return root
+
+
+def _cards(request: web.Request) -> list[RunCard]:
+    watched = [card_of(site.live.state, site.live.history) for site in request.app[SITES]]
+    return [*watched, *request.app[MISSING]]
+
+
+@web.middleware
+async def _guard(request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]) -> Any:
+    # A run's own application guards its own pages.
+    if request.path.startswith("/r/"):
+        return await handler(request)
+    return await guarded(request, handler, request.app[SITE])
+
+
+async def _index(request: web.Request) -> web.Response:
+    return html_answer(render_index(_cards(request), request.app[SITE].frame))
+
+
+async def _runs(request: web.Request) -> web.Response:
+    return web.json_response({"runs": [asdict(card) for card in _cards(request)]})
+
+
+async def _health(request: web.Request) -> web.Response:
+    """Well while every run that is shown is looked at and written; each has a /healthz of its own."""
+    well = [site.is_well for site in request.app[SITES]]
+    content = {"status": "ok" if all(well) else "stalled", "runs_well": sum(well), "runs": len(well)}
+    return web.json_response(content, status=200 if all(well) else 503)
