@@ -13,6 +13,7 @@ from array import array
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from functools import partial
 
 from dht.ground.bounds import Newest
 from dht.ground.host import PeerId
@@ -31,48 +32,53 @@ MAX_LINKS = 256
 
 
 @dataclass(slots=True)
-class _Durations:
-    """The last `most` durations, and how many of the newest were waited for in vain."""
-
-    most: int
-    seen: array[float] = field(default_factory=lambda: array("d"))
-    misses: int = 0
-    known: float | None = None
-
-    def add(self, seconds: float) -> None:
-        self.seen.append(seconds)
-        if len(self.seen) > self.most:
-            del self.seen[0]
-        self.known = None
-
-    @property
-    def learned(self) -> float:
-        # Asked for much more often than it changes.
-        if self.known is None:
-            middle = statistics.median(self.seen)
-            spread = statistics.median(abs(seconds - middle) for seconds in self.seen)
-            self.known = middle + NUM_DEVIATIONS * _DEVIATION * spread + 0.1 * middle
-        return self.known
-
-
 class LearnedDeadline:
-    """median + 4 deviations of the last 32 durations, between hard bounds; `initial_seconds` until three were seen."""
+    """median + 4 deviations of the last durations, between hard bounds; `initial_seconds` until three were seen.
 
-    def __init__(self, initial_seconds: float, lowest_seconds: float, highest_seconds: float) -> None:
-        self._initial_seconds = initial_seconds
-        self._lowest_seconds = lowest_seconds
-        self._highest_seconds = highest_seconds
-        self._durations = _Durations(GROUP_ARRIVALS)
+    Attributes:
+        most: how many durations are kept.
+        misses: how many of the newest were waited for in vain.
+    """
+
+    initial_seconds: float
+    lowest_seconds: float
+    highest_seconds: float
+    most: int = GROUP_ARRIVALS
+    misses: int = 0
+    _seen: array[float] = field(default_factory=lambda: array("d"))
+    _known: float | None = None
 
     def observe(self, seconds: float) -> None:
         """Add one duration that was seen; durations beyond the hard bound count as the bound."""
-        self._durations.add(min(max(seconds, 0.0), self._highest_seconds))
+        self._add(seconds)
+        self.misses = 0
+
+    def miss(self, seconds: float) -> None:
+        """So long was waited for in vain."""
+        self._add(2 * seconds)
+        self.misses += 1
+
+    @property
+    def is_learned(self) -> bool:
+        return len(self._seen) >= FEWEST_ARRIVALS
 
     @property
     def seconds(self) -> float:
-        is_learned = len(self._durations.seen) >= FEWEST_ARRIVALS
-        value = self._durations.learned if is_learned else self._initial_seconds
-        return min(max(value, self._lowest_seconds), self._highest_seconds)
+        # Asked for much more often than it changes.
+        if self._known is None:
+            value = self.initial_seconds
+            if self.is_learned:
+                middle = statistics.median(self._seen)
+                spread = statistics.median(abs(seconds - middle) for seconds in self._seen)
+                value = middle + NUM_DEVIATIONS * _DEVIATION * spread + 0.1 * middle
+            self._known = min(max(value, self.lowest_seconds), self.highest_seconds)
+        return self._known
+
+    def _add(self, seconds: float) -> None:
+        self._seen.append(min(max(seconds, 0.0), self.highest_seconds))
+        if len(self._seen) > self.most:
+            del self._seen[0]
+        self._known = None
 
 
 class LinkDeadlines:
@@ -85,32 +91,26 @@ class LinkDeadlines:
 
     def __init__(self, initial_seconds: float, lowest_seconds: float, highest_seconds: float) -> None:
         initial_seconds, lowest_seconds = min(initial_seconds, highest_seconds), min(lowest_seconds, highest_seconds)
-        self._group = LearnedDeadline(initial_seconds, lowest_seconds, highest_seconds)
-        self._lowest_seconds = lowest_seconds
-        self._highest_seconds = highest_seconds
-        self._links: Newest[PeerId, _Durations] = Newest(MAX_LINKS)
+        self._new_deadline = partial(LearnedDeadline, initial_seconds, lowest_seconds, highest_seconds)
+        self._group = self._new_deadline()
+        self._links: Newest[PeerId, LearnedDeadline] = Newest(MAX_LINKS)
 
     def observe(self, peer_id: PeerId, seconds: float) -> None:
         """Something of `peer_id` arrived after so long."""
         self._group.observe(seconds)
-        link = self._link(peer_id)
-        link.add(min(max(seconds, 0.0), self._highest_seconds))
-        link.misses = 0
+        self._link(peer_id).observe(seconds)
 
     def missed(self, peer_id: PeerId) -> None:
         """Its allowance passed and nothing came."""
         waited = self.allowance(peer_id)
-        link = self._link(peer_id)
-        link.add(min(2 * waited, self._highest_seconds))
-        link.misses += 1
+        self._link(peer_id).miss(waited)
 
     def allowance(self, peer_id: PeerId) -> float:
         """How long to wait for `peer_id`, in seconds."""
         link = self._links.get(peer_id)
-        if link is None or len(link.seen) < FEWEST_ARRIVALS:
+        if link is None or not link.is_learned:
             return self.seconds
-        own = min(max(link.learned, self._lowest_seconds), self._highest_seconds)
-        return min(own, self.seconds) if link.misses >= MISSES_OF_ABSENT else own
+        return min(link.seconds, self.seconds) if link.misses >= MISSES_OF_ABSENT else link.seconds
 
     def longest(self, peer_ids: Iterable[PeerId]) -> float:
         """The longest allowance among `peer_ids`; the group's when there are none."""
@@ -128,8 +128,8 @@ class LinkDeadlines:
         """The group's allowance, which holds for a remote that is not known yet."""
         return self._group.seconds
 
-    def _link(self, peer_id: PeerId) -> _Durations:
-        link = self._links.pop(peer_id, None) or _Durations(LINK_ARRIVALS)
+    def _link(self, peer_id: PeerId) -> LearnedDeadline:
+        link = self._links.pop(peer_id, None) or self._new_deadline(most=LINK_ARRIVALS)
         self._links[peer_id] = link
         return link
 
