@@ -206,17 +206,6 @@ def test_weights_are_shares_of_what_counts(all_terms, rule):
         assert weight == float(np.float32(weight))
 
 
-@given(st.lists(terms, min_size=1, max_size=8), rules, st.randoms(use_true_random=False))
-def test_weights_belong_to_their_contribution_in_any_order(all_terms, rule, random):
-    order = random.sample(range(len(all_terms)), len(all_terms))
-    shuffled = weights_of([all_terms[index] for index in order], rule)
-    weights = weights_of(all_terms, rule)
-    assert shuffled == [weights[index] for index in order]
-    assert shard_rates([all_terms[index] for index in order], rule)[0] == pytest.approx(
-        shard_rates(all_terms, rule)[0], rel=1e-6
-    )
-
-
 @given(st.integers(1, 10**6), st.integers(1, 1000), st.integers(2, 9))
 def test_more_tokens_and_more_tokens_a_step_weigh_more(tokens, steps, factor):
     rule = OuterRule("carry", 0.7, 0.5)
@@ -251,10 +240,6 @@ def test_a_round_of_few_steps_takes_as_much_less_momentum(rule, all_terms, sync_
     assert outer_lr == whole[0]
     assert beta == pytest.approx(whole[1] * min(1, max(steps, default=sync_every) / sync_every), rel=1e-6)
     assert beta == float(np.float32(beta))
-
-
-def test_momentum_outlasts_a_round_in_which_nothing_counts():
-    assert shard_rates([], OuterRule("carry", 0.7, 0.5, sync_every=30)) == (0.0, 0.5)
 
 
 def test_staleness_counts_from_what_the_mode_implies():

@@ -217,13 +217,6 @@ def test_a_changed_byte_changes_nothing_that_is_used(name: str, place: int, flip
         assert [facts_of(state) for state in restored(folder)] == [facts_of(state) for state in expected]
 
 
-@pytest.mark.parametrize("name", ["fragment-0001.safetensors", METADATA_NAME])
-def test_a_missing_file_gives_the_checkpoint_before(two: tuple[CheckpointFolder, Path], name: str) -> None:
-    folder, newer = two
-    (newer / name).unlink()
-    assert facts_of(restored(folder)[1]) == facts_of(states_of(10)[1])
-
-
 @pytest.mark.parametrize(
     ("owner", "said"),
     [
@@ -409,12 +402,6 @@ def test_nothing_is_saved_before_there_is_a_state(tmp_path: Path) -> None:
     states[1].digest = b""
     asyncio.run(keeper_of(folder_at(tmp_path / "checkpoints"), runtimes_of(states), []).save())
     assert not (tmp_path / "checkpoints").exists()
-
-
-def test_nothing_usable_touches_nothing(tmp_path: Path) -> None:
-    save(folder_at(tmp_path), states_of(30))
-    folder = folder_at(tmp_path, replace(OWNER, manifest_hash=b"n" * 32))
-    assert asyncio.run(keeper_of(folder, runtimes_of(states_of(1)), []).find(lambda: 0)) is None
 
 
 def test_what_cannot_be_used_is_put_aside_and_reported(two: tuple[CheckpointFolder, Path]) -> None:

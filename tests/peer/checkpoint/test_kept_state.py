@@ -106,22 +106,6 @@ def test_several_optimizers_come_back_with_their_states(tmp_path: Path, monkeypa
     run(scene())
 
 
-def test_a_checkpoint_of_one_optimizer_lets_a_pair_begin_anew(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: Any
-) -> None:
-    async def scene() -> None:
-        peer = Peer(tmp_path, torch.optim.SGD)
-        peer.begin()
-        await peer.steps(4)
-        await ended(peer)
-        monkeypatch.setattr("tests.kit.trainer.checkpoint_peer.Peer", PairPeer)
-        again: Any = resumed(tmp_path)
-        assert again.link.inner_steps == 4
-        assert "no state of an optimizer AdamW" in caplog.text
-
-    run(scene())
-
-
 def test_a_schedule_and_a_loader_go_on(tmp_path: Path) -> None:
     async def scene() -> None:
         loader = Counter()
