@@ -121,13 +121,17 @@ async def attack(
     swarm: ProcessSwarm, victims: Sequence[PeerProcess], options: argparse.Namespace, is_up: asyncio.Event
 ) -> None:
     """Publish records, and send lone commits under some of the keys, until cancelled."""
-    os.nice(ATTACKERS_NICE)
     keys = [Identity.generate() for _ in range(options.keys)]
     addresses = [victim.address for victim in victims]
     async with AsyncExitStack() as stack, asyncio.TaskGroup() as tasks:
-        tasks.create_task(publish(await stack.enter_async_context(hostile_member(swarm, *addresses)), keys))
+        members = [await stack.enter_async_context(hostile_member(swarm, *addresses))]
         for key in keys[: options.senders]:
-            sender = await stack.enter_async_context(hostile_member(swarm, *addresses, identity=key))
+            members.append(await stack.enter_async_context(hostile_member(swarm, *addresses, identity=key)))
+        daemons = [member.host.daemon._daemon for member in members]
+        for process_id in (0, *(daemon.process_id for daemon in daemons if daemon is not None)):
+            os.setpriority(os.PRIO_PROCESS, process_id, ATTACKERS_NICE)
+        tasks.create_task(publish(members[0], keys))
+        for sender in members[1:]:
             tasks.create_task(commit_alone(sender, victims))
         is_up.set()
 
