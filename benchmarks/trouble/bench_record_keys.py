@@ -90,7 +90,7 @@ async def commit_alone(member: HostileMember, victims: Sequence[PeerProcess]) ->
     ports = LinkPorts(lambda *_: None, lambda *_: None, lambda *_: None)
     links = Links(member.host, member.handshake_policy, limits_of(sizes, codec), ports)
     notary = Notary(Scope(member.swarm.run_id, manifest.hash), identity.sign, verify)
-    versions = [0] * len(sizes)
+    versions = [victims[0].versions().get(index, 0) for index in range(len(sizes))]
     while True:
         for index, size in enumerate(sizes):
             digest = b""
