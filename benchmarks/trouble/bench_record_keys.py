@@ -21,7 +21,7 @@ import os
 import sys
 import time
 from collections.abc import Sequence
-from contextlib import AsyncExitStack, suppress
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -54,7 +54,7 @@ WINDOW_SECONDS = 15.0
 LIFE_SECONDS = 90.0
 RUN = TINY_RUN.replace("[averaging]", '[averaging]\ncombine = "centered_clip"').replace("= 2.0", "= 10.0")
 STEP_BACK = 1e-3
-ATTACKERS_NICE = 10
+ATTACKERS_NICE = 5
 LOOK_SECONDS = 0.2
 
 
@@ -117,6 +117,15 @@ async def commit_alone(member: HostileMember, victims: Sequence[PeerProcess]) ->
         await asyncio.sleep(LOOK_SECONDS)
 
 
+async def _make_way(stack: AsyncExitStack, coming: AbstractAsyncContextManager[HostileMember]) -> HostileMember:
+    """Enter a member, and lower its daemon's priority; one of low priority would not come up on a busy machine."""
+    member = await stack.enter_async_context(coming)
+    daemon = member.host.daemon._daemon
+    if daemon is not None:
+        os.setpriority(os.PRIO_PROCESS, daemon.process_id, ATTACKERS_NICE)
+    return member
+
+
 async def attack(
     swarm: ProcessSwarm, victims: Sequence[PeerProcess], options: argparse.Namespace, is_up: asyncio.Event
 ) -> None:
@@ -124,15 +133,11 @@ async def attack(
     keys = [Identity.generate() for _ in range(options.keys)]
     addresses = [victim.address for victim in victims]
     async with AsyncExitStack() as stack, asyncio.TaskGroup() as tasks:
-        members = [await stack.enter_async_context(hostile_member(swarm, *addresses))]
+        tasks.create_task(publish(await _make_way(stack, hostile_member(swarm, *addresses)), keys))
         for key in keys[: options.senders]:
-            members.append(await stack.enter_async_context(hostile_member(swarm, *addresses, identity=key)))
-        daemons = [member.host.daemon._daemon for member in members]
-        for process_id in (0, *(daemon.process_id for daemon in daemons if daemon is not None)):
-            os.setpriority(os.PRIO_PROCESS, process_id, ATTACKERS_NICE)
-        tasks.create_task(publish(members[0], keys))
-        for sender in members[1:]:
+            sender = await _make_way(stack, hostile_member(swarm, *addresses, identity=key))
             tasks.create_task(commit_alone(sender, victims))
+        os.setpriority(os.PRIO_PROCESS, 0, ATTACKERS_NICE)
         is_up.set()
 
 
