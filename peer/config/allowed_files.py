@@ -8,11 +8,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import Self
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, field_validator
 
-from averaging.wire.file_chunks import FILE_CHUNK_BYTES, MAX_FILE_BYTES
+from averaging.wire.file_chunks import MAX_FILE_BYTES
 from peer.config.section import DIGEST, Section
 
 MAX_FILES = 16
@@ -38,13 +37,8 @@ class FileSection(Section):
     digest: str = Field(
         pattern=DIGEST["pattern"],
         examples=DIGEST["examples"],
-        description="BLAKE3 of all of it, as `b3sum` prints it",
-    )
-    chunks: str | None = Field(
-        default=None,
-        pattern=DIGEST["pattern"],
-        examples=DIGEST["examples"],
-        description="BLAKE3 of the BLAKE3s (32 bytes each) of its chunks of 1 MiB; absent when there is one chunk",
+        description="BLAKE3 of it, as `b3sum` prints it; above 1 MiB that of the BLAKE3s (32 bytes each) of its chunks "
+        "of 1 MiB",
     )
 
     @field_validator("name")
@@ -56,16 +50,6 @@ class FileSection(Section):
                 "or safetensors"
             )
         return name
-
-    @model_validator(mode="after")
-    def _check_together(self) -> Self:
-        if (self.chunks is None) != (self.bytes <= FILE_CHUNK_BYTES):
-            expected = "none" if self.chunks is not None else "their digest"
-            raise ValueError(
-                f"chunks is {'absent' if self.chunks is None else 'given'} with {self.bytes} bytes; expected "
-                f"{expected}, because a chunk has {FILE_CHUNK_BYTES} bytes; let `peer init --file` fill it in"
-            )
-        return self
 
 
 def check_files(files: Sequence[FileSection]) -> None:

@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from blake3 import blake3
 from pydantic import ValidationError
 
 from averaging.wire.file_chunks import MAX_FILE_BYTES
@@ -95,8 +94,6 @@ def keep_files(data_dir: Path, manifest: RunManifest, paths: Sequence[Path]) -> 
         source = sources[file.name]
         with reading(f"the file {source}"):
             content = read_regular(source, MAX_FILE_BYTES)
-        if blake3(content).hexdigest() != file.digest:
-            raise UsageFault(f"the file {source}: it changed while it was copied; expected a file at rest; try again")
         try:
             write_whole(target, content)
         except OSError as error:
@@ -104,3 +101,5 @@ def keep_files(data_dir: Path, manifest: RunManifest, paths: Sequence[Path]) -> 
                 f"{target} cannot be written: {error.strerror}; expected a writable folder with {file.bytes} bytes of "
                 "free space; no run was signed"
             ) from error
+        if objection_to(target, file):
+            raise UsageFault(f"the file {source}: it changed while it was copied; expected a file at rest; try again")

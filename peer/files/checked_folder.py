@@ -97,14 +97,13 @@ def measure_file(path: Path, name: str) -> Measured:
         OSError: it cannot be read.
         ValueError: it is empty or too long for a file of a run, or its name cannot be that of one.
     """
-    whole, digests, num_bytes = blake3(), [], 0
+    digests, num_bytes = [], 0
     with open_regular(path) as opened:
         while num_bytes <= MAX_FILE_BYTES and (chunk := opened.read(FILE_CHUNK_BYTES)):
-            whole.update(chunk)
             digests.append(blake3(chunk).digest())
             num_bytes += len(chunk)
-    chunks = blake3(b"".join(digests)).hexdigest() if len(digests) > 1 else None
-    return Measured(FileSection(name=name, bytes=num_bytes, digest=whole.hexdigest(), chunks=chunks), tuple(digests))
+    digest = digests[0] if len(digests) == 1 else blake3(b"".join(digests)).digest()
+    return Measured(FileSection(name=name, bytes=num_bytes, digest=digest.hex()), tuple(digests))
 
 
 def forget_others(data_dir: Path, manifest: RunManifest) -> None:

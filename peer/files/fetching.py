@@ -134,9 +134,9 @@ class FileFetcher:
         return True
 
     async def _chunk_digests(self, file: FileSection, donors: Sequence[PeerId]) -> Sequence[bytes] | None:
-        """As the manifest has them: of one chunk its own digest, of several a list that somebody has."""
+        """As the manifest has them: of one chunk its own digest, of several a list that a member has."""
         digest = bytes.fromhex(file.digest)
-        if file.chunks is None:
+        if num_file_chunks(file.bytes) == 1:
             return (digest,)
         calls = [partial(self._chunk_digests_of, donor, file, digest) for donor in donors]
         async with contextlib.aclosing(in_turn(calls, HEADER_SECONDS)) as answers:
@@ -149,7 +149,7 @@ class FileFetcher:
         try:
             num_chunks = num_file_chunks(file.bytes)
             found = await fetch_file_header(self.host, self.handshake_policy, donor, digest, num_chunks)
-            if found is not None and digest_of(b"".join(found)).hex() != file.chunks:
+            if found is not None and digest_of(b"".join(found)) != digest:
                 raise PeerFault(donor, f"sent digests for the chunks of the file {file.name} that are wrong")
         except PeerFault as fault:
             self._note(donor, fault)

@@ -70,7 +70,7 @@ class FileDraft:
         """Check the whole and put it in its place.
 
         Raises:
-            LocalFault: it is not the file in the manifest, or the folder cannot be written.
+            LocalFault: the disk has not kept its chunks, or the folder cannot be written.
         """
         target = self.folder / self.file.name
         try:
@@ -83,8 +83,8 @@ class FileDraft:
             if objection := objection_to(self._path, self.file):
                 self._path.unlink()
                 raise LocalFault(
-                    f"the file {self.file.name} of the run {objection}, though its chunks are those of the manifest; "
-                    "expected a manifest that agrees with itself; tell the run's owner"
+                    f"the file {self.file.name} of the run {objection}, though its chunks came right; expected a disk "
+                    "that keeps them; check the disk, and start again"
                 )
             sync(self._path)
             os.replace(self._path, target)

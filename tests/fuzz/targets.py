@@ -231,7 +231,7 @@ def _records() -> list[Target]:
     )
     peer = encode_peer_record(record, ALICE)
     manifest = RunManifest(name="tiny").to_bytes()
-    file = FileSection(name="tokenizer.json", bytes=2**21, digest="ab" * 32, chunks="cd" * 32)
+    file = FileSection(name="tokenizer.json", bytes=2**21, digest="ab" * 32)
     with_file = RunManifest(name="tiny", files=(file,)).to_bytes()
     run = encode_run_record(sign_run_record(RUN_ID, manifest, OWNER))
     profile = profiles.Profile(RUN_ID, BOB.peer_id, 1, NOW, NOW + 60, "Bob", "NL", False, (ALICE.peer_id,))

@@ -17,12 +17,12 @@ CUSTOM: dict[str, Any] = {
 }
 
 
-def file(name: str = "tokenizer.json", num_bytes: int = 5, **more: str) -> dict[str, Any]:
-    return {"name": name, "bytes": num_bytes, "digest": DIGEST, **more}
+def file(name: str = "tokenizer.json", num_bytes: int = 5) -> dict[str, Any]:
+    return {"name": name, "bytes": num_bytes, "digest": DIGEST}
 
 
 def large(name: str, num_bytes: int = MAX_FILE_BYTES) -> dict[str, Any]:
-    return file(name, num_bytes, chunks=DIGEST)
+    return file(name, num_bytes)
 
 
 def with_files(*files: object) -> RunManifest:
@@ -62,11 +62,9 @@ def test_no_file_is_one_that_a_library_would_run(name: str) -> None:
         ([large(str(index)) for index in range(5)], "files names 335544320 bytes together; expected at most 268435456"),
         ([large("a", MAX_FILE_BYTES + 1)], "files.0.bytes is 67108865; expected a whole number from 1 to 67108864"),
         ([file("a", 0)], "files.0.bytes is 0; expected a whole number from 1"),
-        ([file("a", FILE_CHUNK_BYTES + 1)], "files.0: chunks is absent with 1048577 bytes; expected their digest"),
-        ([large("a", FILE_CHUNK_BYTES)], "files.0: chunks is given with 1048576 bytes; expected none"),
         ([{**file(), "digest": "AB" * 32}], "files.0.digest is 'ABAB"),
         ([{**file(), "digset": "x"}], "digset is not a field in files.0; did you mean digest?"),
-        ([3], "files.0 is 3; expected a list of sections with the fields name, bytes, digest, chunks."),
+        ([3], "files.0 is 3; expected a list of sections with the fields name, bytes, digest."),
     ],
 )
 def test_wrong_files_are_refused_with_a_sentence(files: list[object], sentence: str) -> None:

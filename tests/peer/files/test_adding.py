@@ -31,10 +31,10 @@ def paths(tmp_path: Path) -> list[Path]:
 def test_a_run_is_made_with_copies_of_its_files(tmp_path: Path, paths: list[Path]) -> None:
     run = create_run("tiny", None, tmp_path / "owner", files=paths)
     tokenizer, weights = run.manifest.files
-    assert (tokenizer.name, tokenizer.bytes, tokenizer.chunks) == ("tokenizer.json", 2, None)
+    assert (tokenizer.name, tokenizer.bytes) == ("tokenizer.json", 2)
     assert tokenizer.digest == blake3(b"{}").hexdigest()
     parts = [LARGE[start : start + FILE_CHUNK_BYTES] for start in range(0, len(LARGE), FILE_CHUNK_BYTES)]
-    assert weights.chunks == blake3(b"".join(blake3(part).digest() for part in parts)).hexdigest()
+    assert weights.digest == blake3(b"".join(blake3(part).digest() for part in parts)).hexdigest()
     for path in paths:
         path.unlink()
     assert run_file_path(run.folder, run.manifest, "weights.safetensors").read_bytes() == LARGE
@@ -65,9 +65,8 @@ def test_signing_again_takes_the_files_that_are_there(tmp_path: Path, paths: lis
     first = create_run("tiny", None, tmp_path / "owner", files=paths)
     lines = [f'[[files]]\nname = "{one.name}"\nbytes = {one.bytes}\n' for one in first.manifest.files]
     digests = [f'digest = "{one.digest}"\n' for one in first.manifest.files]
-    chunks = ["", f'chunks = "{first.manifest.files[1].chunks}"\n']
     run_file = tmp_path / "run.toml"
-    run_file.write_text("".join(map("".join, zip(lines, digests, chunks, strict=True))))
+    run_file.write_text("".join(map("".join, zip(lines, digests, strict=True))))
     again = create_run("tiny", run_file, tmp_path / "owner", replace=True)
     assert (again.manifest.files, again.manifest.revision) == (first.manifest.files, 2)
     with pytest.raises(UsageFault, match=r"the run lists the file tokenizer.json, which is not here; .* --file"):

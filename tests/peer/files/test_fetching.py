@@ -22,7 +22,6 @@ from dht.ground.compute import compute_inline
 from dht.ground.errors import LocalFault, NobodyReachable, PeerFault
 from dht.ground.fields import pack
 from dht.ground.host import PeerId, Stream
-from peer.config.manifest import RunManifest
 from peer.files.checked_folder import checked_folder, files_folder
 from peer.files.fetching import FetchedFiles, FileFetcher
 from peer.files.serving import ServedFiles, read_served
@@ -458,24 +457,5 @@ def test_a_file_that_cannot_be_opened_for_a_moment_is_given_again_afterwards(tmp
         files = ServedFiles(read_served(scene.owner, scene.manifest), compute)
         digest = next(iter(files.known))
         assert [await files.chunk(digest, 0), await files.chunk(digest, 0)] == [b"", SMALL]
-
-    in_scene(tmp_path, play)
-
-
-def test_a_manifest_that_contradicts_itself_is_not_believed(tmp_path: Path) -> None:
-    async def play(scene: Scene) -> None:
-        files = ServedFiles(read_served(scene.owner, scene.manifest))
-        fields = scene.manifest.model_dump(mode="json")
-        # The digest of the whole is another file's, the list of chunks is that of what members give.
-        honest = bytes.fromhex(fields["files"][1]["digest"])
-        fields["files"][1]["digest"] = "ab" * 32
-        known = {bytes.fromhex("ab" * 32): files.known[honest]}
-        scene.manifest = RunManifest.from_fields({**fields, "files": fields["files"][1:]})
-        host = MemoryHost(scene.network, HONEST, LineSettings(UPLOAD))
-        StateServer(host, RunHandshakePolicy(RULE, HONEST, "trainer"), NoState(), 1, files=ServedFiles(known))  # type: ignore[arg-type]
-        scene.there.append(HONEST)
-        with pytest.raises(LocalFault, match=r"expected a manifest that agrees with itself; tell the run's owner"):
-            await scene.fetch()
-        assert names_in(files_folder(scene.mine, scene.manifest)) == set()
 
     in_scene(tmp_path, play)
