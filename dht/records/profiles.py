@@ -66,8 +66,11 @@ class Profile:
 
 
 def clean_name(text: str) -> str:
-    """A name as profiles may hold it: one normal form, printable, trimmed, and cut."""
-    return clean_text(unicodedata.normalize("NFKC", text), MAX_LABEL_LENGTH)
+    """Return a name as profiles may hold it: in one normal form, printable, trimmed, and cut."""
+    normal = unicodedata.normalize("NFKC", text)
+    # A letter and its accent meet only once the invisible joiner between them is dropped.
+    joined = unicodedata.normalize("NFKC", clean_text(normal, len(normal)))
+    return clean_text(joined, MAX_LABEL_LENGTH)
 
 
 def encode_profile(profile: Profile, contributor: Identity) -> bytes:
