@@ -19,13 +19,16 @@ class RoundAttempt:
     planned_at: float = 0.0
     redirects: int = 0
     has_asked: bool = False
+    is_heard: bool = False
+    """Whether its leader gave a sign of life."""
 
     def hear(self, now: float) -> None:
         """The leader gave a sign of life."""
-        self.heard_at = now
+        self.heard_at, self.is_heard = now, True
 
     def follow(self, plan: Plan, now: float) -> None:
-        self.plan, self.planned_at, self.heard_at = plan, now, now
+        self.plan, self.planned_at = plan, now
+        self.hear(now)
 
     def misses_plan(self, quorum: int) -> bool:
         """Return whether the leader's `wait` announces a plan that has not arrived; true once in an attempt."""

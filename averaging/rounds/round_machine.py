@@ -284,7 +284,9 @@ class RoundMachine:
         self.send(chosen, replace(self._offer, attempt=attempt))
 
     def _silent_at(self, member: RoundAttempt) -> float:
-        return math.inf if member.leader == self.me else member.heard_at + silence_seconds(member.attempt)
+        if member.leader == self.me:
+            return math.inf
+        return member.heard_at + silence_seconds(member.attempt, is_heard=member.is_heard)
 
     def _take_over(self, reason: str, now: float) -> None:
         member = self._member

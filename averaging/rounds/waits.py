@@ -50,9 +50,9 @@ def patience_factor(attempt: int) -> int:
     return min(1 + attempt, MOST_PATIENCE)
 
 
-def silence_seconds(attempt: int) -> float:
-    """How long a leader may send no sign of life."""
-    return QUIET_SECONDS * patience_factor(attempt)
+def silence_seconds(attempt: int, *, is_heard: bool) -> float:
+    """How long a leader may send no sign of life; twice that before the first one, for which a stream is opened."""
+    return (1 if is_heard else 2) * QUIET_SECONDS * patience_factor(attempt)
 
 
 def line_seconds(num_bytes: int, bits_per_second: float) -> float:
