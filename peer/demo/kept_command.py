@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import os
+import runpy
 import signal
 import sys
 
-from peer.__main__ import main as run_command
 from peer.child_process import end_with_parent
 
 
 def main() -> None:
     """Run the command; the end of standard input asks it to leave, as SIGTERM does."""
     end_with_parent(sys.stdin.buffer, lambda: os.kill(os.getpid(), signal.SIGTERM))
-    run_command()
+    # Not imported: the commands import the demo.
+    runpy.run_module("peer", run_name="__main__")
 
 
 if __name__ == "__main__":
