@@ -225,15 +225,15 @@ def events_page() -> str:
     parts = [
         "# Events",
         prose(
-            "This page is for developers. After it you can read what a peer reports. It reports one JSON object a line "
-            "with `peer join --json`, and in `events.jsonl` of its data "
-            f"folder. Every line has `schema` ({event_log.SCHEMA}), `event` (the name below), `at` (unix seconds) and "
-            "`peer_id` (the peer that reports). Panel, log lines and dashboard are folds of these events and know "
-            "nothing else of a peer."
+            "This page is for developers who read the events of a peer. A peer writes each event as one line of JSON "
+            "to `events.jsonl` in its data folder; `peer join --json` also prints the lines. "
+            f"Each line has `schema` ({event_log.SCHEMA}), `event` (one of the names below), `at` (unix seconds) and "
+            "`peer_id` (the peer that reports the event). The panel, the log lines and the dashboard use only these "
+            "events."
         ),
         prose(
-            "In events about rounds and work, `version` is the version that the round leaves. In events about anchors "
-            "it is the version that is now held."
+            "In events about rounds and work, `version` is the fragment's version before the round. In "
+            "`AppliedCommit`, `WorkLost` and `AnchorRepair`, `version` is the version that this peer has now."
         ),
     ]
     for name, kind in event_log.EVENT_TYPES.items():

@@ -1,10 +1,10 @@
-"""Facts about rounds; `sentence` tells the peer's owner what each of them means.
+"""Facts about rounds; `sentence` explains a fact to the peer's owner.
 
-Round machines return facts among their effects, and the exchange adds others. `peer.events.event_log` writes them:
-class name and fields are the JSON of the log.
+Round machines return facts among their effects, and the exchange adds more. `peer.events.event_log` writes each fact
+as JSON: the class name and the fields.
 
-`version` is the version that the round starts from (it takes the fragment to ``version + 1``). In `AppliedCommit` and
-`WorkLost` it is the version that the peer has now.
+`version` is the fragment's version before the round; a commit moves the fragment to ``version + 1``. In `AppliedCommit`
+and `WorkLost`, `version` is the version that this peer has now.
 """
 
 from __future__ import annotations
@@ -17,30 +17,30 @@ from dht.ground.quantities import bytes_text, count_text, plural, seconds_text, 
 
 
 class Effect:
-    """What a round machine asks for, or, as a `Fact`, what happened."""
+    """An action that a round machine requests, or a `Fact` that it reports."""
 
     __slots__ = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Fact(Effect):
-    """Base of everything that is written into the event log."""
+    """Base class of all entries of the event log."""
 
     def sentence(self) -> str:
-        """One plain sentence, without the time and the reporter."""
+        """Return the fact as one sentence, without the time and the reporting peer."""
         raise NotImplementedError
 
 
 @dataclass(frozen=True, slots=True)
 class OfVersion(Fact):
-    """What happened to one fragment at one version."""
+    """A fact about one fragment at one version."""
 
     fragment: int
     version: int
 
 
 def bare(reason: str) -> str:
-    """To be put into a sentence."""
+    """Return the reason without its full stop, so that it fits inside a sentence."""
     return reason.strip().rstrip(".")
 
 
@@ -51,7 +51,11 @@ def _peers(peer_ids: tuple[PeerId, ...]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class SentContribution(OfVersion):
-    """This peer sent its work to a round."""
+    """This peer sent a contribution to a round.
+
+    The contribution is `num_bytes` bytes of encoded work from `steps` inner steps on `tokens` tokens. `staleness` is
+    the number of versions by which the work is late.
+    """
 
     num_bytes: int
     tokens: int
@@ -68,7 +72,7 @@ class SentContribution(OfVersion):
 
 @dataclass(frozen=True, slots=True)
 class RoundStarted(OfVersion):
-    """A leader's plan arrived."""
+    """A round started: the plan of its leader reached this peer."""
 
     leader: PeerId
     num_contributors: int
@@ -82,11 +86,11 @@ class RoundStarted(OfVersion):
 
 @dataclass(frozen=True, slots=True)
 class RoundCommitted(OfVersion):
-    """A round closed.
+    """A round ended with a commit.
 
-    `bytes_up` and `bytes_down` are the bytes of this peer's contribution (offers included) and of the results that it
-    received, with framing; `contribution_values_sent` and `result_values_received` are the values in them. All of these
-    and `seconds` are 0 when this peer's work was not in the round.
+    `bytes_up` counts the bytes of this peer's contribution and offers, `bytes_down` the bytes of the results that this
+    peer received; both include framing. `contribution_values_sent` and `result_values_received` count the values in
+    those messages. These four fields and `seconds` are 0 if the round did not include this peer's work.
     """
 
     contributors: tuple[PeerId, ...]
@@ -101,7 +105,7 @@ class RoundCommitted(OfVersion):
 
     @property
     def has_own_work(self) -> bool:
-        """Whether this peer's work is in it."""
+        """Whether the round included this peer's work."""
         return self.seconds > 0
 
     def sentence(self) -> str:
@@ -119,9 +123,9 @@ class RoundCommitted(OfVersion):
 
 @dataclass(frozen=True, slots=True)
 class AttemptEnded(OfVersion):
-    """An attempt at a round ended without a commit; its work is kept.
+    """An attempt at a round ended without a commit; the work of the attempt is kept.
 
-    `new_leader` took over with the next attempt; None: `old_leader` gave the attempt up.
+    `new_leader` leads the next attempt. If it is null, `old_leader` gave up the attempt.
     """
 
     attempt: int
@@ -143,11 +147,11 @@ class AttemptEnded(OfVersion):
 
 @dataclass(frozen=True, slots=True)
 class MembersAwaited(OfVersion):
-    """A round waits for `members`, or waited for them in vain.
+    """A round is waiting for `members`, or stopped waiting for them.
 
-    `awaited` is "offer", "contribution", "result", "first mean" (of any reducer) or "mean" (of all reducers) when a
-    wait of `seconds` has ended. It is "quorum" when a round that this peer leads has `num_offers` of `quorum` offers
-    and waits at most `seconds` more.
+    `awaited` is "quorum" while a round that this peer leads has `num_offers` of the `quorum` offers that it needs, and
+    waits at most `seconds` more. Otherwise the round waited `seconds` and did not receive the `awaited` message: an
+    "offer", a "contribution", a "result", the "first mean" (from any reducer) or a "mean" (from each reducer).
     """
 
     awaited: str
@@ -177,7 +181,7 @@ class MembersAwaited(OfVersion):
 
 @dataclass(frozen=True, slots=True)
 class AppliedCommit(OfVersion):
-    """This peer's anchor moved to `version`, by a commit or a download; `digest` is hexadecimal."""
+    """This peer's anchor moved to `version` through a commit or a download; `digest` is its digest in hexadecimal."""
 
     digest: str
 
@@ -187,7 +191,10 @@ class AppliedCommit(OfVersion):
 
 @dataclass(frozen=True, slots=True)
 class WorkReturned(OfVersion):
-    """Sent work was not committed and returned to the error feedback; nothing is lost."""
+    """A round did not commit work that this peer had sent.
+
+    This peer added the `num_values` values to its error feedback, so the next contribution includes them.
+    """
 
     reason: str
     num_values: int
@@ -201,11 +208,11 @@ class WorkReturned(OfVersion):
 
 @dataclass(frozen=True, slots=True)
 class WorkLost(OfVersion):
-    """This peer gave up work of `tokens`.
+    """This peer discarded work covering `tokens` tokens.
 
-    `cause` is "late" when the work is older than the run's staleness limit, "fork" when another anchor replaced the one
-    that had the work, and "withheld" when no training produces such work, so the peer did not send it and reset the
-    fragment to its anchor. `staleness` belongs to "late", `reason` to "withheld".
+    `cause` is "late" if the work was `staleness` versions late, more than the run's limit. It is "fork" if a different
+    anchor replaced the anchor that included the work. It is "withheld" if training cannot have produced the work
+    (`reason`): this peer did not send the work, and reset the fragment to its anchor.
     """
 
     tokens: int
@@ -231,11 +238,12 @@ class WorkLost(OfVersion):
 
 @dataclass(frozen=True, slots=True)
 class CommitTaken:
-    """What the owner of an exchange learns of a commit that was applied, beside `RoundCommitted`.
+    """A commit that was applied, with details for the owner of the exchange that `RoundCommitted` lacks.
 
     Attributes:
-        own_included: whether own work is in its roster.
-        receive_seconds: until its results were here; then it was applied in `apply_seconds`.
+        own_included: whether the commit's roster includes this peer.
+        receive_seconds: time until all results had arrived.
+        apply_seconds: time from then until the commit was applied.
     """
 
     commit: Commit
@@ -246,7 +254,7 @@ class CommitTaken:
 
 @dataclass(frozen=True, slots=True)
 class RepairNeeded:
-    """The fragment must be fetched from the swarm; `Applying.looked_into` ends it."""
+    """This peer must download the fragment from the swarm; `Applying.looked_into` ends this state."""
 
     fragment: int
     version: int
@@ -256,11 +264,11 @@ class RepairNeeded:
 
 @dataclass(frozen=True, slots=True)
 class PeerRefused:
-    """Something a remote sent was refused, or (`is_left_out`) it is left out of rounds for a while from now on.
+    """This peer refused something that a remote sent; if `is_left_out`, rounds also exclude the remote for a while.
 
     Attributes:
-        counts: (offence, how often) of that remote since it was last forgiven, this one included.
-        left_out_seconds: how long from now on.
+        left_out_seconds: how long rounds exclude the remote, from now on.
+        counts: (offence, number of times) since the remote was last forgiven, including this offence.
     """
 
     peer_id: PeerId
@@ -274,4 +282,4 @@ class PeerRefused:
 
 
 Report = Fact | CommitTaken | RepairNeeded | PeerRefused
-"""What an exchange reports to its owner."""
+"""Everything that an exchange reports to its owner."""

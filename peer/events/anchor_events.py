@@ -1,4 +1,4 @@
-"""Facts about anchors and files that this peer downloads, and about anchors that it replaces."""
+"""Facts about downloads of anchors and files, and about replaced anchors."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ from dht.ground.quantities import bit_rate_text, bytes_text, plural, seconds_tex
 class Fetched(Fact):
     """This peer downloaded anchors (`fragments`) or files of the run (`names`), and checked their digests.
 
-    `donors` are sorted by the bytes that they sent. Without fragments and names the download goes on: `num_bytes` of
-    `total_bytes` have arrived. Such events come about once a second.
+    `donors` lists the members that sent data, sorted by the number of bytes that each sent. If both `fragments` and
+    `names` are empty, the download is still in progress, and `num_bytes` of `total_bytes` have arrived. A peer reports
+    its progress about once per second.
     """
 
     num_bytes: int
@@ -30,7 +31,7 @@ class Fetched(Fact):
 
     @property
     def share(self) -> float:
-        """The share of `total_bytes` that has arrived, 0 to 1."""
+        """The share of `total_bytes` that has arrived, from 0 to 1."""
         return min(1.0, self.num_bytes / max(1, self.total_bytes))
 
     @property
@@ -39,12 +40,12 @@ class Fetched(Fact):
 
     @property
     def seconds_left(self) -> float:
-        """The rest of the download at the rate so far."""
+        """Seconds until the download ends, at the average rate so far."""
         return 8 * max(0, self.total_bytes - self.num_bytes) / max(self.bits_per_second, 1e-3)
 
     @property
     def time_left(self) -> str:
-        """`seconds_left` as text, without parts of a second."""
+        """`seconds_left` as text, in whole seconds."""
         return "less than 1 s" if self.seconds_left < 1 else seconds_text(self.seconds_left)
 
     def sentence(self) -> str:
@@ -64,9 +65,10 @@ class Fetched(Fact):
 
 @dataclass(frozen=True, slots=True)
 class AnchorRepair(OfVersion):
-    """This peer's anchor is not the one that counts, or (`is_done`) this peer has replaced it; unsent work stays.
+    """This peer's anchor differs from the swarm's anchor, or (`is_done`) this peer has replaced its anchor.
 
-    `num_others` members have another lineage; `reason` explains the replacement.
+    This peer keeps its unsent work. `num_others` is the number of members whose anchor has a different history, and
+    `reason` explains the replacement.
     """
 
     is_done: bool

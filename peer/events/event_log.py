@@ -1,7 +1,4 @@
-"""Events as JSON lines.
-
-The panel, the log lines and the dashboard are folds of these events and know nothing else of a peer.
-"""
+"""Events as JSON lines, the only source of the panel, the log lines and the dashboard."""
 
 from __future__ import annotations
 
@@ -17,13 +14,14 @@ from peer.events import anchor_events, path_events, peer_events
 from peer.events.peer_events import Event
 
 SCHEMA = 1
-"""Version of the JSON form. Adding an event, or a field with a default, keeps it; any other change raises it.
+"""Version of the JSON form.
 
-Removing a kind or a field keeps it too: readers of a log skip kinds and ignore fields that they do not know.
+The version stays the same when a kind of event, or a field with a default, is added or removed: readers of a log skip
+unknown kinds and ignore unknown fields. Any other change raises the version.
 """
 
 MAX_LINE_BYTES = 256 * 1024
-"""A commit of a thousand contributors takes about 60 kB; a longer line is not ours."""
+"""Maximum length of a line. A commit with a thousand contributors needs about 60 kB."""
 
 EVENT_TYPES: dict[str, type[Fact]] = {
     name: kind
@@ -31,23 +29,24 @@ EVENT_TYPES: dict[str, type[Fact]] = {
     for name, kind in vars(module).items()
     if isinstance(kind, type) and issubclass(kind, Fact) and not kind.__subclasses__()
 }
-"""All facts by the name that they have in the log."""
+"""Name in the log -> class of the fact."""
 
-# Annotations are text (PEP 563) and few; resolving them would build typing objects only to take them apart.
+# Annotations are text (PEP 563), and few. Resolving them would build typing objects only to take them apart again.
 _FIELDS = {
     name: {
         field.name: (str(field.type), field.default is not dataclasses.MISSING) for field in dataclasses.fields(kind)
     }
     for name, kind in EVENT_TYPES.items()
 }
-"""Of each kind, the fields of the fact: annotation, and whether it may be left out."""
+"""Name of the fact -> its fields, each with its annotation and whether the field is optional."""
 _ENVELOPE = {"at": ("float", False), "peer_id": ("PeerId", False)}
 
 
 def to_json(event: Event) -> str:
-    """One line of JSON without a newline: ``schema``, ``event``, ``at``, ``peer_id`` and the fields of its fact.
+    """Return the event as one line of JSON without a newline.
 
-    Infinity and NaN, which JSON cannot say, become null.
+    The keys are ``schema``, ``event``, ``at``, ``peer_id`` and the fields of the fact. Infinity and NaN become null,
+    because JSON cannot express them.
     """
     name = type(event.fact).__name__
     fields: dict[str, Any] = {"schema": SCHEMA, "event": name, "at": event.at, "peer_id": event.peer_id}
@@ -59,10 +58,10 @@ def to_json(event: Event) -> str:
 
 
 def from_json(line: str | bytes) -> Event:
-    """Read what `to_json` wrote; fields added by later software are ignored, a null number becomes NaN.
+    """Read a line that `to_json` wrote; ignore fields of newer software, and read a null number as NaN.
 
     Raises:
-        ValueError: not such a line; the message names the event and the field.
+        ValueError: the line is not an event; the message names the event and the field.
     """
     if len(line) > MAX_LINE_BYTES:
         raise ValueError(f"event line of {len(line)} bytes; expected at most {MAX_LINE_BYTES}")

@@ -1,4 +1,4 @@
-"""The end of an event log, and what is added to it."""
+"""The newest events of an event log, and the events that are added later."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from peer.events.peer_events import Event, JoinedRun, LeftRun, TrainingProgresse
 from peer.events.rotating_log import earlier_log
 
 LOG_TAIL_BYTES = 8 << 20
-"""Days of one peer's events; what was refused before them is forgiven long since."""
+"""Holds several days of one peer's events; remotes refused before then have been forgiven."""
 
 
 def tail_lines(path: Path) -> list[bytes]:
-    """The newest lines of a log, oldest first; before them those of the earlier one, where this one has just begun.
+    """Return the newest lines of a log, oldest first; if the log is short, start with lines of the earlier log.
 
     Raises:
         OSError: the log cannot be read.
@@ -32,14 +32,14 @@ def tail_lines(path: Path) -> list[bytes]:
 
 
 def events_in(lines: Iterable[bytes]) -> Iterator[Event]:
-    """The events of lines that hold one, as this software knows them."""
+    """Yield the event of each line; skip lines that this software cannot read."""
     for line in lines:
         with contextlib.suppress(ValueError):  # cut, or from other software
             yield from_json(line[: MAX_LINE_BYTES + 1])
 
 
 def last_events(path: Path, count: int) -> tuple[list[Event], int]:
-    """The newest events of a log, oldest first, and where it ends.
+    """Return the newest events of a log, oldest first, and the log's length in bytes.
 
     Raises:
         OSError: the log cannot be read.
@@ -49,7 +49,9 @@ def last_events(path: Path, count: int) -> tuple[list[Event], int]:
 
 
 def newer_events(path: Path, position: int) -> tuple[list[Event], int]:
-    """Events that were written since, and where the whole lines end now; a log that was begun again is read anew.
+    """Return the events written after `position`, and the position after the last complete line.
+
+    If the log has been started anew since, read the new log from its start.
 
     Raises:
         OSError: the log cannot be read.
@@ -57,7 +59,7 @@ def newer_events(path: Path, position: int) -> tuple[list[Event], int]:
     try:
         file = open_regular(path)
     except FileNotFoundError:
-        return [], 0  # just now it becomes the earlier one
+        return [], 0  # the log is being rotated at this moment
     with file:
         begin = position if position <= os.fstat(file.fileno()).st_size else 0
         file.seek(begin)
@@ -67,9 +69,10 @@ def newer_events(path: Path, position: int) -> tuple[list[Event], int]:
 
 
 def work_in_log(path: Path, run_id: str, me: PeerId) -> tuple[int, int]:
-    """(tokens, rounds contributed to) of a peer in all its sessions, as the newest one in its log says.
+    """Return (tokens, rounds contributed to) of a peer in all its sessions, from the newest session in its log.
 
-    A peer that was killed did more than its checkpoint knows, and others count that. Zeros where no log tells.
+    A peer that was killed did more work than its checkpoint records, and other members count that work. Both numbers
+    are 0 if the log has no session of this run.
     """
     lines: list[bytes] = []
     with contextlib.suppress(OSError):
@@ -93,10 +96,10 @@ def work_in_log(path: Path, run_id: str, me: PeerId) -> tuple[int, int]:
 
 
 class LogReader:
-    """The events of one or more logs, in the order of their times, each with the path of its log.
+    """Reads events of one or more logs, ordered by time, each with the path of its log.
 
     Raises:
-        OSError: of each method: a log cannot be read.
+        OSError: from each method: a log cannot be read.
     """
 
     def __init__(self, paths: Sequence[Path]) -> None:
@@ -104,11 +107,11 @@ class LogReader:
         self._positions: dict[Path, int] = {}
 
     def last(self, count: int) -> list[tuple[Path, Event]]:
-        """The newest `count` of all together."""
+        """Return the newest `count` events of all logs together."""
         return self._read(lambda path: last_events(path, count))[-count:]
 
     def newer(self) -> list[tuple[Path, Event]]:
-        """Those that were written since the last call."""
+        """Return the events written since the last call."""
         return self._read(lambda path: newer_events(path, self._positions[path]))
 
     def _read(self, read: Callable[[Path], tuple[list[Event], int]]) -> list[tuple[Path, Event]]:

@@ -1,4 +1,4 @@
-"""Rounds of one member: how many of them a peer has seen in a row. Pure."""
+"""Counts consecutive rounds that had one member. Pure."""
 
 from __future__ import annotations
 
@@ -8,19 +8,23 @@ from averaging.rounds.round_facts import RoundCommitted
 from peer.events.peer_events import Event
 
 LONE_ROUNDS: Final = 8
-"""So many rounds of one member in a row are no chance. On two busy cores 4 of 10 rounds of two peers had one member."""
+"""More consecutive rounds of one member than chance explains.
+
+On two busy cores, 4 of 10 rounds of two peers had one member.
+"""
 
 
 def is_shared(fact: RoundCommitted) -> bool:
-    """Whether work of several peers is in the round."""
+    """Return whether the round includes work of several peers."""
     return len(fact.contributors) > 1
 
 
 def lone_rounds_after(before: int, event: Event, *, is_seed: bool) -> int:
-    """The newest rounds in a row that had one member, this peer or another; the run's page counts them so, too.
+    """Return the number of newest consecutive rounds that had one member, this peer or another.
 
-    Of a machine with a thin line most are those of the others. A trainer's row ends with a round that it shared: what
-    others share without it says nothing of its own rounds.
+    The run's page uses the same number. For a machine with a slow connection, most rounds in the row are rounds of
+    other members. A trainer's row ends only with a shared round that includes the trainer, because rounds that other
+    members share without it reveal nothing about its own rounds.
     """
     fact = event.fact
     if not isinstance(fact, RoundCommitted):

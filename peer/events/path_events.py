@@ -1,4 +1,4 @@
-"""Facts about the ways in which others reach this peer."""
+"""Facts about the paths by which other members reach this peer."""
 
 from __future__ import annotations
 
@@ -17,7 +17,10 @@ _OWN_RELAY = {
 
 @dataclass(frozen=True, slots=True)
 class ReachabilityFound(Fact):
-    """A member without a connection to this peer dialled it at `addresses`."""
+    """`asked`, a member without a connection to this peer, tried to dial this peer at `addresses`.
+
+    `reachable` is true if one of the addresses answered.
+    """
 
     asked: PeerId
     reachable: bool
@@ -35,9 +38,10 @@ class ReachabilityFound(Fact):
 
 @dataclass(frozen=True, slots=True)
 class RelayChanged(Fact):
-    """Others reach this peer through `relays`, or through none for `seconds`.
+    """The relays through which other members reach this peer have changed.
 
-    With `own_relay` ("full", "limited" or "none") the event is the result of a test of this peer's own relay.
+    If `relays` is empty, this peer has had no relay for `seconds`. If `own_relay` is set ("full", "limited" or "none"),
+    the event is instead the result of a test of this peer's own relay.
     """
 
     relays: tuple[PeerId, ...] = ()

@@ -22,16 +22,17 @@ _KEY_BEGINS: Final = "12D3KooW"
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """A fact, the time when it happened (unix seconds), and the peer that reports it."""
+    """A fact, its time (unix seconds), and the peer that reports it."""
 
     at: float
     peer_id: PeerId
     fact: Fact
 
     def sentence(self) -> str:
-        """Return what happened, without the time, as printable text, because reasons may quote a remote.
+        """Return the fact as one sentence, without the time.
 
-        The reporter is "this peer" and not the end of its key, because the owner reads it.
+        The sentence holds only printable characters, because a reason may quote a remote. It calls the reporting peer
+        "this peer" instead of quoting the end of its key, because the peer's owner reads the sentence.
         """
         told = printable(self.fact.sentence())
         if self.peer_id in self.named:
@@ -42,7 +43,7 @@ class Event:
 
     @property
     def named(self) -> set[PeerId]:
-        """The peers whose keys are in the fact."""
+        """The peers whose keys the fact contains."""
         values = (getattr(self.fact, one.name) for one in fields(self.fact))
         said = (one for value in values for one in (value if isinstance(value, tuple) else (value,)))
         return {PeerId(one) for one in said if isinstance(one, str) and one.startswith(_KEY_BEGINS)}
@@ -50,19 +51,20 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class JoinedRun(Fact):
-    """This peer became a member; `versions` are those of its anchors, one per fragment."""
+    """This peer joined the run; `versions` lists the versions of its anchors, one per fragment."""
 
     run_id: str
     device: str
     num_parameters: int
     versions: tuple[int, ...]
     budget_tokens: int | None = None
-    """The swarm's tokens at which the run's schedule ends."""
+    """Number of tokens committed by the swarm at which the run's schedule ends."""
     earlier_inner_steps: int = 0
-    """Inner steps of earlier sessions, from this peer's checkpoint."""
+    """Inner steps of earlier sessions, read from this peer's checkpoint."""
     earlier_tokens: int = 0
-    """Tokens of earlier sessions, from the checkpoint or the log; `earlier_rounds` likewise."""
+    """Tokens of earlier sessions, read from the checkpoint or the log."""
     earlier_rounds: int = 0
+    """Rounds contributed to in earlier sessions, read from the checkpoint or the log."""
 
     def sentence(self) -> str:
         place = "as a seed" if self.device == "seed" else f"on {self.device}"
@@ -73,10 +75,10 @@ class JoinedRun(Fact):
 
 @dataclass(frozen=True, slots=True)
 class SwarmContact(Fact):
-    """Other members answer again, or do not answer.
+    """This peer is waiting for other members, lost contact with them, or found them again.
 
-    `state` is "waiting" before the first answer (`reason`), "lost" when no member has answered for `seconds`, and
-    "found" when `num_members` answer again.
+    `state` is "waiting" before the first answer (`reason` gives the cause), "lost" when no member has answered for
+    `seconds`, and "found" when `num_members` members answer again after `seconds`.
     """
 
     state: str
@@ -84,7 +86,7 @@ class SwarmContact(Fact):
     num_members: int = 0
     reason: str = ""
     is_training: bool = True
-    """Whether this peer trains; it may still be catching up, or be a seed."""
+    """Whether this peer is training; false for a seed, and for a peer that is still catching up."""
 
     def sentence(self) -> str:
         if self.state == "waiting":
@@ -98,9 +100,9 @@ class SwarmContact(Fact):
 
 @dataclass(frozen=True, slots=True)
 class MemberChanged(Fact):
-    """Another member appeared, left (`reason`), or is reached in a new way (`path`).
+    """Another member joined, left (`reason`), or is now reached by a different path (`path`).
 
-    `path` is "direct", "punched" or "relayed".
+    `path` is "direct", "punched" (through a hole in both routers) or "relayed".
     """
 
     remote: PeerId
@@ -119,7 +121,10 @@ class MemberChanged(Fact):
 
 @dataclass(frozen=True, slots=True)
 class TrainingProgressed(Fact):
-    """Totals of the inner loop, with earlier sessions; `wait_fraction` is the share of this session spent waiting."""
+    """Totals of the inner loop, including earlier sessions.
+
+    `wait_fraction` is the share of this session's time that the loop spent waiting.
+    """
 
     inner_steps: int
     tokens: int
@@ -127,16 +132,17 @@ class TrainingProgressed(Fact):
     tokens_per_second: float
     wait_fraction: float
     sent_abroad_bytes: int = 0
-    """Bytes that the network process sent to other sites, in rounds, since it started."""
+    """Bytes of rounds that the network process has sent to other sites since the process started."""
     run_tokens: int = 0
-    """The run's clock: tokens that the whole swarm has committed."""
+    """The run's clock: number of tokens that the whole swarm has committed."""
     learning_rate: float | None = None
-    """The rate of the last inner step."""
+    """Learning rate of the last inner step."""
     data_waits: int = 0
-    """Times in this session that the loop had no data to read; they took `data_wait_seconds`."""
+    """Number of times in this session that the loop had no data to read."""
     data_wait_seconds: float = 0.0
+    """Total duration of these waits."""
     data_rereads: int = 0
-    """Steps that read data again meanwhile."""
+    """Number of steps that reused earlier data while the loop was waiting for new data."""
 
     def sentence(self) -> str:
         if not self.inner_steps:
@@ -159,7 +165,7 @@ class TrainingProgressed(Fact):
 
 @dataclass(frozen=True, slots=True)
 class StateServed(Fact):
-    """A member that joins or catches up took `num_bytes` of the run's state from this peer."""
+    """This peer sent `num_bytes` bytes of the run's state to `remote`, a member that is joining or catching up."""
 
     remote: PeerId
     num_bytes: int
@@ -170,14 +176,17 @@ class StateServed(Fact):
 
 @dataclass(frozen=True, slots=True)
 class Evaluated(Fact):
-    """The validation loss of the anchors; `version_sum` is the sum of the versions of all fragments."""
+    """This peer measured the validation loss of the anchors.
+
+    `version_sum` is the sum of the versions of all fragments. `validation_loss` is null if the loss is not a number.
+    """
 
     validation_loss: float | None
     version_sum: int
 
     @property
     def evaluation(self) -> Evaluation | None:
-        """The value; None: the loss was not a number."""
+        """The loss and its version sum, or None if the loss is not a number."""
         return None if self.validation_loss is None else Evaluation(self.validation_loss, self.version_sum)
 
     def sentence(self) -> str:
@@ -189,8 +198,8 @@ class Evaluated(Fact):
 class RefusedPeer(Fact):
     """This peer refused a remote, or something that the remote sent.
 
-    `kinds` (`averaging.trust.exclusions.Offence`) are all since the remote was last forgiven. Rounds exclude it until
-    `left_out_until` (unix seconds; None: they do not exclude it for this).
+    `kinds` lists every kind of offence (`averaging.trust.exclusions.Offence`) since the remote was last forgiven.
+    Rounds exclude the remote until `left_out_until` (unix seconds; null if they do not exclude the remote).
     """
 
     remote: PeerId
@@ -204,10 +213,10 @@ class RefusedPeer(Fact):
 
 @dataclass(frozen=True, slots=True)
 class ClockIsWrong(Fact):
-    """This computer's clock is `seconds_ahead` of the clocks of most of `num_members` members that answered."""
+    """This computer's clock differs from the clocks of most of the `num_members` members that answered."""
 
     seconds_ahead: float
-    """Negative: it is behind."""
+    """Seconds by which this computer's clock is ahead; negative if it is behind."""
     num_members: int
 
     def sentence(self) -> str:
@@ -223,9 +232,10 @@ class ClockIsWrong(Fact):
 
 @dataclass(frozen=True, slots=True)
 class PartRestarted(Fact):
-    """A process of this peer died and is back with the same identity.
+    """A process of this peer died and was restarted with the same identity.
 
-    `part` is "daemon" (libp2p) or "network" (the network process); `seconds` is the time without it, 0 if unknown.
+    `part` is "daemon" (libp2p) or "network" (the network process). `seconds` is the time until the restart, or 0 if
+    the time is unknown.
     """
 
     part: str
@@ -242,9 +252,9 @@ class PartRestarted(Fact):
 
 @dataclass(frozen=True, slots=True)
 class MicroBatchHalved(Fact):
-    """The device ran out of memory with `before` sequences in a backward pass, which now has `now`.
+    """The device ran out of memory, so the number of sequences per backward pass was reduced from `before` to `now`.
 
-    A step keeps its number of sequences and takes more passes.
+    The number of sequences per step stays the same: a step now makes more backward passes.
     """
 
     before: int
@@ -259,7 +269,7 @@ class MicroBatchHalved(Fact):
 
 @dataclass(frozen=True, slots=True)
 class CheckpointSaved(Fact):
-    """This peer's state is on disk."""
+    """This peer saved its state to the checkpoint at `path`; `versions` lists one version per fragment."""
 
     path: str
     versions: tuple[int, ...]
@@ -270,17 +280,17 @@ class CheckpointSaved(Fact):
 
 @dataclass(frozen=True, slots=True)
 class CheckpointFailed(Fact):
-    """This peer could not write its state, or (`kept_at`) it moved a checkpoint aside that it cannot read."""
+    """This peer could not write a checkpoint, or could not read one and moved it aside to `kept_at`."""
 
     reason: str
     has_earlier: bool = True
-    """There is an earlier checkpoint that is whole."""
+    """Whether an earlier, complete checkpoint exists."""
     is_last: bool = False
-    """This peer is leaving."""
+    """Whether this peer is leaving the run."""
     kept_at: str = ""
-    """New name of the checkpoint that cannot be used; empty: writing failed."""
+    """New name of the unreadable checkpoint; empty if writing failed."""
     num_others: int = 0
-    """Members at the moment when a checkpoint could not be used."""
+    """Number of other members when the checkpoint could not be read."""
 
     def sentence(self) -> str:
         return self._unusable_text() if self.kept_at else self._unsaved_text()
@@ -305,7 +315,7 @@ class CheckpointFailed(Fact):
 
 @dataclass(frozen=True, slots=True)
 class LeftRun(Fact):
-    """This peer left the run; the totals are those of its session."""
+    """This peer left the run; `inner_steps`, `tokens` and `rounds_contributed` are the totals of this session."""
 
     reason: str
     inner_steps: int
@@ -321,14 +331,14 @@ class LeftRun(Fact):
 
 
 NOTED: Final = "the organiser notes: "
-"""The beginning of `changes` of a revision that only adds a note."""
+"""First words of `changes` if a revision only adds a note."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunChanged(Fact):
-    """A revision of the manifest, or the end of the run, took effect.
+    """A revision of the manifest took effect, or the run ended.
 
-    `end_version` is the version at which the run ended; None: it goes on.
+    `end_version` is the version at which the run ended, or null if the run continues.
     """
 
     revision: int = 0

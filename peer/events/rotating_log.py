@@ -1,4 +1,4 @@
-"""An append-only file of text lines that never stops its owner: a full disk costs one warning, not the training."""
+"""An append-only file of text lines whose failures never stop the process: a full disk causes one warning."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 MAX_LOG_BYTES = 32 << 20
-"""Of one file, about a day of one peer's events; then it becomes the earlier one, and the one before that goes."""
+"""Size at which a log becomes the earlier log and replaces the one before it: about a day of one peer's events."""
 EARLIER_SUFFIX = ".1"
 
 MAX_PENDING_LINES = 1000
@@ -25,8 +25,8 @@ class LineLog:
 
     Attributes:
         path: the file, opened with the first line; missing parents are created.
-        warn: told one sentence when an outage begins and one when it ends.
-        max_bytes: of the file; from then on it is kept beside a new one, with `EARLIER_SUFFIX`.
+        warn: called with one sentence when an outage begins, and with one when it ends.
+        max_bytes: size at which the file is renamed with `EARLIER_SUFFIX` and a new file begins.
     """
 
     path: Path
@@ -42,7 +42,7 @@ class LineLog:
         self._mid_line = False
 
     def append(self, line: str) -> None:
-        """Write `line` (no newline in it) and whatever could not be written before. Never raises."""
+        """Write all pending lines and then `line`, which holds no newline. Never raises."""
         self._num_dropped += len(self._pending) == MAX_PENDING_LINES
         self._pending.append(line.encode("utf-8", "replace") + b"\n")
         try:
@@ -69,7 +69,7 @@ class LineLog:
 
     def _write_pending(self) -> None:
         if self._file is not None and not os.fstat(self._file).st_nlink:
-            # Somebody deleted it: what is written there, nobody would find.
+            # The file was deleted: lines written to it would be lost.
             self.close()
         if self._file is not None and self._num_bytes >= self.max_bytes:
             self.close()
@@ -77,7 +77,7 @@ class LineLog:
         if self._file is None:
             self._file = self._open()
         if self._mid_line:
-            # A line was cut by a full disk or a crash; what follows must not be glued to its remains.
+            # A full disk or a crash cut the last line; the next line must not continue it.
             self._write_all(b"\n")
         while self._pending:
             self._write_all(self._pending[0])
@@ -92,8 +92,8 @@ class LineLog:
             if not stat.S_ISREG(found.st_mode):
                 raise OSError(errno.ESPIPE, "it is a pipe or a device, not a regular file")
             if stat.S_IMODE(found.st_mode) & 0o077:
-                # Addresses and names of everybody, and of older versions for everybody to read.
-                with contextlib.suppress(OSError):  # a file system without modes, or somebody else's file
+                # The log holds addresses and names; older versions created it readable by all users.
+                with contextlib.suppress(OSError):  # a file system without modes, or another user's file
                     os.fchmod(file, 0o600)
             self._num_bytes = found.st_size
             self._mid_line = found.st_size > 0 and os.pread(file, 1, found.st_size - 1) != b"\n"
@@ -113,5 +113,5 @@ class LineLog:
 
 
 def earlier_log(path: Path) -> Path:
-    """Where a log that was full is kept."""
+    """Return the path to which a full log is renamed."""
     return path.with_name(path.name + EARLIER_SUFFIX)
