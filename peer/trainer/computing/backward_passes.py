@@ -1,6 +1,6 @@
-"""The passes of an inner step: their number formats, compiling, and as many sequences as fit.
+"""The passes of an inner step: number formats, compiling, and as many sequences per pass as memory allows.
 
-The step's batch is the run's, whatever the number of passes.
+The run sets the step's batch; the number of passes does not change it.
 """
 
 from __future__ import annotations
@@ -26,14 +26,15 @@ _AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 class MixedPrecision:
-    """The autocast of a pass (arXiv 1710.03740), and for float16 a scale that keeps small gradients from vanishing.
+    """The autocast of a pass (arXiv 1710.03740), and for float16 a loss scale that keeps small gradients from
+    vanishing.
 
     Args:
         choice: auto is bf16 on CUDA and fp32 elsewhere.
-        is_sharded: other processes have rows of each gradient.
+        is_sharded: other processes hold part of each gradient's rows.
 
     Raises:
-        UsageFault: fp16 with parameters that are no float32, or that are sharded.
+        UsageFault: `choice` is fp16, and parameters are not float32 or are sharded.
     """
 
     def __init__(
@@ -55,20 +56,20 @@ class MixedPrecision:
         self._scaler = torch.amp.GradScaler(device.type)
 
     def autocast(self) -> contextlib.AbstractContextManager[object]:
-        """Around a forward pass."""
+        """Return the context in which a forward pass runs."""
         if self._dtype is None:
             return contextlib.nullcontext()
         return torch.autocast(self._device.type, dtype=self._dtype)
 
     def scaled(self, loss: Tensor) -> Tensor:
-        """What the backward pass begins with."""
+        """Return the loss multiplied by the scale; the backward pass starts from this value."""
         return loss if self._scaler is None else self._scaler.scale(loss)
 
     def unscale(self, optimizer: torch.optim.Optimizer) -> None:
-        """Gradients as they are, after the last backward pass of a step; a scale that was too large is halved."""
+        """Unscale the gradients after the last backward pass of a step; halve a scale that was too large."""
         if self._scaler is not None:
             self._scaler.unscale_(optimizer)
-            # The loop looks at the norm itself, and takes no step that is not finite.
+            # The loop checks the norm itself, and skips a step whose norm is not finite.
             self._scaler.update()
 
 
@@ -76,14 +77,14 @@ Loss = Callable[[Tensor, Tensor], Tensor]
 
 
 class CompiledLoss:
-    """Calls `loss` through torch.compile; after a compiler's failure as it was, with a sentence.
+    """Calls `loss` through torch.compile. If the compiler fails, notes the reason and calls `loss` directly.
 
     Args:
-        tell: takes that it is being compiled, and the sentence about a failure.
+        tell: receives the progress of compiling and the sentence about a failure.
     """
 
     def __init__(self, loss: Loss, tell: Tell) -> None:
-        # It is advice for the author of a loop; here the owner of the machine chooses the number format.
+        # This warning is meant for the author of a loop; here the owner of the machine chooses the number format.
         warnings.filterwarnings("ignore", "TensorFloat32 tensor cores")
         self._plain = loss
         self._compiled: Loss | None = torch.compile(loss)
@@ -116,12 +117,13 @@ def _is_of_compiler(error: Exception) -> bool:
 
 
 class MicroBatch:
-    """A size that is halved whenever memory runs out.
+    """A number of sequences per pass that is halved whenever memory runs out.
 
     Args:
-        size: sequences to begin with, at least 1.
-        may_halve: whether a step can be computed again from its start; not where other processes take part in it.
-        tell: called with the size before and the size that fitted, once it has.
+        size: number of sequences to begin with, at least 1.
+        may_halve: whether a step can be computed again from its start; false where other processes take part in the
+            step.
+        tell: called with the size before and the size that fitted, after the size was halved.
     """
 
     def __init__(self, size: int, *, may_halve: bool, tell: Callable[[int, int], object]) -> None:
@@ -130,17 +132,17 @@ class MicroBatch:
         self._tell = tell
 
     def parts(self, positions: NDArray[np.int64]) -> Iterator[NDArray[np.int64]]:
-        """int64 [n] in parts of at most `size`."""
+        """Split `positions`, int64 [n], into parts of at most `size`."""
         return (positions[start : start + self.size] for start in range(0, len(positions), self.size))
 
     def fitting(self, compute: Callable[[], _Result], forget: Callable[[], object]) -> _Result:
-        """What `compute` gives, called again with half the size until its memory suffices.
+        """Return the result of `compute`, which is called again with half the size until memory suffices.
 
         Args:
-            forget: lets go of what an unfinished `compute` left behind.
+            forget: frees the results of an unfinished `compute`.
 
         Raises:
-            Exception: of `compute`; one about memory when a single sequence does not fit.
+            Exception: raised by `compute`; also an exception about memory when a single sequence does not fit.
         """
         before = self.size
         while True:
@@ -151,7 +153,7 @@ class MicroBatch:
                     raise
             else:
                 break
-            # Only here are the frames of the exception, with the tensors in them, gone.
+            # Only here have the frames of the exception, and the tensors in them, been freed.
             self.size //= 2
             forget()
         if self.size < before:

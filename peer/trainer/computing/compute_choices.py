@@ -1,4 +1,4 @@
-"""What a volunteer may choose about computing an inner step, out of all the choices of `PeerConfig`."""
+"""The choices of `PeerConfig` that concern computing an inner step."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from peer.config.peer_config import Attention, OptimizerBits, PeerConfig, Precis
 
 @dataclass(frozen=True, slots=True)
 class ComputeChoices:
-    """Fields of `PeerConfig` of the same names; their defaults change nothing."""
+    """Fields of `PeerConfig` of the same names. The defaults change nothing."""
 
     precision: Precision = "auto"
     compile: bool = False
@@ -22,18 +22,19 @@ class ComputeChoices:
 
     @classmethod
     def of(cls, config: PeerConfig) -> Self:
-        """Those of a volunteer."""
+        """Return the choices in `config`."""
         return cls(**{field.name: getattr(config, field.name) for field in fields(cls)})
 
 
 @dataclass(frozen=True, slots=True)
 class Tell:
-    """What takes news about computing.
+    """Callbacks that receive news about computing.
 
     Attributes:
-        note: a sentence.
-        smaller: sequences per backward pass before memory ran out, and now.
-        compiling: true: the first step is being compiled; false: that failed, and training goes on without it.
+        note: receives a sentence.
+        smaller: receives the number of sequences per backward pass before memory ran out, and the number now.
+        compiling: receives true when compiling the first step begins, and false when it failed and training continues
+            without it.
     """
 
     note: Callable[[str], object] = lambda sentence: None

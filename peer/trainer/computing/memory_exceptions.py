@@ -1,4 +1,4 @@
-"""Whether an exception of torch is about memory, and the sentence that its owner reads then."""
+"""Detects torch exceptions that mean memory ran out, and describes them to the owner of the machine."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ _SIGNS = (
     "CUBLAS_STATUS_ALLOC_FAILED",
     "CUDNN_STATUS_ALLOC_FAILED",
 )
-"""In RuntimeErrors: torch's allocator of host memory, CUDA itself while it starts, and libraries beside it."""
+"""Texts in RuntimeErrors of torch's host memory allocator, of CUDA while it starts, and of CUDA's libraries."""
 
 
 def is_about_memory(error: BaseException) -> bool:
-    """Whether the device, or the host, had no memory left."""
+    """Return whether the exception means that the device or the host had no memory left."""
     if isinstance(error, MemoryError | torch.OutOfMemoryError):
         return True
     return isinstance(error, RuntimeError) and any(sign in str(error) for sign in _SIGNS)
 
 
 def memory_fault(error: BaseException) -> DeviceFault | None:
-    """What an exception of torch means that is about memory; None when it is about something else."""
+    """Return the fault for an exception that means memory ran out; None for any other exception."""
     if isinstance(error, DeviceFault) or not is_about_memory(error):
         return None
     first = str(error).splitlines()[0][:200] if str(error) else type(error).__name__

@@ -1,4 +1,4 @@
-"""Settings of a module itself: activations kept or computed again, and the kind of attention."""
+"""Settings of a model's modules: activation checkpointing and the kind of attention."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from peer.trainer.computing.compute_choices import ComputeChoices
 from peer.trainer.model.gpt import GPT
 
 _KINDS: dict[Attention, str] = {"sdpa": "sdpa", "eager": "eager", "flash": "flash_attention_2"}
-"""As transformers names them."""
+"""The names that transformers uses."""
 
 
 def prepare_module(model: nn.Module, choices: ComputeChoices) -> None:
-    """Do to `model` what was chosen; before it is sharded or moved to its device.
+    """Apply `choices` to `model`, before the model is sharded or moved to its device.
 
     Raises:
-        UsageFault: it cannot be done with this model, or needs something that is not installed.
+        UsageFault: the model does not support a choice, or a required library is not installed.
     """
     if choices.attention is not None:
         _set_attention(model, choices.attention)
@@ -28,7 +28,7 @@ def prepare_module(model: nn.Module, choices: ComputeChoices) -> None:
 
 
 def _architecture(model: nn.Module) -> Any:
-    """The module of transformers in it; None: there is none."""
+    """Return the transformers module in `model`; None if there is none."""
     return getattr(model, "architecture", None)
 
 
@@ -62,7 +62,7 @@ def _recompute_activations(model: nn.Module) -> None:
     if isinstance(model, GPT):
         model.recompute_activations()
     elif getattr(architecture, "supports_gradient_checkpointing", False):
-        # From transformers 5.2x on under another name.
+        # transformers 5.2x and later use a different name.
         newer = getattr(architecture, "activation_checkpointing_enable", None)
         (newer or architecture.gradient_checkpointing_enable)({"use_reentrant": False})
     else:

@@ -1,13 +1,13 @@
-"""What is trained on: tokens of text, one stream to train on, and one that is held out.
+"""The data of a run: one stream of tokens to train on, and one held-out stream.
 
 The files, each built on those above it:
 
-    fetching_within_disk_limit.py  groups that are brought here in the background
+    fetching_within_disk_limit.py  groups of data, fetched in the background
     context_blocks.py              sequences of tokens, and the blocks of a run's context that are cut from them
-    shards.py                      shards of tokens, and the meta.json about them
+    shards.py                      shards of tokens, and the meta.json that describes them
     loaded_tokenizer.py            a tokenizer.json and its library, in a process with limits
-    tokenizing.py                  that process, asked for tokens and text; a new tokenizer from text
-    document_packing.py            documents as tokens, one packed behind the other into shards, in such a process
+    tokenizing.py                  asks that process for tokens and text; makes a new tokenizer from text
+    document_packing.py            packs tokenized documents into shards, in a process with limits
     tokenize_pool.py               several of these processes
     prepared_folder.py             prepared shards in a folder
     text_fetching.py               text that is tokenized while it is trained on

@@ -1,6 +1,6 @@
-"""Sequences of tokens that blocks are read from: one that is all here, and one whose parts come one by one.
+"""Sequences of tokens to read blocks from: complete ones, and ones whose parts arrive over time.
 
-A group is what comes, and is shuffled, as a whole: a shard. A position is a group's first position plus an offset.
+A group (a shard) arrives as a whole, and is shuffled as a whole. A position is a group's first position plus an offset.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from peer.trainer.data.fetching_within_disk_limit import Stock
 from peer.trainer.text.source_files import Tokens
 
 GROUP_POSITIONS = 1 << 40
-"""Positions that a group has for itself where lengths are not known in advance: 2 TB of tokens."""
+"""Number of positions reserved for each group where lengths are not known in advance: 2 TB of tokens."""
 
 
 def identity_of(*parts: object) -> int:
-    """32 bits for what the parts say."""
+    """Return a 32-bit identity of the parts."""
     return int.from_bytes(hashlib.sha256(repr(parts).encode()).digest()[:4], "big")
 
 
 class OneGroup:
-    """A sequence that is all here, as one group: nothing of it has to come, and nothing goes.
+    """A complete sequence, as one group: no part has to be fetched, and no part is removed.
 
     Args:
-        identity: see `GroupedStream`; None: that of its length.
+        identity: see `GroupedStream`; None: an identity computed from the length.
     """
 
     num_groups = 1
@@ -41,14 +41,14 @@ class OneGroup:
         self.identity = identity_of(num_tokens) if identity is None else identity
 
     def group_range(self, group: int) -> tuple[int, int] | None:
-        """(0, number of tokens)."""
+        """Return (0, number of tokens)."""
         return 0, self.num_tokens
 
     def want(self, groups: Sequence[int]) -> None:
-        """All of it is here."""
+        """Do nothing: all tokens are present."""
 
     def let_go(self) -> None:
-        """All of it stays."""
+        """Do nothing: all tokens stay."""
 
 
 class TokenStream(OneGroup):
@@ -62,14 +62,14 @@ class TokenStream(OneGroup):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Where the segments come from, in order."""
+        """The names of the segments, in order."""
         return tuple(name for name, _ in self._segments)
 
     def read(self, start: int, length: int) -> NDArray[np.int64]:
-        """`length` tokens from `start`, across segments: int64 [length].
+        """Read `length` tokens from `start`, across segments: int64 [length].
 
         Raises:
-            UsageFault: a token is not below vocab_size; names the file.
+            UsageFault: a token is not below vocab_size; the message names the file.
         """
         if not 0 <= start <= start + length <= self.num_tokens:
             raise IndexError(f"tokens {start}..{start + length} of {self.num_tokens}")
@@ -86,22 +86,22 @@ class TokenStream(OneGroup):
         return block
 
     def batch(self, positions: NDArray[np.int64], context: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return what `GroupedStream.batch` does.
+        """Return the same as `GroupedStream.batch`.
 
         Raises:
-            UsageFault: as there.
+            UsageFault: see `GroupedStream.batch`.
             LocalFault: a file has become shorter.
         """
         return _batch([self.read(int(position), context + 1) for position in positions])
 
 
 class GroupedStream:
-    """Groups that are opened when they are first asked for.
+    """Groups that are opened when a caller first asks for them.
 
     Args:
-        open_group: (name, tokens) of a group; None: it is not here yet.
-        identity: 32 bits that are the same for all who have the same data.
-        stock: brings groups; None: no more will come, and none go.
+        open_group: returns (name, tokens) of a group; None: the group is not present yet.
+        identity: 32 bits that are the same for all peers with the same data.
+        stock: fetches groups; None: no more groups arrive, and none are removed.
     """
 
     def __init__(
@@ -118,53 +118,53 @@ class GroupedStream:
         self.identity = identity
         self._stock = stock
         self._groups: dict[int, tuple[str, Tokens]] = {}
-        self._absent: set[int] = set()  # as far as was looked since `let_go`: an order asks about each again and again
+        self._absent: set[int] = set()  # groups found absent since `let_go`; an order asks about each group repeatedly
 
     @property
     def is_full(self) -> bool:
-        """Whether a group has to go before another one comes."""
+        """Whether a group has to be removed before another group can arrive."""
         return self._stock is not None and self._stock.is_full
 
     @property
     def failing(self) -> Collection[int]:
-        """Groups that could not be had when they were tried last: others are wanted first."""
+        """Groups whose last fetch failed; other groups are requested first."""
         return () if self._stock is None else self._stock.failing
 
     @property
     def num_tokens(self) -> int:
-        """Of the groups that are here."""
+        """Number of tokens in the groups that are present."""
         return sum(length for _, length in filter(None, map(self.group_range, range(self.num_groups))))
 
     def group_range(self, group: int) -> tuple[int, int] | None:
-        """(first position, number of tokens); None: it is not here yet."""
+        """Return (first position, number of tokens); None if the group is not present yet."""
         found = self._group(group)
         return None if found is None else (group * GROUP_POSITIONS, len(found[1]))
 
     def want(self, groups: Sequence[int]) -> None:
-        """These will be read next, in this order: get them in the background."""
+        """Fetch these groups in the background; they will be read next, in this order."""
         if self._stock is not None:
             self._stock.want(groups)
 
     def let_go(self) -> None:
-        """What was chosen before has been read: groups that have to make room for others may go now."""
+        """Allow the stock to remove groups: all positions chosen before this call have been read."""
         for group in () if self._stock is None else self._stock.let_go():
             self._groups.pop(group, None)
         self._absent.clear()
 
     def batch(self, positions: NDArray[np.int64], context: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Inputs and targets (the inputs moved on by one token): two int64 [len(positions), context] on the CPU.
+        """Return inputs and targets (the inputs shifted by one token): two int64 [len(positions), context] on the CPU.
 
         Raises:
-            UsageFault: a token is not below vocab_size, or a file is not what it was; names the file.
+            UsageFault: a token is not below vocab_size, or a file has changed; the message names the file.
         """
         places = (divmod(position, GROUP_POSITIONS) for position in positions.tolist())
         return _batch([self.read(group, start, context + 1) for group, start in places])
 
     def read(self, group: int, start: int, length: int) -> NDArray[np.int64]:
-        """`length` tokens of a group from `start`: int64 [length].
+        """Read `length` tokens of a group from `start`: int64 [length].
 
         Raises:
-            UsageFault: a token is not below vocab_size; names the file.
+            UsageFault: a token is not below vocab_size; the message names the file.
         """
         found = self._group(group)
         if found is None or start + length > len(found[1]):
@@ -186,7 +186,7 @@ class GroupedStream:
 
 
 TrainingStream = TokenStream | GroupedStream
-"""What is trained on."""
+"""The tokens to train on."""
 
 
 def _batch(blocks: Sequence[NDArray[np.int64]]) -> tuple[torch.Tensor, torch.Tensor]:
@@ -195,10 +195,10 @@ def _batch(blocks: Sequence[NDArray[np.int64]]) -> tuple[torch.Tensor, torch.Ten
 
 
 def check_ids(name: str, largest: int, vocab_size: int) -> None:
-    """Before tokens are used.
+    """Check the tokens of a file before they are used.
 
     Raises:
-        UsageFault: the largest of them is not below vocab_size; names the file.
+        UsageFault: the largest token is not below vocab_size; the message names the file.
     """
     if largest >= vocab_size:
         raise UsageFault(

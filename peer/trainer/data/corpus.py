@@ -1,8 +1,8 @@
-"""What a run reads: sources, and the part of them that is held out.
+"""The data of a run: its sources, and the part of them that is held out.
 
-`stdlib:` is the Python standard library's own text, which every volunteer has. `text:PATH[,PATH...]` is files or
-folders, bytes as tokens. `tokens:PATH` is a folder of prepared shards. Which of them a manifest may name is in
-`peer/config/data_source.py`. Held-out files or ranges never appear in the training stream.
+`stdlib:` is the text of the Python standard library, which every volunteer has. `text:PATH[,PATH...]` means files or
+folders whose bytes are the tokens. `tokens:PATH` is a folder of prepared shards. `peer/config/data_source.py` defines
+which sources a manifest may use. Held-out files or ranges never appear in the training stream.
 """
 
 from __future__ import annotations
@@ -44,17 +44,17 @@ Segments = list[tuple[str, FileTokens]]
 """Files, or parts of them, each with its name."""
 
 CACHE_NAME = "data"
-"""Of tokenized text, in the data folder."""
+"""Name of the cache of tokenized text, in the data folder."""
 
 
 @dataclass(frozen=True, slots=True)
 class Corpus:
-    """What is trained on, and what only measures the loss.
+    """The training data of a run, and the held-out data that only measures the loss.
 
     Attributes:
-        facts: what was read and what was left out, for people.
-        bytes_per_token: UTF-8 bytes of text per held-out token; None: not known.
-        close: ends the process that tokenizes, for a caller that goes on without the corpus.
+        facts: a phrase for people about the files that were read and those left out.
+        bytes_per_token: UTF-8 bytes of text per held-out token; None if unknown.
+        close: ends the tokenizing process, for a caller that no longer needs the corpus.
     """
 
     training: TrainingStream
@@ -64,13 +64,13 @@ class Corpus:
     close: Callable[[], None] = lambda: None
 
     def num_held_out(self, num_batches: int, batch_size: int, context: int) -> int:
-        """Tokens of `held_out_batches`, each once: of short text blocks overlap."""
+        """Return the number of distinct tokens in `held_out_batches`; blocks of short text overlap."""
         return min(num_batches * batch_size * context, self.held_out.num_tokens - 1)
 
     def held_out_batches(
         self, num_batches: int, batch_size: int, context: int
     ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-        """Yield the same batches every time, spread evenly over the held-out text; each as `TokenStream.batch`."""
+        """Yield the same batches on every call, spread evenly over the held-out text; see `TokenStream.batch`."""
         last_block = max(1, num_batches * batch_size - 1)
         room = self.held_out.num_tokens - context - 1
         for first in range(0, num_batches * batch_size, batch_size):
@@ -88,19 +88,20 @@ def open_run_corpus(
     *,
     is_own: bool = False,
 ) -> Corpus:
-    """`open_corpus` with what the run's manifest says about data; text of a run with a tokenizer is tokenized.
+    """Call `open_corpus` with the data settings of the run's manifest; tokenize text if the run has a tokenizer.
 
     Args:
-        source: what is read here (`peer.config.data_source.source_here`).
-        data_dir: of the peer: its files of the run, and the cache of tokenized text; None: text cannot be tokenized.
-        note: takes sentences for the owner.
-        tokenizer_path: the run's checked tokenizer, where it lies elsewhere than in the data folder.
-        limit_bytes: of downloaded and tokenized data on the disk; None: what the disk has.
-        is_own: the volunteer named the source, so it is fetched with the volunteer's login.
+        source: the data source of this peer (`peer.config.data_source.source_here`).
+        data_dir: the peer's data folder, with files of the run and the cache of tokenized text; None: text cannot be
+            tokenized.
+        note: receives sentences for the owner.
+        tokenizer_path: the run's verified tokenizer, if it is not in the data folder.
+        limit_bytes: limit on the disk space for downloaded and tokenized data; None: the free space of the disk.
+        is_own: the volunteer chose the source, so it is fetched with the volunteer's login.
 
     Raises:
-        UsageFault: as `open_corpus`.
-        LocalFault: the tokenizer or a library is missing, or data cannot be had.
+        UsageFault: see `open_corpus`.
+        LocalFault: the tokenizer or a library is missing, or data cannot be fetched.
     """
     data = manifest.data
     if data.tokenizer is not None and not source.startswith((TOKENS, WEB)):
@@ -185,14 +186,15 @@ def open_corpus(
 
     Args:
         source: ``stdlib:``, ``text:PATH[,PATH...]`` or ``tokens:PATH``.
-        held_out_fraction: share that is never trained on, as `peer/trainer/text/held_out.py` says; files of the
-            library are chosen by their names; prepared shards say it themselves.
-        tokenizer_digest: of the run's tokenizer; None: it names none.
-        digest: of the meta.json that the run names; None: it names none.
+        held_out_fraction: share that is never trained on, as `peer/trainer/text/held_out.py` defines; files of the
+            standard library are chosen by their names; prepared shards contain the division themselves.
+        tokenizer_digest: digest of the run's tokenizer; None: the run has none.
+        digest: digest of meta.json in the run's manifest; None: the manifest has none.
 
     Raises:
-        UsageFault: unknown kind, missing or unreadable path, something that is no regular file, no text, tokens outside
-            of the vocabulary, of another tokenizer or data, or less than one block on either side.
+        UsageFault: the source is of an unknown kind, has no text, or has less than one block on either side; a path is
+            missing, unreadable or not a regular file; tokens are outside the vocabulary, or belong to a different
+            tokenizer or data set.
     """
     kind, _, rest = source.partition(":")
     if kind == "tokens" and rest:
@@ -236,7 +238,7 @@ def _prepared(
     tokenizer_digest: str | None,
     digest: str | None,
 ) -> Corpus:
-    """The corpus of a folder with a meta.json."""
+    """Open the corpus of a folder with a meta.json."""
     folder = prepared_folder_of(text)
     meta = read_meta(folder, digest)
     if meta is None:
@@ -248,7 +250,9 @@ def _prepared(
 
 
 def _split_by_name(segments: Segments, fraction: float) -> tuple[Segments, Segments]:
-    """(training, held out) of the library: by names, because its text differs a little between versions of Python."""
+    """Split the standard library by file name into (training, held out), because its text varies with the Python
+    version.
+    """
     sides: tuple[Segments, Segments] = ([], [])
     for name, tokens in segments:
         hashed = int.from_bytes(hashlib.sha256(f"held-out|{name}".encode()).digest()[:8], "big")
@@ -257,9 +261,9 @@ def _split_by_name(segments: Segments, fraction: float) -> tuple[Segments, Segme
 
 
 def _split_by_content(segments: Segments, fraction: float, context: int) -> tuple[Segments, Segments, int]:
-    """(training, held out, identity) by the rule of `peer/trainer/text/held_out.py`: each file is a document.
+    """Split files by the rule of `peer/trainer/text/held_out.py` into (training, held out, identity).
 
-    All of them are read once.
+    Each file is a document, and is read once.
     """
     hashes: list[float] = []
     for _, tokens in segments:

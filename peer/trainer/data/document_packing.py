@@ -1,7 +1,7 @@
 """Turns parts of text into shards of tokens, in a child process with limits (`peer.trainer.data.tokenize_pool`).
 
-Tokenizing takes seconds per part and holds the interpreter's lock between calls of the library, so it stays out of the
-process that trains. Text and tokenizer may come from strangers.
+Tokenizing takes seconds per part and holds the interpreter's lock between calls of the library, so it runs outside
+the training process. Text and tokenizer are untrusted.
 """
 
 from __future__ import annotations
@@ -27,21 +27,21 @@ from peer.trainer.text.held_out import HeldOutRule, ShortDocuments
 from peer.trainer.text.source_files import TokenArray
 
 BATCH_CHARACTERS = 1 << 20
-"""Texts handed to the tokenizer together: enough to keep its threads busy, some 100 MB of its memory."""
+"""Characters passed to the tokenizer at once: enough to keep its threads busy, about 100 MB of its memory."""
 CHECKED_BYTES = 64 << 20
-"""The disk is looked at so often: a small file can stand for endless text."""
+"""Bytes written between checks of the free disk space: a small file can expand to unlimited text."""
 DISK_KEPT_BYTES = 1 << 30
-"""Left free for everything else on the disk."""
+"""Disk space left free for other data."""
 
 
 @dataclass(frozen=True, slots=True)
 class TokenizeOrder:
-    """One part to be tokenized.
+    """An order to tokenize one part.
 
     Attributes:
         part: see `TextPart`.
-        training, held_out: where the tokens go.
-        mode: of the files that are made, but for the umask.
+        training, held_out: paths of the shards to write.
+        mode: permissions of the new files, before the umask.
     """
 
     part: TextPart
@@ -53,11 +53,11 @@ class TokenizeOrder:
 
 
 ORDERS = TypeAdapter(TokenizeOrder)
-"""To and from JSON."""
+"""Converts orders to and from JSON."""
 
 
 class _ShardFile:
-    """A shard that grows."""
+    """A shard that is being written."""
 
     def __init__(self, path: Path, mode: int) -> None:
         self._path = path
@@ -94,7 +94,7 @@ class _ShardFile:
             )
 
     def keep(self) -> dict[str, Any] | None:
-        """Give it its name; None when there is nothing in it."""
+        """Rename the draft to its final name and return the shard's entry; None if the shard is empty."""
         if self._file is None:
             self._path.unlink(missing_ok=True)
             return None
@@ -110,14 +110,14 @@ class _ShardFile:
 
     def drop(self) -> None:
         if self._file is not None:
-            with contextlib.suppress(OSError):  # on a full disk what is still in memory cannot be written
+            with contextlib.suppress(OSError):  # on a full disk the buffered bytes cannot be written
                 self._file.close()
             with contextlib.suppress(OSError):
                 self._draft.unlink(missing_ok=True)
 
 
 def steps_of(order: TokenizeOrder, tokenizer: LoadedTokenizer) -> Generator[None, None, dict[str, Any]]:
-    """Write the shards of one part, a batch of text with each step; returns what there is to say about them.
+    """Write the shards of one part, one batch of text per step; return a description of the part.
 
     Raises:
         UsageFault: a file cannot be read.
@@ -129,7 +129,7 @@ def steps_of(order: TokenizeOrder, tokenizer: LoadedTokenizer) -> Generator[None
     try:
         with writing(order.training.parent):
             for batch in _batches(order, complaints, short):
-                # A row of 50 MB at once would take 2 GB.
+                # A row of 50 MB would take 2 GB if encoded at once.
                 groups = _groups((piece for pieces, _ in batch for piece in pieces), len)
                 encoded = (tokens for group in groups for tokens in tokenizer.encode(group))
                 for pieces, segment in batch:
@@ -161,7 +161,7 @@ _Item = TypeVar("_Item")
 def _batches(
     order: TokenizeOrder, complaints: Complaints, short: ShortDocuments
 ) -> Iterator[list[tuple[list[str], TextSegment]]]:
-    """Lists of (text in pieces that a tokenizer takes, the segment that it is)."""
+    """Yield lists of (pieces of text that a tokenizer accepts, the segment they form)."""
 
     def in_pieces(segment: TextSegment) -> tuple[list[str], TextSegment]:
         text, size = segment.text, MAX_TEXT_CHARACTERS
@@ -172,7 +172,7 @@ def _batches(
 
 
 def _groups(items: Iterable[_Item], size_of: Callable[[_Item], int]) -> Iterator[list[_Item]]:
-    """Lists of items, each of which ends where it reaches `BATCH_CHARACTERS`."""
+    """Yield lists of items; each list ends when it reaches `BATCH_CHARACTERS`."""
     group: list[_Item] = []
     size = 0
     for item in items:
@@ -186,7 +186,7 @@ def _groups(items: Iterable[_Item], size_of: Callable[[_Item], int]) -> Iterator
 
 
 def prepare(setup: dict[str, Any], parent: ParentLink) -> Any:
-    """Answer the questions of `TokenizeWorker`: a tokenizer, an order, and then a step of it each time."""
+    """Answer the questions of `TokenizeWorker`: first a tokenizer, then an order, then one step of it per question."""
     tokenizer: LoadedTokenizer | None = None
     steps: Generator[None, None, dict[str, Any]] | None = None
 

@@ -1,7 +1,8 @@
-"""Groups of data that are brought here in the background while others are trained on, within a limit on the disk.
+"""Fetches groups of data in the background while others are trained on, within a limit on disk space.
 
-The ones that were wanted longest ago go when there is no room for the next one. The thread of the stock only asks for
-that. The reader gives its consent (`Stock.let_go`) between two batches, so nothing goes that it has been told to read.
+If there is no room for the next group, the groups requested longest ago are removed. The stock's thread only proposes
+the removal. The reader permits it (`Stock.let_go`) between two batches, so no group is removed that is still to be
+read.
 """
 
 from __future__ import annotations
@@ -21,21 +22,21 @@ from dht.ground.quantities import bytes_text
 T = TypeVar("T")
 
 PAUSES_SECONDS = (1.0, 5.0, 20.0, 60.0)
-"""After the first failures of a group, and then again and again the last one: a server restarts within a minute."""
+"""Pauses after the first failures of a group; the last pause repeats. A server restarts within a minute."""
 FIRST_TRIES = 3
-"""Again, of data without which nothing begins."""
+"""Number of retries for data that training needs to begin."""
 FAILED_TOGETHER = 3
-"""Different groups that could not be had one after the other: their source was away, and one that comes ends that."""
+"""Number of different groups that failed in a row before their source counts as down, until a group arrives."""
 DISK_KEPT_BYTES = 1 << 30
-"""Left free for everything else on the disk, checkpoints above all."""
+"""Disk space left free for other data, especially checkpoints."""
 
 
 def patiently(action: Callable[[], T], note: Callable[[str], None], pause: Callable[[float], None] = time.sleep) -> T:
-    """What `action` returns; what cannot be had now is tried again a few times, and `note` is told.
+    """Return the result of `action`; retry a few times after a LocalFault, each time with a sentence to `note`.
 
     Raises:
-        UsageFault: it is wrong, and another try would not help.
-        LocalFault: it cannot be had.
+        UsageFault: the data is wrong, and a retry would not help.
+        LocalFault: the data cannot be fetched.
     """
     for seconds in PAUSES_SECONDS[:FIRST_TRIES]:
         try:
@@ -49,46 +50,48 @@ def patiently(action: Callable[[], T], note: Callable[[str], None], pause: Calla
 
 
 class GroupFiles(Protocol):
-    """Where groups lie on the disk."""
+    """The files of groups on the disk."""
 
     @property
     def folder(self) -> Path:
-        """Of this data alone; other data has its folder beside it."""
+        """The folder of this data only; each other data set has its own folder beside it."""
 
     @property
     def num_groups(self) -> int: ...
 
     @property
     def lasting_bytes(self) -> int:
-        """Of files that stay and belong to no group: what is measured on."""
+        """Bytes of files that stay and belong to no group: the held-out data."""
 
     def bring(self, group: int) -> None:
-        """Get a group, and return when it is here; called from the thread of the stock.
+        """Fetch a group, and return when it is on the disk. The stock's thread calls this method.
 
         Raises:
-            LocalFault: it cannot be had now.
+            LocalFault: the group cannot be fetched now.
         """
 
     def bytes_here(self, group: int) -> int | None:
-        """Of its files; None: it is not here."""
+        """Return the bytes of the group's files; None if the group is not on the disk."""
 
     def bytes_expected(self, group: int) -> int | None:
-        """Of one that is not here; None: not known in advance."""
+        """Return the expected bytes of an absent group; None if they are not known in advance."""
 
     def remove(self, group: int) -> None:
-        """Delete its files."""
+        """Delete the group's files."""
 
 
 class Stock:
-    """Brings wanted groups, one after the other, in a thread of its own.
+    """Fetches requested groups, one after the other, in its own thread.
 
     Args:
-        note: takes a sentence when a group cannot be had, when groups come again, and when the limit is too small.
-        limit_bytes: for all data in the folder above, as close as lengths are known; None: what the disk has.
+        note: receives a sentence when a group cannot be fetched, when fetching works again, and when the limit is too
+            small.
+        limit_bytes: limit for all data in the parent folder, as exact as lengths are known; None: the disk's free
+            space.
 
     Attributes:
-        is_full: a group had to go before another one came.
-        failing: groups that could not be had when they were tried last. Each is told once.
+        is_full: a group had to be removed before another group arrived.
+        failing: groups whose last fetch failed. Each is reported once.
     """
 
     def __init__(self, files: GroupFiles, note: Callable[[str], None], limit_bytes: int | None = None) -> None:
@@ -97,7 +100,7 @@ class Stock:
         self._limit_bytes = limit_bytes
         self._asked: Sequence[int] | None = None
         self._wanted: list[int] = []
-        self._here: dict[int, int] = {}  # bytes of each, the one that was wanted longest ago first
+        self._here: dict[int, int] = {}  # bytes of each group, the one requested longest ago first
         self._is_counted = False
         self._others: list[tuple[Path, int]] = []
         self._pinned: set[int] = set()
@@ -112,11 +115,11 @@ class Stock:
         self._thread: threading.Thread | None = None
 
     def pin(self, group: int) -> None:
-        """This one stays, whatever the limit: it is measured on."""
+        """Keep this group regardless of the limit, because it contains held-out text."""
         self._pinned.add(group)
 
     def want(self, groups: Sequence[int]) -> None:
-        """These in this order, in place of those that were wanted before."""
+        """Request these groups in this order, replacing the previous request."""
         with self._changed:
             if groups == self._asked:
                 return
@@ -137,7 +140,9 @@ class Stock:
             self._changed.notify()
 
     def let_go(self) -> Sequence[int]:
-        """Delete what has to make room, and return it. Nothing that was given out before is read after this call."""
+        """Delete the groups that have to make room, and return them. The caller reads no position chosen before this
+        call.
+        """
         if not self._leaving:
             return ()
         with self._changed:
@@ -149,14 +154,14 @@ class Stock:
         return gone
 
     def lose(self, group: int) -> None:
-        """Its files are not what they were: bring it again when it is wanted."""
+        """Delete a group whose files have changed; it is fetched again when requested."""
         with self._changed:
             self._files.remove(group)
             self._here.pop(group, None)
             self._asked = None
 
     def close(self) -> None:
-        """Bring nothing more, and say nothing about what is interrupted by that."""
+        """Stop fetching, and report no error about an interrupted fetch."""
         with self._changed:
             self._is_closed = True
             self._changed.notify()
@@ -165,7 +170,7 @@ class Stock:
         while True:
             with self._changed:
                 while not self._is_closed and (not self._wanted or self._leaving or not self._has_room(self._next())):
-                    self._changed.wait(PAUSES_SECONDS[-1])  # somebody may free some disk
+                    self._changed.wait(PAUSES_SECONDS[-1])  # the user may free some disk space
                 if self._is_closed:
                     return
                 group = self._next()
@@ -188,18 +193,18 @@ class Stock:
                 self._wanted = [one for one in self._wanted if one != group]
             self._num_failures = 0
             if group in self.failing:
-                self.failing.clear()  # what kept this one away may have kept the others
+                self.failing.clear()  # the cause of this failure may have affected the other groups
                 self._note("data comes again")
             elif len(self._failed_in_a_row) >= FAILED_TOGETHER:
                 self._note("data comes again")
             self._failed_in_a_row.clear()
 
     def _next(self) -> int:
-        # After a failure another group goes first: one that is broken does not hold up the rest.
+        # After a failure, try a different group first, so that a broken group does not block the rest.
         return self._wanted[self._num_failures % len(self._wanted)]
 
     def _has_room(self, group: int) -> bool:
-        """Whether a group may come now; if not, groups are asked to go."""
+        """Return whether there is room to fetch a group; if not, propose groups for removal."""
         needed = self._files.bytes_expected(group) or max(self._here.values(), default=1 << 20)
         while (excess := self._used() + needed - self._limit()) > 0 and self._others:
             shutil.rmtree(self._others.pop(0)[0], ignore_errors=True)
@@ -207,7 +212,7 @@ class Stock:
             return True
         self.is_full = True
         asked = list(self._asked or ())
-        # One that is wanted later goes before one that is wanted sooner comes.
+        # Remove groups needed later to make room for groups needed sooner.
         sooner = set(asked[: asked.index(group) + 1]) if group in asked else set(asked)
         leaving: list[int] = []
         for one, size in self._here.items():
@@ -238,7 +243,7 @@ class Stock:
 
 
 def _other_data(own: Path) -> list[tuple[Path, int]]:
-    """(folder, bytes) of data of other sources or earlier text, oldest first; nobody reads it now."""
+    """List (folder, bytes) of data that is no longer read (of other sources or earlier text), oldest first."""
     found = []
     with contextlib.suppress(OSError):
         for folder in own.parent.iterdir():

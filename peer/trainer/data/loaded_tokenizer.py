@@ -1,7 +1,7 @@
-"""Runs the `tokenizers` library on a tokenizer.json, in processes with limits (`peer.limited_child`) alone.
+"""Runs the `tokenizers` library on a tokenizer.json, only in processes with limits (`peer.limited_child`).
 
-The library is in Rust: it panics with a BaseException, aborts the process when it cannot take memory, and some patterns
-in a file never end.
+The library is written in Rust: it panics with a BaseException, aborts the process when it cannot allocate memory, and
+never finishes with some patterns in a tokenizer.json.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ TOKENIZER_NAME = "tokenizer.json"
 CONFIG_NAMES = ("tokenizer_config.json", "special_tokens_map.json")
 
 END_OF_TEXT = "<|endoftext|>"
-"""What a tokenizer that is made here ends documents with; token 0."""
+"""The token that ends documents in tokenizers made by this software; token 0."""
 USUAL_ENDS = (END_OF_TEXT, "<|end_of_text|>", "</s>", "<eos>", "<|im_end|>", "<|endofdocument|>", "[SEP]")
 USUAL_MASKS = ("[MASK]", "<mask>")
-"""As BERT's and RoBERTa's tokenizers call the token that hides others."""
+"""Names of the mask token in the tokenizers of BERT and RoBERTa."""
 
 
 @dataclass(frozen=True, slots=True)
 class LoadedTokenizer:
-    """A tokenizer in this process; `eos` ends a document, and `vocab_size` is one more than the largest token."""
+    """A tokenizer loaded in this process; `eos` ends a document, and `vocab_size` is the largest token plus 1."""
 
     eos: int
     vocab_size: int
@@ -37,28 +37,28 @@ class LoadedTokenizer:
 
     @property
     def dtype(self) -> TokenType:
-        """How its tokens are stored: uint16 where they fit."""
+        """The dtype in which tokens are stored: uint16 where they fit."""
         return token_dtype(self.vocab_size)
 
     @property
     def special(self) -> dict[str, int]:
-        """The numbers of those of `USUAL_MASKS` that it has."""
+        """The token numbers of the `USUAL_MASKS` that the tokenizer has."""
         known = {text: self._library.token_to_id(text) for text in USUAL_MASKS}
         return {text: number for text, number in known.items() if number is not None}
 
     def encode(self, texts: Sequence[str]) -> list[TokenArray]:
-        """Tokens of each text, without those that a tokenizer would put around it."""
+        """Return the tokens of each text, without the special tokens that a tokenizer would add."""
         encodings = self._library.encode_batch_fast(list(texts), add_special_tokens=False)
         return [np.array(encoding.ids, self.dtype) for encoding in encodings]
 
     def decode(self, tokens: Sequence[int]) -> str:
-        """Text of tokens, special ones included."""
+        """Return the text of tokens, including special tokens."""
         text: str = self._library.decode(list(tokens), skip_special_tokens=False)
         return text
 
 
 def token_dtype(vocab_size: int) -> TokenType:
-    """How tokens below `vocab_size` are stored."""
+    """Return the dtype in which tokens below `vocab_size` are stored."""
     return np.dtype("<u2") if vocab_size <= 1 << 16 else np.dtype("<u4")
 
 
@@ -66,18 +66,18 @@ def loaded(content: bytes, file: str, end: str | None) -> LoadedTokenizer:
     """Load the bytes of a tokenizer.json.
 
     Args:
-        file: where they come from, for sentences.
-        end: the special token that ends documents; None: a usual one.
+        file: path of the file, for error messages.
+        end: the special token that ends documents; None: one of the typical ones.
 
     Raises:
-        UsageFault: they are no tokenizer, nothing says how documents end, or the library is missing.
+        UsageFault: the bytes are not a tokenizer, the token that ends documents is unknown, or the library is missing.
     """
     with needing("text to tokens", "tokenizers", "hf"):
         import tokenizers
     library: Any = tokenizers
     try:
         tokenizer = library.Tokenizer.from_str(content.decode())
-    except Exception as error:  # the library raises no narrower class
+    except Exception as error:  # the library raises no more specific class
         raise UsageFault(
             f"{file} is no tokenizer ({str(error)[:200]}); expected a {TOKENIZER_NAME} of the tokenizers library"
         ) from error
@@ -96,7 +96,9 @@ def loaded(content: bytes, file: str, end: str | None) -> LoadedTokenizer:
 
 
 def prepare(setup: dict[str, Any], parent: ParentLink) -> Any:
-    """Answer the questions of `peer.trainer.data.tokenizing.OpenTokenizer`; the first one's body is tokenizer.json."""
+    """Answer the questions of `peer.trainer.data.tokenizing.OpenTokenizer`; the first question's body is
+    tokenizer.json.
+    """
     tokenizer: LoadedTokenizer | None = None
 
     def answer(question: dict[str, Any], body: bytes) -> dict[str, Any]:

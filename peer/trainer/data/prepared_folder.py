@@ -1,4 +1,4 @@
-"""Prepared shards in a folder, as a corpus: those that are here, each checked before it is first read."""
+"""A corpus of prepared shards in a folder: uses the shards that are present, and checks each before its first read."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from peer.user_folders import paths_in
 
 
 class ShardFolder:
-    """Shards of one meta.json in a folder; the rest may come later.
+    """Shards of one meta.json in a folder; missing shards may arrive later.
 
     Args:
-        vocab_size: of the run.
+        vocab_size: vocabulary size of the run.
     """
 
     def __init__(self, folder: Path, meta: Meta, vocab_size: int) -> None:
@@ -32,10 +32,10 @@ class ShardFolder:
         self._files = OpenFiles()
 
     def open(self, shard: Shard) -> tuple[str, Tokens] | None:
-        """(name, tokens) of a shard whose digest was checked just now; None: it is not here.
+        """Check the digest of a shard and return (name, tokens); None if the shard is not present.
 
         Raises:
-            UsageFault: its file is not what meta.json says.
+            UsageFault: the file does not match meta.json.
         """
         path = self.folder / shard.name
         if not path.exists():
@@ -44,10 +44,10 @@ class ShardFolder:
         return shard.name, FileTokens(self._files, path, self.meta.token_type, 0, shard.tokens)
 
     def held_out(self, context: int) -> TokenStream:
-        """What only measures the loss.
+        """Return the held-out stream, which only measures the loss.
 
         Raises:
-            UsageFault: there is none, or a part of it is not here or not what meta.json says.
+            UsageFault: there is no held-out shard, or a held-out shard is missing or does not match meta.json.
         """
         found = []
         for shard in self.meta.held_out:
@@ -67,7 +67,7 @@ class ShardFolder:
         return stream
 
     def remove(self, shard: Shard) -> None:
-        """Delete its file; what cannot be deleted stays."""
+        """Delete the shard's file; ignore a file that cannot be deleted."""
         path = self.folder / shard.name
         self._files.forget(path)
         with contextlib.suppress(OSError):
@@ -76,11 +76,11 @@ class ShardFolder:
     def training(
         self, stock: Stock | None = None, opens: Callable[[int], tuple[str, Tokens] | None] | None = None
     ) -> GroupedStream:
-        """What is trained on.
+        """Return the stream to train on.
 
         Args:
             stock: see `GroupedStream`.
-            opens: in place of `open`, by the number of a shard among those to train on.
+            opens: opens a shard by its number among the training shards, instead of `open`.
         """
         training = self.meta.training
         identity = identity_of([shard.digest for shard in training])
@@ -91,7 +91,7 @@ class ShardFolder:
         return GroupedStream(len(training), self._vocab_size, open_group, identity, stock)
 
     def facts(self) -> str:
-        """How much of it is here, for people."""
+        """Return a phrase for people about how many shards are present."""
         training = self.meta.training
         here = [shard for shard in training if (self.folder / shard.name).exists()]
         size = bytes_text(sum(self.meta.num_bytes(shard) for shard in here))
@@ -100,19 +100,19 @@ class ShardFolder:
 
 
 def tokenizer_digest_of(manifest: RunManifest) -> str | None:
-    """Of the run's tokenizer; None: the run names none."""
+    """Return the digest of the run's tokenizer; None if the run has none."""
     named = manifest.data.tokenizer
     return None if named is None else named_file(manifest.files, named, "data.tokenizer").digest
 
 
 def check_fits(meta: Meta, where: str, vocab_size: int, tokenizer_digest: str | None) -> None:
-    """Before prepared data is trained on.
+    """Check that prepared data fits the run, before training on it.
 
     Args:
-        tokenizer_digest: of the run's tokenizer; None: the run names none.
+        tokenizer_digest: digest of the run's tokenizer; None: the run has none.
 
     Raises:
-        UsageFault: it was made with another tokenizer, or with one of more tokens than the model has.
+        UsageFault: the data was made with a different tokenizer, or with a tokenizer of more tokens than the model has.
     """
     if tokenizer_digest is not None and meta.tokenizer != tokenizer_digest:
         raise UsageFault(
@@ -123,13 +123,13 @@ def check_fits(meta: Meta, where: str, vocab_size: int, tokenizer_digest: str | 
 
 
 def training_stream(shards: ShardFolder, context: int) -> GroupedStream:
-    """What is trained on: the shards that are in the folder.
+    """Return the stream of the training shards that are in the folder.
 
     Raises:
-        UsageFault: there is none of a block or more.
+        UsageFault: no shard is as long as one block.
     """
     training = shards.meta.training
-    for shard in training:  # their digests are checked when they are read
+    for shard in training:  # digests are checked when the shards are read
         path = shards.folder / shard.name
         if path.exists() and path.stat().st_size != shards.meta.num_bytes(shard):
             check_shard(path, shards.meta, shard)
@@ -142,13 +142,13 @@ def training_stream(shards: ShardFolder, context: int) -> GroupedStream:
 
 
 def data_facts(manifest: RunManifest, own: str | None, limit_bytes: int | None = None) -> str:
-    """What this machine would train on, and what that may take of its disk, in a phrase; reads no shard.
+    """Return a phrase about the data that this machine would train on, and its disk limit; reads no shard.
 
     Args:
-        limit_bytes: what the volunteer gives to downloaded and tokenized data; None: not said.
+        limit_bytes: the volunteer's limit for downloaded and tokenized data; None: the phrase has no limit.
 
     Raises:
-        UsageFault: the volunteer has to say which data, or it is not what the run needs.
+        UsageFault: the volunteer has to choose the data, or the chosen data does not fit the run.
     """
     source = source_here(manifest.data.source, own, manifest.data.tokenizer, manifest.data.digest)
     facts = _read_here(manifest, source)

@@ -1,7 +1,7 @@
-"""Prepared shards on a web server: meta.json first, and then only the shards that are read.
+"""Prepared shards on a web server: downloads meta.json first, and then only the shards that are read.
 
-The manifest names the digest of meta.json, and that names each shard's length and digest. So a server can withhold
-data and cannot change it. A download that breaks goes on where it was, and is checked when it is whole.
+The manifest contains the digest of meta.json, and meta.json contains each shard's length and digest. So a server can
+withhold data, but cannot change it. An interrupted download resumes, and is checked when it is complete.
 """
 
 from __future__ import annotations
@@ -25,23 +25,23 @@ from peer.trainer.data.prepared_folder import ShardFolder
 from peer.trainer.text.source_files import Tokens
 
 META_SECONDS = 300.0
-"""For all of meta.json, which has some MB at most."""
+"""Time limit for the download of meta.json, which has a few MB at most."""
 
 
 class WebStock:
-    """Shards that are downloaded as they are wanted; the `GroupFiles` of its `Stock`.
+    """Shards that are downloaded when requested; implements `GroupFiles` for its `Stock`.
 
     Args:
-        url: of meta.json.
-        digest: of meta.json.
-        cache: folder for data; the shards lie in a folder of their own in it.
-        note: takes sentences for the owner.
+        url: address of meta.json.
+        digest: digest of meta.json.
+        cache: folder for data; the shards are stored in their own folder inside it.
+        note: receives sentences for the owner.
         limit_bytes: see `Stock`.
-        is_own: the volunteer named the address; see `web_answer`.
+        is_own: the volunteer chose the address; see `web_answer`.
 
     Raises:
-        UsageFault: meta.json is not what the manifest says.
-        LocalFault: it cannot be had.
+        UsageFault: meta.json does not match the manifest.
+        LocalFault: meta.json cannot be fetched.
     """
 
     def __init__(
@@ -65,10 +65,10 @@ class WebStock:
         self._shards: ShardFolder | None = None
 
     def corpus_parts(self, vocab_size: int) -> tuple[GroupedStream, ShardFolder]:
-        """(what is trained on, the folder), after the held-out shards were fetched.
+        """Download the held-out shards, and return (training stream, folder).
 
         Raises:
-            UsageFault, LocalFault: a held-out shard cannot be had, or is not what meta.json says.
+            UsageFault, LocalFault: a held-out shard cannot be fetched, or does not match meta.json.
         """
         for shard in self.meta.held_out:
             patiently(partial(self.fetch, shard), self._note)
@@ -99,7 +99,7 @@ class WebStock:
             self._shards.remove(self.meta.training[group])
 
     def _open(self, group: int) -> tuple[str, Tokens] | None:
-        """A shard that the disk has spoilt is downloaded again."""
+        """Open a shard; download it again if it was corrupted on the disk."""
         assert self._shards is not None
         try:
             return self._shards.open(self.meta.training[group])
@@ -109,11 +109,11 @@ class WebStock:
             return None
 
     def fetch(self, shard: shards.Shard) -> None:
-        """Download a shard, unless it is here.
+        """Download a shard, unless it is already present.
 
         Raises:
-            UsageFault: what came is not what meta.json says.
-            LocalFault: it cannot be had, or there is no room for it.
+            UsageFault: the downloaded bytes do not match meta.json.
+            LocalFault: the shard cannot be fetched, or there is no room for it.
         """
         path = self.folder / shard.name
         if path.exists():
@@ -175,7 +175,7 @@ def _reason(error: Exception) -> str:
 
 
 def _download(url: str, draft: Path, num_bytes: int, *, is_own: bool) -> None:
-    """Fill `draft` up to `num_bytes`, from where it ends."""
+    """Fill `draft` up to `num_bytes`, resuming at its end."""
     try:
         with draft.open("ab") as file:
             start = file.tell()

@@ -1,8 +1,8 @@
-"""Prepared data: shards of tokens, and the meta.json that says everything about them.
+"""Prepared data: shards of tokens, and the meta.json that describes them.
 
-A run may name a meta.json by its digest; then that names tokenizer, shards and what is held out for everybody. The
-bytes may come from a stranger. Names lead nowhere else, lengths are checked before anything is fetched or mapped, and a
-shard is used only with its digest.
+A run may refer to a meta.json by its digest; meta.json then fixes the tokenizer, shards and held-out data for all
+peers. The bytes are untrusted. Shard names cannot lead out of the folder, lengths are checked before a file is fetched
+or mapped, and a shard is used only if its digest matches.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from peer.user_folders import expanded
 
 META_NAME = "meta.json"
 MAX_META_BYTES = 16 << 20
-"""Of about 80000 shards: 5 TB of them at 64 MB each."""
+"""Size of a meta.json of about 80000 shards: 5 TB at 64 MB each."""
 _MAX_SHOWN_CHARACTERS = 500
-"""Of what is wrong: there may be a fault in each shard."""
+"""Limit on the list of faults, because each shard may have one."""
 MAX_SHARDS = 100_000
 _READ_BYTES = 1 << 22
 
@@ -42,20 +42,20 @@ class Shard(Section):
     name: str = Field(pattern=r"^[A-Za-z0-9_-]{1,60}\.(u16|u32)$", examples=["part-00000.u16"])
     tokens: int = Field(ge=1, le=2**40)
     text_bytes: Count
-    """Of the UTF-8 text that it was made from."""
+    """Bytes of the UTF-8 text that the shard was made from."""
     largest: Count
     """The largest token in it."""
     digest: Digest
     """BLAKE3 of its bytes."""
     held_out: bool
-    """Whether it only measures the loss."""
+    """Whether the shard only measures the loss."""
 
 
 class Meta(Section):
-    """What meta.json holds.
+    """The content of meta.json.
 
     Raises:
-        ValueError: a field is wrong, or they do not fit together.
+        ValueError: a field is wrong, or fields contradict each other.
     """
 
     schema_version: Literal[1] = 1
@@ -84,49 +84,49 @@ class Meta(Section):
 
     @property
     def token_type(self) -> TokenType:
-        """How tokens are stored."""
+        """The dtype in which tokens are stored."""
         return np.dtype("<u2") if self.dtype == "uint16" else np.dtype("<u4")
 
     @property
     def training(self) -> tuple[Shard, ...]:
-        """What is trained on."""
+        """The shards to train on."""
         return tuple(shard for shard in self.shards if not shard.held_out)
 
     @property
     def held_out(self) -> tuple[Shard, ...]:
-        """What only measures the loss."""
+        """The shards that only measure the loss."""
         return tuple(shard for shard in self.shards if shard.held_out)
 
     @property
     def held_out_bytes_per_token(self) -> float | None:
-        """UTF-8 bytes of text per held-out token; None: not known."""
+        """UTF-8 bytes of text per held-out token; None if unknown."""
         tokens = sum(shard.tokens for shard in self.held_out)
         num_bytes = sum(shard.text_bytes for shard in self.held_out)
         return num_bytes / tokens if tokens and num_bytes else None
 
     def num_bytes(self, shard: Shard) -> int:
-        """Length of a shard's file."""
+        """Return the length of a shard's file in bytes."""
         return shard.tokens * self.token_type.itemsize
 
     def to_bytes(self) -> bytes:
-        """JSON with a line for each field and shard."""
+        """Return JSON with one line per field."""
         return (json.dumps(self.model_dump(mode="json", exclude_none=True), indent=1) + "\n").encode()
 
 
 def digest_of(content: bytes) -> str:
-    """BLAKE3, 64 hexadecimal digits."""
+    """Return the BLAKE3 digest as 64 hexadecimal digits."""
     return blake3.blake3(content).hexdigest()
 
 
 def parse_meta(content: bytes, where: str, expected_digest: str | None = None) -> Meta:
-    """Check the bytes of a meta.json.
+    """Check and parse the bytes of a meta.json.
 
     Args:
-        where: it came from, for people.
-        expected_digest: what the run's manifest names; None: it names none.
+        where: path or address of the file, for error messages.
+        expected_digest: the digest in the run's manifest; None: the manifest has none.
 
     Raises:
-        UsageFault: another digest, or a field is wrong; the sentence names it.
+        UsageFault: the digest differs, or a field is wrong; the message names the field.
     """
     if expected_digest is not None and digest_of(content) != expected_digest:
         raise UsageFault(
@@ -145,7 +145,7 @@ def parse_meta(content: bytes, where: str, expected_digest: str | None = None) -
 
 
 def prepared_folder_of(text: str) -> Path:
-    """Return the folder that ``tokens:PATH`` names.
+    """Return the folder in ``tokens:PATH``.
 
     Raises:
         UsageFault: there is no such folder.
@@ -158,7 +158,7 @@ def prepared_folder_of(text: str) -> Path:
 
 
 def without_meta(where: object) -> UsageFault:
-    """Return the sentence about a place without prepared shards."""
+    """Return the error about a folder without prepared shards."""
     return UsageFault(
         f"{where} has no {META_NAME}; expected a folder of prepared shards; make it of text with `peer data prepare`, "
         f"get that of the run's owner, or give --data text:{where} (jsonl:, parquet:) where the run takes that"
@@ -166,10 +166,10 @@ def without_meta(where: object) -> UsageFault:
 
 
 def read_meta(folder: Path, expected_digest: str | None = None) -> Meta | None:
-    """The meta.json of a folder; None when it has none.
+    """Read the meta.json of a folder; return None if the folder has none.
 
     Raises:
-        UsageFault: it cannot be read, or is not what it must be.
+        UsageFault: the file cannot be read, or is invalid.
     """
     path = folder / META_NAME
     if not path.exists():
@@ -180,10 +180,10 @@ def read_meta(folder: Path, expected_digest: str | None = None) -> Meta | None:
 
 
 def write_meta(folder: Path, meta: Meta) -> str:
-    """Put it into the folder, whole or not at all; returns its digest.
+    """Write meta.json to the folder atomically; return its digest.
 
     Raises:
-        LocalFault: the folder cannot be written.
+        LocalFault: the folder is not writable.
     """
     content = meta.to_bytes()
     write_new(folder / META_NAME, content)
@@ -191,20 +191,20 @@ def write_meta(folder: Path, meta: Meta) -> str:
 
 
 def write_new(path: Path, content: bytes) -> None:
-    """Put `content` at `path` for everybody to read, whole or not at all.
+    """Write `content` to `path` atomically, readable for all users.
 
     Raises:
-        LocalFault: it cannot be written.
+        LocalFault: the file cannot be written.
     """
     with writing(path):
         write_whole(path, content, 0o666)
 
 
 def check_shard(path: Path, meta: Meta, shard: Shard) -> None:
-    """Read a shard's file to its end and compare.
+    """Read a shard's whole file, and compare its length and digest with meta.json.
 
     Raises:
-        UsageFault: it is missing, or has another length or digest.
+        UsageFault: the file is missing, or its length or digest differs.
     """
     with reading(path), open_regular(path) as file:
         num_bytes = os.fstat(file.fileno()).st_size

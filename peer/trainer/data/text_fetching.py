@@ -1,7 +1,7 @@
-"""Text that is tokenized while it is trained on: part by part, ahead of the loop, into shards in a cache folder.
+"""Text that is tokenized during training: part by part, ahead of the loop, into shards in a cache folder.
 
-A group is a part of the text (`documents.py`). Its shards stay in the cache, so that nobody tokenizes a part twice. The
-ones that were read longest ago go when the cache is full.
+A group is a part of the text (`documents.py`). Its shards stay in the cache, so no part is tokenized twice. When the
+cache is full, the shards read longest ago are deleted.
 """
 
 from __future__ import annotations
@@ -37,21 +37,21 @@ from peer.trainer.text.hub import hub_copy, hub_parts
 from peer.trainer.text.source_files import FileTokens, OpenFiles, Tokens, library_files
 
 SMALLEST_PART_BYTES, LARGEST_PART_BYTES = 1 << 20, 64 << 20
-"""A part of 1 MiB is tokenized in a second or two: training begins soon. Of large data there is one for each unit."""
+"""A part of 1 MiB is tokenized within 2 seconds, so training starts soon. Large data has one part per unit."""
 MAX_HUB_PARTS = 4 * NUM_UNITS
-"""Of a data set of the hub."""
+"""Largest number of parts of a data set of the hub."""
 COPY_PREFIX = "hub-copy-"
-"""Of the folder of a part that is being read; after it the id of the process."""
+"""Prefix of the folder of a part that is being read; the process id follows."""
 MAX_LIST_BYTES = 1 << 20
-"""Of the kept list of them, 30 bytes each."""
+"""Size limit of the stored list of parts, 30 bytes each."""
 
 
 @dataclass(frozen=True, slots=True)
 class TextRules:
-    """What a run says about its text.
+    """The text settings of a run.
 
     Attributes:
-        min_held_out: held-out tokens that a measurement needs.
+        min_held_out: number of held-out tokens that a measurement needs.
     """
 
     tokenizer: TextTokenizer
@@ -63,17 +63,17 @@ class TextRules:
 
     @property
     def identity(self) -> tuple[object, ...]:
-        """All that decides what becomes of the text."""
+        """All settings that determine the tokenized result."""
         return (self.tokenizer.digest, self.tokenizer.eos, self.text_field, self.held_out_fraction, DIVISION)
 
 
 class SourceParts(NamedTuple):
-    """A source of text, divided.
+    """A source of text, divided into parts.
 
     Attributes:
-        identity: 32 bits that are the same for all who have the same data; of files by names and lengths.
-        state: 32 bits for the files of this machine as they are now; another state is tokenized anew.
-        left_out: what is in the source and is not read, for people.
+        identity: 32 bits that are the same for all peers with the same data; computed from names and lengths of files.
+        state: 32 bits for the current files of this machine; when they change, the text is tokenized again.
+        left_out: parts of the source that are not read, for people.
     """
 
     parts: list[TextPart]
@@ -83,13 +83,13 @@ class SourceParts(NamedTuple):
 
 
 class TextStock:
-    """Parts of a source as groups; the `GroupFiles` of its `Stock`.
+    """Parts of a source as groups; implements `GroupFiles` for its `Stock`.
 
     Args:
-        cache: folder for what is tokenized; the shards of other data lie beside these.
-        note: takes sentences for the owner.
+        cache: folder for tokenized text; it also contains the folders of other data.
+        note: receives sentences for the owner.
         limit_bytes: see `Stock`.
-        is_own: the volunteer named the source; see `hub_repository`.
+        is_own: the volunteer chose the source; see `hub_repository`.
     """
 
     def __init__(
@@ -112,7 +112,7 @@ class TextStock:
         self._left_out = found.left_out
         if not self.parts:
             raise UsageFault(f"{source} holds no text{self._also()}; expected some to train on")
-        self._cache = cache.absolute()  # the process that tokenizes has another working folder
+        self._cache = cache.absolute()  # the process that tokenizes has a different working directory
         self._keys = (found.identity, found.state)
         self._divide(HeldOutRule.of(rules.held_out_fraction))
         self._dtype = token_dtype(rules.tokenizer.vocab_size)
@@ -124,7 +124,7 @@ class TextStock:
         self._stock = Stock(self, note, limit_bytes)
 
     def _divide(self, rule: HeldOutRule) -> None:
-        """From now on text is divided by this rule; what was divided by another one is not read."""
+        """Divide text by this rule from now on; text divided by an earlier rule is not read."""
         self._rule = rule
         identity, state = self._keys
         self.identity = identity_of(identity, *self._rules.identity, rule)
@@ -132,7 +132,7 @@ class TextStock:
         _remove_copies(self.folder)
 
     def open(self, group: int) -> tuple[str, Tokens] | None:
-        """(name, tokens to train on) of a part; None: it is not tokenized yet."""
+        """Return (name, training tokens) of a part; None if it is not tokenized yet."""
         facts = self._facts(group)
         return None if facts is None else self._tokens(facts["training"])
 
@@ -142,7 +142,7 @@ class TextStock:
 
     @property
     def lasting_bytes(self) -> int:
-        return 0  # held-out text counts with its part
+        return 0  # held-out text is counted with its part
 
     def bytes_here(self, group: int) -> int | None:
         facts = self._facts(group)
@@ -162,7 +162,7 @@ class TextStock:
                 (self.folder / shard["name"]).unlink(missing_ok=True)
 
     def bring(self, group: int) -> None:
-        """Tokenize a part now, unless that was done before."""
+        """Tokenize a part, unless this was done before."""
         with self._lock:
             if self._facts(group) is not None:
                 return
@@ -181,7 +181,7 @@ class TextStock:
                             self._rule,
                             training,
                             held_out,
-                            mode=0o600,  # a copy of the volunteer's own text
+                            mode=0o600,  # the shard is a copy of the volunteer's own text
                         )
                     )
             except LocalFault:
@@ -192,7 +192,7 @@ class TextStock:
 
     @contextlib.contextmanager
     def _part_here(self, group: int) -> Iterator[TextPart]:
-        """A part in files of this machine."""
+        """Yield a part whose files are on this machine, copied from the hub if needed."""
         part = self.parts[group]
         if part.kind != "hf":
             yield part
@@ -202,17 +202,17 @@ class TextStock:
         try:
             with hub_copy(source, number, num_parts, self._rules.text_field, copy, is_own=self._is_own) as found:
                 yield found
-        except LocalFault as fault:  # it names the copy
+        except LocalFault as fault:  # its message contains the path of the copy
             raise type(fault)(str(fault).replace(f"{copy}{os.sep}", f"{source}: ")) from fault
 
     def held_out(self) -> tuple[TokenStream, float | None]:
-        """(held-out text of the first parts, its bytes per token); tokenizes as many parts as that needs.
+        """Tokenize as many of the first parts as needed, and return (their held-out text, its bytes per token).
 
-        All who have the same text tokenize the same parts, and measure on the same text.
+        All peers with the same text tokenize the same parts, and measure on the same text.
 
         Raises:
-            UsageFault: there is too little.
-            LocalFault: the text cannot be had.
+            UsageFault: there is too little text.
+            LocalFault: the text cannot be fetched.
         """
         if self._facts(0) is None:
             self._note(f"tokenizing the beginning of {self._source} ({plural(len(self.parts), 'part')} altogether)")
@@ -238,7 +238,7 @@ class TextStock:
         return stream, num_bytes / stream.num_tokens if num_bytes else None
 
     def _beginning(self) -> list[dict[str, Any]]:
-        """What there is to say about the first parts: as many as are needed to measure on."""
+        """Tokenize and describe as many of the first parts as the measurement needs."""
         found: list[dict[str, Any]] = []
         is_told = False
         for group in range(len(self.parts)):
@@ -260,18 +260,18 @@ class TextStock:
         return found
 
     def _is_too_little(self, facts: list[dict[str, Any]]) -> bool:
-        """Whether one side of the text has no whole block."""
+        """Return whether one side of the text has no whole block."""
         context = self._rules.context
         if _num_tokens(facts, "held_out") <= context:
             return True
         return len(facts) == len(self.parts) and not any(_num_tokens([one], "training") > context for one in facts)
 
     def _divided_anew(self, facts: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        """The same after all parts were divided by a rule that holds out enough, if there is one."""
+        """Divide all parts by a rule that holds out enough, if there is one, and return their new descriptions."""
         num_tokens, num_needed = _num_tokens(facts), self._rules.context + 1
         smallest = [(fraction, size) for one in facts for fraction, size in one["smallest"]]
         num_short_bytes = sum(one["short_bytes"] for one in facts)
-        # Tokens are not spread evenly over the text.
+        # Tokens are not distributed evenly over the text.
         first_try = max(self._rules.held_out_fraction, 1.5 * num_needed / max(1, num_tokens))
         for share in sorted({min(first_try, MOST_HELD_OUT), MOST_HELD_OUT}):
             if num_tokens >= 2 * num_needed and self._is_too_little(facts):
@@ -284,11 +284,11 @@ class TextStock:
         return f"{before}{text}" if text else ""
 
     def training(self) -> GroupedStream:
-        """What is trained on."""
+        """Return the stream to train on."""
         return GroupedStream(len(self.parts), self._rules.vocab_size, self.open, self.identity, self._stock)
 
     def close(self) -> None:
-        """End the worker, and nobody is told of its end."""
+        """End the worker without reporting its end."""
         self._stock.close()
         if self._worker is not None:
             self._worker.close()
@@ -313,18 +313,18 @@ class TextStock:
 
 
 def _num_tokens(facts: list[dict[str, Any]], *sides: str) -> int:
-    """Of all parts, on one side or both."""
+    """Return the number of tokens of all parts, on one side or both."""
     shards = (one[side] for one in facts for side in sides or ("training", "held_out"))
     return sum(int(shard["tokens"]) for shard in shards if shard is not None)
 
 
 def _lack_of(facts: list[dict[str, Any]]) -> str:
-    """A sentence about the first row without text; empty: every row has some."""
+    """Return a sentence about the first row without text; empty if every row has text."""
     return next((str(one["lack"]) for one in facts if one["lack"]), "")
 
 
 def _remove_copies(folder: Path) -> None:
-    """Remove what a killed process has left."""
+    """Remove the copies left behind by killed processes."""
     for copy in folder.glob(f"{COPY_PREFIX}*"):
         with contextlib.suppress(ValueError, PermissionError):
             try:
@@ -338,15 +338,15 @@ def _shards_of(facts: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def parts_of_source(source: str, cache: Path, note: Callable[[str], None], *, is_own: bool = False) -> SourceParts:
-    """Divide any source of text.
+    """Divide a text source of any kind.
 
     Args:
-        cache: keeps the list of the hub's parts, for a start while the hub is away.
-        note: takes a sentence if the kept list is used.
-        is_own: the volunteer named the source; see `hub_repository`.
+        cache: folder in which the list of the hub's parts is stored, for a start while the hub is unavailable.
+        note: receives a sentence if the stored list is used.
+        is_own: the volunteer chose the source; see `hub_repository`.
 
     Raises:
-        UsageFault, LocalFault: it cannot be had.
+        UsageFault, LocalFault: the source cannot be read.
     """
     left_out = Complaints()
     if source.startswith(HUB):
@@ -362,9 +362,9 @@ def parts_of_source(source: str, cache: Path, note: Callable[[str], None], *, is
     stats = [path.stat() for _, path in files]
     total = sum(stat.st_size for stat in stats)
     part_bytes = min(LARGEST_PART_BYTES, max(SMALLEST_PART_BYTES, total // NUM_UNITS))
-    # Names without folders: the same files lie elsewhere on other machines.
+    # Names without folders: the same files are in different folders on different machines.
     sizes = [(kind, path.name, stat.st_size) for (kind, path), stat in zip(files, stats, strict=True)]
-    # The time of the last change of the file's entry, which no program sets back.
+    # The time of the last change of the inode, which no program can set back.
     changes = [(str(path), stat.st_size, stat.st_ctime_ns) for (_, path), stat in zip(files, stats, strict=True)]
     return SourceParts(
         parts_of(files, part_bytes, left_out), identity_of("mixed files", sizes), identity_of(changes), left_out
@@ -372,8 +372,8 @@ def parts_of_source(source: str, cache: Path, note: Callable[[str], None], *, is
 
 
 def _hub_ranges(source: str, cache: Path, note: Callable[[str], None], *, is_own: bool) -> list[tuple[int, int]]:
-    """`hub_parts`; while the hub is away, as they were when it was last here, also if nobody may ask it now."""
-    # The cache of the library may have other files than the hub.
+    """Return `hub_parts`, or the last stored list while the hub is unavailable or offline mode is set."""
+    # The library's cache may contain different files than the hub.
     paths = [cache / f"hub-{identity_of(source, way):08x}.json" for way in (is_offline(), False)]
     try:
         ranges = hub_parts(source, MAX_HUB_PARTS, is_own=is_own)
@@ -385,7 +385,7 @@ def _hub_ranges(source: str, cache: Path, note: Callable[[str], None], *, is_own
             raise
         note(f"data cannot be had now: {fault}; going on with what is here")
         return kept
-    with contextlib.suppress(LocalFault):  # it says so when it keeps the text
+    with contextlib.suppress(LocalFault):  # the same fault is reported when the text is stored
         write_new(paths[0], json.dumps(ranges).encode())
     return ranges
 

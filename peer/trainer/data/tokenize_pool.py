@@ -1,4 +1,4 @@
-"""Worker processes that tokenize, one part each at a time."""
+"""Worker processes that tokenize one part at a time."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from peer.trainer.data.tokenizing import ADVICE, tokenizer_content
 
 _WORKER = "peer.trainer.data.document_packing"
 LIMITS = ChildLimits(memory_bytes=2 << 30, seconds=120.0)
-"""For `BATCH_CHARACTERS` of text, which take 0.1 GB and a second or two, and for the rows around them."""
+"""Limits for `BATCH_CHARACTERS` of text, which take 0.1 GB and 1 to 2 seconds, and for the rows around them."""
 
 
 class TokenizeWorker:
-    """A child process that tokenizes, within limits for each batch of text. `close` it.
+    """A child process that tokenizes, with limits for each batch of text. The caller must `close` it.
 
     Args:
         end: see `peer.trainer.data.tokenizing.OpenTokenizer`.
@@ -32,13 +32,13 @@ class TokenizeWorker:
         self._is_loaded = False
 
     def tokenize(self, order: TokenizeOrder) -> dict[str, Any]:
-        """Return what `steps_of` does.
+        """Return the result of `steps_of`.
 
         Raises:
-            UsageFault: as there, or the tokenizer cannot be used.
-            LocalFault: as there, or the process has ended.
+            UsageFault: see `steps_of`; also if the tokenizer cannot be used.
+            LocalFault: see `steps_of`; also if the process has ended.
         """
-        # The child has another working folder.
+        # The child has a different working directory.
         order = replace(order, training=order.training.absolute(), held_out=order.held_out.absolute())
         try:
             if not self._is_loaded:
