@@ -53,12 +53,12 @@ class TokenizeWorker:
         return _checked(answer["part"], order)
 
     def close(self) -> None:
-        """End it at once; what it was at is lost, and nothing else."""
+        """End the child at once; only its unfinished part is lost."""
         self._child.close()
 
 
 def _checked(facts: Any, order: TokenizeOrder) -> dict[str, Any]:
-    """The facts of a part, whose files are those of the order."""
+    """Check that the facts of a part describe the files of `order`, and return them."""
     if not isinstance(facts, dict):
         raise LocalFault("the process that tokenizes answered without facts; expected those of its part; try again")
     for side, path in (("training", order.training), ("held_out", order.held_out)):
@@ -77,10 +77,10 @@ def _checked(facts: Any, order: TokenizeOrder) -> dict[str, Any]:
 def tokenize_all(
     orders: Iterable[tuple[int, TokenizeOrder]], tokenizer: Path, end: str | None, num_processes: int
 ) -> Iterator[tuple[int, dict[str, Any]]]:
-    """(number, what `steps_of` returns) of each order, as they are done.
+    """Yield (number, result of `steps_of`) for each order as it finishes.
 
     Raises:
-        UsageFault, LocalFault: the first that a worker said; the others are ended.
+        UsageFault, LocalFault: the first fault of a worker; the other workers are ended.
     """
     wanted = list(orders)
     workers = [TokenizeWorker(tokenizer, end) for _ in range(min(num_processes, len(wanted)))]

@@ -1,7 +1,7 @@
-"""Text to tokens with a tokenizer.json of the `tokenizers` library, and a new one from text.
+"""Converts text to tokens with a tokenizer.json of the `tokenizers` library, and makes a new tokenizer from text.
 
-A tokenizer may come from a stranger: it is loaded and used in a child process with limits. In this process the library
-only makes a new one.
+A tokenizer is untrusted: it is loaded and used in a child process with limits. In this process the library is only
+used to make a new tokenizer.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ MAX_TOKENIZER_BYTES = 64 << 20
 """The largest tokenizers take 35 MB as JSON."""
 
 MAX_TOKEN_CHARACTERS = 4096
-"""Of the text of one token; the longest published ones are rows of some hundred spaces."""
+"""Limit on the text of one token; the longest published tokens are rows of a few hundred spaces."""
 LIMITS = ChildLimits(memory_bytes=2 << 30, seconds=60.0)
 """A tokenizer of 35 MB takes 0.6 GB and 3 s to load; a slow machine needs ten times as long."""
 ADVICE = "if the tokenizer is a run's, tell the run's owner; otherwise take another one"
@@ -40,13 +40,13 @@ ADVICE = "if the tokenizer is a run's, tell the run's owner; otherwise take anot
 
 @dataclass(frozen=True, slots=True)
 class TextTokenizer:
-    """What a run must agree on about a tokenizer; its library is not in this process.
+    """The facts about a tokenizer that all peers of a run must agree on; the library is not loaded in this process.
 
     Attributes:
         digest: BLAKE3 of tokenizer.json, 64 hexadecimal digits.
         eos: the token that ends a document.
-        vocab_size: one more than the largest token.
-        special: those of `USUAL_MASKS` that it has, with their numbers.
+        vocab_size: the largest token plus 1.
+        special: the `USUAL_MASKS` that the tokenizer has, with their numbers.
     """
 
     path: Path
@@ -57,23 +57,24 @@ class TextTokenizer:
 
     @property
     def dtype(self) -> TokenType:
-        """How its tokens are stored: uint16 where they fit."""
+        """The dtype in which tokens are stored: uint16 where they fit."""
         return token_dtype(self.vocab_size)
 
 
 class OpenTokenizer:
-    """A tokenizer in a child process with limits of memory and time. `close` it.
+    """A tokenizer in a child process with limits on memory and time. The caller must `close` it.
 
     Args:
-        path: a tokenizer.json, or the folder with it.
-        end: the special token that ends documents; None: the one that the files beside it name, or a usual one.
+        path: a tokenizer.json, or the folder that contains it.
+        end: the special token that ends documents; None: the one given in the files beside tokenizer.json, or a typical
+            one.
 
     Attributes:
-        facts: what is known about it.
+        facts: the facts about the tokenizer.
 
     Raises:
-        UsageFault: there is none, it cannot be used, or nothing says how documents end.
-        LocalFault: the library is missing, or took more than `LIMITS` for the file.
+        UsageFault: there is no tokenizer, it is unusable, or the token that ends documents is unknown.
+        LocalFault: the library is missing, or exceeded `LIMITS` with this file.
     """
 
     def __init__(self, path: Path, end: str | None = None) -> None:
@@ -92,10 +93,10 @@ class OpenTokenizer:
             raise
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
-        """Tokens of each text, without those that a tokenizer would put around it.
+        """Return the tokens of each text, without the special tokens that a tokenizer would add.
 
         Raises:
-            LocalFault: as the class.
+            LocalFault: see `OpenTokenizer`.
         """
         answer = self._child.ask({"texts": list(texts)})[0].get("tokens")
         if not isinstance(answer, list) or len(answer) != len(texts) or not all(map(self._are_tokens, answer)):
@@ -103,10 +104,10 @@ class OpenTokenizer:
         return answer
 
     def decode(self, tokens: Sequence[int]) -> str:
-        """Text of tokens, special ones included.
+        """Return the text of tokens, including special tokens.
 
         Raises:
-            LocalFault: as the class.
+            LocalFault: see `OpenTokenizer`.
         """
         text = self._child.ask({"tokens": list(tokens)})[0].get("text")
         if not isinstance(text, str) or len(text) > MAX_TOKEN_CHARACTERS * len(tokens):
@@ -134,26 +135,26 @@ class OpenTokenizer:
 
 
 def load_tokenizer(path: Path, end: str | None = None) -> TextTokenizer:
-    """What is known about a tokenizer; a child process loads it.
+    """Load a tokenizer in a child process, and return the facts about it.
 
     Args:
         path, end: see `OpenTokenizer`.
 
     Raises:
-        UsageFault, LocalFault: as from `OpenTokenizer`.
+        UsageFault, LocalFault: see `OpenTokenizer`.
     """
     with OpenTokenizer(path, end) as tokenizer:
         return tokenizer.facts
 
 
 def tokenizer_content(path: Path, end: str | None) -> tuple[Path, bytes, str | None]:
-    """(file, its bytes, the token that ends documents) of a tokenizer.json, or of the one in a folder.
+    """Return (file, its bytes, the token that ends documents) of a tokenizer.json, given by its path or its folder.
 
     Args:
-        end: as `OpenTokenizer`.
+        end: see `OpenTokenizer`.
 
     Raises:
-        UsageFault: there is none, or the library would not read it.
+        UsageFault: there is no such file, or the library cannot read it.
     """
     file = path / TOKENIZER_NAME if path.is_dir() else path
     with reading(file, f"a {TOKENIZER_NAME} of the tokenizers library, or a folder with one (`peer data tokenizer`)"):
@@ -180,11 +181,11 @@ def _checked_facts(file: Path, content: bytes, answer: Mapping[str, Any]) -> Tex
 
 
 def make_tokenizer(texts: Iterable[str], vocab_size: int, folder: Path) -> TextTokenizer:
-    """Train a byte-level BPE (arXiv 1508.07909, on bytes as in GPT-2) and write it as transformers reads it.
+    """Train a byte-level BPE (arXiv 1508.07909, on bytes as in GPT-2) and write it in the format of transformers.
 
     Raises:
-        UsageFault: the vocabulary is too small, there is no text, or the folder has a tokenizer.
-        LocalFault: the library is missing, or the folder cannot be written.
+        UsageFault: the vocabulary is too small, there is no text, or the folder already contains a tokenizer.
+        LocalFault: the library is missing, or the folder is not writable.
     """
     library = _library()
     if vocab_size < 257:
@@ -210,7 +211,7 @@ def make_tokenizer(texts: Iterable[str], vocab_size: int, folder: Path) -> TextT
         folder.mkdir(parents=True, exist_ok=True)
     try:
         write_new(folder / CONFIG_NAMES[0], (json.dumps(config, indent=2) + "\n").encode())
-        write_new(folder / TOKENIZER_NAME, tokenizer.to_str(pretty=True).encode())  # the last one: with it all is there
+        write_new(folder / TOKENIZER_NAME, tokenizer.to_str(pretty=True).encode())  # written last
     except LocalFault:
         if is_new:
             shutil.rmtree(folder, ignore_errors=True)
@@ -219,10 +220,10 @@ def make_tokenizer(texts: Iterable[str], vocab_size: int, folder: Path) -> TextT
 
 
 def _interruptibly(train: Callable[[], object]) -> None:
-    """Train in a thread: on the main one the library lets no signal through until it is done.
+    """Train in a thread, because on the main thread the library blocks signals until it has finished.
 
     Raises:
-        KeyboardInterrupt: the thread goes on until this process ends.
+        KeyboardInterrupt: the user interrupted; the thread continues until this process ends.
     """
     ended: Future[object] = Future()
 
@@ -237,7 +238,7 @@ def _interruptibly(train: Callable[[], object]) -> None:
 
 
 def named_ends(folder: Path) -> Iterator[str]:
-    """The end of documents that each file beside a tokenizer names."""
+    """Yield the token that ends documents from each file beside a tokenizer."""
     for name in CONFIG_NAMES:
         try:
             end = json.loads(read_regular(folder / name, 1 << 20)).get("eos_token")

@@ -1,4 +1,4 @@
-"""Which compute device a peer takes, or each of its processes, and what people call it."""
+"""Selects the compute device of a peer or of each of its processes, and names it for people."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from peer.trainer.devices.torchrun import Place
 
 
 def select_device(name: str) -> torch.device:
-    """``auto`` (CUDA, then MPS, then CPU), ``cpu``, ``cuda``, ``cuda:N`` or ``mps``.
+    """Return the device for ``auto`` (CUDA, then MPS, then CPU), ``cpu``, ``cuda``, ``cuda:N`` or ``mps``.
 
     Raises:
-        DeviceFault: no such kind of device, or it is not there; says what is.
+        DeviceFault: the device is of an unknown kind or is not available; the message lists the available devices.
     """
     num_cuda = torch.cuda.device_count() if torch.cuda.is_available() else 0
     has_mps = torch.backends.mps.is_available()
@@ -30,10 +30,10 @@ def select_device(name: str) -> torch.device:
 
 
 def device_of(name: str, place: Place) -> torch.device:
-    """The device of one rank.
+    """Return the device of one rank.
 
     Raises:
-        DeviceFault: it is not there.
+        DeviceFault: the device is not available.
     """
     device = select_device(name)
     if device.type != "cuda":
@@ -53,7 +53,9 @@ def device_of(name: str, place: Place) -> torch.device:
 
 
 def describe_device(device: torch.device, num_devices: int = 1) -> str:
-    """Short name for people, e.g. ``NVIDIA H200``, ``2 x NVIDIA H200`` or ``cpu, 8 threads``; at most 40 characters."""
+    """Return a short name for people, e.g. ``NVIDIA H200``, ``2 x NVIDIA H200`` or ``cpu, 8 threads``; at most 40
+    characters.
+    """
     if num_devices > 1:
         return f"{num_devices} x {describe_device(device)}"[:40]
     if device.type == "cuda":

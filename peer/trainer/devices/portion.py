@@ -1,8 +1,8 @@
-"""What one process holds of the parameters, and what it does to them: elementwise, fragment by fragment.
+"""The portion of the parameters in one process, and elementwise operations on it, fragment by fragment.
 
-Alone, or data-parallel, a process holds whole parameters. Sharded (FSDP2, `torch.distributed.fsdp.fully_shard`), it
-holds some rows of each, a contiguous range of the flattened parameter, and nothing here needs the others' ranges.
-Per element there is one float32 reference, `ref`: the point from which local work is measured; see
+A single or data-parallel process holds whole parameters. A sharded one (FSDP2, `torch.distributed.fsdp.fully_shard`)
+holds some rows of each, a contiguous range of the flattened parameter, and needs no other ranges for the operations
+here. For each element there is one float32 reference, `ref`: the point from which local work is measured; see
 `peer.trainer.loop.mailbox_link`.
 """
 
@@ -24,26 +24,26 @@ from peer.trainer.devices.at_once import Change, at_once
 from peer.trainer.devices.side_stream import SideStream
 
 ROUNDED = (torch.bfloat16, torch.float16)
-"""They hold x only rounded."""
+"""Types that store x only rounded."""
 CARRIED = (torch.float32, torch.float64, *ROUNDED)
-"""A fragment's values travel as float32: what these types hold comes through as far as that goes."""
+"""Types of parameters that can be averaged. A fragment's values are sent as float32, to which float64 is rounded."""
 LOCAL_SHARE = 0.5
-"""Mode streaming: of live values when they are blended with an anchor, as in arXiv 2501.18512."""
+"""Mode streaming: weight of the live values when they are blended with an anchor, as in arXiv 2501.18512."""
 
 Beside = Callable[[Tensor], Sequence[Tensor]]
-"""Parameter -> copies of its values that an optimizer keeps, flat."""
+"""Returns the flat copies of a parameter's values that an optimizer keeps."""
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A range of a flattened tensor: from `start`, here as `local` (flat; a view of what is trained)."""
+    """A range of a flattened tensor from `start`; its values are in `local` (flat; a view of the trained tensor)."""
 
     local: Tensor
     shape: tuple[int, ...]
-    """Of the whole tensor."""
+    """Shape of the whole tensor."""
     start: int
     divided: tuple[int, ...]
-    """Shape of the parameter whose rows the ranks share; as many elements as `shape`."""
+    """Shape of the parameter whose rows are divided among the ranks; it has as many elements as `shape`."""
     is_sharded: bool = False
 
     @property
@@ -51,8 +51,10 @@ class Part:
         return self.start + self.local.numel()
 
     def range_of(self, rank: int, num_ranks: int) -> tuple[int, int]:
-        """Where what any rank answers for begins and ends in the flattened tensor: its rows, or of a whole one rank 0's
-        copy."""
+        """Return where the range of a rank begins and ends in the flattened tensor.
+
+        A rank's range is its rows; for an unsharded tensor, all of it for rank 0 and an empty range for other ranks.
+        """
         if not self.is_sharded:
             return (0, self.local.numel()) if rank == 0 else (0, 0)
         row = math.prod(self.divided[1:])
@@ -61,7 +63,7 @@ class Part:
 
 
 def part_of(tensor: Tensor) -> Part:
-    """What this process holds of a tensor: all of it, or of a sharded one its rows."""
+    """Return the part of a tensor in this process: all of it, or the rows of a sharded tensor."""
     shape = tuple(tensor.shape)
     if not is_sharded(tensor):
         return Part(tensor.detach().view(-1), shape, 0, shape)
@@ -77,26 +79,31 @@ def part_of(tensor: Tensor) -> Part:
 
 
 def is_sharded(tensor: Tensor) -> bool:
-    """Whether a tensor is a `torch.distributed.tensor.DTensor`, which costs every process a second to import."""
+    """Return whether a tensor is a `torch.distributed.tensor.DTensor`. Importing that class takes each process a
+    second.
+    """
     return hasattr(tensor, "placements")
 
 
 def range_of_rows(num_rows: int, rank: int, num_ranks: int) -> tuple[int, int]:
-    """First row of a rank's shard and the row behind its last: equal shares, the last ones shorter or empty."""
+    """Return (first row, row after the last) of a rank's shard; shares are equal, except that the last are shorter or
+    empty.
+    """
     share = -(-num_rows // num_ranks)
     return min(rank * share, num_rows), min((rank + 1) * share, num_rows)
 
 
 @dataclass(frozen=True, slots=True)
 class HeldPiece:
-    """Some consecutive values: live, reference, error of rounding (None: exact), and their place in the fragment.
+    """Consecutive values: live, reference, rounding error (None: exact), and their place in the fragment.
 
-    A parameter of fewer bits than float32 shows x rounded: 1e-4 added to 0.5 in bfloat16 is 0.5 again. So `error` keeps
-    what rounding left out, x = live + error in float32, and merges add up in it. The optimizer's own steps, which are
-    in the live values, are measured to the last bit.
+    A parameter of fewer bits than float32 stores x rounded: 1e-4 added to 0.5 in bfloat16 is still 0.5. So `error`
+    keeps
+    the rounding error, with x = live + error in float32, and merges accumulate in it. The optimizer's own steps change
+    the live values, and are measured exactly.
 
     Attributes:
-        beside: copies of them that the optimizer keeps.
+        beside: copies of these values that the optimizer keeps.
     """
 
     live: Tensor
@@ -106,12 +113,12 @@ class HeldPiece:
     beside: tuple[Tensor, ...] = ()
 
     def exact(self) -> Tensor:
-        """x, of the reference's type, on its device; perhaps a view of the live values."""
+        """Return x in the reference's type and on its device; the result may be a view of the live values."""
         live = self.live.to(self.ref.device, self.ref.dtype)
-        return live if self.error is None else live.add_(self.error)  # of another type, so a copy
+        return live if self.error is None else live.add_(self.error)  # a copy, because its type differs
 
     def putting(self, values: Tensor) -> list[Change]:
-        """x := `values`, on the reference's device."""
+        """Return the changes that set x to `values`, which are on the reference's device."""
         changes: list[Change] = [partial(self.live.copy_, values)]
         if self.error is not None:
             rounded = values.to(self.live.dtype).to(torch.float32)
@@ -119,7 +126,7 @@ class HeldPiece:
         return changes
 
     def measuring_anew(self) -> list[Change]:
-        """ref := x."""
+        """Return the changes that set ref to x."""
         changes: list[Change] = [partial(self.ref.copy_, self.live)]
         if self.error is not None:
             changes.append(partial(self.ref.add_, self.error))
@@ -127,16 +134,16 @@ class HeldPiece:
 
 
 class Portion:
-    """One process's portion of all parameters.
+    """The portion of all parameters in one process.
 
     Args:
-        parameters: name -> leaf tensor, contiguous, of a dtype in `CARRIED`; they must stay the same tensor objects.
-        layout: which elements make up which fragment.
-        ref_device: where references and errors live; by default with their parameters.
+        parameters: name -> leaf tensor, contiguous, of a dtype in `CARRIED`; must stay the same tensor objects.
+        layout: the division of the parameters into fragments.
+        ref_device: device of the references and errors; None: the device of each parameter.
 
     Raises:
-        LocalFault: a parameter of the layout is missing, has another size or a dtype that cannot be carried, is not
-            contiguous, or is sharded otherwise than by rows.
+        LocalFault: a parameter of the layout is missing, has a different size, has a dtype that cannot be averaged, is
+            not contiguous, or is sharded other than by rows.
     """
 
     def __init__(
@@ -159,7 +166,7 @@ class Portion:
         """Number of a message, and how many of its pieces are merged."""
 
     def move_also(self, find_copies: Callable[[], Beside]) -> None:
-        """From now on ask before each merge what moves with the parameters."""
+        """Call `find_copies` before each merge to find the copies that change with the parameters."""
         self._find_copies = find_copies
 
     @property
@@ -169,12 +176,12 @@ class Portion:
 
     @property
     def references(self) -> Mapping[str, Part]:
-        """The points from which local work is measured: flat, float32 (of float64 parameters float64), by name."""
+        """The points from which local work is measured, by name: flat, float32 (float64 for float64 parameters)."""
         return self._beside(self._refs)
 
     @property
     def errors(self) -> Mapping[str, Part]:
-        """What rounding left out, flat float32, by name; only of parameters of fewer bits."""
+        """The rounding errors by name, flat float32; only for parameters of fewer bits."""
         return self._beside(self._errors)
 
     def _beside(self, values: Mapping[str, Tensor]) -> dict[str, Part]:
@@ -186,11 +193,11 @@ class Portion:
 
     @property
     def device(self) -> torch.device:
-        """Where it trains."""
+        """The device on which this process trains."""
         return next((part.local.device for part in self.live.values()), torch.device("cpu"))
 
     def pieces(self, fragment: Fragment, beside: Beside | None = None) -> Iterator[HeldPiece]:
-        """What is here of a fragment, in its order, and what lies `beside` it."""
+        """Yield the pieces of a fragment in this process, in order, each with its copies from `beside`."""
         beside = beside or _nothing_beside
         for piece in fragment.pieces:
             part = part_of(self._parameters[piece.name])
@@ -208,7 +215,7 @@ class Portion:
                 )
 
     def places(self, fragment: Fragment, rank: int, num_ranks: int) -> list[slice]:
-        """Where the pieces of any rank lie in a fragment, in the order in which they are `pieces` there."""
+        """Return the places of a rank's pieces in a fragment, in the order of `pieces` on that rank."""
         parts, places = self.live, []
         for piece in fragment.pieces:
             begin, end = parts[piece.name].range_of(rank, num_ranks)
@@ -220,10 +227,11 @@ class Portion:
 
     @torch.no_grad()
     def merge(self, fragment: Fragment, kind: MergeKind, values: Tensor, message: int = 0) -> None:
-        """Take over what the network side sent; `values` float32 [num_values] of the whole fragment, on the CPU.
+        """Merge values from the network process: `values`, float32 [num_values] of the whole fragment, on the CPU.
 
-        An exception leaves every piece as it was, or merged. Called with the same `message` again, a number above 0, it
-        merges those that are missing.
+        After an exception each piece is either unchanged or merged. Another call with the same `message` (a number
+        above 0)
+        merges only the missing pieces.
         """
         merged = self._merged[1] if message and self._merged[0] == message else 0
         for number, piece in enumerate(self.pieces(fragment, self._find_copies()), 1):
@@ -233,9 +241,9 @@ class Portion:
 
     @torch.no_grad()
     def gather_work(self, fragment: Fragment, out: Tensor, side: SideStream | None = None) -> None:
-        """Write what is here of L to its places in `out`, float32 [num_values] of the whole fragment on the CPU.
+        """Write this process's part of L to its places in `out`, float32 [num_values] of the whole fragment on the CPU.
 
-        With `side`, it is there once the copies that `side` was given are done; L is still that of now.
+        With `side`, the values arrive when the stream's copies have finished; they are the L at the time of this call.
         """
         for piece in self.pieces(fragment):
             live, ref, place = piece.live, piece.ref, piece.place
@@ -248,36 +256,36 @@ class Portion:
 
     @torch.no_grad()
     def gather_live(self, fragment: Fragment, out: Tensor) -> None:
-        """The same with x."""
+        """Write this process's part of x to its places in `out`; otherwise as `gather_work`."""
         for piece in self.pieces(fragment):
             out[piece.place].copy_(piece.exact())
 
     @torch.no_grad()
     def measuring_anew(self, fragment: Fragment) -> list[Change]:
-        """Local work begins here: ref := x."""
+        """Return the changes that set ref to x, so that local work starts again from zero."""
         return [change for piece in self.pieces(fragment) for change in piece.measuring_anew()]
 
     @torch.no_grad()
     def show(self, fragment: Fragment, values: Tensor) -> None:
-        """Put `values` (float32 [num_values] of the whole fragment) into the live parameters, for a measurement."""
+        """Copy `values` (float32 [num_values] of the whole fragment) into the live parameters, for a measurement."""
         for piece in self.pieces(fragment):
             piece.live.copy_(values[piece.place])
 
     @torch.no_grad()
     def put_aside(self) -> None:
-        """Keep the live parameters until `take_back`."""
+        """Save the live parameters until `take_back`."""
         self._aside = {name: part.local.to("cpu", copy=True) for name, part in self.live.items()}
 
     @torch.no_grad()
     def take_back(self) -> None:
-        """Put the same bits back, if any are aside."""
+        """Restore the saved live parameters exactly, if any are saved."""
         if self._aside:
             changes: list[Change] = [partial(part.local.copy_, self._aside[name]) for name, part in self.live.items()]
             at_once([*changes, partial(setattr, self, "_aside", {})])
 
 
 def _merging(piece: HeldPiece, kind: MergeKind, values: Tensor) -> list[Change]:
-    """What to do to a piece for a message of this kind."""
+    """Return the changes that a message of this kind makes to a piece."""
     live, ref, taken = piece.live, piece.ref, values.to(piece.ref.device)
     if kind == MergeKind.ADD:
         changes: list[Change] = [partial(ref.add_, taken), *_moving(piece.beside, taken)]

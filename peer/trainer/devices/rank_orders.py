@@ -1,11 +1,11 @@
-"""The processes ("ranks") of one peer that trains on several devices: rank 0 leads, the others do what it orders.
+"""The processes ("ranks") of one peer that trains on several devices: rank 0 sends orders, and the others execute them.
 
-Rank 0 has the mailbox, the network process and every decision; each order is one broadcast. So all ranks take the same
-inner steps and apply the same merges between the same two of them. Orders and the values that go with them travel over
-a gloo group of their own, on the CPU, one fragment at a time. Gradients travel in the group of the devices (nccl or
-gloo) as DDP (arXiv 2006.15704) and FSDP2 (arXiv 2304.11277) do it.
+Rank 0 has the mailbox and the network process, and makes every decision; each order is one broadcast. So all ranks
+take the same inner steps and apply the same merges between the same two steps. Orders and their values are sent over a
+separate gloo group, on the CPU, one fragment at a time. Gradients are sent in the group of the devices (nccl or gloo)
+as in DDP (arXiv 2006.15704) and FSDP2 (arXiv 2304.11277).
 
-A rank that dies closes its connections, and the others' next exchange fails: they end.
+When a rank dies, its connections close; the next exchange of the other ranks fails, and they end.
 """
 
 from __future__ import annotations
@@ -30,29 +30,29 @@ from peer.trainer.devices.portion import Part, Portion
 from peer.trainer.devices.side_stream import SideStream
 
 PATIENCE = timedelta(days=30)
-"""For the next order: rank 0 may wait for the swarm as long as that takes; a dead one is noticed at once."""
+"""Time limit for the next order: rank 0 may wait long for the swarm. A dead rank is detected at once."""
 _FIELDS = 3
 
 
 class OrderKind(IntEnum):
-    """What rank 0 orders."""
+    """The kinds of orders from rank 0."""
 
-    STEP = 1  # number of positions, age of the optimizer, factor of the rate; the positions follow
+    STEP = 1  # number of positions, age of the optimizer, learning rate factor; the positions follow
     MERGE = 2  # fragment, kind; the fragment's values follow
-    SEND_WORK = 3  # fragment; every rank sends what it has of L
-    SEND_LIVE = 4  # fragment; the same with the live parameters
+    SEND_WORK = 3  # fragment; each rank sends its part of L
+    SEND_LIVE = 4  # fragment; each rank sends its part of the live parameters
     MEASURE_ANEW = 5  # fragment
-    MEASURE = 6  # put the live parameters aside; anchors follow, then LOSS
+    MEASURE = 6  # save the live parameters; anchors follow, then LOSS
     SHOW = 7  # fragment; the fragment's values follow
-    LOSS = 8  # 1: measure the validation loss, 0: do not; then take the live parameters back
-    KEEP = 9  # every rank sends what it has of a checkpoint
+    LOSS = 8  # 1: measure the validation loss, 0: do not; then restore the live parameters
+    KEEP = 9  # each rank sends its part of a checkpoint
     RESTORE = 10  # number of the checkpoint
     END = 11
 
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """One order and its numbers, whose meaning stands at `OrderKind`."""
+    """An order and its numbers, which `OrderKind` describes."""
 
     kind: OrderKind
     numbers: tuple[float, ...] = ()
@@ -60,12 +60,12 @@ class Order:
 
 @dataclass
 class Ranks:
-    """This process's place among the processes of its peer, once their groups are made.
+    """This process's place among the processes of its peer, after their groups were made.
 
     Attributes:
-        rank, size: this process's number and how many there are.
-        orders: the gloo group for orders and values; None: there is nobody to order.
-        is_sharded: whether each rank holds some rows of the parameters, or all of them.
+        rank, size: this process's number and the number of processes.
+        orders: the gloo group for orders and values; None: there are no other processes.
+        is_sharded: whether each rank holds some rows of the parameters, instead of all.
     """
 
     rank: int
@@ -75,13 +75,13 @@ class Ranks:
 
     @property
     def is_alone(self) -> bool:
-        """Whether this process needs no other one for anything."""
+        """Whether this process works without other processes."""
         return self.size == 1 and not self.is_sharded
 
     # ------------------------------------------------------------------------------------------------- orders
 
     def order(self, kind: OrderKind, *numbers: float) -> None:
-        """Tell all other ranks what comes; rank 0 only."""
+        """Announce an order to all other ranks. Only rank 0 calls this method."""
         if self.size == 1:
             return
         message = torch.zeros(1 + _FIELDS, dtype=torch.float64)
@@ -90,18 +90,18 @@ class Ranks:
         self._broadcast(message)
 
     def next_order(self) -> Order:
-        """Wait for what rank 0 orders; every other rank."""
+        """Wait for the next order from rank 0. Only the other ranks call this method."""
         message = torch.zeros(1 + _FIELDS, dtype=torch.float64)
         self._broadcast(message)
         return Order(OrderKind(int(message[0])), tuple(message[1:].tolist()))
 
     def step(self, positions: NDArray[np.int64], optimizer_age: int, factor: float = 1.0) -> None:
-        """Order the next inner step, with what the run's schedule leaves of the rate; rank 0 only."""
+        """Order the next inner step, with the schedule's factor of the learning rate. Only rank 0 calls this method."""
         self.order(OrderKind.STEP, len(positions), optimizer_age, factor)
         self._broadcast(torch.from_numpy(positions.copy()))
 
     def positions(self, order: Order) -> NDArray[np.int64]:
-        """Where an ordered step reads; int64."""
+        """Return the positions that an ordered step reads; int64."""
         positions = torch.zeros(int(order.numbers[0]), dtype=torch.int64)
         self._broadcast(positions)
         return positions.numpy()
@@ -109,22 +109,22 @@ class Ranks:
     # ------------------------------------------------------------------------------------------------- values
 
     def merge(self, portion: Portion, fragment: Fragment, kind: MergeKind, values: Tensor, message: int) -> None:
-        """Let every rank take over what came for a fragment; rank 0 only. `message` as of `Portion.merge`."""
+        """Merge a fragment's values on every rank. Only rank 0 calls this method. `message`: see `Portion.merge`."""
         self.order(OrderKind.MERGE, fragment.index, kind)
         self._broadcast(values)
         portion.merge(fragment, kind, values, message)
 
     def gather_work(self, portion: Portion, fragment: Fragment, out: Tensor, side: SideStream | None = None) -> None:
-        """Fill `out`, float32 [num_values], with all ranks' parts of L; rank 0 only.
+        """Fill `out`, float32 [num_values], with all ranks' parts of L. Only rank 0 calls this method.
 
         Args:
-            side: see `Portion.gather_work`; only where all of it is here.
+            side: see `Portion.gather_work`; only if rank 0 holds all of the fragment.
         """
         portion.gather_work(fragment, out, side)
         self._gather_others(portion, fragment, OrderKind.SEND_WORK, out)
 
     def gather_live(self, portion: Portion, fragment: Fragment, out: Tensor) -> None:
-        """The same with the live parameters."""
+        """Fill `out` with all ranks' parts of the live parameters; otherwise as `gather_work`."""
         portion.gather_live(fragment, out)
         self._gather_others(portion, fragment, OrderKind.SEND_LIVE, out)
 
@@ -137,19 +137,21 @@ class Ranks:
             self._receive_into(rank, [out[place] for place in places])
 
     def measuring_anew(self, portion: Portion, fragment: Fragment) -> list[Change]:
-        """Local work of a fragment begins anew on every other rank, and on this one with these changes; rank 0 only."""
+        """Set ref to x on every other rank, and return the same changes for rank 0, the only caller."""
         self.order(OrderKind.MEASURE_ANEW, fragment.index)
         return portion.measuring_anew(fragment)
 
     def show(self, portion: Portion, fragment: Fragment, values: Tensor) -> None:
-        """Put values into the live parameters of all ranks that measure; rank 0 only."""
+        """Copy values into the live parameters of all ranks that measure. Only rank 0 calls this method."""
         if self.is_sharded:
             self.order(OrderKind.SHOW, fragment.index)
             self._broadcast(values)
         portion.show(fragment, values)
 
     def whole(self, part: Part) -> Tensor:
-        """A copy, on the CPU of rank 0, of a tensor of which each rank holds a part; all ranks call it."""
+        """Return a copy, on the CPU of rank 0, of a tensor whose parts are on several ranks; all ranks call this
+        method.
+        """
         if not part.is_sharded:
             return part.local.detach().to("cpu", copy=True).view(part.shape) if self.rank == 0 else torch.empty(0)
         if self.rank:
@@ -164,7 +166,7 @@ class Ranks:
         return whole
 
     def mean(self, value: float) -> float:
-        """The mean over all ranks, on each of them; all call it."""
+        """Return the mean over all ranks; all ranks call this method and get the result."""
         if self.size == 1:
             return value
         total = torch.tensor(value, dtype=torch.float64)
@@ -173,13 +175,13 @@ class Ranks:
         return float(total) / self.size
 
     def agree(self, is_well: bool) -> bool:
-        """Whether all ranks say so; all call it."""
+        """Return whether `is_well` is true on all ranks; all ranks call this method."""
         return self.mean(1.0 if is_well else 0.0) == 1.0
 
     # ------------------------------------------------------------------------------------------------- the others
 
     def obey(self, portion: Portion, order: Order) -> None:
-        """Do what concerns only this rank's portion; every rank but 0."""
+        """Execute an order that concerns only this rank's portion; every rank but 0 calls this method."""
         fragment = portion.layout.fragments[int(order.numbers[0])]
         match order.kind:
             case OrderKind.MERGE:
@@ -230,7 +232,7 @@ class Ranks:
 
 
 ALONE = Ranks(0, 1, None, is_sharded=False)
-"""A peer that is one process."""
+"""The place of a peer's only process."""
 
 
 class RankLost(LocalFault):
@@ -238,7 +240,7 @@ class RankLost(LocalFault):
 
 
 def lost_rank(error: BaseException) -> RankLost | None:
-    """What an exception from an exchange between ranks means; None when it is about something else."""
+    """Return the `RankLost` fault for a failed exchange between ranks; None for any other exception."""
     if isinstance(error, RankLost):
         return error
     is_exchange = isinstance(error, dist.DistError) or "gloo" in str(error) or "onnection closed by peer" in str(error)

@@ -1,9 +1,9 @@
-"""How the processes of one peer find each other: started by `peer join --devices N`, or by torchrun.
+"""How the processes of one peer find each other, started by `peer join --devices N` or by torchrun.
 
-`peer join --devices N` is rank 0; it starts N - 1 processes `peer.trainer.loop.rank_process`, which end when it does.
-Under torchrun (`torchrun --nproc-per-node N -m peer join ...`) every process is `peer join`, and those with a rank
-above 0 become the same. They meet in a key-value store of torch, on loopback unless torchrun says otherwise. Only what
-rank 0 publishes there, as JSON, decides what they do.
+`peer join --devices N` is rank 0; it starts N - 1 processes `peer.trainer.loop.rank_process`, which end when rank 0
+ends. Under torchrun (`torchrun --nproc-per-node N -m peer join ...`) each process is a `peer join`, and those with a
+rank above 0 become `rank_process`. The processes meet in a torch key-value store, on loopback unless torchrun sets
+another address. The JSON that rank 0 publishes there is the only input that decides what the others do.
 """
 
 from __future__ import annotations
@@ -27,28 +27,28 @@ from peer.trainer.devices.rank_orders import PATIENCE, RankLost, Ranks, lost_ran
 from peer.trainer.devices.torchrun import Place
 
 MEET_SECONDS = 300.0
-"""For all processes of a peer to start: importing torch from a cold disk, several times at once."""
+"""Time for all processes of a peer to start: several import torch from a cold disk at once."""
 END_SECONDS = 10.0
-"""For a process that was ordered to end."""
+"""Time for a process to end after the order to end."""
 KILL_SECONDS = 3.0
-"""For one whose standard input was closed; then it is killed."""
+"""Time for a process to end after its standard input closed; then it is killed."""
 NOTICE_SECONDS = 2.0
-"""From a broken connection until the system tells that a process has died."""
+"""Time from a broken connection until the system reports the death of a process."""
 LOOK_SECONDS = 0.1
 _SETUP = "setup"
 
 
 @dataclass(frozen=True, slots=True)
 class RankSetup:
-    """What the other ranks are told once rank 0 knows the run."""
+    """The settings that rank 0 publishes to the other ranks once it has the run."""
 
     manifest: str
-    """Hexadecimal."""
+    """The manifest in hexadecimal."""
     data: str
     is_own_data: bool
-    """The volunteer named it; see `open_run_corpus`."""
+    """Whether the volunteer chose the data; see `open_run_corpus`."""
     base: str
-    """Folder of given weights; empty: none."""
+    """Folder of pretrained weights; empty: none."""
     base_bits: str
     device: str
     threads: int | None
@@ -60,14 +60,14 @@ class RankSetup:
 
 
 class RankGroup:
-    """All processes of this peer as rank 0 sees them, from their start to their end.
+    """All processes of this peer, managed by rank 0 from their start to their end.
 
     Args:
-        num_ranks: how many there shall be.
-        place: what torchrun gave this process; None: the others are started here.
+        num_ranks: the number of processes.
+        place: the place that torchrun assigned to this process; None: this process starts the others.
 
     Raises:
-        LocalFault: there is no way to meet them.
+        LocalFault: the store where the processes meet cannot be opened.
     """
 
     def __init__(self, num_ranks: int, place: Place | None) -> None:
@@ -95,7 +95,7 @@ class RankGroup:
         return ChildProcess(command, f"for device {rank}", output=None, errors=None, has_own_group=False)
 
     def _watch(self) -> None:
-        """Notice the death of a process also while this one waits for its GPU."""
+        """Detect the death of a process even while rank 0 waits for its GPU."""
         while not self._is_ending:
             for rank, child in enumerate(self._children, 1):
                 code = child.poll()
@@ -105,16 +105,16 @@ class RankGroup:
             time.sleep(LOOK_SECONDS)
 
     def check(self) -> None:
-        """Raise what ended one of the processes.
+        """Raise a fault if a process has died.
 
         Raises:
-            LocalFault: one has died.
+            RankLost: a process has died.
         """
         if self.died is not None:
             raise RankLost(self.died)
 
     def explain(self, error: BaseException) -> LocalFault | None:
-        """What lies behind an exception: a process that died; None when none did."""
+        """Return the fault behind an exception: a process that died; None if there is no such process."""
         lost = lost_rank(error)
         if lost is not None and self._children:
             end = time.monotonic() + NOTICE_SECONDS
@@ -123,33 +123,33 @@ class RankGroup:
         return RankLost(self.died) if lost is not None and self.died is not None else lost
 
     def meet(self, setup: RankSetup, device: torch.device) -> Ranks:
-        """Tell the others what they work on, and make the groups.
+        """Publish the settings for the other ranks, and make the groups.
 
         Raises:
-            LocalFault: they did not come.
+            LocalFault: the other ranks did not arrive.
         """
         self._store.set(_SETUP, json.dumps(asdict(setup)))
         self.ranks = make_ranks(self.place, self._store, device, setup.is_sharded)
         return self.ranks
 
     def end(self, *, is_orderly: bool) -> None:
-        """Wait for the others when they were ordered to end, or end them; nothing of them is left."""
+        """Wait until processes that were ordered to end have ended, then kill the remaining ones."""
         self._is_ending = True
         if is_orderly:
             end = time.monotonic() + END_SECONDS
             while time.monotonic() < end and any(child.poll() is None for child in self._children):
                 time.sleep(LOOK_SECONDS)
         with contextlib.suppress(KeyboardInterrupt):
-            end_all(self._children, KILL_SECONDS)  # their standard input closes: that alone ends them
+            end_all(self._children, KILL_SECONDS)  # closes their standard input, which makes them end
         if is_orderly and dist.is_initialized():
             dist.destroy_process_group()
 
 
 def join_store(place: Place) -> TCPStore:
-    """The store that rank 0 of this peer keeps.
+    """Return the store of rank 0 of this peer.
 
     Raises:
-        LocalFault: it is not there.
+        LocalFault: the store cannot be reached.
     """
     try:
         return TCPStore(place.host, place.port, is_master=False, timeout=PATIENCE)
@@ -158,10 +158,10 @@ def join_store(place: Place) -> TCPStore:
 
 
 def read_setup(store: TCPStore) -> RankSetup:
-    """Wait for what rank 0 says.
+    """Wait for the settings from rank 0.
 
     Raises:
-        LocalFault: it has ended.
+        LocalFault: rank 0 has ended.
     """
     try:
         fields: dict[str, Any] = json.loads(store.get(_SETUP))
@@ -171,10 +171,10 @@ def read_setup(store: TCPStore) -> RankSetup:
 
 
 def make_ranks(place: Place, store: TCPStore, device: torch.device, is_sharded: bool) -> Ranks:
-    """Make the groups of this process; all ranks call it.
+    """Make the groups of this process; all ranks call this function.
 
     Raises:
-        LocalFault: not all came in time.
+        LocalFault: some ranks did not arrive in time.
     """
     try:
         if device.type == "cuda":

@@ -1,4 +1,4 @@
-"""Shares a model (FSDP2, arXiv 2304.11277) and the sequences of an inner step between the processes of one peer."""
+"""Divides a model (FSDP2, arXiv 2304.11277) and the sequences of an inner step among the processes of one peer."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from dht.ground.errors import UsageFault
 
 
 def check_can_shard(optimizer: str, *, base_bits: str = "full") -> None:
-    """Whether an inner optimizer works on rows of matrices, and the weights can be cut into them.
+    """Check that the inner optimizer works on rows of matrices, and that the weights can be divided into rows.
 
     Args:
-        base_bits: of the frozen weights; fewer than "full" are blocks of bitsandbytes, which no row boundary respects.
+        base_bits: bits of the frozen weights; fewer than "full" means blocks of bitsandbytes, which do not end at rows.
 
     Raises:
-        UsageFault: one of them needs whole matrices.
+        UsageFault: the optimizer or the weights need whole matrices.
     """
     if base_bits != "full":
         raise UsageFault(
@@ -32,10 +32,11 @@ def check_can_shard(optimizer: str, *, base_bits: str = "full") -> None:
 
 
 def shard(model: nn.Module, device: torch.device, *, offloads: bool) -> nn.Module:
-    """Leave every process its rows of all parameters, on `device`; the same module, whole while a layer computes.
+    """Keep this process's rows of all parameters on `device`; return the same module, whose layers are whole while
+    computing.
 
-    Frozen parameters are cut as well: of a run that trains an adapter they are nearly all there is. Buffers stay whole,
-    and each process has its own; those of rank 0 are sent, kept and measured, as with DDP.
+    Frozen parameters are divided too, because in a run that trains an adapter they are most of the parameters. Buffers
+    stay whole on each process; rank 0's buffers are sent, saved and measured, as with DDP.
 
     Args:
         offloads: keep rows, gradients and the optimizer's state in host memory.
@@ -48,29 +49,29 @@ def shard(model: nn.Module, device: torch.device, *, offloads: bool) -> nn.Modul
         CPUOffloadPolicy(pin_memory=device.type == "cuda") if offloads and device.type == "cuda" else OffloadPolicy()
     )
     if device.type == "cuda" and offloads:
-        buffers_to(model, device)  # the policy brings rows there while a layer computes, and leaves buffers alone
+        buffers_to(model, device)  # the policy moves rows to the device while a layer computes, but no buffers
     else:
         model = model.to(device)
     layers = getattr(model, "blocks", None)
     for layer in layers if isinstance(layers, nn.ModuleList) else ():
         fully_shard(layer, mesh=mesh, offload_policy=policy, reshard_after_forward=True)
-    # Also the root: after a measurement without a backward pass its rows alone must be what counts.
+    # Also shard the root, so that after a measurement without a backward pass its live values are only its rows.
     fully_shard(model, mesh=mesh, offload_policy=policy, reshard_after_forward=True)
     return model
 
 
 def buffers_to(model: nn.Module, device: torch.device) -> None:
-    """Move the buffers, such as running statistics and tables of positions, and nothing else."""
+    """Move only the buffers, such as running statistics and position tables."""
     for module in model.modules():
         for name, buffer in module.named_buffers(recurse=False):
             module._buffers[name] = buffer.to(device)
 
 
 def check_division(num_sequences: int, num_ranks: int) -> None:
-    """Every rank reads an equal share of a step.
+    """Check that a step can be divided equally among all ranks.
 
     Raises:
-        UsageFault: it cannot be divided so.
+        UsageFault: the number of sequences is not a multiple of the number of ranks.
     """
     if num_sequences % num_ranks:
         divisors = [str(n) for n in range(1, min(num_sequences, 64) + 1) if num_sequences % n == 0]
@@ -83,5 +84,5 @@ def check_division(num_sequences: int, num_ranks: int) -> None:
 
 
 def own_share(positions: NDArray[np.int64], rank: int, num_ranks: int) -> NDArray[np.int64]:
-    """The part of a step's blocks that one rank reads: every `num_ranks`-th, so that no two ranks read the same."""
+    """Return the blocks of a step that one rank reads: every `num_ranks`-th, so that no block is read twice."""
     return positions[rank::num_ranks]

@@ -1,7 +1,7 @@
-"""Copies from a device into the mailbox while the device goes on computing.
+"""Copies from a device into the mailbox while the device continues computing.
 
-On CUDA they run on a stream of their own into memory that the driver has pinned. The work of a fragment is worked out
-between two inner steps, in the device's memory, and crosses while the next step computes. Other devices copy at once.
+On CUDA the copies run on their own stream into memory pinned by the driver. A fragment's work is computed between two
+inner steps, in the device's memory, and is copied while the next step computes. Other devices copy at once.
 """
 
 from __future__ import annotations
@@ -17,33 +17,37 @@ log = logging.getLogger(__name__)
 
 
 class Arrival:
-    """The end of some copies: an event of their stream, and memory of the host to which a sum was copied before it."""
+    """The end of a group of copies: an event of their stream, and host memory that receives the sum of the copied
+    values.
+    """
 
     def __init__(self, event: Any, total: Tensor) -> None:
         self._event = event
         self._total = total
 
     def query(self) -> bool:
-        """Whether all copies are done."""
+        """Return whether all copies have finished."""
         return bool(self._event.query())
 
     def synchronize(self) -> None:
-        """Wait until they are."""
+        """Wait until all queued copies have finished."""
         self._event.synchronize()
 
     @property
     def total(self) -> float:
-        """Sum of what was copied, once it is: finite only if every value is, but for sums that overflow."""
+        """The sum of the copied values, valid after the copies; if finite, every value is finite. A finite sum may
+        overflow.
+        """
         return float(self._total)
 
 
 class SideStream:
-    """A CUDA stream beside the one that computes: copies that are done in order.
+    """A second CUDA stream whose copies run in order while the first stream computes.
 
     Args:
         device: the CUDA device of the sources.
-        host_memory: uint8, on the CPU, with all targets in it; it is pinned until `close`. Without that the driver
-            copies through a buffer of its own, and the caller waits for it.
+        host_memory: uint8 CPU memory that contains all targets; pinned until `close`. In unpinned memory the driver
+            would copy through its own buffer, and the caller would wait.
     """
 
     def __init__(self, device: torch.device, host_memory: Tensor) -> None:
@@ -64,17 +68,17 @@ class SideStream:
             )
 
     def copy(self, source: Tensor, target: Tensor) -> None:
-        """Begin target = source; the source belongs to the copy from now on, and nothing else writes to it."""
+        """Begin to copy `source` to `target`; the copy now owns the source, and no other code may write to it."""
         self._stream.wait_stream(torch.cuda.current_stream(self._device))
         with torch.cuda.stream(self._stream):
             target.copy_(source, non_blocking=True)
-            # The device adds up many times as fast as the thread that trains would.
+            # The device adds many times faster than the training thread.
             self._sums.append(source.sum())
-        # Its memory goes back to the computing stream only when this one has read it.
+        # The computing stream gets this memory back only after the copy has read it.
         source.record_stream(self._stream)
 
     def mark(self) -> Arrival:
-        """The end of the copies begun since the last mark."""
+        """Return the end of the copies begun since the last mark."""
         total = torch.zeros((), device="cpu", pin_memory=True)
         with torch.cuda.stream(self._stream):
             if self._sums:
@@ -85,7 +89,7 @@ class SideStream:
         return Arrival(event, total)
 
     def close(self) -> None:
-        """Wait for all copies and let go of the memory; copies begun later still take place."""
+        """Wait for all copies and unpin the memory; later copies still run."""
         memory, self._memory = self._memory, None
         if memory is None:
             return
@@ -93,17 +97,17 @@ class SideStream:
             self._stream.synchronize()
             _runtime().cudaHostUnregister(memory.data_ptr())
         except RuntimeError as error:
-            # What made the device fail is being told already, by the code that used it then.
+            # The code that used the failed device already reports the cause.
             log.debug("the mailbox stays pinned until this process ends: %s", error)
 
 
 def side_stream(device: torch.device, host_memory: Tensor) -> SideStream | None:
-    """A stream beside the computing for a device that has such streams; None where copies take place at once."""
+    """Return a side stream for a CUDA device; None for other devices, which copy at once."""
     return SideStream(device, host_memory) if device.type == "cuda" else None
 
 
 def _forget_error(device: torch.device) -> None:
-    """CUDA keeps a refusal until somebody asks, and the next kernel, of any caller, would be blamed for it."""
+    """Clear CUDA's pending error, which would otherwise be raised by the next kernel of any caller."""
     with contextlib.suppress(RuntimeError):
         torch.ones(1, device=device).add_(1)
 

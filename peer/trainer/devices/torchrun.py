@@ -1,4 +1,4 @@
-"""What torchrun says to each of the processes that it starts: its number, and where all of them meet."""
+"""The environment variables that torchrun sets in each process: its number, and the address where all meet."""
 
 from __future__ import annotations
 
@@ -9,27 +9,28 @@ from dataclasses import dataclass
 from dht.ground.errors import UsageFault
 
 KNOCK_SECONDS = 10.0
-"""For torchrun's meeting place to take a connection, on this machine or the one beside it."""
+"""Time limit for a connection to torchrun's meeting place, on this machine or a nearby one."""
 _TORCHRUN = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A process's number among the processes of its peer, and where they meet."""
+    """A process's number among the processes of its peer, and the address where they meet."""
 
     rank: int
     local_rank: int
-    """Among those of this machine: chooses its device."""
+    """The number among the processes of this machine; selects the device."""
     size: int
     host: str
     port: int
 
 
 def place_from(environ: Mapping[str, str]) -> Place | None:
-    """The place that torchrun gave this process; None without torchrun, or when it started one process alone.
+    """Return the place that torchrun assigned to this process; None without torchrun, or if it started only one
+    process.
 
     Raises:
-        UsageFault: WORLD_SIZE says that there are several, but the rest of what torchrun says is missing or wrong.
+        UsageFault: WORLD_SIZE is above 1, but another variable of torchrun is missing or wrong.
     """
     if environ.get("WORLD_SIZE", "1") == "1":
         return None
@@ -52,10 +53,10 @@ def place_from(environ: Mapping[str, str]) -> Place | None:
 
 
 def check_meeting_place(place: Place) -> None:
-    """torchrun listens there before it starts anybody; variables that an earlier job left behind lead nowhere.
+    """Check that torchrun listens at the meeting place; variables left behind by an earlier job point to a closed port.
 
     Raises:
-        UsageFault: nobody listens.
+        UsageFault: no process listens there.
     """
     try:
         socket.create_connection((place.host, place.port), KNOCK_SECONDS).close()

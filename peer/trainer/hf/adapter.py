@@ -1,7 +1,7 @@
-"""LoRA through peft: small matrices beside frozen ones, which alone are trained, averaged and kept.
+"""LoRA (arXiv 2106.09685) through peft: only small matrices beside frozen weights are trained, averaged and saved.
 
-arXiv 2106.09685. Every peer begins with the same bits: A is drawn from the run's seed, B
-is zero, so that the first step is that of the base. Adapters are float32, whatever type the base has.
+Every peer begins with the same bits: A is drawn from the run's seed, and B is zero, so that the first step computes
+what the base computes. Adapters are float32, whatever the base's type.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from peer.optional_libraries import needing
 from peer.trainer.hf.initial_values import fill_uniform
 
 ALL_LINEAR = "all-linear"
-"""As peft calls every linear layer but the output head."""
+"""The name that peft uses for all linear layers except the output head."""
 ALPHA_PER_RANK = 2
-"""Alpha / rank: what an adapter adds is multiplied by it. The learning rate does what another value would."""
+"""Alpha / rank: the factor of an adapter's output. Changing the learning rate has the same effect as another value."""
 
 
 def check_adapters() -> None:
-    """Before adapters are used.
+    """Check that adapters can be used.
 
     Raises:
         UsageFault: peft is not installed.
@@ -35,15 +35,15 @@ def check_adapters() -> None:
 
 
 def with_adapter(base: nn.Module, section: AdapterSection, seed: int | None) -> nn.Module:
-    """`base`, frozen, with trained adapters in it, as a `peft.PeftModel`.
+    """Freeze `base`, add trainable adapters to it, and return the `peft.PeftModel`.
 
     Args:
         base: a module of transformers.
-        seed: of the initial values; None: there are none, the base is on the meta device.
+        seed: seed of the initial values; None: no values, because the base is on the meta device.
 
     Raises:
         UsageFault: peft is not installed.
-        Incompatible: nothing in the base has the name of a target, or it cannot be adapted.
+        Incompatible: no layer of the base matches a target, or the base does not support adapters.
     """
     check_adapters()
     from peft import LoraConfig, get_peft_model
@@ -59,9 +59,9 @@ def with_adapter(base: nn.Module, section: AdapterSection, seed: int | None) -> 
     device = next(base.parameters()).device
     try:
         with device, warnings.catch_warnings():
-            # It asks a newer transformers by an older name.
+            # peft uses an attribute that newer versions of transformers have renamed.
             warnings.simplefilter("ignore", FutureWarning)
-            # It sees by itself that GPT-2's matrices are the other way round.
+            # peft detects by itself that GPT-2's matrices are transposed.
             warnings.filterwarnings("ignore", "fan_in_fan_out")
             model: nn.Module = get_peft_model(base, config)
     except (TypeError, ValueError) as error:
@@ -73,7 +73,7 @@ def with_adapter(base: nn.Module, section: AdapterSection, seed: int | None) -> 
 
 
 def candidates(base: nn.Module) -> list[str]:
-    """Names of linear layers inside the model's blocks, without where they are: what targets may be."""
+    """Return the names of linear layers in the model's blocks, without their paths: the valid targets."""
     head = getattr(base, "get_output_embeddings", lambda: None)()
     return list(
         dict.fromkeys(
@@ -85,10 +85,10 @@ def candidates(base: nn.Module) -> list[str]:
 
 
 def chosen_targets(base: nn.Module, asked: tuple[str, ...]) -> tuple[str, ...]:
-    """What `--targets` means: the names given, or all linear layers of the blocks.
+    """Return the targets for `--targets`: the given names, or all linear layers of the blocks.
 
     Raises:
-        UsageFault: nothing has such a name, or what has it shares its matrix with another part.
+        UsageFault: no layer has such a name, or the layer shares its matrix with another part of the model.
     """
     if not asked or asked == (ALL_LINEAR,):
         asked = tuple(candidates(base))
@@ -126,7 +126,7 @@ def _check_targets(base: nn.Module, targets: tuple[str, ...]) -> None:
 
 
 def _is_linear(module: nn.Module) -> bool:
-    # GPT-2's layers are of a class of transformers, with the matrix the other way round.
+    # GPT-2's layers are of a class of transformers with transposed matrices.
     return isinstance(module, nn.Linear) or type(module).__name__ == "Conv1D"
 
 
@@ -134,7 +134,7 @@ def _is_linear(module: nn.Module) -> bool:
 def _initialise(model: nn.Module, seed: int) -> None:
     for name, parameter in _trained(model):
         if "lora_A" in name:
-            # As peft draws them: He's uniform distribution with a = sqrt(5).
+            # The distribution that peft uses: He's uniform distribution with a = sqrt(5).
             fill_uniform(parameter, seed, name, 0.0, 1 / math.sqrt(parameter.shape[1]))
         elif "lora_B" in name:
             parameter.zero_()

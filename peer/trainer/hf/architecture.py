@@ -1,7 +1,7 @@
-"""A config text as a module of transformers, with the head of a task; nothing but the library's own code is loaded.
+"""Builds a transformers module from a config text, with the head of a task; loads no code but the library's own.
 
-A child with limits builds it first (`peer.memory.architecture_sizes`): a config of a few hundred bytes may take all
-memory of the process that reads it.
+A child with limits builds it first (`peer.memory.architecture_sizes`): a config of a few hundred bytes could exhaust
+the memory of the process that reads it.
 """
 
 from __future__ import annotations
@@ -26,22 +26,22 @@ from peer.trainer.hf.library_modules import (
 )
 
 _CPU_FORM = "support_avx512bf16_for_cpu"
-"""Attribute of bitsandbytes' layers of 4 bits."""
+"""Attribute of bitsandbytes' 4-bit layers."""
 _WRAPPERS = ("_orig_mod", "_forward_module", "_fsdp_wrapped_module", "module")
-"""Attributes under which wrappers of a model keep it, so that the names of all its tensors begin with one."""
+"""Attributes in which wrappers store a model; the names of all its tensors then begin with one of them."""
 _NAMES_ALONE = {"device_map": "meta"}
-"""Has the library read names and shapes of weights, and no values."""
+"""Makes the library read only names and shapes of weights, no values."""
 
 
 def config_of(text: str, task: str | None = None) -> Any:
-    """The library's config object of a config text.
+    """Return the library's config object for a config text.
 
     Args:
-        task: whose module it is for; None: for none.
+        task: the task of the module; None: no task.
 
     Raises:
         UsageFault: the library is not installed.
-        Incompatible: it does not know the architecture, does not take these values, or takes too much for them.
+        Incompatible: the library does not know the architecture, rejects these values, or exceeds its limits with them.
     """
     check_library()
     sizes_of(text, task)
@@ -49,16 +49,16 @@ def config_of(text: str, task: str | None = None) -> Any:
 
 
 def build_architecture(text: str, task: str, *, without_values: bool = False) -> nn.Module:
-    """A module of the library in training mode, initialised by the library.
+    """Build a module of the library in training mode, initialised by the library.
 
     Args:
-        text: config of a manifest, as `peer.config.hf_config.checked_config` takes it.
+        text: config of a manifest, as `peer.config.hf_config.checked_config` accepts it.
         task: one of `TASKS`.
-        without_values: on torch's meta device, where nothing takes memory.
+        without_values: build on torch's meta device, where tensors take no memory.
 
     Raises:
         UsageFault: the library is not installed.
-        Incompatible: it has no such architecture with such a head, or cannot build it with these values.
+        Incompatible: the library has no such architecture with such a head, or cannot build it with these values.
     """
     check_library()
     sizes_of(text, task)
@@ -67,16 +67,16 @@ def build_architecture(text: str, task: str, *, without_values: bool = False) ->
 
 @dataclass(frozen=True, slots=True)
 class Compressed:
-    """Frozen weights of 8 (arXiv 2208.07339) or 4 bits (NF4, arXiv 2305.14314) through bitsandbytes, on a device."""
+    """Frozen weights of 8 (arXiv 2208.07339) or 4 bits (NF4, arXiv 2305.14314) on a device, through bitsandbytes."""
 
     num_bits: int
     device: torch.device
 
     def check(self) -> None:
-        """See on one small layer that this machine has the library, and that it computes on the device.
+        """Check with one small layer that bitsandbytes is installed and computes on the device.
 
         Raises:
-            UsageFault: bitsandbytes is not installed, or cannot do it here.
+            UsageFault: bitsandbytes is not installed, or does not compute on the device.
         """
         try:
             from bitsandbytes.nn import Linear4bit, Linear8bitLt
@@ -84,7 +84,7 @@ class Compressed:
             layer = Linear8bitLt(64, 64, has_fp16_weights=False) if self.num_bits == 8 else Linear4bit(64, 64)
             inputs = torch.ones(1, 64, device=self.device, requires_grad=True)
             layer.to(self.device)(inputs).sum().backward()
-        except Exception as error:  # Builds for other hardware fail in ways of their own.
+        except Exception as error:  # Builds for different hardware raise different errors.
             is_missing = isinstance(error, ModuleNotFoundError) and (error.name or "").startswith("bitsandbytes")
             why = "is not installed" if is_missing else f"does not compute on {self.device}"
             reason = "" if is_missing else f" ({' '.join(str(error).split())[:200]})"
@@ -94,10 +94,10 @@ class Compressed:
             ) from error
 
     def options(self) -> dict[str, Any]:
-        """Return arguments of the library's `from_pretrained`, which leaves output layers as they are.
+        """Return arguments for the library's `from_pretrained`, which does not compress output layers.
 
         Raises:
-            UsageFault: as from `check`.
+            UsageFault: see `check`.
         """
         self.check()
         kind = {"load_in_8bit": True} if self.num_bits == 8 else {"load_in_4bit": True, "bnb_4bit_quant_type": "nf4"}
@@ -105,22 +105,22 @@ class Compressed:
 
 
 def load_architecture(text: str, task: str, folder: Path, compressed: Compressed | None = None) -> nn.Module:
-    """Return a module of the library with pretrained weights, in training mode, on the CPU and of the config's type.
+    """Load a module of the library with pretrained weights, in training mode, on the CPU and in the config's type.
 
     Args:
-        folder: with safetensors files and nothing else that is loaded.
+        folder: folder with safetensors files; no other file in it is loaded.
         compressed: fewer bits for linear layers, which are then on its device; None: all bits.
 
     Raises:
-        UsageFault: the library, or the one for fewer bits, is not installed.
-        Incompatible: the weights do not fit the config, or are only an adapter of others.
+        UsageFault: transformers or bitsandbytes is not installed.
+        Incompatible: the weights do not fit the config, or are only an adapter for other weights.
     """
     return _to_train(_loaded(text, task, folder, {} if compressed is None else compressed.options()))
 
 
 def _to_train(module: nn.Module) -> nn.Module:
     for layer in module.modules():
-        # While such a layer measures on a processor with AVX-512, it takes a form without gradients, and keeps it.
+        # Measuring on a processor with AVX-512 permanently converts such a layer to a form without gradients.
         if hasattr(layer, _CPU_FORM):
             setattr(layer, _CPU_FORM, False)
     trained: nn.Module = module.train()
@@ -132,18 +132,18 @@ def check_weights(text: str, task: str, folder: Path) -> None:
 
     Raises:
         UsageFault: the library is not installed.
-        Incompatible: as from `load_architecture`.
+        Incompatible: see `load_architecture`.
     """
     _loaded(text, task, folder, _NAMES_ALONE)
 
 
 @dataclass(frozen=True, slots=True)
 class WeightsFit:
-    """Which tensors of given weights an architecture takes.
+    """Which tensors of pretrained weights an architecture uses.
 
     Attributes:
         unused: names of tensors that the library does not load.
-        tied: each further name of a parameter that has several, and its first name.
+        tied: each additional name of a parameter with several names, mapped to its first name.
     """
 
     unused: Collection[str]
@@ -151,16 +151,16 @@ class WeightsFit:
 
 
 def weights_fit(text: str, task: str, folder: Path) -> WeightsFit:
-    """Compare the names of given weights with those of an architecture; what the weights lack is no fault here.
+    """Compare the names of pretrained weights with those of an architecture; missing weights are not an error here.
 
     Raises:
         UsageFault: the library is not installed.
-        Incompatible: as from `load_architecture`.
+        Incompatible: see `load_architecture`.
     """
     _, found = _opened(text, task, folder, _NAMES_ALONE)
     firsts: dict[int, str] = {}
     tied: dict[str, str] = {}
-    # Built anew: what was opened is not tied where the files have both.
+    # Built again, because the opened module is not tied where the files contain both tensors.
     for name, parameter in build_architecture(text, task, without_values=True).named_parameters(remove_duplicate=False):
         first = firsts.setdefault(id(parameter), name)
         if first != name:
@@ -169,7 +169,7 @@ def weights_fit(text: str, task: str, folder: Path) -> WeightsFit:
 
 
 def _opened(text: str, task: str, folder: Path, options: Mapping[str, Any]) -> tuple[nn.Module, Mapping[str, Any]]:
-    """The module with what the library takes of given weights, and its `loading_info`."""
+    """Return the module with the pretrained weights that the library uses, and its `loading_info`."""
     sizes_of(text, task)
     config, head = config_and_head(text, task)
     if (folder / "adapter_config.json").exists():
@@ -186,18 +186,18 @@ def _opened(text: str, task: str, folder: Path, options: Mapping[str, Any]) -> t
             use_safetensors=True,
             trust_remote_code=False,
             output_loading_info=True,
-            ignore_mismatched_sizes=True,  # They are told below, each by its name.
+            ignore_mismatched_sizes=True,  # Each mismatch is reported by name below.
             **options,
         )
     except (MemoryError, UsageFault):
         raise
-    except Exception as error:  # Weights that do not fit come as whatever the architecture's code ran into.
+    except Exception as error:  # Weights that do not fit raise any exception of the architecture's code.
         raise refused(config.model_type, error) from error
     return module, found
 
 
 def _loaded(text: str, task: str, folder: Path, options: Mapping[str, Any]) -> nn.Module:
-    """Return the module with all of its weights from a folder."""
+    """Load the module with all of its weights from a folder."""
     module, found = _opened(text, task, folder, options)
     if found["mismatched_keys"]:
         name, shape, expected = min(found["mismatched_keys"])
@@ -208,7 +208,7 @@ def _loaded(text: str, task: str, folder: Path, options: Mapping[str, Any]) -> n
     if found["error_msgs"]:
         raise refused(config_of(text, task).model_type, ValueError(str(found["error_msgs"])))
     num_tensors, lacking = len(module.state_dict()), sorted(found["missing_keys"])
-    if 2 * len(lacking) > num_tensors:  # another architecture's weights have nearly none
+    if 2 * len(lacking) > num_tensors:  # weights of a different architecture match almost no name
         others = f", and others such as {min(found['unexpected_keys'])}" if found["unexpected_keys"] else ""
         if wrapper := next((one for one in _WRAPPERS if any(f"{one}." in key for key in found["unexpected_keys"])), ""):
             raise Incompatible(

@@ -1,8 +1,8 @@
-"""Given weights that a run begins with or stands on: the folder that every volunteer has, known by digest.
+"""Pretrained weights on which a run is based: each volunteer has them in a folder, identified by a digest.
 
-Nobody sends them. A run names a digest of their names, types, shapes and bytes. A volunteer has the same ones in a
-folder (`--base DIR`) or takes them from the hub at the revision that the manifest names. Only safetensors files are
-read, which hold numbers and nothing that could run.
+Peers never send these weights. A run contains a digest of their names, types, shapes and bytes. A volunteer has the
+same weights in a folder (`--base DIR`), or downloads them from the hub at the revision in the manifest. Only
+safetensors files are read, which contain numbers and no executable code.
 """
 
 from __future__ import annotations
@@ -29,27 +29,27 @@ from peer.trainer.hf.architecture import WeightsFit, weights_fit
 
 HUB = "hub:"
 BRANCHES = ("main", "master", "HEAD")
-"""Revisions that are another one tomorrow."""
+"""Names of revisions that change over time."""
 MAX_NAMES = 200_000
-"""Tensors of a model; the largest published ones have some ten thousand."""
+"""Limit on the tensors of a model; the largest published models have tens of thousands."""
 WHOLE_NAME = "model.safetensors"
 INDEX_NAME = f"{WHOLE_NAME}.index.json"
-"""Of several files: which tensor is in which."""
+"""The index of several files: the file of each tensor."""
 MAX_INDEX_BYTES = 64 << 20
 MOST_COPIES = 4
-"""Files of one model on the hub, as many times its weights: some repositories have them in two forms."""
+"""Limit on a model's download, in multiples of its weights: some repositories have them in two forms."""
 
 _REPOSITORY = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,95}/[A-Za-z0-9][A-Za-z0-9._-]{0,95}")
 _REVISION = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,95}")
 _OTHER_FORM = re.compile(r"\.(bin|pt|pth|ckpt|h5|msgpack|gguf|safetensors)(\.|$)")
-"""Weights that are not read: some can run code. And those of a download that did not end."""
+"""Weights that are not read, because some formats can run code; also files of unfinished downloads."""
 
 
 def has_weights(folder: Path) -> bool:
-    """Whether a folder has safetensors files.
+    """Return whether a folder contains safetensors files.
 
     Raises:
-        UsageFault: it has weights in other forms alone.
+        UsageFault: the folder contains weights only in other formats.
     """
     if not folder.is_dir():
         return False
@@ -61,13 +61,13 @@ def has_weights(folder: Path) -> bool:
 
 
 def _safetensors(folder: Path) -> list[Path]:
-    """Files and, of several, the index."""
+    """Return the safetensors files and, if there are several, the index."""
     index = folder / INDEX_NAME
     return [*sorted(folder.glob("*.safetensors")), *([index] if index.exists() else [])]
 
 
 def without_weights(folder: Path) -> str:
-    """That a folder has no weights that can be read, which others it has, and what to do."""
+    """Return a sentence that a folder has no readable weights, with its other files and advice."""
     others = sorted(path.name for path in folder.iterdir() if _OTHER_FORM.search(path.name))
     expected = "expected a model's weights in that form"
     if not others:
@@ -82,27 +82,28 @@ def without_weights(folder: Path) -> str:
 
 
 def check_files(folder: Path) -> None:
-    """Whether a folder has whole files of weights.
+    """Check that the weight files of a folder are complete.
 
     Raises:
-        UsageFault: as from `read_base`, but for values.
+        UsageFault: see `read_base`; values are not checked.
     """
     with ExitStack() as stack:
         _tensors(folder, stack)
 
 
 def read_base(folder: Path, fit: WeightsFit | None = None) -> tuple[str, int]:
-    """(digest, bytes) of the tensors that the library loads from a folder; a tensor at a time is in memory.
+    """Return (digest, bytes) of the tensors that the library loads from a folder; one tensor at a time is in memory.
 
-    The digest is BLAKE3 (64 hexadecimal digits) of names (sorted), types, shapes and bytes, however they lie in files.
-    A tensor that the architecture has under two names counts once, under the first of them.
+    The digest is BLAKE3 (64 hexadecimal digits) of names (sorted), types, shapes and bytes, independent of the division
+    into files. A tensor with two names in the architecture is included once, under the first name.
 
     Args:
-        fit: what of the files the architecture takes; None: all tensors of the files that the library opens.
+        fit: the tensors that the architecture uses; None: all tensors of the files that the library opens.
 
     Raises:
-        UsageFault: it is not there, it has none, one is no whole safetensors file, one that the index names is not
-            there, one name is there twice, values are no numbers, or differ where the architecture has one tensor.
+        UsageFault: the folder or a file of the index is missing; there are no weights; a safetensors file is
+            incomplete;
+            a name appears twice; values are not finite, or differ where the architecture has one tensor.
     """
     digest, num_bytes = blake3(), 0
     with ExitStack() as stack:
@@ -119,7 +120,7 @@ def read_base(folder: Path, fit: WeightsFit | None = None) -> tuple[str, int]:
 def _counted_tensors(
     folder: Path, files: Mapping[str, Any], fit: WeightsFit | None
 ) -> Iterator[tuple[str, torch.Tensor]]:
-    """(name, tensor) by name, of each that the library loads; a tied one under its first name."""
+    """Yield (name, tensor), sorted by name, of each tensor that the library loads; a tied one under its first name."""
 
     def read(name: str) -> torch.Tensor:
         try:
@@ -142,19 +143,19 @@ def _counted_tensors(
 
 
 def _are_equal(tensor: torch.Tensor, other: torch.Tensor) -> bool:
-    """Compare as the library does, in one type of number."""
+    """Compare in one number type, as the library does."""
     return torch.equal(tensor.to(other.dtype), other) or torch.equal(tensor, other.to(tensor.dtype))
 
 
 def _check_values(folder: Path, name: str, tensor: torch.Tensor) -> None:
-    # A mask's single constant, which files of GPT-NeoX have, is minus infinity in 16 bits.
+    # Scalars are skipped: a mask constant in GPT-NeoX files is minus infinity in 16 bits.
     if not tensor.is_floating_point() or not tensor.dim() or not tensor.numel():
         return
     if tensor.element_size() == 1:
         if "float8" not in str(tensor.dtype):
-            return  # Of fewer bits none is infinite or no number.
-        tensor = tensor.bfloat16()  # Exactly; 8 bits have no `aminmax`.
-    low, high = tensor.aminmax()  # Not `isfinite`, which takes a second copy.
+            return  # Types of fewer bits have no infinite values and no NaN.
+        tensor = tensor.bfloat16()  # Exact; 8-bit types have no `aminmax`.
+    low, high = tensor.aminmax()  # Not `isfinite`, which would need a second copy.
     if not math.isfinite(low) or not math.isfinite(high):
         what = "values that are not numbers" if math.isnan(low) else "infinite values"
         raise UsageFault(
@@ -164,10 +165,10 @@ def _check_values(folder: Path, name: str, tensor: torch.Tensor) -> None:
 
 
 def _loaded_files(folder: Path) -> list[Path]:
-    """The files that the library opens: the one with the whole model, or those that the index names.
+    """Return the files that the library opens: the file with the whole model, or the files in the index.
 
     Raises:
-        UsageFault: one of them is not there, or the index cannot be read.
+        UsageFault: a file is missing, or the index cannot be read.
     """
     path = folder / INDEX_NAME
     if (folder / WHOLE_NAME).exists():
@@ -196,7 +197,7 @@ def _loaded_files(folder: Path) -> list[Path]:
 
 
 def _tensors(folder: Path, stack: ExitStack) -> dict[str, Any]:
-    """The open file of each tensor, by the tensor's name."""
+    """Return the open file of each tensor, by the tensor's name."""
     found: dict[str, Any] = {}
     if not folder.exists():
         raise UsageFault(
@@ -222,15 +223,15 @@ def _tensors(folder: Path, stack: ExitStack) -> dict[str, Any]:
 
 
 def find_base(manifest: RunManifest, given: Path | None) -> Path | None:
-    """The folder with the weights that a run begins with, checked; None: it begins from its seed.
+    """Return the verified folder with the weights on which a run is based; None if the run begins from its seed.
 
     Args:
-        given: the volunteer's own folder; None: what the hub's cache has, or the hub.
+        given: the volunteer's own folder; None: use the hub's cache, or download from the hub.
 
     Raises:
-        UsageFault: a folder is expected and none was given, it has other files, or the hub's library is missing.
-        Incompatible: the weights are not the run's.
-        LocalFault: the hub does not give them.
+        UsageFault: a required folder was not given, the folder contains other files, or the hub's library is missing.
+        Incompatible: the weights are not the run's weights.
+        LocalFault: the weights cannot be downloaded from the hub.
     """
     init = manifest.model.init
     if init is None:
@@ -251,19 +252,20 @@ def find_base(manifest: RunManifest, given: Path | None) -> Path | None:
 
 
 def _named(init: InitSection) -> Path:
-    """What a manifest names; its digest is checked afterwards."""
+    """Return the folder of the weights in the manifest, whose digest the caller checks afterwards."""
     return from_hub(init.source.removeprefix(HUB), num_bytes=init.num_bytes)
 
 
 def base_facts(manifest: RunManifest, given: Path | None, tell: Callable[[str], object]) -> str:
-    """Which given weights a run stands on, and where they are, in a phrase; empty: it needs none. No hub is asked.
+    """Return a phrase about a run's pretrained weights and where they are; empty if it has none. Never contacts the
+    hub.
 
     Args:
-        given: the volunteer's own folder, which is read whole.
-        tell: takes a sentence before that.
+        given: the volunteer's own folder, which is read completely.
+        tell: receives a sentence before the folder is read.
 
     Raises:
-        UsageFault, Incompatible: as from `find_base`.
+        UsageFault, Incompatible: see `find_base`.
     """
     init = manifest.model.init
     if init is not None and given is None and init.source.startswith(HUB):
@@ -276,10 +278,10 @@ def base_facts(manifest: RunManifest, given: Path | None, tell: Callable[[str], 
 
 
 def checked_hub_name(name: str) -> tuple[str, str]:
-    """(repository, revision) of ``org/name@REVISION``.
+    """Return (repository, revision) of ``org/name@REVISION``.
 
     Raises:
-        UsageFault: no revision, a branch, or no name of a repository.
+        UsageFault: the revision is missing or a branch, or the repository name is invalid.
     """
     repository, _, revision = name.partition("@")
     if not _REPOSITORY.fullmatch(repository):
@@ -293,15 +295,16 @@ def checked_hub_name(name: str) -> tuple[str, str]:
 
 
 def from_hub(name: str, *, is_own: bool = False, num_bytes: int | None = None) -> Path:
-    """The folder of ``org/name@REVISION`` in the hub's cache, downloaded where it is not there.
+    """Return the folder of ``org/name@REVISION`` in the hub's cache; download it if it is missing.
 
     Args:
-        is_own: the person named it, so it is fetched with the person's login, and with the files beside the weights.
-        num_bytes: of all tensors, as a manifest says; None: any.
+        is_own: the user chose the name, so the download uses the user's login, and includes the files beside the
+            weights.
+        num_bytes: size of all tensors according to a manifest; None: no limit.
 
     Raises:
-        UsageFault: as from `checked_hub_name`, the model is closed or too large, or huggingface_hub is not installed.
-        LocalFault: neither cache nor hub has it.
+        UsageFault: see `checked_hub_name`; the model is not public or too large; huggingface_hub is not installed.
+        LocalFault: the model is neither in the cache nor on the hub.
     """
     repository, revision = checked_hub_name(name)
     patterns = ("*.safetensors", "*.json", "*.jinja") if is_own else ("*.safetensors", f"*{INDEX_NAME}")

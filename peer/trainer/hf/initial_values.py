@@ -1,13 +1,13 @@
 """An architecture's own initialisation, with the same bits on every machine.
 
-Architectures say themselves how they begin: `_init_weights` fills biases with zeros, gains with ones, and matrices with
-numbers of `initializer_range`. That code runs here as it is, and only the drawing of numbers is replaced. A draw into a
-parameter takes the raw output of one PCG64 (O'Neill, HMC-CS-2014-0905), seeded by the run's seed and the parameter's
-name. The library numpy guarantees that stream in every version, and the order of draws does not matter.
+Each architecture defines its initialisation: `_init_weights` fills biases with zeros, gains with ones, and matrices
+with numbers of `initializer_range`. That code runs here unchanged, and only the drawing of numbers is replaced. A draw
+into a parameter uses the raw output of one PCG64 (O'Neill, HMC-CS-2014-0905), seeded by the run's seed and the
+parameter's name. numpy guarantees that stream in every version, and the order of draws does not matter.
 
-Each draw is uniform with the mean and standard deviation that were asked for. What torch makes of a normal distribution
-takes logarithms and cosines, whose last bits differ between machines. None of its numbers lies beyond 1.74 standard
-deviations, so that a distribution cut off at two is no other one.
+Each draw is uniform with the requested mean and standard deviation. torch's normal distribution uses logarithms and
+cosines, whose last bits differ between machines. No uniform number is more than 1.74 standard deviations from the
+mean, so a distribution truncated at two gives the same numbers.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ aten = torch.ops.aten
 
 
 def built_with_values(build: Callable[[], nn.Module], seed: int) -> nn.Module:
-    """What `build` makes on the CPU, with initial values that follow from `seed` (at least 0) and names alone.
+    """Return the module that `build` makes on the CPU, with initial values determined by `seed` (at least 0) and names.
 
-    It is called twice: the first time tells which draw is the last one into which parameter.
+    `build` is called twice: the first call shows which draw is the last into each parameter.
 
     Raises:
-        Incompatible: how often the architecture draws depends on what it drew.
+        Incompatible: the number of draws depends on the drawn values.
     """
     rehearsal = _Draws(lambda number: None)
     with rehearsal:
@@ -49,7 +49,7 @@ def built_with_values(build: Callable[[], nn.Module], seed: int) -> nn.Module:
 
     def stream(number: int) -> np.random.PCG64 | None:
         source = sources[number] if number < len(sources) else None
-        if source is None:  # Something else follows in its place.
+        if source is None:  # a later draw overwrites this one
             return None
         return _generator(seed, source)
 
@@ -65,7 +65,7 @@ def built_with_values(build: Callable[[], nn.Module], seed: int) -> nn.Module:
 
 
 def fill_uniform(parameter: Tensor, seed: int, name: str, middle: float, reach: float) -> None:
-    """Fill a contiguous parameter with numbers of `middle` +- `reach` that follow from `seed` and `name` alone."""
+    """Fill a contiguous parameter with numbers in `middle` +- `reach`, determined by `seed` and `name`."""
     draw_uniform(parameter.detach().view(-1), _generator(seed, name), middle, reach)
 
 
@@ -75,17 +75,17 @@ def _generator(seed: int, name: str) -> np.random.PCG64:
 
 
 class _Draws(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Replaces draws of random numbers: `stream` gives the generator of a draw, None fills in the mean.
+    """Replaces draws of random numbers: `stream` returns the generator of a draw; for None the mean is filled in.
 
     Attributes:
-        storages: which one each draw filled.
+        storages: the storage that each draw filled.
     """
 
     def __init__(self, stream: Callable[[int], np.random.PCG64 | None]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.storages: list[int] = []
         self._stream = stream
-        # An address may be given away again, and would then be taken for that of another tensor.
+        # Keeps storages alive: a reused address would be mistaken for another tensor's.
         self._kept: list[torch.UntypedStorage] = []
 
     def __torch_dispatch__(
