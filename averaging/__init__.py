@@ -1,23 +1,23 @@
-"""What is exchanged and how it is combined: fragments of the model, rounds, anchors. Knows no trainer.
+"""Averaging between peers: fragments of the model, rounds and anchors. Does not depend on the trainer.
 
 The files, each built on those above it:
 
-    arrays.py         types of the arrays that values and codes are in (pure)
+    arrays.py         array types of values and codes (pure)
     finite_values.py  whether all values of an array are finite (pure)
-    rules.py          the number of the rules, and what belongs to them (pure)
+    rules.py          the version number of the rules, and which modules it covers (pure)
 
 The rooms, from the bottom up:
 
-    codec/     float32 values to few bits and back
-    wire/      messages as values, and their bytes (pure)
-    signing/   who signs what, what a commit proves, credit (pure)
+    codec/     encodes float32 values in a few bits, and decodes them
+    wire/      messages as Python values and as bytes (pure)
+    signing/   signatures on commits, and the credit that commits prove (pure)
     outer/     the mathematics of one fragment (pure)
-    lanes/     streams to every remote, and the rate at which they are filled
+    lanes/     streams to each remote, and the rate at which this peer fills them
     rounds/    the flat round as state machines without I/O (pure)
-    trust/     whom to believe: blame, leaders, speeds, wrong means (pure)
-    fragment/  what one fragment holds at one peer while its rounds run
-    exchange/  the async shell: performs what the machines ask for
-    transfer/  anchors for those who join or return
+    trust/     which peers and claims to trust: blame, leaders, speeds, wrong means (pure)
+    fragment/  state and memory of one fragment at one peer during rounds
+    exchange/  the async shell, which performs the effects of the state machines
+    transfer/  sends anchors to peers that join or return
 """
 
 # A part of murmuration-swarm: peer/import_path.py looks for this line.

@@ -1,4 +1,4 @@
-"""Types of the arrays that values, scales and codes travel in. Pure."""
+"""Array types of values, scales and codes. Pure."""
 
 from __future__ import annotations
 

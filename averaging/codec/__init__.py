@@ -1,4 +1,4 @@
-"""Float32 values to few bits and back, with error feedback; the kernels in numpy and C; digests.
+"""Encode float32 values in a few bits each, with error feedback; kernels in numpy and C; digests.
 
 The files, each built on those above it:
 
@@ -6,7 +6,7 @@ The files, each built on those above it:
     digests.py           BLAKE3 of values and payloads (pure)
     numpy_kernels.py     the kernels in numpy, the reference
     build_kernels.py     compiles kernels.c when the package is installed, for several processors at once
-    compiled_kernels.py  the same bits from compiled kernels, and why there may be none
+    compiled_kernels.py  calls the compiled kernels, which give the same bits, or reports why they are missing
     codec.py             block codecs with error feedback (pure)
 
 Sources: error feedback (arXiv 1901.09847); integers with one scale per block (arXiv 2501.18512).

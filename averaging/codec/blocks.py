@@ -1,12 +1,12 @@
-"""What an encoded array looks like as bytes. Knows nothing of numpy, so the wire and the round machine can use it.
+"""Byte layout of an encoded array. Does not use numpy, so the wire and the round machine can import it.
 
 An array of `num_values` float32 values is cut into blocks of `block_size` values; the last block may be shorter.
 The payload is all scales, then all codes, little-endian:
 
 - scales: one bfloat16 per block, the upper half of a positive float32. The codec `fp32` has none;
 - codes: `bits_per_code` bits a value. A block of n values fills ceil(n * bits / 8) bytes. A byte has k = 8 / bits
-  codes, and a block w bytes. Byte i of a block holds the values `i, i + w, i + 2w, ...`, lowest bits first. So halves
-  of a block lie side by side, so packing is whole-vector work. Missing values are coded as zero.
+  codes, and a block w bytes. Byte i of a block holds the values `i, i + w, i + 2w, ...`, lowest bits first. Parts of a
+  block therefore lie side by side, and packing works on whole vectors. Missing values are coded as zero.
 
 int4 and int8 codes are offset binary (code = integer + 2^(bits-1)). Members send int4 or fp32; int8 stores what a
 reducer's own broadcasts lost (`averaging/outer/shard_mean.py`).
@@ -21,13 +21,14 @@ from types import MappingProxyType
 Buffer = bytes | bytearray | memoryview
 
 SCALE_BYTES = 2
-"""Of a bfloat16. Not fp16: outer gradients over 7 lie around its smallest normal number. A float32 costs an eighth of a
-bit a value more for 1 % less error, a power of two saves a sixteenth for up to 50 % more."""
+"""Size of a bfloat16. fp16 does not suit: outer gradients over 7 lie around its smallest normal number. A float32 scale
+would cost another eighth of a bit per value for 1 % less error; a power of two would save a sixteenth for up to 50 %
+more error."""
 
 
 @dataclass(frozen=True, slots=True)
 class CodeFormat:
-    """How many bits one value takes, and whether its block carries a scale."""
+    """Number of bits of one value, and whether its block has a scale."""
 
     bits_per_code: int
     has_scales: bool
@@ -42,20 +43,22 @@ CODE_FORMATS: Mapping[str, CodeFormat] = MappingProxyType(
 )
 
 MAX_MAGNITUDE, MAX_MAGNITUDE_BITS = 2.0**126, 0x7E800000
-"""Values beyond it are refused: no sum of two of them, and no code times scale, can overflow float32."""
+"""The codec refuses values beyond this magnitude. No sum of two accepted values, and no product of code and scale, can
+then overflow float32."""
 SMALLEST_SCALE_BITS = 0x0D800000
 """2^-100. A block that would need a smaller scale is sent as zeros, which keeps subnormal numbers (and machines that
-flush them) out of the arithmetic. With error feedback nothing of it is lost."""
+flush them) out of the arithmetic. Error feedback carries the lost values into a later encoding."""
 
 BLOCK_SIZE_MULTIPLE = 8
 """Block sizes are multiples of this, so that whole blocks of any codec end on a byte (and halves stay aligned)."""
 
 MAX_BLOCK_SIZE = 65536
-"""Beyond it a scale costs nothing measurable any more, and one outlier would silence too many neighbours."""
+"""In larger blocks the scale's share would be too small to measure, and one outlier would round too many neighbours to
+zero."""
 
 
 def check_format(codec: str, block_size: int) -> CodeFormat:
-    """The format of `codec`.
+    """Return the format of `codec`.
 
     Raises:
         ValueError: unknown codec, or a block size that is no multiple of 8 in 8..65536.
@@ -78,12 +81,12 @@ def scales_num_bytes(codec: str, block_size: int, num_values: int) -> int:
 
 
 def codes_num_bytes(codec: str, block_size: int, num_values: int) -> int:
-    """Bytes of all codes of `num_values` values; only the last byte can be partly empty."""
+    """Return the number of bytes of all codes of `num_values` values. Only the last byte can be partly empty."""
     return -(-num_values * check_format(codec, block_size).bits_per_code // 8)
 
 
 def encoded_num_bytes(codec: str, block_size: int, num_values: int) -> int:
-    """Payload bytes of `num_values` values: int4 with blocks of 128 takes 4.125 bits a value.
+    """Return the payload bytes of `num_values` values: int4 with blocks of 128 takes 4.125 bits per value.
 
     Raises:
         ValueError: unknown codec, bad block size, or a negative count.
@@ -122,15 +125,15 @@ class EncodedBlocks:
 
     @property
     def num_bytes(self) -> int:
-        """Payload bytes, framing not included."""
+        """Return the number of payload bytes, without framing."""
         return encoded_num_bytes(self.codec, self.block_size, self.num_values)
 
     def slice_blocks(self, first_value: int, num_values: int) -> EncodedBlocks:
-        """The encoding of `num_values` values from `first_value` on; shares memory with this one.
+        """Return the encoding of `num_values` values from `first_value` on. It shares memory with these blocks.
 
         Raises:
-            ValueError: the range leaves the array, or does not begin and end on a block boundary (the end of the
-                array counts as one).
+            ValueError: the range leaves the array, or an end of the range is neither a block boundary nor the end of
+                the array.
         """
         end = first_value + num_values
         if first_value < 0 or num_values < 0 or end > self.num_values:
@@ -156,15 +159,15 @@ class EncodedBlocks:
         )
 
     def pack(self) -> list[Buffer]:
-        """The payload as buffers to be sent one after the other, without a copy."""
+        """Return the payload as buffers to be sent in this order, without a copy."""
         return [self.scales, self.codes]
 
     @staticmethod
     def unpack(codec: str, block_size: int, num_values: int, payload: Buffer) -> EncodedBlocks:
-        """The reverse of `pack`, as views into `payload`.
+        """Return the blocks that `pack` turned into this payload, as views into `payload`.
 
         Raises:
-            ValueError: unknown codec, bad block size or count, or not exactly the right number of bytes.
+            ValueError: unknown codec, bad block size or count, or a payload of the wrong length.
         """
         expected_bytes = encoded_num_bytes(codec, block_size, num_values)
         view = memoryview(payload).cast("B")

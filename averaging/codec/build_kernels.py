@@ -1,8 +1,8 @@
-"""Compiles `kernels.c`: ``python averaging/codec/build_kernels.py``.
+"""Compile `kernels.c`: ``python averaging/codec/build_kernels.py``.
 
-Standard library only: `hatch_build.py` runs it while the package is built or installed, before anything else is there.
-A library whose source and compiler did not change is kept. Without a C compiler the package works too, with
-numpy in place of the kernels.
+Uses the standard library only, because `hatch_build.py` runs this file while the package is built or installed, before
+its dependencies exist. Keeps an existing library if its source is unchanged. Without a C compiler the package uses
+numpy kernels.
 """
 
 from __future__ import annotations
@@ -21,30 +21,33 @@ FOLDER = Path(__file__).resolve().parent
 SOURCE = FOLDER / "kernels.c"
 BUILT_LIBRARY = FOLDER / "built" / "kernels.so"
 COMPILER_SECONDS = 120.0
-"""A slow computer needs ten."""
+"""A slow computer needs ten seconds."""
 
 FLAGS = ("-std=c11", "-O3", "-fPIC", "-shared", "-fvisibility=hidden")
 EXACT_FLAGS = ("-ffp-contract=off", "-fno-fast-math", "-fno-math-errno", "-fno-trapping-math")
-"""Every operation rounds once; the last two change no bit, they only say that nobody looks at errno and flags."""
+"""Each operation rounds once. The last two flags change no bit: they only declare that the code reads neither errno nor
+floating-point exception flags."""
 MACHINES = (
     '-DCLONES="arch=x86-64-v4","arch=x86-64-v3","default"',
     '-DCLONES="avx512f","avx2","default"',
     None,
 )
-"""Compilers differ in what they can compile for several machines at once; the first that works is taken."""
+"""Compilers differ in which processors they can compile for at once. The build uses the first setting that works."""
 
 
 class NotCompiled(Exception):
-    """Why there is no library, as one sentence."""
+    """The library was not compiled. The text is one sentence with the reason."""
 
 
 def source_mark(source: Path = SOURCE) -> str:
-    """What a library says of itself: the name of its source, and 16 hexadecimal digits of its SHA-256."""
+    """Return the mark that a compiled library carries: the name of its source, and 16 hexadecimal digits of its
+    SHA-256.
+    """
     return f"{source.name} {hashlib.sha256(source.read_bytes()).hexdigest()[:16]}"
 
 
 def is_current(source: Path = SOURCE, library: Path = BUILT_LIBRARY) -> bool:
-    """Whether `library` was compiled from this source."""
+    """Return whether `library` was compiled from this source."""
     try:
         return source_mark(source).encode() in library.read_bytes()
     except OSError:
@@ -52,10 +55,10 @@ def is_current(source: Path = SOURCE, library: Path = BUILT_LIBRARY) -> bool:
 
 
 def compiler() -> list[str]:
-    """The command of the C compiler: that of the environment's CC, as every build has it, or the system's.
+    """Return the command of the C compiler: the environment variable CC if it is set, otherwise the system's compiler.
 
     Raises:
-        NotCompiled: there is none.
+        NotCompiled: there is no C compiler.
     """
     named = shlex.split(os.environ.get("CC", ""))
     for command in [named] if named else [["cc"], ["gcc"], ["clang"]]:
@@ -65,10 +68,10 @@ def compiler() -> list[str]:
 
 
 def compile_library(source: Path, library: Path, machines: Sequence[str | None] = MACHINES) -> None:
-    """Compile `source` into `library`, whose folder is made.
+    """Compile `source` into `library`, and create its folder.
 
     Raises:
-        NotCompiled: no compiler, or it failed in every way.
+        NotCompiled: there is no compiler, or it failed with all settings.
         OSError: the folder cannot be written.
     """
     command = compiler()
@@ -100,15 +103,15 @@ def compile_library(source: Path, library: Path, machines: Sequence[str | None] 
 
 
 def build(source: Path = SOURCE, library: Path = BUILT_LIBRARY, machines: Sequence[str | None] = MACHINES) -> bool:
-    """Compile unless it is there already; returns whether it had to.
+    """Compile the library unless a current one exists. Return whether it was compiled.
 
     Raises:
-        NotCompiled: it is not there, and why.
+        NotCompiled: the library does not exist and could not be compiled.
     """
     if is_current(source, library):
         return False
     try:
-        # What was compiled from another source would only be refused.
+        # Loading would refuse a library from a different source.
         library.unlink(missing_ok=True)
         compile_library(source, library, machines)
     except OSError as error:
@@ -117,7 +120,7 @@ def build(source: Path = SOURCE, library: Path = BUILT_LIBRARY, machines: Sequen
 
 
 def main() -> int:
-    """Compile; one sentence and 1 if that failed."""
+    """Compile the kernels. On failure, print one sentence and return 1."""
     try:
         has_compiled = build()
     except NotCompiled as reason:

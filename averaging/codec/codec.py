@@ -1,11 +1,11 @@
-"""Block codecs with error feedback: float32 arrays to a few bits a value and back.
+"""Block codecs with error feedback: encode float32 arrays in a few bits per value, and decode them.
 
-The values of each block share a scale (`block_size` of them), a bfloat16, and every value becomes a small integer
-(`int4`, `int8`). `fp32` keeps every bit. The byte layout is in `blocks.py`.
+The `block_size` values of a block share a scale, a bfloat16, and each value becomes a small integer (`int4`, `int8`).
+`fp32` keeps all bits. The byte layout is in `blocks.py`.
 
-For every kernel, thread count and cut into slices of whole blocks:
+These properties hold for each kernel, thread count and division into slices of whole blocks:
 
-- Bytes and floats are the same bit for bit. Values are quantised against the scale as it is stored.
+- Bytes and floats are the same bit for bit. Values are quantised with the stored scale.
 - scale = max|x| / top code, rounded *up* to a bfloat16, so no value is clipped. Codes are the exactly nearest ones,
   ties to even. With |x| / scale correctly rounded, a quotient reaches the half between two codes only if x does. That
   holds because the halves times a scale of 8 bits are float32 numbers themselves. So |x - decoded| <= scale / 2.
@@ -13,7 +13,7 @@ For every kernel, thread count and cut into slices of whole blocks:
   of x and twice x (Sterbenz's lemma). Hence `decoded + residual == x`, exactly, whatever the scale.
 - Zero has its own code and is the nearest one below half a step: |x - decoded| <= |x|, what error feedback needs
   (arXiv 1901.09847).
-- Any bytes of the right length decode to finite values (of 2^127 and a rounding at most), or are refused.
+- Any bytes of the right length either decode to finite values (at most 2^127 plus rounding) or are refused.
 """
 
 from __future__ import annotations
@@ -50,11 +50,11 @@ DEFAULT_BLOCK_SIZE = 128
 """4.125 bits a value with int4; half the block costs another 0.125 bits for 8 % less error on normal data."""
 
 SCALE_DTYPE = np.dtype("<u2")
-"""Of a scale as it is stored: the upper half of its float32."""
+"""Type of a stored scale: the upper half of its float32."""
 
 
 class Codec:
-    """Encodes and decodes flat float32 arrays. Build one with `make_codec`; threads may share it."""
+    """Codec of flat float32 arrays. `make_codec` creates one; threads may share it."""
 
     name: str
     block_size: int
@@ -64,27 +64,27 @@ class Codec:
 
     @property
     def bits_per_value(self) -> float:
-        """Payload bits of one value in a whole block, its share of the scale included."""
+        """Return the payload bits of one value in a whole block, including its share of the scale."""
         return 8 * self.encoded_num_bytes(self.block_size) / self.block_size
 
     @property
     def kernels(self) -> str:
-        """Name of the kernels in use: numpy or compiled."""
+        """Return the name of the kernels in use: numpy or compiled."""
         raise NotImplementedError
 
     def encoded_num_bytes(self, num_values: int) -> int:
         return encoded_num_bytes(self.name, self.block_size, num_values)
 
     def unpack(self, num_values: int, payload: Buffer) -> EncodedBlocks:
-        """Encoded values of this codec as views into a payload.
+        """Return the encoded values in `payload` as views into it.
 
         Raises:
-            ValueError: not exactly the right number of bytes.
+            ValueError: the payload has the wrong length.
         """
         return EncodedBlocks.unpack(self.name, self.block_size, num_values, payload)
 
     def encode(self, values: F32) -> EncodedBlocks:
-        """Encode `values` (float32 [n], contiguous), which stay as they are.
+        """Encode `values` (float32 [n], contiguous) without changing them.
 
         Raises:
             ValueError: wrong dtype or shape; a value that is not finite or exceeds 2^126.
@@ -92,31 +92,32 @@ class Codec:
         return self._encode(values, False)
 
     def encode_with_residual(self, values: F32) -> EncodedBlocks:
-        """Encode, and leave what was lost in `values`: afterwards decoded + values is exactly the original.
+        """Encode `values`, and store the encoding error in them: afterwards decoded + values is exactly the original.
 
-        Errors are those of `encode`; on an error `values` are as before.
+        Raises the errors of `encode`, and then leaves `values` unchanged.
         """
         return self._encode(values, True)
 
     def decode(self, encoded: EncodedBlocks, out: F32) -> None:
-        """out = decoded values. out: float32 [num_values], contiguous.
+        """Write the decoded values into `out`: float32 [num_values], contiguous.
 
         Raises:
-            ValueError: other codec, block size or length; a scale (or float) that no encoder writes. `out` is then
-                untouched.
+            ValueError: different codec, block size or length, or a scale (or float) that no encoder writes. `out` is
+                then unchanged.
         """
         raise NotImplementedError
 
     def check_decodable(self, encoded: EncodedBlocks) -> None:
-        """Raise what `decode` would raise, without decoding.
+        """Raise the errors of `decode`, without decoding.
 
         Raises:
-            ValueError: other codec or block size; a scale (or float) that no encoder writes.
+            ValueError: different codec or block size, or a scale (or float) that no encoder writes.
         """
         raise NotImplementedError
 
     def largest(self, encoded: EncodedBlocks) -> float:
-        """The magnitude that no decoded value of an encoder's exceeds; from the scales alone where there are some.
+        """Return a bound on the magnitude of the decoded values, computed from the scales alone if the codec has
+        scales.
 
         Raises:
             ValueError: as `check_decodable`.
@@ -124,7 +125,7 @@ class Codec:
         raise NotImplementedError
 
     def decode_accumulate(self, encoded: EncodedBlocks, weight: float, out: F32) -> None:
-        """out = out + weight * decoded, the weight and both results rounded to float32 one after the other.
+        """Add weight * decoded to `out`. The weight, the product and the sum are each rounded to float32.
 
         Raises:
             ValueError: as `decode`, or the weight is not finite.
@@ -135,10 +136,10 @@ class Codec:
         raise NotImplementedError
 
     def check_fits(self, encoded: EncodedBlocks, num_values: int) -> None:
-        """Raise unless these are `num_values` values of this codec.
+        """Check that `encoded` holds `num_values` values of this codec.
 
         Raises:
-            ValueError: other codec, block size or length.
+            ValueError: different codec, block size or length.
         """
         if (encoded.codec, encoded.block_size) != (self.name, self.block_size):
             raise ValueError(
@@ -186,7 +187,7 @@ class BlockCodec(Codec):
                 tail[:] = tail_block[: tail.size]
         if done < len(scales):
             if keep_residual:
-                # What decodes and what was left are exactly the original.
+                # Restores the original: decoded values plus residuals are exact.
                 end = done * self.block_size
                 self._kernels.decode_accumulate(
                     scales[:done].view(np.float32),
@@ -228,7 +229,7 @@ class BlockCodec(Codec):
             tail[:] = tail_block[: tail.size]
 
     def _split(self, values: F32, copy_tail: bool = True) -> tuple[F32, F32, F32 | None]:
-        """Whole blocks, the tail, and the tail as a block of its own that fills its last byte with zeros."""
+        """Return the whole blocks, the tail, and the tail as a separate block whose last byte is filled with zeros."""
         boundary = values.size // self.block_size * self.block_size
         whole, tail = values[:boundary], values[boundary:]
         if tail.size == 0:
@@ -240,16 +241,16 @@ class BlockCodec(Codec):
         return whole, tail, tail_block
 
     def scales_of(self, encoded: EncodedBlocks) -> F32:
-        """Scales as float32 [num_blocks].
+        """Return the scales as float32 [num_blocks].
 
         Raises:
-            ValueError: one that no encoder writes.
+            ValueError: a scale is one that no encoder writes.
         """
         stored = np.frombuffer(encoded.scales, dtype=SCALE_DTYPE)
         floats: F32 = (stored.astype(np.uint32) << np.uint32(DROPPED_BITS)).view(np.float32)
         limits = SMALLEST_SCALE_BITS >> DROPPED_BITS, self._code.largest_scale_bits >> DROPPED_BITS
         smallest, largest = np.array(limits, dtype=SCALE_DTYPE)
-        # Unsigned: what is below the smallest wraps around to above the largest.
+        # Unsigned: a value below the smallest wraps around to above the largest.
         outside = stored - smallest > largest - smallest
         if outside.any() and (refused := np.flatnonzero(outside & (stored != 0))).size:
             block = int(refused[0])
@@ -261,7 +262,7 @@ class BlockCodec(Codec):
 
 
 class Float32Codec(Codec):
-    """Every bit of float32: no scales, and numpy does it, whatever kernels were asked for."""
+    """Codec that keeps all bits of float32. It has no scales and always uses numpy."""
 
     name = "fp32"
 
@@ -275,7 +276,7 @@ class Float32Codec(Codec):
     def _encode(self, values: F32, keep_residual: bool) -> EncodedBlocks:
         _check_array(values, is_written=keep_residual)
         for start in range(0, values.size, CHUNK_VALUES):
-            # Not numpy's min and max, which warn of a NaN.
+            # numpy's min and max would warn about NaN.
             if not (np.abs(values[start : start + CHUNK_VALUES]) <= MAX_MAGNITUDE).all():
                 raise _refused_value(values)
         codes: F32 = values.astype("<f4")
@@ -319,12 +320,12 @@ class Float32Codec(Codec):
 
 
 def make_codec(name: str, block_size: int = DEFAULT_BLOCK_SIZE, kernels: KernelChoice = "auto") -> Codec:
-    """The codec called `name`: int4, int8 or fp32.
+    """Return the codec called `name`: int4, int8 or fp32.
 
     Args:
         block_size: values that share a scale, a multiple of 8 up to 65536 (no effect on fp32).
-        kernels: `numpy`, `compiled`, or `auto`: compiled where the package was installed with a C compiler. The bits
-            do not depend on it.
+        kernels: `numpy`, `compiled`, or `auto`: compiled if the package was installed with a C compiler. All give the
+            same bits.
 
     Raises:
         ValueError: unknown name or kernels, bad block size, or compiled kernels were asked for and are missing.
@@ -340,7 +341,7 @@ def make_codec(name: str, block_size: int = DEFAULT_BLOCK_SIZE, kernels: KernelC
 
 
 def _check_array(values: F32, is_written: bool) -> None:
-    """The compiled kernels go by pointers, so what numpy would refuse is refused here."""
+    """Refuse arrays that the compiled kernels, which use raw pointers, would read wrongly."""
     if values.dtype != np.float32 or values.ndim != 1 or not values.flags.c_contiguous or not values.flags.aligned:
         kind = "a" if values.flags.c_contiguous else "a strided"
         raise ValueError(
@@ -352,7 +353,7 @@ def _check_array(values: F32, is_written: bool) -> None:
 
 
 def weight_float32(weight: float) -> float:
-    """`weight` rounded to float32 once, so that every kernel multiplies by the same number."""
+    """Return `weight` rounded to float32 once, so that all kernels multiply by the same number."""
     try:
         rounded = struct.unpack("<f", struct.pack("<f", weight))[0]
     except OverflowError:

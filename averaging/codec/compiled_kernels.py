@@ -1,8 +1,7 @@
-"""The kernels of `kernels.c`: found, loaded, and called with numpy arrays; the bits are those of `numpy_kernels.py`.
+"""Load the kernels of `kernels.c` and call them with numpy arrays. They give the same bits as `numpy_kernels.py`.
 
-They were compiled when the package was installed (`build_kernels.py`). They may be missing, or compiled from another
-source than the one that lies beside them. Then `missing_reason` says why and callers use numpy: the bits are the same.
-While a kernel runs the GIL is free.
+The installation compiles them (`build_kernels.py`). If they are missing, or were compiled from a different version of
+the source, `missing_reason` returns why, and callers use numpy. The GIL is free while a kernel runs.
 """
 
 from __future__ import annotations
@@ -22,14 +21,14 @@ log = logging.getLogger(__name__)
 
 
 class KernelsMissing(Exception):
-    """Why there are no compiled kernels, as one sentence."""
+    """There are no compiled kernels. The text is one sentence with the reason."""
 
 
 class KernelLibrary:
-    """The functions of one compiled library. Arrays are contiguous; lengths are the caller's duty.
+    """The functions of one compiled library. Callers must pass contiguous arrays of matching lengths.
 
     Raises:
-        KernelsMissing: the library is not there, cannot be loaded, or is of another source.
+        KernelsMissing: the library does not exist, cannot be loaded, or was compiled from a different source.
     """
 
     def __init__(self, path: Path, source: str) -> None:
@@ -60,7 +59,9 @@ class KernelLibrary:
         outer_momentum: float,
         change: F32,
     ) -> None:
-        """As `averaging.outer.outer_step.outer_step_`, with the change in `change`. All [n]; none overlaps another."""
+        """Do the work of `averaging.outer.outer_step.outer_step_`, and write the change into `change`. All arrays are
+        [n] and must not overlap.
+        """
         self._step(
             anchor.ctypes.data,
             momentum.ctypes.data,
@@ -74,7 +75,7 @@ class KernelLibrary:
 
 @cache
 def kernels() -> KernelLibrary | None:
-    """The library of this installation; None, with one line in the log, where there is none."""
+    """Return the library of this installation, or None, with one line in the log, if there is none."""
     found, reason = _found()
     if found is None:
         remedy = "install a C compiler, such as gcc, and then this software again"
@@ -83,7 +84,7 @@ def kernels() -> KernelLibrary | None:
 
 
 def missing_reason() -> str:
-    """Why `kernels` has none, as one sentence; empty: it has."""
+    """Return why `kernels` returns None, as one sentence, or an empty text if it returns a library."""
     return _found()[1]
 
 
@@ -96,7 +97,7 @@ def _found() -> tuple[KernelLibrary | None, str]:
 
 
 class CompiledKernels:
-    """Encode and decode whole blocks; arguments are those of `NumpyKernels`."""
+    """Encode and decode whole blocks. The methods take the arguments of `NumpyKernels`."""
 
     name = "compiled"
 

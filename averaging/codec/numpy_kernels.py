@@ -1,7 +1,7 @@
-"""Block kernels in plain numpy: the reference that every other kernel must equal bit for bit.
+"""Block kernels in plain numpy: the reference that all other kernels must equal bit for bit.
 
-All functions work on whole blocks; `codec.py` pads the tail. They walk in chunks that fit a core's second-level cache.
-Scratch arrays are kept per thread, because at these speeds a fresh megabyte costs more than the arithmetic on it.
+All functions work on whole blocks; `codec.py` pads the tail. They process chunks that fit a core's second-level cache.
+Each thread keeps its scratch arrays, because allocating a megabyte takes longer than the arithmetic on it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from averaging.arrays import F32, I32, U8, U32
 from averaging.codec.blocks import MAX_MAGNITUDE, MAX_MAGNITUDE_BITS, SMALLEST_SCALE_BITS
 
 CHUNK_VALUES = 1 << 17
-"""Half a megabyte of float32: with the scratch arrays of one chunk it stays inside a 1-2 MB second-level cache."""
+"""Half a megabyte of float32: together with its scratch arrays, a chunk fits a second-level cache of 1 to 2 MB."""
 
 DROPPED_BITS = 16
 """A scale is a float32 without its lowest bits, which is a bfloat16."""
@@ -43,13 +43,13 @@ class IntegerCode:
 
     @property
     def zero_byte(self) -> int:
-        """The byte in which every code is the integer zero of offset binary."""
+        """Return the byte in which each code is zero in offset binary."""
         top_bit = 1 << (self.bits - 1)
         return sum(top_bit << (self.bits * part) for part in range(self.codes_per_byte))
 
     @property
     def largest_scale_bits(self) -> int:
-        """The scale (as float32 bits) of a block that holds the largest value allowed."""
+        """Return the scale (as float32 bits) of a block that holds the largest allowed value."""
         bits = np.array([np.float32(MAX_MAGNITUDE) / np.float32(self.top_code)], dtype=np.float32).view(np.uint32)
         return (int(bits[0]) + ROUND_UP) >> DROPPED_BITS << DROPPED_BITS
 
@@ -58,7 +58,7 @@ INTEGER_CODES = {"int4": IntegerCode(4), "int8": IntegerCode(8)}
 
 
 class _Scratch(threading.local):
-    """One growing buffer per name and thread, so that threads may share a codec."""
+    """Growing buffers, one per name and thread, so that threads may share a codec."""
 
     def __init__(self) -> None:
         self.buffers: dict[str, npt.NDArray[Any]] = {}
@@ -81,7 +81,7 @@ class NumpyKernels:
         self._scratch = _Scratch()
 
     def encode(self, values: F32, block_size: int, scales: U32, codes: U8, keep_residual: bool) -> int:
-        """Encode whole blocks; with `keep_residual`, `values` become values minus decoded.
+        """Encode whole blocks. With `keep_residual`, replace `values` by values minus decoded.
 
         Args:
             values: float32 [num_blocks * block_size].
@@ -89,8 +89,8 @@ class NumpyKernels:
             codes: uint8 [num_blocks * block_size * bits / 8], written.
 
         Returns:
-            The number of blocks done: fewer than all when a value is not finite or larger than MAX_MAGNITUDE. That
-            block and all later ones are untouched.
+            The number of encoded blocks. If a value is not finite or is larger than MAX_MAGNITUDE, its block and all
+                later ones stay unencoded and unchanged.
         """
         num_blocks: int = scales.shape[0]
         blocks = values.reshape(num_blocks, block_size)
@@ -105,7 +105,7 @@ class NumpyKernels:
                 return start
             scales_out[start:end] = scale_bits
             scale = scale_bits.view(np.float32)[:, np.newaxis]
-            # x / inf is 0: a block without a scale gets codes of zero without a branch.
+            # x / inf is 0: a block without a scale gets zero codes without a branch.
             divisor = np.where(scale == 0, np.float32(np.inf), scale)
             ratios: F32 = self._scratch.get("floats", chunk.shape, np.float32)
             np.divide(chunk, divisor, out=ratios)
@@ -116,20 +116,20 @@ class NumpyKernels:
         return num_blocks
 
     def decode(self, scales: F32, codes: U8, block_size: int, out: F32) -> None:
-        """out = decoded. scales: float32 [num_blocks]; codes: uint8; out: float32 [num_blocks * block_size]."""
+        """Decode into `out`. scales: float32 [num_blocks]; codes: uint8; out: float32 [num_blocks * block_size]."""
         blocks = out.reshape(len(scales), block_size)
         for start, end, scale, chunk_codes in self._chunks(scales, codes, block_size):
             self._decode_chunk(chunk_codes, blocks[start:end])
             blocks[start:end] *= scale
 
     def decode_accumulate(self, scales: F32, codes: U8, block_size: int, out: F32, weight: float) -> None:
-        """out = out + weight * decoded, each operation rounded to float32 on its own."""
+        """Add weight * decoded to `out`. Each operation is rounded to float32."""
         blocks = out.reshape(len(scales), block_size)
         for start, end, scale, chunk_codes in self._chunks(scales, codes, block_size):
             decoded: F32 = self._scratch.get("floats", (end - start, block_size), np.float32)
             self._decode_chunk(chunk_codes, decoded)
             decoded *= scale
-            # Beyond float32 there is infinity, as in the compiled kernels, which do not warn of it.
+            # Overflow gives infinity, as in the compiled kernels, which do not warn about it.
             with np.errstate(over="ignore", invalid="ignore"):
                 if weight != 1.0:
                     decoded *= np.float32(weight)
@@ -144,11 +144,11 @@ class NumpyKernels:
             yield start, end, scales[start:end, np.newaxis], all_codes[start:end]
 
     def _scale_bits(self, chunk: F32) -> I32 | None:
-        """float32 bits (int32 [num_blocks]) of each block's scale; None when a value is out of range.
+        """Return each block's scale as float32 bits (int32 [num_blocks]), or None if a value is out of range.
 
         The scale is the largest magnitude over `top_code`, rounded up: then no quotient exceeds `top_code`.
         """
-        # As integers, because a NaN compares above every number there.
+        # Compared as integers, because NaN is then greater than all numbers.
         magnitudes: I32 = self._scratch.get("magnitudes", chunk.shape, np.int32)
         np.bitwise_and(chunk.view(np.int32), 0x7FFFFFFF, out=magnitudes)
         largest_bits: I32 = magnitudes.max(axis=1)
@@ -169,14 +169,16 @@ class NumpyKernels:
             shifted = self._scratch.get("shifted", codes.shape, np.float32)
             packed[:] = parts[0]
             for index, part in enumerate(parts[1:], start=1):
-                # Small integers: nothing is rounded.
+                # The sums are small integers, so they are exact.
                 packed += np.multiply(part, 1 << (self._code.bits * index), out=shifted)
         # The sum of the signed codes fits int8, and adding zero_byte modulo 256 makes each offset binary.
         np.copyto(codes.view(np.int8), packed, casting="unsafe")
         codes += np.uint8(self._code.zero_byte)
 
     def _decode_chunk(self, codes: U8, out: F32) -> None:
-        """Codes (uint8 [num_blocks, block_bytes]) in units of the scale: out, float32 [num_blocks, block_size]."""
+        """Decode codes (uint8 [num_blocks, block_bytes]) into `out` (float32 [num_blocks, block_size]), in units of the
+        scale.
+        """
         bits, block_bytes = self._code.bits, codes.shape[1]
         # Offset binary with its top bit flipped is two's complement: shift it up, then down with its sign.
         flipped = self._scratch.get("flipped", codes.shape, np.uint8)

@@ -1,14 +1,14 @@
-"""The async shell around the round machines: it performs their effects on links, and reports what happened.
+"""Async shell around the round machines: performs their effects on links, and reports events to them.
 
 The files, each built on those above it:
 
-    exchange_ports.py    what an exchange is given, and what its roles share
-    result_search.py     asks for results that did not come by themselves
-    audit.py             members recompute means that others made and signed
-    usual_work.py        own work that only a fault of the machine can have made
-    sending.py           the member: an offer, then the shards of its contribution
-    reducing.py          the reducer: from contributions to a mean, and that mean on its way
-    applying.py          everybody: from a commit to the next anchor, or an anchor from the swarm
-    commit_questions.py  how many questions are answered with commits
-    exchange.py          Exchange: messages to roles and machines, effects to roles
+    exchange_ports.py    ports and shared context of an exchange
+    result_search.py     requests results that did not arrive unasked
+    audit.py             recomputes means that other members made and signed
+    usual_work.py        detects own work that only a fault of this machine can explain
+    sending.py           member's role: sends an offer, then the shards of its contribution
+    reducing.py          reducer's role: averages contributions and delivers the mean
+    applying.py          role of all peers: applies commits to the anchor, or adopts an anchor from the swarm
+    commit_questions.py  limits how many questions a member answers with commits
+    exchange.py          Exchange: passes messages to roles and machines, and effects to roles
 """

@@ -1,7 +1,8 @@
-"""What moves an anchor at one peer: commits whose results are here, and anchors that the swarm gave.
+"""Changes of one peer's anchors: commits whose results have arrived, and anchors adopted from the swarm.
 
-A commit's results are searched (`result_search.py`) and suspicious means looked at (`audit.py`); then the anchor steps,
-and the trainer is shown the change. The trainer's mailbox lends the memory of a change until it was shown.
+For each commit, this module collects the results (`result_search.py`), checks suspicious means (`audit.py`), steps the
+anchor and passes the change to the trainer. The trainer's mailbox lends the memory of a change until the trainer has
+received the change.
 """
 
 from __future__ import annotations
@@ -31,29 +32,29 @@ from averaging.wire.messages import Commit, Result, ResultRequest, VersionIs, ow
 from dht.ground.host import PeerId
 
 MAX_DOUBTS = 16
-"""Claims of a better anchor of one fragment that are looked into at once. Keys are free, and each look opens a stream;
-after a split one claim of the other side is enough."""
+"""Claims of a better anchor that are examined at once, for each fragment. Anyone can create many keys, and each
+examination opens a stream. After a split of the swarm, one claim from the other side is enough."""
 
 
 @dataclass
 class _Anchor:
-    """Of one fragment: doubts about its anchor."""
+    """Doubts about the anchor of one fragment."""
 
     is_being_replaced: bool = False
-    """One of the claims was right; the anchor that stands behind it is fetched."""
+    """A claim was right, and its anchor is being fetched."""
     doubted_by: set[PeerId] = field(default_factory=set)
-    """Members that claim a better anchor, while that is looked into."""
+    """Members whose claims of a better anchor are being examined."""
     unfetchable: Commit | None = None
-    """The commit whose results nobody has, or that tore the anchor, while the repair for that is under way."""
+    """The commit whose results no peer has, or that failed while the anchor was changing, until the repair ends."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Applied:
-    """A commit that was applied.
+    """Outcome of an applied commit.
 
     Attributes:
-        num_returned: values of own work that travelled and did not get in.
-        own_included: whether own work is in the roster.
+        num_returned: number of values of own work that were sent but are not in the mean.
+        own_included: whether the roster contains own work.
     """
 
     num_returned: int
@@ -62,11 +63,12 @@ class _Applied:
 
 
 class Applying:
-    """Anchors of all fragments of one peer.
+    """Changes of the anchors of all fragments of one peer.
 
     Args:
-        on_advanced: called when a fragment is at another version; with the commits of its lineage if it was fetched.
-        on_free: called when a fragment's anchor is there to stay after it was in doubt.
+        on_advanced: called when a fragment has reached another version, with the commits of its lineage if the anchor
+            was fetched.
+        on_free: called when the doubts about a fragment's anchor are settled.
     """
 
     def __init__(
@@ -88,10 +90,10 @@ class Applying:
     def take_result(
         self, fragment: FragmentRuntime, sender: PeerId, message: Result, payload: memoryview, frame_bytes: int
     ) -> bool:
-        """Keep a mean.
+        """Store a mean that another peer sent.
 
         Raises:
-            PeerFault: its payload does not fit, or the sender holds more than its share of memory here.
+            PeerFault: the payload has the wrong size, or the sender exceeds its share of memory here.
         """
         version = fragment.machine.version
         if not version <= message.version <= version + 1:
@@ -115,7 +117,7 @@ class Applying:
             search.note_arrival()
 
     def give_result(self, fragment: FragmentRuntime, to: PeerId, request: ResultRequest) -> bool:
-        """Send a result that is kept here, or say how far this peer is."""
+        """Send the requested result, or this peer's version if the result is not here."""
         found = stored_result(fragment, to, request)
         if found is None:
             self.say_version(fragment, to)
@@ -127,14 +129,14 @@ class Applying:
         self._context.links.send(to, fragment.machine.version_is())
 
     def hear_version(self, fragment: FragmentRuntime, sender: PeerId, theirs: VersionIs) -> bool:
-        """Another member says how far it is: perhaps nobody keeps any more what is searched here."""
+        """Handle another member's version, which may show that no peer keeps the searched results any more."""
         for search in self._searches_for(fragment):
             if search.commit is fragment.machine.applying:
                 search.note_version(sender, theirs)
         return True
 
     def peer_lost(self, peer_id: PeerId) -> None:
-        """The connection to a peer is lost: what is searched here does not come from it."""
+        """Handle a lost connection: the peer sends no more results."""
         for search in self._searches:
             search.note_lost(peer_id)
 
@@ -144,15 +146,15 @@ class Applying:
     # ------------------------------------------------------------------------------------------------------ commits
 
     def apply(self, fragment: FragmentRuntime, effect: Apply) -> None:
-        """Fetch what a commit names, and go to the version that it leads to; beside all else."""
+        """Fetch the results of a commit and apply it in a background task."""
         self._context.spawn(self._fetch_or_give_up(fragment, effect.commit))
 
     async def _fetch_or_give_up(self, fragment: FragmentRuntime, commit: Commit) -> None:
-        """A fault that nobody foresaw costs this peer a version, and not the fragment for good; it is logged."""
+        """Apply a commit. An unexpected error is logged and costs this peer one version, not the fragment."""
         try:
             if not fragment.is_torn:
                 await self._fetch_and_apply(fragment, commit)
-        except Exception:  # whatever it is: a commit that stays under way would end this fragment's rounds
+        except Exception:  # any error: a commit that stays in progress would end this fragment's rounds
             if not fragment.is_torn and fragment.machine.version != fragment.state.version:
                 self._on_advanced(fragment, None)
             elif not fragment.is_torn:
@@ -160,7 +162,7 @@ class Applying:
             raise
         finally:
             if fragment.is_torn:
-                # Stepped once more, some of its values would be stepped twice.
+                # A second step would change some values twice.
                 self._anchors[fragment.index].unfetchable = commit
                 others = (entry.peer_id for entry in commit.roster if entry.peer_id != self._context.me)
                 self.ask_repair(fragment, Repair(next(others, commit.leader), "a change of its anchor failed half-way"))
@@ -204,7 +206,7 @@ class Applying:
         await self._audits.applied(fragment, commit, payloads)
 
     def _give_household(self, fragment: FragmentRuntime, commit: Commit, payloads: Mapping[int, Buffer]) -> None:
-        """Send each result to one of those that had no work in a large round and get it from this peer."""
+        """In a large round, send each result to one of the peers without work in it that get results from this peer."""
         household = fragment.machine.household_of(commit)
         for index, payload in sorted(payloads.items()) if household else ():
             shard = commit.shards[index]
@@ -214,7 +216,7 @@ class Applying:
     async def _step_and_show(
         self, fragment: FragmentRuntime, commit: Commit, payloads: Mapping[int, Buffer]
     ) -> _Applied:
-        """The trainer has the change as soon as it is complete; the digest is still being made then."""
+        """Step the anchor, and show the change to the trainer as soon as it is complete, before the digest is."""
         shown = asyncio.Event()
         loop, here = asyncio.get_running_loop(), threading.get_ident()
         with self._context.ports.lend(fragment.index) as change:
@@ -243,12 +245,12 @@ class Applying:
         change: Change,
         on_applied: Callable[[], None],
     ) -> _Applied:
-        """Take the fragment from the version that `commit` leaves to the next; the caller holds `fragment.busy`.
+        """Step the fragment from the version of `commit` to the next; the caller holds `fragment.busy`.
 
         Args:
-            payloads: per shard that is not void, its encoded mean.
-            change: what to add to the live parameters is written here, float32 [num_values].
-            on_applied: called once it is complete, where `compute` works.
+            payloads: the encoded mean of each shard that is not void.
+            change: receives the change to add to the live parameters, float32 [num_values].
+            on_applied: called when the change is complete, in the thread of `compute`.
         """
         state = fragment.state
         rule = self._context.rule_at(fragment, commit.version)
@@ -287,11 +289,11 @@ class Applying:
     async def adopt(
         self, fragment: FragmentRuntime, set_state: Callable[[FragmentState], None], commits: Sequence[Commit]
     ) -> None:
-        """Replace the fragment's anchor by one fetched from the swarm.
+        """Replace the fragment's anchor with one fetched from the swarm.
 
         Args:
             set_state: puts the new anchor into the state.
-            commits: recent ones of its lineage.
+            commits: recent commits of the lineage of the new anchor.
         """
         state, lost, left = fragment.state, 0, fragment.state.digest
         try:
@@ -306,10 +308,12 @@ class Applying:
     async def _adopt_and_show(
         self, fragment: FragmentRuntime, set_state: Callable[[FragmentState], None], commits: Sequence[Commit]
     ) -> int:
-        """Returns the tokens of own work that the new anchor costs; the caller holds `fragment.busy`."""
+        """Adopt the anchor, and return the tokens of own work lost with the old one. The caller holds
+        `fragment.busy`.
+        """
         context, state, is_shown = self._context, fragment.state, False
         with context.ports.lend(fragment.index) as change:
-            # Nobody knows what of a change was shown that ended half-way.
+            # After a change that ended half-way, it is unknown which part of it was shown.
             shown = change if isinstance(change, np.ndarray) and not fragment.is_torn else None
             if shown is not None:
                 await context.ports.compute(lambda: state.shown(shown))
@@ -325,12 +329,12 @@ class Applying:
         return lost
 
     def is_repairing(self, fragment: FragmentRuntime) -> bool:
-        """Whether the anchor is about to be replaced: no round begins."""
+        """Return whether the anchor is about to be replaced. No round begins meanwhile."""
         anchor = self._anchors[fragment.index]
         return anchor.is_being_replaced or anchor.unfetchable is not None
 
     def begin_repair(self, fragment: FragmentRuntime) -> bool:
-        """Let no round begin until the caller ends the repair; False when another claim was faster."""
+        """Block new rounds until the caller ends the repair. Return False if another repair is already running."""
         anchor = self._anchors[fragment.index]
         if anchor.is_being_replaced:
             return False
@@ -338,12 +342,12 @@ class Applying:
         return True
 
     def end_repair(self, fragment: FragmentRuntime) -> None:
-        """The anchor was replaced, or could not be; only the caller whose `begin_repair` was True may tell."""
+        """End a repair, successful or not. Only the caller whose `begin_repair` returned True may call this."""
         self._anchors[fragment.index].is_being_replaced = False
         self._go_on(fragment)
 
     def ask_repair(self, fragment: FragmentRuntime, effect: Repair) -> None:
-        """Have a claim looked into. Rounds go on meanwhile: a large claim must not stop them."""
+        """Request an examination of a claim. Rounds continue meanwhile, because a false claim must not stop them."""
         anchor = self._anchors[fragment.index]
         is_enough = anchor.is_being_replaced or len(anchor.doubted_by) >= MAX_DOUBTS
         if is_enough or effect.peer_id in anchor.doubted_by:
@@ -353,26 +357,27 @@ class Applying:
         self._context.ports.report(RepairNeeded(fragment.index, version, effect.peer_id, effect.reason))
 
     def looked_into(self, fragment: FragmentRuntime, claimed_by: PeerId) -> None:
-        """The owner finished the look that a `RepairNeeded` report asked for, with a repair or without."""
+        """End the examination that a `RepairNeeded` report requested, with or without a repair."""
         anchor = self._anchors[fragment.index]
         anchor.doubted_by.discard(claimed_by)
-        # Another claim may have been right: the anchor that stands behind it is on its way.
+        # Another claim may have been right, and its anchor is being fetched.
         if not anchor.is_being_replaced:
             self._go_on(fragment)
 
     def _go_on(self, fragment: FragmentRuntime) -> None:
         anchor = self._anchors[fragment.index]
         unfetchable, anchor.unfetchable = anchor.unfetchable, None
-        if unfetchable is not None:  # when nothing better was found either: start over from the same version
+        if unfetchable is not None:  # no better anchor was found: start over from the same version
             self._not_applied(fragment, unfetchable)
         self._on_free(fragment)
 
 
 def stored_result(fragment: FragmentRuntime, to: PeerId, request: ResultRequest) -> tuple[Result, Buffer] | None:
-    """A result that is kept here. None when it is not, when its commit is not followed here, or when the remote has got
-    it too often.
+    """Return a stored result. Return None if it is not here, if its commit is not followed here, or if the remote has
+    received it too often.
 
-    What this peer reduced itself it gives in any case: nobody else may have it, and others may follow that commit.
+    Results that this peer reduced are returned even if their commit is not followed here: no other peer may have them,
+    and others may follow that commit.
     """
     place = _place_in_commit(fragment, request) or fragment.store.unsettled_place(request.digest)
     stored = None if place is None else fragment.store.give(request.version, request.shard, request.digest, to)
@@ -382,7 +387,7 @@ def stored_result(fragment: FragmentRuntime, to: PeerId, request: ResultRequest)
 
 
 def _place_in_commit(fragment: FragmentRuntime, request: ResultRequest) -> tuple[int, int] | None:
-    """First value of a result of the commit that is followed here, and the value behind its last."""
+    """Return the first value of a result of the followed commit, and the value behind its last."""
     commit = fragment.machine.known_commit(request.version)
     if commit is None or request.shard >= len(commit.shards):
         return None
@@ -391,7 +396,7 @@ def _place_in_commit(fragment: FragmentRuntime, request: ResultRequest) -> tuple
 
 
 def _closing_facts(fragment: FragmentRuntime, commit: Commit, applied: _Applied, now: float) -> Iterator[Fact]:
-    """What happened, for the owner. Bytes of a round that this peer was not in are no bytes of that round."""
+    """Yield the facts about an applied commit. Bytes count towards a round only if this peer was in it."""
     if applied.num_returned:
         too_late = "it came too late for the round"
         reason = "its shard was void or missed the deadline" if applied.own_included else too_late

@@ -1,22 +1,22 @@
-"""Audits: members recompute means that others made, and leave out a member that signed a wrong one.
+"""Audits: members recompute means that others made, and exclude a member that signed a wrong mean.
 
-A member that applies a commit becomes an auditor of one of its means by chance, unseen by all others. An auditor that a
-plan named beforehand would tell a reducer when it may lie. It asks the members in that mean for what they sent to its
-reducer (they keep it for two rounds) and combines it again. Every member has signed what it sends, and the reducer
-has signed what came out. The reducer answers the same request with the signatures under its inputs. When the mean is
-not that of the shares, a member that signed another input for the auditor than for the reducer is the liar; else the
-reducer is. The auditor leaves the liar out of its own rounds. It sends other peers no message about
-the liar, since they could not trust it.
+A member that applies a commit audits one of its means at random, and no other member can predict which. (If the plan
+chose the auditors, a reducer could tell when no audit threatens.) The auditor asks the members in that mean for the
+shares that they sent to the reducer, which they keep for two rounds, and averages these shares again. Each member has
+signed its share, and the reducer has signed its mean. The reducer answers the same request with the signatures on its
+inputs. If the mean is not that of the shares, the liar is the member that signed different inputs for the auditor and
+for the reducer; if there is no such member, the liar is the reducer. The auditor excludes the liar from its own rounds.
+It sends no message about the liar, since other peers could not trust it.
 
-A member that does not show its share is to blame only if the reducer shows its signature. Without that it is the
-reducer that hides something.
+A member that does not show its share is to blame only if the reducer shows that member's signature. Without the
+signature, the reducer is to blame.
 
-Where a mean goes against a member's own work, or is far longer than it, that member looks before it applies the commit.
-(`passes`; so does one whose own work came too late for it, see `averaging/trust/mean_checks.py`) So gross lies move
-nobody's anchor. Small ones are found in the time that `audit_fraction` gives.
+If a mean points against a member's own work, or is far longer, the member audits the mean before it applies the commit
+(`passes`). A member whose own work was too late for the commit compares too, see `averaging/trust/mean_checks.py`.
+Gross lies therefore change no anchor. Audits at random find small lies, in a time that depends on `audit_fraction`.
 
-Cost: each audit is one more shard of upload for every member of the round. Means carry no error of earlier broadcasts
-where they are audited, because nobody could check it.
+Cost: with each audit, each member of the round uploads one more shard. In audited runs, means carry no error of earlier
+broadcasts, because no other member could check that error.
 """
 
 from __future__ import annotations
@@ -55,24 +55,24 @@ from dht.ground.errors import PeerFault
 from dht.ground.host import PeerId
 
 SHARES_SECONDS = 30.0
-"""For the members' answers: a shard over the slowest line that takes part, behind the shards of a round."""
+"""Time for the members' answers: one shard over the slowest line of a member, queued behind the shards of a round."""
 HOLD_SECONDS = 15.0
-"""A commit with a suspicious mean is held back this long at most; its members have the same reason to answer."""
+"""A commit with a suspicious mean is held back for at most this time. Its members have the same reason to answer."""
 MAX_OPEN = 8
-"""Audits of one fragment under way here; each holds one encoded fragment."""
+"""Concurrent audits of one fragment; each holds one encoded fragment."""
 MAX_EARLY = 256
-"""Requests that wait for a commit, one of each auditor and fragment."""
+"""Requests that wait for a commit: one for each auditor and fragment."""
 KEPT_MEANS = HISTORY_COMMITS
-"""Commits whose means can be looked at, for each fragment: as long as contributions are kept."""
+"""For each fragment, the number of commits whose means can be audited: as many as contributions are kept for."""
 MAX_REMEMBERED = 64
-"""Means whose verdict is kept; in runs of many fragments it is one mean of each commit that can be looked at."""
+"""Number of stored verdicts. Runs of many fragments audit one mean of each commit."""
 
 AUDIT_MESSAGES = (AuditRequest, AuditShare, AuditInputs)
 
 
 @dataclass
 class _Audit:
-    """One mean that is looked at here."""
+    """An audit of one mean at this peer."""
 
     commit: Commit
     shard: int
@@ -80,12 +80,12 @@ class _Audit:
     wanted: frozenset[int]
     shares: dict[int, tuple[AuditShare, bytes]] = field(default_factory=dict)
     inputs: tuple[SignedInput, ...] | None = None
-    """Those that the reducer showed; None: it has not answered."""
+    """The inputs that the reducer showed. None: the reducer has not answered."""
     changed: asyncio.Event = field(default_factory=asyncio.Event)
     judged: asyncio.Event = field(default_factory=asyncio.Event)
     is_right: bool | None = None
     signs: Mapping[PeerId, int] = field(default_factory=dict)
-    """Of life of those that have not answered, in the middle of the time that they have."""
+    """Signs of life of the peers that have not answered, counted half-way through their time."""
 
     @property
     def reducer(self) -> PeerId:
@@ -97,7 +97,7 @@ class _Audit:
 
     @property
     def missing(self) -> list[int]:
-        """The members whose shares have not come."""
+        """Return the members whose shares have not arrived."""
         return sorted(self.wanted - set(self.shares))
 
 
@@ -106,7 +106,7 @@ Key = tuple[int, int, int, bytes]
 
 
 class Audits:
-    """What one `Exchange` does about means: signs and checks inputs, audits, answers, judges."""
+    """Signs and checks inputs, audits means, answers auditors and judges, for one `Exchange`."""
 
     def __init__(self, context: Context) -> None:
         self.num_audits = 0
@@ -117,22 +117,22 @@ class Audits:
         self._open: dict[Key, _Audit] = {}
         self._verdicts: Newest[Key, bool] = Newest(MAX_REMEMBERED)
         self._inputs: dict[tuple[int, int], dict[tuple[int, int], tuple[SignedInput, ...]]] = {}
-        """By (fragment, version) and range of values, of own means."""
+        """Inputs of own means, by (fragment, version) and range of values."""
         self._budgets, self._requests = (AuditBudgets(context.rule.audit_fraction) for _ in range(2))
-        """Of audits that are begun here, and of auditors that ask for what this peer sent."""
+        """Budgets of audits that this peer begins, and of auditors that ask for this peer's shares."""
         self._early: dict[tuple[PeerId, int], AuditRequest] = {}
         self._means: Newest[tuple[int, int], tuple[Commit, Mapping[int, Buffer]]]
         self._means = Newest(KEPT_MEANS * len(context.fragments))
 
     @property
     def is_on(self) -> bool:
-        """Whether means are audited in this run."""
+        """Return whether this run audits means."""
         return self._context.rule.audit_fraction > 0
 
     # ------------------------------------------------------------------------------------------ sending and reducing
 
     def signed(self, header: Contribution, payload: Sequence[Buffer]) -> Contribution:
-        """The header with this member's signature, where means are audited."""
+        """Return the header with this member's signature if this run audits means."""
         if not self.is_on:
             return header
         notary = self._context.fragments[header.fragment].machine.notary
@@ -142,7 +142,7 @@ class Audits:
     async def proven(
         self, fragment: FragmentRuntime, plan: Plan, leader: PeerId, shard: int, members: Sequence[int]
     ) -> tuple[int, ...]:
-        """Those roster `members` whose contributions to a shard they have signed; the signatures are kept."""
+        """Return the roster `members` that signed their contributions to a shard, and store the signatures."""
         if not self.is_on:
             return tuple(members)
         notary = fragment.machine.notary
@@ -175,9 +175,9 @@ class Audits:
     def _keep_inputs(
         self, fragment: FragmentRuntime, version: int, values: tuple[int, int], inputs: tuple[SignedInput, ...]
     ) -> None:
-        """Of each round as many as there are when this peer makes all its means for a full roster.
+        """Store the signatures of a round: at most as many as a peer needs that makes all means of a full roster.
 
-        A leader that cuts a round into more has this peer forget inputs of that round, and of no other.
+        A leader that divides a round into more shards makes this peer forget inputs of that round only.
         """
         for place in list(self._inputs):
             if place[0] == fragment.index and not 0 <= version - place[1] <= KEPT_MEANS:
@@ -192,7 +192,7 @@ class Audits:
     # ---------------------------------------------------------------------------------------------------- auditing
 
     async def applied(self, fragment: FragmentRuntime, commit: Commit, payloads: Mapping[int, Buffer]) -> None:
-        """A commit was applied here: perhaps look at one of its means."""
+        """Audit one of the means of an applied commit, at random."""
         if not self._can_audit(commit):
             return
         self._remember(fragment, commit, payloads)
@@ -207,9 +207,10 @@ class Audits:
             self._begin(fragment, commit, foreign[int(self._context.ports.chance() * len(foreign))])
 
     async def passes(self, fragment: FragmentRuntime, commit: Commit, payloads: Mapping[int, Buffer]) -> bool:
-        """Whether a commit may be applied: no mean in it looks wrong, or those that do were found to be right.
+        """Return whether a commit may be applied: no mean in it looks wrong, or audits found the suspicious means
+        right.
 
-        One whose members do not show what they sent does not pass either. The round is closed again, without the
+        A commit whose members do not show their shares does not pass. The round is then closed again, without the
         members that are excluded by then.
         """
         if not self._can_audit(commit):
@@ -231,7 +232,7 @@ class Audits:
         return self.is_on and len(commit.roster) > 1
 
     def _remember(self, fragment: FragmentRuntime, commit: Commit, payloads: Mapping[int, Buffer]) -> None:
-        """From now on its means can be looked at here, and own work in it is shown to others."""
+        """Keep a commit for audits of its means, and answer the auditors that asked for it early."""
         self._means[fragment.index, commit.version] = (commit, payloads)
         for sender, index in [key for key in self._early if key[1] == fragment.index]:
             self._answer(fragment, sender, self._early.pop((sender, index)))
@@ -240,7 +241,7 @@ class Audits:
         self._context.links.send(to, message, [payload] if payload else ())
 
     def _suspicious(self, fragment: FragmentRuntime, commit: Commit, payloads: Mapping[int, Buffer]) -> list[int]:
-        """Others' means that look wrong here."""
+        """Return the indices of other peers' means that look wrong."""
         foreign = {
             index: fragment.state.codec.unpack(commit.shards[index].end - commit.shards[index].start, payload)
             for index, payload in payloads.items()
@@ -301,7 +302,8 @@ class Audits:
         unanswered = self._unanswered(audit)
         audit.signs = {peer_id: self._signs_of(peer_id) for peer_id in unanswered}
         for peer_id in unanswered:
-            # Once more: a link broke, or a flood of requests took the place of this one before the commit was there.
+            # Ask again: a link may have broken, or a flood of requests may have displaced this one before the commit
+            # arrived.
             self._post(peer_id, request)
         await until(lambda: audit.is_complete, audit.changed, SHARES_SECONDS / 2)
 
@@ -310,15 +312,16 @@ class Audits:
         return peer_ids if audit.inputs is not None or audit.reducer in peer_ids else [*peer_ids, audit.reducer]
 
     def _name_the_evasive(self, fragment: FragmentRuntime, audit: _Audit) -> None:
-        """A peer that lives on and does not show what it must hides something: its own lie, or a friend's.
+        """Blame peers that are alive but do not show their inputs: they hide a lie, their own or a friend's.
 
-        A member must show no more than it has signed. So the reducer shows the signatures under its inputs: it may
-        name members in its mean that sent nothing. A machine that fell asleep is still among the members, and silent.
+        A member must show only what it signed. The reducer therefore shows the signatures on its inputs, since it may
+        list members in its mean that sent nothing. A sleeping machine is still among the members, but gives no sign of
+        life.
         """
         missing = [audit.commit.roster[member].peer_id for member in audit.missing]
         live = {peer_id for peer_id, signs in audit.signs.items() if self._signs_of(peer_id) > signs}
         signed = self._signers(fragment, audit)
-        # If most are missing, it is more likely this peer's own line.
+        # If most shares are missing, this peer's own line is the likelier cause.
         is_line = len(missing) > len(audit.wanted) / 2
         evidence = (fragment.index, audit.commit.version, "evasive")
         if not signed.issuperset(missing) and (audit.inputs is not None or (not is_line and audit.reducer in live)):
@@ -330,7 +333,7 @@ class Audits:
                 self._blame(peer_id, "evasive", what, evidence)
 
     def _signers(self, fragment: FragmentRuntime, audit: _Audit) -> set[PeerId]:
-        """The members whose signatures the reducer has shown, under what the roster says that they sent."""
+        """Return the members whose signatures the reducer showed on the contributions in the roster."""
         found, commit, shard = set(), audit.commit, audit.commit.shards[audit.shard]
         for given in audit.inputs or ():
             if given.member not in audit.wanted:
@@ -358,7 +361,7 @@ class Audits:
         self._blame(audit.reducer, "wrong_mean", what, evidence)
 
     def _two_faced(self, fragment: FragmentRuntime, audit: _Audit) -> list[PeerId]:
-        """Members that signed another contribution for the reducer than for the auditor."""
+        """Return the members that signed different contributions for the reducer and the auditor."""
         found = []
         for given in audit.inputs or ():
             share = audit.shares.get(given.member)
@@ -375,10 +378,10 @@ class Audits:
     def hear(
         self, fragment: FragmentRuntime, sender: PeerId, message: Message, payload: memoryview, _frame_bytes: int
     ) -> bool:
-        """A message of an audit.
+        """Handle a message of an audit.
 
         Raises:
-            PeerFault: the payload does not fit.
+            PeerFault: the payload has the wrong size.
         """
         if not self.is_on:
             return False
@@ -393,14 +396,14 @@ class Audits:
     def _answer(self, fragment: FragmentRuntime, sender: PeerId, request: AuditRequest) -> None:
         is_here = (fragment.index, request.version) in self._means
         if not is_here and fragment.machine.version <= request.version <= fragment.machine.version + 1:
-            # The auditor has applied a commit that is on its way here.
+            # The auditor has applied a commit that has not arrived here.
             if (sender, fragment.index) in self._early or len(self._early) < MAX_EARLY:
                 self._early[sender, fragment.index] = request
             return
         held = self._means.get((fragment.index, request.version))
         if held is None or not _is_a_shard(held[0], request):
             return
-        # Before the share is made: that takes a signature, and a pass over its values.
+        # Checked before the share is made, which takes a signature and a pass over the values.
         place = (fragment.index, fragment.machine.version, len(held[0].roster))
         is_member = own_entry(held[0].roster, sender) is not None or sender in self._context.members()
         if not self._requests.answers(sender, request, *place, is_member=is_member):
@@ -413,7 +416,7 @@ class Audits:
             self._post(sender, *share)
 
     def _own_share(self, fragment: FragmentRuntime, request: AuditRequest) -> tuple[AuditShare, bytes] | None:
-        """What this peer sent for the values of a shard of that version."""
+        """Return the part of this peer's contribution to that version that covers the shard's values."""
         own = _sent_for(fragment, request.version)
         if own is None:
             return None
@@ -471,7 +474,7 @@ def _sent_for(fragment: FragmentRuntime, version: int) -> Sent | None:
 
 
 def _own_work(fragment: FragmentRuntime, commit: Commit, me: PeerId) -> ComparedWork | None:
-    """What was contributed to this commit, else the latest work that is here."""
+    """Return this peer's contribution to the commit, or otherwise its latest work that is still here."""
     state, entry, sent = fragment.state, own_entry(commit.roster, me), _sent_for(fragment, commit.version)
     if entry is not None and sent is not None and entry[1].sequence == sent.sequence:
         return ComparedWork(sent.encoded, sent.steps, entry[0])

@@ -1,6 +1,7 @@
-"""How many questions that are answered with a commit a member answers: of each remote, and of all together.
+"""Limits on questions that a member answers with a commit: for each remote, and for all remotes together.
 
-A question has 23 bytes, and the commit of a round of 256 members 80,000. So who asks costs others more than itself.
+A question has 23 bytes, and the commit of a round of 256 members 80,000. A remote that asks therefore costs others far
+more than itself.
 """
 
 from __future__ import annotations
@@ -14,21 +15,22 @@ from dht.ground.bounds import Allowances
 from dht.ground.host import PeerId
 
 QUESTIONS_AT_ONCE = 256
-"""Of one remote, which are answered with commits: those of all fragments, for one that was away for some rounds."""
+"""Questions of one remote at once: enough for all fragments after an absence of some rounds."""
 QUESTION_SECONDS = 1 / 8
-"""Until one more is answered. The commit of a large round takes a thousand times the bytes of a question."""
+"""Seconds until one more question is answered. The commit of a large round has a thousand times the bytes of a
+question."""
 ANSWER_BYTES_AT_ONCE, SECONDS_PER_ANSWER_BYTE = 64 * 1024 * 1024, 1e-6
-"""Of commits to all remotes together, who may be one with many keys: 1200 of rounds of 256 members, then 20 a second.
-A member without an answer fetches the fragment in the end."""
+"""Bytes of commits to all remotes together, since one host may use many keys: 1200 commits of rounds of 256 members at
+once, then 20 a second. A member that gets no answer eventually fetches the fragment."""
 EVERYBODY: Final = PeerId("")
 
 
 class CommitQuestions:
-    """What is left of the allowances.
+    """Remaining allowances.
 
     Args:
-        answer_bytes: of commits to all remotes at once.
-        seconds_per_answer_byte: until one more byte is answered.
+        answer_bytes: bytes of commits to all remotes at once.
+        seconds_per_answer_byte: seconds until one more byte is allowed.
     """
 
     def __init__(
@@ -38,8 +40,8 @@ class CommitQuestions:
         self._answer_bytes = Allowances[PeerId](answer_bytes, seconds_per_answer_byte)
 
     def is_one_too_many(self, machine: RoundMachine, sender: PeerId, message: Message, now: float) -> bool:
-        """Whether a message is answered with a commit, and its sender, or all, had as many as anybody needs."""
-        # Offers for the version whose commit is applied now are answered with that.
+        """Return whether the answer would be a commit, and the allowance of the sender, or of all, is spent."""
+        # Offers for the version whose commit is being applied are answered with that commit.
         version = machine.version + (machine.applying is not None)
         asks = (
             isinstance(message, CommitRequest)

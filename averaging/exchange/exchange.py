@@ -1,8 +1,8 @@
-"""The async shell around the round machines: messages in, effects out.
+"""Async shell around the round machines: takes messages and performs effects.
 
-An exchange has three roles, and each owns what it needs: what a member sends (`sending.py`), what a reducer makes
-(`averaging.py`), what everybody applies (`applying.py`). Here messages go to a role or to the fragment's machine, and
-what the machine asks for goes to a role. Work on arrays goes through the `compute` port. The trainer is not waited for.
+An exchange has three roles: sending own work (`sending.py`), reducing (`reducing.py`) and applying commits
+(`applying.py`). It passes each message to a role or to the fragment's machine, and each effect of the machine to a
+role. Work on arrays goes through the `compute` port. The exchange never waits for the trainer.
 """
 
 from __future__ import annotations
@@ -32,14 +32,15 @@ from dht.ground.host import PeerId
 from dht.ground.tasks import Background
 
 Hear = Callable[[FragmentRuntime, PeerId, Any, memoryview, int], bool]
-"""(fragment, sender, message, payload, bytes of the frame); returns whether the fragment's machine hears it too."""
+"""(fragment, sender, message, payload, bytes of the frame); returns whether the fragment's machine gets the message
+too."""
 Perform = Callable[[FragmentRuntime, Any], None]
 
 
 MAX_LOST = 256
-"""Peers whose connection was lost that are remembered: as many as a round has members."""
+"""Lost peers that are remembered: as many as a round has members."""
 TAKING_PART = (Offer, messages.Wait, messages.Plan, messages.Contribution, messages.Reduced)
-"""What members of rounds send, and keys that only push commits or ask questions do not."""
+"""Messages that only members of rounds send. Peers that only push commits or ask questions send none of them."""
 
 
 class Exchange:
@@ -103,15 +104,15 @@ class Exchange:
         }
 
     def set_view(self, trainers: Sequence[PeerId], followers: Sequence[PeerId], silent: Sequence[PeerId] = ()) -> None:
-        """Take the members with live records: trainers, all others, and trainers that do not answer now.
+        """Set the members with live records: trainers, all others, and trainers that do not answer now.
 
-        Which of them count is decided here, from what each of them did (`MemberPresence`).
+        `MemberPresence` decides which of them count, from their behaviour.
         """
         self._seen = (trainers, followers, silent)
         excluded = self.guard.excluded([*trainers, *silent])
         live, unanswered = ([one for one in peer_ids if one not in excluded] for peer_ids in (trainers, silent))
         seen = self.guard.presence.see(live, unanswered)
-        # Who is left out of rounds, or does not count yet, still hears of commits.
+        # Peers that are excluded from rounds, or do not count yet, still get commits.
         others = [peer_id for peer_id in trainers if peer_id not in seen.counted and peer_id != self.me]
         view = View(seen.counted, (*followers, *others), seen.num_known, seen.newcomers, seen.awaited)
         for fragment in self.fragments:
@@ -120,7 +121,7 @@ class Exchange:
                 self._step(fragment, view)
 
     def exclude(self) -> None:
-        """The guard excludes another peer from now on."""
+        """Update the view after the guard has excluded another peer."""
         self.set_view(*self._seen)
 
     def peer_lost(self, peer_id: PeerId, reason: str) -> None:
@@ -131,10 +132,10 @@ class Exchange:
             self._step(fragment, Lost(peer_id, reason))
 
     def on_message(self, sender: PeerId, message: Message, payload: memoryview, frame_bytes: int) -> None:
-        """A checked frame from an admitted peer (see `Links`).
+        """Handle a checked frame from an admitted peer (see `Links`).
 
         Raises:
-            PeerFault: the payload does not fit, a commit is not signed by its leader, or the sender holds more than its
+            PeerFault: the payload has the wrong size, a commit is not signed by its leader, or the sender exceeds its
                 share of memory here.
         """
         fragment = self.fragments[message.fragment]
@@ -146,7 +147,7 @@ class Exchange:
         if reason := self.guard.objection(sender, message, fragment.machine):
             self._refuse(fragment, sender, message, reason)
         elif _row(self._hear, message)(fragment, sender, message, payload, frame_bytes):
-            # What a leader hears is no part of a member's round.
+            # Messages to a leader do not count towards a member's round.
             if fragment.machine.is_offering and not isinstance(message, Offer | messages.Reduced):
                 fragment.traffic.received(frame_bytes)
             self._step(fragment, Heard(sender, message))
@@ -191,7 +192,7 @@ class Exchange:
         self._background.spawn(self.sending.offer(fragment))
 
     def _advanced(self, fragment: FragmentRuntime, adopted: tuple[Commit, ...] | None) -> None:
-        """Everybody hears that a fragment is at another version; then its next round may begin."""
+        """Report that a fragment is at another version, and begin its next round."""
         state, guard = fragment.state, self.guard
         fragment.store.prune(state.version, state.version - HISTORY_COMMITS)
         self.averaging.advanced(fragment)
@@ -210,7 +211,7 @@ class Exchange:
 
 
 def _led_here(fragment: FragmentRuntime, adopted: tuple[Commit, ...] | None) -> list[Commit]:
-    """The commits that are known of those that led to a fragment's anchor, the newest last."""
+    """Return the known commits that led to a fragment's anchor, the newest last."""
     machine, version = fragment.machine, fragment.state.version
     commits = (*machine.log.newest.values(), machine.applying) if adopted is None else adopted
     return sorted(
@@ -220,5 +221,5 @@ def _led_here(fragment: FragmentRuntime, adopted: tuple[Commit, ...] | None) -> 
 
 
 def _row(table: Mapping[type, Callable[..., Any]], value: object) -> Callable[..., Any]:
-    """The row of a value's type, or of the nearest one that this derives from."""
+    """Return the row of a value's type, or of its nearest base class."""
     return next(table[kind] for kind in type(value).__mro__ if kind in table)

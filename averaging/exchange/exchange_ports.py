@@ -1,4 +1,4 @@
-"""What the owner of an exchange gives it, and what its roles share."""
+"""Ports that the owner of an exchange provides, and the context that its roles share."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ Reduce = Callable[
     [Sequence[ShardContribution], OuterRule, Codec, int, EncodedBlocks | None],
     Reduction | None,
 ]
-"""As `averaging.outer.shard_mean.reduce_shard`."""
+"""Signature of `averaging.outer.shard_mean.reduce_shard`."""
 
 
 @dataclass(frozen=True, slots=True)
 class RoundParts:
-    """What rounds are made of, so that the simulator's liars can have others.
+    """Replaceable parts of rounds: the simulator's dishonest peers have their own.
 
     Attributes:
         reduce: makes a mean.
-        says: what is sent in place of a message.
-        leading_type: how a round is led.
+        says: returns the message to send instead of a message.
+        leading_type: class that leads a round.
     """
 
     reduce: Reduce = reduce_shard
@@ -52,12 +52,12 @@ class ExchangePorts:
     """The outside world of an exchange.
 
     Attributes:
-        deliver: takes changes for the live parameters and returns at once.
-        lend: memory for such a change.
-        rule_at: the outer rule of the commit that leaves a version; None: the same for all.
-        chance: uniform in [0, 1) and known to nobody else; by default no audit begins here.
-        signs_of: counts what was heard of a peer; None: everybody lives on.
-        rate_of: bits per second that a remote says its upload link takes; 0 when that is not known.
+        deliver: takes changes of the live parameters and returns at once.
+        lend: lends memory for these changes.
+        rule_at: returns the outer rule of the commit that follows a version; None: the same rule for all.
+        chance: returns a secret random number, uniform in [0, 1); the default begins no audits here.
+        signs_of: returns the number of signs of life of a peer; None: all peers count as alive.
+        rate_of: returns the upload rate that a remote announces, in bits per second; 0 if unknown.
     """
 
     clock: Callable[[], float]
@@ -74,14 +74,14 @@ class ExchangePorts:
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """What the roles of one exchange share.
+    """Context that the roles of one exchange share.
 
     Attributes:
-        rule: of all decisions that are not about one commit's rates.
-        members: those that hear of rounds, as far as this peer sees them.
-        lost: peers to which the connection was lost, and of which nothing came since.
-        step: gives a fragment's machine an event, and performs what it asks for.
-        spawn: runs something beside all else.
+        rule: the rule for all decisions except the rates of one commit.
+        members: returns the members that get messages about rounds, as far as this peer sees them.
+        lost: peers whose connection was lost and that have sent nothing since.
+        step: passes an event to a fragment's machine, and performs the effects.
+        spawn: runs a coroutine in the background.
     """
 
     me: PeerId
@@ -100,10 +100,10 @@ class Context:
         return rule.of_buffers() if fragment.of_buffers else rule
 
     def show(self, fragment: FragmentRuntime, change: Change | None) -> None:
-        """Give a change of the live parameters to the trainer; None: there is none."""
+        """Pass a change of the live parameters to the trainer, unless it is None."""
         if change is not None:
             self.ports.deliver(fragment.index, change, fragment.state.version)
 
     def show_anew(self, fragment: FragmentRuntime) -> None:
-        """Have the trainer take all that the live parameters are to show."""
+        """Make the trainer copy all live parameters again."""
         self.ports.deliver(fragment.index, None, fragment.state.version)

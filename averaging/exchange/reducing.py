@@ -1,8 +1,8 @@
-"""The reducer's side of rounds: contributions that arrive, their mean, and the mean on its way to the members.
+"""The reducer's role: collects contributions, averages them, and sends the mean to the members.
 
-A reducer reports a mean to the leader when one other member has read it. So somebody beside the reducer holds what a
-commit names. The reducer's link may be slow, or gone in the next moment. A mean that reaches nobody before the leader
-closes the round leaves its shard void, and the work in it returns to its owners.
+A reducer reports a mean to the leader when one other member has read the mean. So a second peer holds each mean that a
+commit lists, even if the reducer's link is slow or breaks. If no peer has read the mean when the leader closes the
+round, its shard is void, and the work in it returns to its owners.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from dht.ground.host import PeerId
 
 
 class Averaging:
-    """Means that this peer makes, for all fragments.
+    """Means that this peer computes, for all fragments.
 
     Args:
-        on_mean: told of a mean of this peer as soon as it is here: (fragment, shard, digest).
+        on_mean: called with (fragment, shard, digest) as soon as a mean of this peer is ready.
     """
 
     def __init__(
@@ -51,10 +51,10 @@ class Averaging:
     def take_contribution(
         self, fragment: FragmentRuntime, sender: PeerId, message: Contribution, payload: memoryview, _: int
     ) -> bool:
-        """Keep a contribution.
+        """Store a contribution.
 
         Raises:
-            PeerFault: its payload does not fit, or the sender holds more than its share of memory here.
+            PeerFault: the payload has the wrong size, or the sender exceeds its share of memory here.
         """
         machine = fragment.machine
         if machine.version <= message.version <= machine.version + 1:
@@ -66,11 +66,11 @@ class Averaging:
         return False
 
     def reduce(self, fragment: FragmentRuntime, effect: ReduceShard) -> None:
-        """Make the mean of a shard, beside all else."""
+        """Compute the mean of a shard in a background task."""
         self._context.spawn(self.make_mean(fragment, effect))
 
     async def make_mean(self, fragment: FragmentRuntime, effect: ReduceShard) -> None:
-        """From the contributions that are here to a mean that is reported."""
+        """Average the contributions that have arrived, deliver the mean and report it."""
         context, guard, plan, index = self._context, self._context.guard, effect.plan, effect.shard
         shard, timing = plan.shards[index], fragment.machine.timing
         await self._sending.encoded(fragment)
@@ -79,7 +79,7 @@ class Averaging:
         contributions = fragment.store.contributions(context.rule, plan, effect.leader, index, members)
         guard.misfits(plan, members, [member for member, _, _ in contributions])
         contributions = self._with_own(guard.believable(plan, contributions, timing), fragment, plan, index)
-        # What earlier broadcasts lost, nobody else can know: nothing is carried where means are audited.
+        # No other peer can know the errors of earlier broadcasts, so audited runs carry none.
         carries = not self._audits.is_on
         carried = fragment.store.carried_error(shard.start, shard.end) if carries else None
 
@@ -106,7 +106,7 @@ class Averaging:
             self._post(effect.to, effect.result, payload)
 
     def peer_lost(self, peer_id: PeerId) -> None:
-        """The connection to a peer is lost: no mean is read there."""
+        """Handle a lost connection: the peer reads no more means."""
         self._deliveries.lost(peer_id)
 
     def advanced(self, fragment: FragmentRuntime) -> None:
@@ -117,7 +117,7 @@ class Averaging:
     def _with_own(
         self, contributions: list[ShardContribution], fragment: FragmentRuntime, plan: Plan, index: int
     ) -> list[ShardContribution]:
-        """The contributions to a shard with this peer's own, if it is in the plan, in roster order."""
+        """Return the contributions to a shard together with this peer's own if it is in the plan, in roster order."""
         sent, own, shard = fragment.state.pending, own_entry(plan.roster, self._context.me), plan.shards[index]
         if sent is None or own is None or own[1].sequence != sent.sequence:
             return contributions
@@ -126,15 +126,15 @@ class Averaging:
         return sorted([*contributions, mine], key=lambda one: one[0])
 
     async def _deliver(self, fragment: FragmentRuntime, plan: Plan, index: int) -> None:
-        """Send a mean of this peer; returns when another member has read it, or its round is over.
+        """Send a mean of this peer, and return when another member has read it or its round is over.
 
-        It also returns when no other member lives, and in a round of two after the time that this takes as a rule.
+        Also returns when no other member is alive, and in a round of two after the typical time of a delivery.
         """
         to = fragment.machine.to_whom(plan)
         shard = plan.shards[index]
         header = Result(fragment.index, plan.version, index, shard.start, shard.end)
         payload = fragment.store.own_result(header)
-        # Nobody says that what is short was read; and it is out at once.
+        # Short means are not acknowledged, and leave at once.
         if not to or len(frames.encode(header)) + len(payload) <= ACKNOWLEDGED_BYTES:
             return
         read = self._deliveries.begin(header, payload, set(to) - set(self._context.lost))
@@ -153,28 +153,29 @@ class Averaging:
 
 @dataclass(frozen=True, slots=True)
 class _Unread:
-    """A mean on its way to members that live, and whether it need not be waited for any more."""
+    """A mean on its way to members that are alive, and an event that is set when waiting can end."""
 
     to: set[PeerId]
     read: asyncio.Event = field(default_factory=asyncio.Event)
 
 
 class Deliveries:
-    """Own means of one peer that nobody else is known to have.
+    """Own means that no other peer is known to have.
 
     Args:
-        version_of: the version that a fragment's anchor is at here.
+        version_of: returns the version of a fragment's anchor at this peer.
     """
 
     def __init__(self, version_of: Callable[[int], int]) -> None:
         self._version_of = version_of
         self._unread: dict[bytes, dict[bytes, _Unread]] = {}
-        """By header and payload: attempts at one round give different means of the same values."""
+        """By header and payload: several attempts at one round give different means of the same values."""
 
     def begin(self, header: Result, payload: Buffer, to: set[PeerId]) -> asyncio.Event:
-        """A mean goes out to members that live.
+        """Note that a mean was sent to members that are alive.
 
-        The event is set when one of them has read it, when none of them lives any more, or when its round is over.
+        The returned event is set when one of them has read the mean, when none of them is alive, or when its round is
+        over.
         """
         unread = self._unread.setdefault(frames.encode(header), {})[bytes(payload)] = _Unread(to)
         if not to:
@@ -182,7 +183,7 @@ class Deliveries:
         return unread.read
 
     def lost(self, peer_id: PeerId) -> None:
-        """The connection to a member is lost."""
+        """Remove a member whose connection is lost."""
         for unread in [unread for means in self._unread.values() for unread in means.values()]:
             unread.to.discard(peer_id)
             if not unread.to:
@@ -192,21 +193,21 @@ class Deliveries:
         return bytes(payload) in self._unread.get(frames.encode(header), {})
 
     def advanced(self, fragment: int, version: int) -> None:
-        """The rounds of a fragment before `version` are over."""
+        """End the rounds of a fragment before `version`."""
         places = {head: frames.place_of(head) for head in self._unread}
         for head in [head for head, (_, of, then) in places.items() if of == fragment and then < version]:
             for unread in self._unread.pop(head).values():
                 unread.read.set()
 
     def note_read(self, _remote: PeerId, parts: Parts) -> None:
-        """A remote has read what was made of these parts."""
+        """Note that a remote has read the message that consists of these parts."""
         means = self._unread.get(bytes(parts[0]))
         unread = means.get(b"".join(parts[1:])) if means else None
         if unread is not None:
             unread.read.set()
 
     def is_stale(self, parts: Parts) -> bool:
-        """Whether nobody has a use any more for what waits: means of past rounds are kept for `HISTORY_COMMITS`."""
+        """Return whether a queued message has become useless. Means of past rounds are kept for `HISTORY_COMMITS`."""
         kind, fragment, version = frames.place_of(parts[0])
         now = self._version_of(fragment)
         if kind == Contribution.KIND:

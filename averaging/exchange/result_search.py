@@ -1,13 +1,13 @@
-"""How a member gets the results of a commit: reducers send them, and the member asks for those that are missing.
+"""Search for the results of a commit: reducers send them, and the member requests those that are missing.
 
-Reducers send their means to the other members of the round; peers outside the round ask the reducer. After a while a
+Reducers send their means to the other members of the round; peers outside the round ask the reducer. After some time, a
 member asks a few members of the round at once for the missing results, and each member begins at a different place of
 the roster. So a mean that only one member holds spreads as fast as questions and answers travel. Peers outside the
 round that have applied the commit are asked last, because the members that made it may be gone.
 
-A try ends when the result arrives, when the holder answers that it has another version, when its connection is lost, or
-after as long again. That time counts from the last result that this holder sent: while results keep arriving, asking
-other holders would only transfer them twice.
+A try ends when the result arrives, when the holder answers that it has another version, when the holder's connection is
+lost, or after the same time again, counted from the last result that this holder sent. While results keep arriving,
+asking other holders would only transfer them twice.
 """
 
 from __future__ import annotations
@@ -27,25 +27,28 @@ from dht.ground.host import PeerId
 from dht.records.lineages import is_majority
 
 MAX_AHEAD = 4
-"""Asked of those that are in no roster and have applied the commit: the first one that answers will do."""
+"""Peers outside the roster that have applied the commit and are asked: the first answer is enough."""
 
 
 NUM_AT_ONCE = 3
-"""Holders that are asked for one result at once: more would send large shards many times where all of them have it."""
+"""Holders that are asked for one result at once. With more, large shards would arrive many times if all holders have
+them."""
 NUM_PASSES = 3
-"""Whoever had nothing to give may have it the next time."""
+"""A holder without the result may have it at the next pass."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Try:
-    """One holder that may send one result. `is_asked`: it was asked, and does not send it by itself."""
+    """A holder that may send one result. `is_asked`: this peer requested the result; otherwise the holder sends it
+    unasked.
+    """
 
     since: float
     is_asked: bool
 
 
 class ResultSearch:
-    """The search for one commit's results at one peer."""
+    """Search for one commit's results at one peer."""
 
     def __init__(self, context: Context, fragment: FragmentRuntime, commit: Commit) -> None:
         self.commit = commit
@@ -57,10 +60,10 @@ class ResultSearch:
         self._tries: dict[tuple[PeerId, int], _Try] = {}
         """By holder and shard."""
         self._first: dict[int, PeerId] = {}
-        """By shard the holder that is expected to send it."""
+        """By shard: the holder that is expected to send it."""
         self._came_at: dict[PeerId, float] = {}
         self._refusals: Counter[PeerId] = Counter()
-        """Answers of holders that they are at another version, each to one open try."""
+        """By holder: answers that it has another version. Each counts against one open try."""
         self._arrived = asyncio.Event()
         self._outrun_by: set[PeerId] = set()
         self._is_outrun = False
@@ -69,12 +72,12 @@ class ResultSearch:
         self._ahead = ahead[:MAX_AHEAD]
 
     async def run(self, on_expired: Callable[[MembersAwaited], None]) -> dict[int, Buffer] | None:
-        """All result payloads by shard, or None when nobody has them (any more)."""
+        """Return all result payloads by shard, or None if no peer has them (any more)."""
         for number in range(NUM_PASSES):
             began = self._clock()
             holders = {index: self._holders(index) for index in self._missing}
             self._first = {} if number else self._begin(holders)
-            # The answer "not here" comes faster than a result travels from the only member that has it to the next.
+            # The answer "not here" travels faster than a result from its only holder to the next.
             await self._look_and_ask(holders, began + self._fragment.machine.timing.result_seconds(), on_expired)
             if not self._missing or self._is_outrun:
                 break
@@ -83,9 +86,9 @@ class ResultSearch:
     async def _look_and_ask(
         self, holders: Mapping[int, list[PeerId]], earliest: float, on_expired: Callable[[MembersAwaited], None]
     ) -> None:
-        """Ask these holders in their order, so many at once, until all is here.
+        """Ask these holders in this order, a few at once, until all results have arrived.
 
-        It ends without that when all tries have ended, and no earlier than `earliest`.
+        Ends without them when all tries have ended, but not before `earliest`.
         """
         while True:
             self._arrived.clear()
@@ -106,13 +109,13 @@ class ResultSearch:
                 continue
 
     def note_arrival(self) -> None:
-        """A result is here: perhaps one that is missing."""
+        """Note that a result arrived, which may be a missing one."""
         self._arrived.set()
 
     def note_version(self, sender: PeerId, theirs: VersionIs) -> None:
-        """A holder is at this version, and has nothing to give: perhaps nobody keeps these results any more.
+        """Note the version of a holder, which has nothing to send: perhaps no peer keeps these results any more.
 
-        A stranger's word does not end the search: more than half of the live members of that round must say so.
+        A stranger's answer does not end the search: more than half of the live members of that round must answer so.
         """
         if any(holder == sender and attempt.is_asked for (holder, _), attempt in self._tries.items()):
             self._refusals[sender] += 1
@@ -127,7 +130,7 @@ class ResultSearch:
             self._arrived.set()
 
     def note_lost(self, peer_id: PeerId) -> None:
-        """The connection to a holder is lost: nothing comes from it."""
+        """Handle a lost connection: the holder sends nothing more."""
         lost = [key for key in self._tries if key[0] == peer_id]
         for key in lost:
             del self._tries[key]
@@ -135,10 +138,10 @@ class ResultSearch:
             self._arrived.set()
 
     def _begin(self, holders: Mapping[int, list[PeerId]]) -> dict[int, PeerId]:
-        """Wait for means that come unasked, and ask for others. Returns the reducers by shard."""
+        """Wait for means that arrive unasked, and request the others. Return the reducers by shard."""
         commit, sent = self.commit, self._fragment.state.pending
         own = own_entry(commit.roster, self._context.me)
-        # Not for a process that began later, with the same key as a member.
+        # False for a process that started later with the same key as a member.
         is_member = own is not None and sent is not None and own[1].sequence == sent.sequence
         waits = is_member or self._fragment.machine.comes_unasked
         first = {index: holders[index].pop(0) for index in self._missing if holders[index]}
@@ -150,12 +153,12 @@ class ResultSearch:
         return first
 
     def _may_ask(self, index: int) -> bool:
-        """Whether one more holder is asked for a result. As long as the first may send it, nobody else is."""
+        """Return whether one more holder may be asked for a result: not while the first holder may still send it."""
         tries = {holder for holder, of in self._tries if of == index}
         return len(tries) < NUM_AT_ONCE and self._first.get(index) not in tries
 
     def _look(self) -> None:
-        """Take what is here by now."""
+        """Collect the missing results that have arrived."""
         now = self._clock()
         for index, digest in list(self._missing.items()):
             payload = self._fragment.store.result(self.commit.version, index, digest)
@@ -166,11 +169,11 @@ class ResultSearch:
             tries = [key for key in self._tries if key[1] == index]
             for key in tries:
                 del self._tries[key]
-            if len(tries) == 1:  # which of several sent it is not known
+            if len(tries) == 1:  # with several tries, the sender is not known
                 self._came_at[tries[0][0]] = now
 
     def _end_tries(self, on_expired: Callable[[MembersAwaited], None]) -> None:
-        """End those tries whose time is over, and those whose holder answered that it has another version."""
+        """End the tries whose time is over, and those whose holder answered that it has another version."""
         now = self._clock()
         asked = Counter(holder for (holder, _), attempt in self._tries.items() if attempt.is_asked)
         refusing = {holder for holder, num in asked.items() if self._refusals[holder] >= num}
@@ -185,17 +188,17 @@ class ResultSearch:
             on_expired(MembersAwaited(*told))
 
     def _ends_at(self, key: tuple[PeerId, int]) -> float:
-        """When the time of a try is over."""
+        """Return when the time of a try is over."""
         holder = key[0]
         results = [self.commit.shards[index] for of, index in self._tries if of == holder]
         encoded = sum(self._fragment.state.codec.encoded_num_bytes(result.end - result.start) for result in results)
-        # Asking others meanwhile would only make them send it, too.
+        # Asking others meanwhile would only make them send the result too.
         rate = self._context.ports.rate_of(holder)
         allowed_seconds = self._fragment.machine.timing.result_seconds(encoded, rate)
         return max(self._tries[key].since, self._came_at.get(holder, 0.0)) + allowed_seconds
 
     def _holders(self, index: int) -> list[PeerId]:
-        """Those that may have a result, the likeliest first; none when this peer is alone."""
+        """Return the peers that may have a result, the likeliest first, without this peer."""
         me, commit = self._context.me, self.commit
         members = sorted(entry.peer_id for entry in commit.roster)
         place = bisect(members, me)

@@ -1,4 +1,4 @@
-"""Own work on its way into rounds: the offer to a leader, then the shards of the contribution to their reducers."""
+"""Own work on its way into rounds: an offer to the leader, then the shards of the contribution to their reducers."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from averaging.wire.work_by_range import oldest_base
 
 @dataclass
 class _Outgoing:
-    """Of one fragment."""
+    """Outgoing work of one fragment."""
 
     encoded: asyncio.Event = field(default_factory=asyncio.Event)
-    """Not set while work that was offered is being encoded."""
+    """Cleared while offered work is being encoded."""
     encodes_first: bool = False
-    """The last work that was offered could not be encoded: nobody should wait for such work again."""
+    """The last offered work could not be encoded: encode before the next offer, so that no peer waits in vain again."""
     budget: LineBudget = field(default_factory=LineBudget)
     usual: UsualWork = field(default_factory=UsualWork)
 
@@ -37,11 +37,11 @@ class _Outgoing:
 
 
 class Sending:
-    """The member's side of rounds, for all fragments of one peer. Nothing is offered before `take_part`.
+    """The member's role, for all fragments of one peer. Offers nothing before `take_part`.
 
     Args:
-        signed: puts this member's signature on a contribution's header, where means are audited.
-        is_repairing: whether a fragment's anchor is about to be replaced: no round begins on it.
+        signed: adds this member's signature to a contribution's header if the run audits means.
+        is_repairing: whether a fragment's anchor is about to be replaced, so that no round begins on it.
     """
 
     def __init__(
@@ -59,15 +59,15 @@ class Sending:
         self.takes_part, self._is_reachable = False, True
 
     def take_part(self, takes_part: bool) -> None:
-        """Offer own work from now on, or none any more; what is offered already stays so."""
+        """Start or stop offering own work. Existing offers stay valid."""
         self.takes_part = takes_part
 
     def note_reachable(self, is_reachable: bool) -> None:
-        """Whether others can send this peer what it is to reduce."""
+        """Set whether others can send this peer shards to reduce."""
         self._is_reachable = is_reachable
 
     async def work_arrived(self, index: int, fill: Callable[[FragmentState], None]) -> None:
-        """The trainer handed over work of a fragment: `fill` adds it to the state (called in the compute port)."""
+        """Take work on a fragment from the trainer: `fill` adds it to the state (called in the compute port)."""
         fragment = self._context.fragments[index]
         fragment.machine.timing.own_pace.observe(self._context.ports.clock())
         async with fragment.busy:
@@ -75,16 +75,17 @@ class Sending:
         await self.offer(fragment)
 
     async def offer(self, fragment: FragmentRuntime) -> None:
-        """Go for the next round with the waiting work, unless a contribution is under way already.
+        """Offer the waiting work for the next round, unless a contribution is already under way.
 
-        The offer leaves before the work is encoded: the plan takes a round trip, and encoding as long. What is said of
-        the work cannot change meanwhile, and no shard leaves before all of it can be found by a restarted process.
+        The offer leaves before the work is encoded, because the plan takes a round trip and encoding takes as long. The
+        offered numbers cannot change meanwhile, and no shard leaves before a restarted process could find all of the
+        work.
         """
         context, state, machine = self._context, fragment.state, fragment.machine
         async with fragment.busy:
             sent = state.pending
             is_new = sent is None and state.unsent_tokens > 0
-            # An earlier process's contribution keeps its sequence: the commit of its round may still come.
+            # A contribution of an earlier process keeps its sequence, because the commit of its round may still arrive.
             is_inherited = sent is not None and not machine.is_offering
             is_ready = (is_new or is_inherited) and machine.applying is None
             if not is_ready or not self.takes_part or self._is_repairing(fragment) or fragment.is_torn:
@@ -104,7 +105,7 @@ class Sending:
         await self._outgoing[fragment.index].encoded.wait()
 
     def send_shards(self, fragment: FragmentRuntime, effect: SendShards) -> None:
-        """Send this peer's contribution, as soon as it is encoded."""
+        """Send this peer's contribution as soon as it is encoded."""
         if self._outgoing[fragment.index].encoded.is_set():
             self._post_shards(fragment, effect)
         else:
@@ -113,12 +114,13 @@ class Sending:
     # ------------------------------------------------------------------------------------------------------ details
 
     async def _drop_expired(self, fragment: FragmentRuntime) -> bool:
-        """Drop what waits and is older than anyone may apply; the caller holds `fragment.busy`.
+        """Drop waiting work that is too old for any member to apply; the caller holds `fragment.busy`.
 
         Returns:
-            Whether nothing waits any more.
+            Whether no work is waiting.
 
-        It tells the trainer before it persists that: who restarts in between then sees the work as waiting still.
+        The trainer gets the change before the state is persisted: after a restart in between, the work is still
+        waiting.
         """
         context, state = self._context, fragment.state
         staleness = staleness_of(context.rule.mode, state.version, state.unsent_base_version)
@@ -134,8 +136,8 @@ class Sending:
     async def _withhold(self, fragment: FragmentRuntime) -> bool:
         """Drop the waiting work if only a fault of this machine can have made it; the caller holds `fragment.busy`.
 
-        Nobody can tell whether the fault is in the work or in the live parameters. So the owner, who hears of it, puts
-        these back as a whole.
+        The fault may be in the work or in the live parameters, so the owner gets a report and restores all live
+        parameters.
         """
         context, state = self._context, fragment.state
         length = await context.ports.compute(lambda: length_of(state.residual))
@@ -149,9 +151,9 @@ class Sending:
         return True
 
     async def _encode_and_offer(self, fragment: FragmentRuntime, announced: Announced) -> Sent:
-        """Offer the announced work, and encode it; the caller holds `fragment.busy`.
+        """Offer the announced work and encode it; the caller holds `fragment.busy`.
 
-        After work that could not be encoded the offer comes last, and a round that ended meanwhile is begun once more.
+        After work that could not be encoded, encode before the offer. If a round ended meanwhile, begin it again.
         """
         outgoing = self._outgoing[fragment.index]
         outgoing.encoded.clear()
@@ -173,7 +175,7 @@ class Sending:
         self._context.step(fragment, Ready(self._offer_of(fragment, work)))
 
     def _offer_of(self, fragment: FragmentRuntime, work: Announced | Sent) -> Offer:
-        """An offer of `work` on the anchor that is here, for the first attempt at a round."""
+        """Return an offer of `work` on this peer's anchor, for the first attempt at a round."""
         return Offer(
             fragment.index,
             fragment.state.version,
@@ -194,13 +196,13 @@ class Sending:
             self._post_shards(fragment, effect)
 
     def _post_shards(self, fragment: FragmentRuntime, effect: SendShards) -> None:
-        """Queue this peer's contribution's shards for their reducers: those that the link can bring in time."""
+        """Queue the shards of this peer's contribution for their reducers, as many as the link can send in time."""
         context, sent, plan = self._context, fragment.state.pending, effect.plan
         entry = own_entry(plan.roster, context.me)
         if sent is None or entry is None or entry[1].sequence != sent.sequence:
             return
         context.guard.leaders.sent(fragment.index, plan.version, plan.attempt, effect.leader, context.ports.clock())
-        # What was averaged last time holds no work now, and nobody waits for it.
+        # Values that were averaged last time hold no work now, and no reducer waits for them.
         others = [
             (at, shard)
             for at, shard in enumerate(plan.shards)

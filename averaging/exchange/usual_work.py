@@ -1,4 +1,4 @@
-"""Whether a peer's own work is so long that its machine, not its training, made it. Pure."""
+"""Detect own work that is so long that a fault of the machine, not training, made it. Pure."""
 
 from __future__ import annotations
 
@@ -15,27 +15,27 @@ from averaging.outer.robust_mean import LARGEST_VALUE
 
 NUM_COMPARED = 8
 FEWEST_COMPARED = 3
-"""Of fewer, one that was short by chance (a warm-up's first step) decides what is usual."""
+"""With fewer, one short contribution (such as a warm-up's first step) would decide what is typical."""
 MOST_OF_USUAL = 1000.0
-"""A learning rate ten times as high, or as many more steps, stays far below; a flipped exponent does not."""
+"""Ten times the learning rate or the number of steps stays far below this; a flipped exponent bit does not."""
 
 
 @dataclass
 class UsualWork:
-    """The last own contributions to one fragment: their lengths and inner steps. Zero work does not count.
+    """Lengths and inner steps of the last own contributions to one fragment. Zero work does not count.
 
-    Work that was withheld counts as well. So a peer whose work became that much longer for good goes on after a few
-    rounds, as with a learning rate that its schedule raises from nearly zero.
+    Withheld work counts as well. A peer whose work became permanently longer therefore continues after a few rounds,
+    for example when its schedule raises the learning rate from nearly zero.
     """
 
     _lengths: deque[float] = field(default_factory=lambda: deque(maxlen=NUM_COMPARED))
     _steps: deque[int] = field(default_factory=lambda: deque(maxlen=NUM_COMPARED))
 
     def objection(self, length: float, steps: int) -> str:
-        """Why no training explains work of this length, or an empty text. Remembers the work.
+        """Return why training cannot explain work of this length, or an empty text. Remembers the work.
 
         Args:
-            length: Euclidean norm; infinite where its square leaves float32.
+            length: Euclidean norm; infinite if its square overflows float32.
         """
         times = self._times_usual(length, steps)
         if 0 < length <= LARGEST_VALUE:
@@ -48,13 +48,15 @@ class UsualWork:
     def _times_usual(self, length: float, steps: int) -> float:
         if len(self._lengths) < FEWEST_COMPARED:
             return 0.0
-        # A run may ask for more steps between two sends.
+        # The number of steps between two sends may grow during a run.
         longer = max(1.0, steps / statistics.median(self._steps))
         return length / (statistics.median(self._lengths) * longer)
 
 
 def length_of(values: F32) -> float:
-    """Euclidean norm of float32 [n] in one pass on one thread; infinite where squares leave float32."""
+    """Return the Euclidean norm of float32 [n], computed in one pass on one thread; infinite if squares overflow
+    float32.
+    """
     total = 0.0
     with np.errstate(over="ignore", invalid="ignore"):
         for start in range(0, values.size, CHUNK_VALUES):
