@@ -1,4 +1,4 @@
-"""Whether all values of an array are finite. Pure."""
+"""Check whether all values of an array are finite. Pure."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from averaging.arrays import F32
 
 
 def all_finite(values: F32) -> bool:
-    """True when no value is NaN or infinite.
+    """Return whether no value is NaN or infinite.
 
-    A sum is finite only if every term is. Adding is many times as fast as looking at every value, which is left for
-    sums that overflow.
+    A sum is finite only if all terms are. Adding is many times as fast as testing each value, which is only needed if
+    the sum overflows.
     """
-    # The question is what such values would warn of.
+    # numpy would warn about exactly the values that are sought.
     with np.errstate(over="ignore", invalid="ignore"):
         return math.isfinite(float(values.sum())) or bool(np.isfinite(values).all())

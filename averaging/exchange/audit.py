@@ -65,7 +65,7 @@ MAX_EARLY = 256
 KEPT_MEANS = HISTORY_COMMITS
 """For each fragment, the number of commits whose means can be audited: as many as contributions are kept for."""
 MAX_REMEMBERED = 64
-"""Number of stored verdicts. Runs of many fragments audit one mean of each commit."""
+"""Number of stored verdicts: enough for one mean of each commit in runs of many fragments."""
 
 AUDIT_MESSAGES = (AuditRequest, AuditShare, AuditInputs)
 

@@ -1,7 +1,8 @@
-"""What a reducer's committed broadcasts lost in encoding, by range of values. Pure.
+"""Encoding errors of a reducer's committed broadcasts, by range of values. Pure.
 
-Shards are cut anew for each round, as the members and the measured rates of their lines are. So errors are kept per
-range, and a new shard takes what overlaps it. All cuts lie between blocks of the run's codec, as do those of the error.
+Each round divides the fragment anew, by its members and the measured rates of their lines. Errors are therefore stored
+by range, and a new shard takes the errors that overlap it. Shards and errors both begin and end between blocks of the
+run's codec.
 """
 
 from __future__ import annotations
@@ -12,8 +13,8 @@ from averaging.codec.blocks import SCALE_BYTES, EncodedBlocks
 from averaging.outer.shard_mean import encoded_zeros
 
 MOST_OF_AVERAGED = 2
-"""Kept are errors of so many times the values that this peer averaged in the last round: its new range, and an old one
-of the same size, which it gets back when a member that came leaves again."""
+"""Errors are kept for this many times the values that this peer averaged in the last round. That is its new range, and
+an old one of the same size, which returns to it when a new member leaves again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,17 +34,19 @@ class _Part:
 
 @dataclass
 class BroadcastErrors:
-    """Errors of one fragment, each as `averaging.outer.shard_mean.keep_error` makes it; the ranges do not overlap."""
+    """Errors of one fragment, each in the form that `averaging.outer.shard_mean.keep_error` returns. The ranges do not
+    overlap.
+    """
 
     _parts: list[_Part] = field(default_factory=list)
-    """Those that were put first come first."""
+    """In the order in which they were put."""
 
     @property
     def num_values(self) -> int:
         return sum(part.end - part.start for part in self._parts)
 
     def within(self, start: int, end: int) -> EncodedBlocks | None:
-        """The errors of values [start, end), zero where none are known; None when none are known at all."""
+        """Return the errors of values [start, end), zero where unknown, or None if no error in the range is known."""
         parts = [part for part in self._parts if part.start < end and start < part.end]
         if not parts:
             return None
@@ -59,7 +62,7 @@ class BroadcastErrors:
         return replace(found, scales=bytes(scales), codes=bytes(codes))
 
     def put(self, start: int, end: int, error: EncodedBlocks | None) -> None:
-        """Replace the errors of values [start, end); None: nothing was lost there."""
+        """Replace the errors of values [start, end). None: nothing was lost there."""
         kept: list[_Part] = []
         for part in self._parts:
             if part.end <= start or end <= part.start:
@@ -70,7 +73,9 @@ class BroadcastErrors:
         self._parts = kept if error is None else [*kept, _Part(start, end, error)]
 
     def limit(self, num_averaged: int) -> None:
-        """Forget the oldest of more than a peer keeps that averaged so many values in its last round."""
+        """Forget the oldest errors beyond the limit for a peer that averaged `num_averaged` values in its last
+        round.
+        """
         while self.num_values > MOST_OF_AVERAGED * num_averaged:
             del self._parts[0]
 

@@ -16,12 +16,12 @@ from averaging.wire.messages import DIGEST_BYTES, Commit, own_entry, own_ranges
 from dht.ground.host import PeerId
 
 NO_DIGEST = bytes(32)
-"""Of a torn anchor."""
+"""Digest of a torn anchor."""
 
 
 @dataclass
 class RoundTraffic:
-    """Bytes and values of the round that a fragment is in, and when that began."""
+    """Bytes and values sent and received in the fragment's current round, and when that round began."""
 
     began_at: float = 0.0
     up_bytes: int = 0
@@ -34,7 +34,7 @@ class RoundTraffic:
         self.up_bytes = self.up_values = self.down_bytes = self.down_values = 0
 
     def sent(self, num_bytes: int, num_values: int = 0) -> None:
-        """A frame was queued."""
+        """Count a queued frame."""
         self.up_bytes += num_bytes
         self.up_values += num_values
 
@@ -48,8 +48,8 @@ class FragmentRuntime:
     """State, machine and store of one fragment.
 
     Attributes:
-        of_buffers: its values are running statistics, which have a rule and a codec of their own.
-        is_torn: a change of the anchor ended half-way. Nothing is done with it but to take over another one.
+        of_buffers: whether the values are running statistics, which have a separate rule and codec.
+        is_torn: whether a change of the anchor ended half-way. The anchor can then only be replaced.
     """
 
     index: int
@@ -65,19 +65,19 @@ class FragmentRuntime:
     traffic: RoundTraffic = field(default_factory=RoundTraffic)
 
     def restart(self, commits: Sequence[Commit] | None = None) -> None:
-        """Let the rounds go on from the state's version; `commits` led there (None: those that are known)."""
+        """Continue the rounds from the state's version. `commits` led there (None: the known commits)."""
         state = self.state
         self.machine.restart(state.version, state.digest[:DIGEST_BYTES], state.lineage_tokens, commits)
         self.log.note_anchor(state.version, state.digest)
 
     @property
     def log(self) -> CommitLog:
-        """What is remembered of the lineage of this fragment."""
+        """The stored commits and digests of this fragment's lineage."""
         return self.machine.log
 
     @contextmanager
     def change(self) -> Iterator[None]:
-        """Change the anchor inside; what leaves this by an exception leaves it torn, with no digest."""
+        """Change the anchor inside this context. An exception marks the anchor as torn and removes its digest."""
         try:
             with self.changing():
                 yield
@@ -88,22 +88,22 @@ class FragmentRuntime:
         self.is_torn = False
 
     def enter_lineage(self, set_state: Callable[[FragmentState], None], commits: Sequence[Commit], me: PeerId) -> int:
-        """Replace the anchor by one of the swarm's; own work that it may have is given up.
+        """Replace the anchor with one from the swarm, and give up own work that it may already contain.
 
         Args:
             set_state: puts the new anchor into the state.
-            commits: recent ones of its lineage.
+            commits: recent commits of the new lineage.
 
         Returns:
-            Tokens of own work that this peer gave up, or that the left lineage alone had committed since the fork, as
-            far as the commits that are kept here tell. What `commits` have is not counted.
+            Tokens of own work that this peer gave up, or that only the old lineage has committed since the fork, as far
+            as the stored commits show. Work in `commits` does not count.
         """
         state, left_version, known = self.state, self.state.version, self.anchors()
         sent = state.pending
         under_way = {} if sent is None else {sent.sequence: sent.tokens}
         waiting = state.unsent_tokens + sum(under_way.values())
         leaving = [commit for commit in commits if commit.version == left_version]
-        # Nobody knows how much of what is under way had come back when the anchor was torn.
+        # When the anchor was torn, an unknown part of the work under way had already returned.
         is_missed = bool(leaving) and not self.is_torn and not under_way.keys() & _own_tokens(leaving, me).keys()
         with self.change():
             set_state(state)
@@ -121,17 +121,19 @@ class FragmentRuntime:
         return waiting - state.unsent_tokens - there_now + lost
 
     def had(self, version: int, digest: bytes) -> bool:
-        """Whether the anchor here is, or was at that version, one whose digest begins so; as far as is remembered."""
+        """Return whether this peer's anchor at that version has, or had, a digest that begins with `digest`, as far as
+        remembered.
+        """
         if version == self.state.version:
             return self.state.digest.startswith(digest)
         return self.log.had(version, digest)
 
     def anchors(self) -> dict[int, bytes]:
-        """Version -> digest, as messages have it, of all anchors of this lineage that are remembered."""
+        """Return version -> digest (in the form of messages) of all remembered anchors of this lineage."""
         return {**self.log.anchors(), self.state.version: self.state.digest[:DIGEST_BYTES]}
 
 
 def _own_tokens(commits: Iterable[Commit], me: PeerId) -> dict[int, int]:
-    """Sequence -> tokens of one peer's contributions of which something is in these commits."""
+    """Return sequence -> tokens of one peer's contributions of which these commits include a part."""
     found = ((own_entry(commit.roster, me), own_ranges(commit, me)) for commit in commits)
     return {own[1].sequence: own[1].tokens for own, (_, ranges) in found if own is not None and ranges}

@@ -1,7 +1,7 @@
-"""The encoded bytes of one fragment's rounds: contributions that arrived, results, and what broadcasts lost. Pure.
+"""Encoded bytes of one fragment's rounds: received contributions, results and errors of broadcasts. Pure.
 
-Results are addressed by their digest, so that a commit names exactly the bytes that everyone applies, wherever they
-came from. The memory that one remote can claim is bounded.
+Results are addressed by their digest, so a commit lists exactly the bytes that all peers apply, wherever those came
+from. The memory that one remote can claim is bounded.
 """
 
 from __future__ import annotations
@@ -24,26 +24,27 @@ from dht.ground.errors import PeerFault
 from dht.ground.host import PeerId
 
 MAX_TIMES_GIVEN = 4
-"""So often one remote gets the same result: it asks each holder again once or twice, and its line may break between."""
+"""How often one remote gets the same result: it asks each holder once or twice more, and its line may break in
+between."""
 MAX_RESULT_ROUNDS = 64
-"""For one version a remote may send so many times what it may hold in results. Honest reducers send their means again
-for every attempt to close it.
+"""A remote may send this many times the bytes of results that it may hold for one version. Honest reducers send their
+means again for each attempt to close the version.
 """
 ENTRY_BYTES = 640
-"""A message that is kept counts for so much at least: what it takes beside its payload, measured. No honest shard but
-that of a tiny fragment is shorter."""
+"""Each stored message counts as at least this many bytes: its measured memory besides the payload. Only shards of tiny
+fragments are shorter."""
 
 
 def payload_digest(payload: Buffer) -> bytes:
-    """Digest of an encoded result, as plans and commits carry it."""
+    """Return the digest of an encoded result, as plans and commits contain it."""
     return digest_of(payload)[:DIGEST_BYTES]
 
 
 def terms_of(rule: OuterRule, round_: Plan | Commit, member: int, start: int = 0, end: int | None = None) -> Terms:
-    """What decides the weight of roster member `member` in this round, in the mean of values [start, end).
+    """Return the numbers that determine the weight of roster member `member` in the mean of values [start, end).
 
-    Of work that differs between those values tokens and steps are the mean over values, and the staleness is that over
-    tokens, in whole numbers.
+    If the work differs between those values, tokens and steps are the mean over values, and the staleness is the mean
+    over tokens, in whole numbers.
     """
     entry = round_.roster[member]
     if not entry.parts:
@@ -62,7 +63,7 @@ def terms_of(rule: OuterRule, round_: Plan | Commit, member: int, start: int = 0
 
 @dataclass
 class _Given:
-    """Results that one remote brought and that are still here, oldest first; `sent_bytes`: also those that are not."""
+    """Stored results that one remote sent, oldest first. `sent_bytes` also counts results that were dropped."""
 
     keys: deque[tuple[int, int, bytes]] = field(default_factory=deque)
     num_bytes: int = 0
@@ -71,24 +72,25 @@ class _Given:
 
 @dataclass
 class ShardStore:
-    """Bytes of one fragment of `num_values` values; versions older than the last few are pruned by the owner."""
+    """Bytes of one fragment of `num_values` values. The owner prunes old versions."""
 
     codec: Codec
     num_values: int
     _inbound: dict[tuple[int, int, PeerId, int], dict[PeerId, tuple[Contribution, bytes]]] = field(default_factory=dict)
     _results: dict[tuple[int, int, bytes], Buffer] = field(default_factory=dict)
     _attempts: dict[tuple[PeerId, int], list[tuple[int, PeerId, int]]] = field(default_factory=dict)
-    """(attempt, leader, shard) of what a sender's contributions for a version are for: a heap, the earliest first."""
+    """By (sender, version): (attempt, leader, shard) of the sender's contributions, as a heap with the earliest attempt
+    first."""
     _held_bytes: dict[PeerId, int] = field(default_factory=dict)
     _results_of: dict[PeerId, _Given] = field(default_factory=dict)
     _times_given: Counter[tuple[tuple[int, int, bytes], PeerId]] = field(default_factory=Counter)
     _errors: BroadcastErrors = field(default_factory=BroadcastErrors)
     _tentative: dict[tuple[int, int], tuple[bytes, EncodedBlocks | None]] = field(default_factory=dict)
     _own: dict[int, Sent] = field(default_factory=dict)
-    """By version, of the last rounds; auditors ask for it."""
+    """Own contributions of the last rounds, by version, for auditors."""
 
     def take_contribution(self, sender: PeerId, message: Contribution, payload: memoryview) -> None:
-        """Keep a contribution until its round is reduced; what its sender sent for earlier attempts goes.
+        """Store a contribution until its round is reduced. Drop what the sender sent for earlier attempts.
 
         Raises:
             PeerFault: wrong size, or more bytes than one remote may hold here.
@@ -106,16 +108,18 @@ class ShardStore:
         senders[sender] = (message, bytes(payload))
 
     def take_result(self, sender: PeerId, message: Result, payload: memoryview) -> bytes:
-        """Keep a result; returns its digest if it is new, else nothing.
+        """Store a result. Return its digest if the result is new, otherwise empty bytes.
 
-        Of one sender the oldest make room: where many attempts to close a version fail, there are many honest ones.
+        The oldest results of the same sender make room: if many attempts to close a version fail, a sender has many
+        honest results.
 
         Raises:
-            PeerFault: wrong size, values that are no numbers, or many times more bytes than one remote may hold here.
+            PeerFault: wrong size, values that are not numbers, or many times more bytes than one remote may hold here.
         """
         self._check_size(sender, message, payload)
         try:
-            # Now: a commit that names them would be applied half-way, and no round of this fragment would end again.
+            # Checked now, because a commit with such values would be applied half-way and stop all rounds of this
+            # fragment.
             self.codec.check_decodable(self.unpack(message.end - message.start, payload))
         except ValueError as error:
             raise PeerFault(sender, f"sent a {message.KIND} whose values are no numbers: {error}") from error
@@ -140,7 +144,9 @@ class ShardStore:
         return self._results.get((version, shard, digest))
 
     def give(self, version: int, shard: int, digest: bytes, remote: PeerId) -> Buffer | None:
-        """The result with this digest, for a remote that asks; None: it is not here, or it has got it too often."""
+        """Return the result with this digest to a remote that asks. Return None if it is not here, or the remote
+        received it too often.
+        """
         key = (version, shard, digest)
         if key not in self._results or self._times_given[key, remote] >= MAX_TIMES_GIVEN:
             return None
@@ -148,7 +154,7 @@ class ShardStore:
         return self._results[key]
 
     def keep_own(self, version: int, sent: Sent) -> None:
-        """Keep this peer's contribution to a round that is over."""
+        """Store this peer's contribution to a finished round."""
         self._own[version] = sent
 
     def own(self, version: int) -> Sent | None:
@@ -158,7 +164,7 @@ class ShardStore:
         return self._own[max(self._own)] if self._own else None
 
     def arrived(self, version: int) -> list[tuple[PeerId, int, PeerId, int]]:
-        """(sender, attempt, leader, shard) of every contribution for `version`, in a fixed order."""
+        """Return (sender, attempt, leader, shard) of each contribution for `version`, sorted."""
         return sorted(
             (sender, attempt, leader, shard)
             for (of_version, attempt, leader, shard), senders in self._inbound.items()
@@ -169,13 +175,13 @@ class ShardStore:
     def arrivals(
         self, version: int, attempt: int, leader: PeerId, shard: int
     ) -> dict[PeerId, tuple[Contribution, bytes]]:
-        """What came for one shard of one plan, by sender."""
+        """Return the contributions that arrived for one shard of one plan, by sender."""
         return dict(self._inbound.get((version, attempt, leader, shard), {}))
 
     def contributions(
         self, rule: OuterRule, plan: Plan, leader: PeerId, shard_index: int, members: Sequence[int]
     ) -> list[tuple[int, Terms, EncodedBlocks]]:
-        """(roster index, terms, blocks) of those `members` whose bytes are here and are the planned ones."""
+        """Return (roster index, terms, blocks) of the `members` whose contributions have arrived and match the plan."""
         shard = plan.shards[shard_index]
         arrived = self._inbound.get((plan.version, plan.attempt, leader, shard_index), {})
         found = []
@@ -184,7 +190,7 @@ class ShardStore:
             if entry.peer_id not in arrived:
                 continue
             message, payload = arrived[entry.peer_id]
-            # What the reducer signs about a member is what that member told it.
+            # The reducer signs only numbers that the member itself sent.
             told = (message.sequence, message.tokens, message.start, message.end)
             if told == (entry.sequence, entry.tokens, shard.start, shard.end):
                 found.append(
@@ -197,23 +203,24 @@ class ShardStore:
         return found
 
     def unpack(self, num_values: int, payload: Buffer) -> EncodedBlocks:
-        """Encoded blocks over stored bytes, without a copy."""
+        """Return encoded blocks as views into stored bytes, without a copy."""
         return self.codec.unpack(num_values, memoryview(payload))
 
     def carried_error(self, start: int, end: int) -> EncodedBlocks | None:
-        """What committed broadcasts of these values by this peer lost in encoding, whatever shards they were in; see
-        `averaging/outer/shard_mean.py`."""
+        """Return the encoding errors of this peer's committed broadcasts of these values, whatever shards they were in;
+        see `averaging/outer/shard_mean.py`.
+        """
         return self._errors.within(start, end)
 
     def add_reduction(
         self, version: int, shard: int, start: int, end: int, reduction: Reduction, carries_error: bool = True
     ) -> bytes:
-        """Keep a result of this peer and, until the commit decides, what its encoding lost. Returns its digest."""
+        """Store a result of this peer and, until the commit decides, its encoding error. Return its digest."""
         payload = b"".join(bytes(part) for part in reduction.encoded.pack())
         digest = payload_digest(payload)
         key = (version, shard, digest)
         for given in self._results_of.values():
-            if key in given.keys:  # a remote was first with the same bytes; they are ours now, and stay
+            if key in given.keys:  # a remote sent the same bytes first; now they count as this peer's and stay
                 given.keys.remove(key)
                 given.num_bytes -= _charge(payload)
         self._results[key] = payload
@@ -221,18 +228,21 @@ class ShardStore:
         return digest
 
     def own_result(self, mean: Result) -> Buffer:
-        """Payload of the last own result of these values."""
+        """Return the payload of this peer's last result of these values."""
         return self._results[(mean.version, mean.shard, self._tentative[(mean.start, mean.end)][0])]
 
     def unsettled_place(self, digest: bytes) -> tuple[int, int] | None:
-        """First value of this peer's result with this digest, and the value behind its last, until a commit decides."""
+        """Return the first value of this peer's result with this digest, and the value behind its last, until a commit
+        decides.
+        """
         return next((place for place, (own, _) in self._tentative.items() if own == digest), None)
 
     def settle(self, commit: Commit) -> None:
-        """Keep encoding errors only where the commit contains exactly our result; elsewhere nothing was broadcast.
+        """Keep encoding errors only for shards whose committed result is this peer's; the other results were not
+        broadcast.
 
-        Of that version the results of the commit stay, which others may ask for. What else came as one goes: it would
-        be another version's worth of memory for each remote.
+        Results in the commit stay, since other peers may request them. Other results of that version are dropped: they
+        would cost each remote's memory for another version.
         """
         num_averaged = 0
         for shard in commit.shards:
@@ -249,14 +259,14 @@ class ShardStore:
         self._tentative.clear()
 
     def forget_errors(self) -> None:
-        """The anchor was replaced: what old broadcasts lost belongs to another lineage."""
+        """Forget all errors: the anchor was replaced, and the errors belong to another lineage."""
         self._errors.clear()
         self._tentative.clear()
 
     def prune(self, version: int, keep_from: int) -> None:
-        """Drop results older than `keep_from`, contributions older than `version`, and both of rounds beyond the next.
+        """Drop results older than `keep_from`, contributions older than `version`, and both for rounds beyond the next.
 
-        The last are of a lineage that this peer has left, whose version was higher.
+        Rounds beyond the next belong to a lineage that this peer left at a higher version.
         """
         latest = version + 1
         self._results = {key: value for key, value in self._results.items() if keep_from <= key[0] <= latest}
@@ -269,11 +279,13 @@ class ShardStore:
 
     @property
     def _most_held_bytes(self) -> int:
-        """Of contributions, and of results, that one remote may hold: two versions; nobody honest needs more."""
+        """Bytes of contributions, and of results, that one remote may hold: two versions. Honest peers need no more."""
         return 2 * self.codec.encoded_num_bytes(self.num_values) + 32_768
 
     def _drop_earlier_attempts(self, sender: PeerId, message: Contribution) -> None:
-        """A member is in one attempt at a time; a version with many failed ones must not use up its share."""
+        """Drop contributions to earlier attempts: a member is in one attempt at a time, and many failed ones must not
+        exhaust its share.
+        """
         attempts = self._attempts.get((sender, message.version), [])
         while attempts and attempts[0][0] < message.attempt:
             key = (message.version, *heappop(attempts))

@@ -1,19 +1,20 @@
 """The send rate at which bulk data fills this peer's line without filling the queues before it. Pure.
 
-A sender that writes as fast as the operating system takes bytes fills megabytes of buffers and the router's queue.
-Everything else on the line waits behind them. The time from a frame's last written byte until the remote has read it
-tells how long that queue is, as in LEDBAT (RFC 6817). The sender begins without a limit. When a queue stands, the
-line's rate is what passed into it, less what stayed in it. The send rate (the pace) follows that rate, a little above
-or below it, so that the queue becomes the wanted one.
+A sender that writes as fast as the operating system accepts bytes fills megabytes of buffers and the router's queue,
+and all other traffic on the line waits behind them. As in LEDBAT (RFC 6817), the time from a frame's last written byte
+until the remote has read the frame measures that queue. The sender begins without a limit. When a queue stands, the
+line's rate is the bytes that entered the queue less the bytes that stayed in it. The send rate (the pace) follows the
+line's rate, a little above or below it, so that the queue reaches its target length.
 
-A busy processor delays as well, and neither a slower pace nor a faster line changes that. So of all frames in an
-interval, to any remote, the quickest count. A standing queue delays all of them (CoDel, RFC 8289), a processor some. A
-delay that stays while the pace falls is no queue, and counts for nothing from then on.
+A busy processor also delays frames, but neither a slower pace nor a faster line changes that. So only the quickest of
+all frames in an interval, to any remote, count: a standing queue delays all frames (CoDel, RFC 8289), a processor some.
+A delay that stays while the pace falls is not a queue, and is ignored from then on.
 
-The remote reports when it has read a frame, by its own clock. So an acknowledgement that waits behind the remote's own
-data is no fault of this line. Clocks differ and drift. So after each pause a few bytes go ahead while nothing queues,
-and delays are taken against theirs. They never count for more than the whole round trip. A remote that reports late
-slows a sender down only if it is the only remote. One that reports early makes the pace too high, as without a limit.
+The remote reports by its own clock when it has read a frame. So an acknowledgement that waits behind the remote's own
+data does not count against this line. Clocks differ and drift: after each pause a few bytes are sent while nothing
+queues, and delays are measured relative to those bytes. A delay never exceeds the whole round trip. A remote that
+reports late slows a sender down only if it is the only remote. A remote that reports early makes the pace too high, as
+if there were no limit.
 """
 
 from __future__ import annotations
@@ -23,63 +24,67 @@ from collections.abc import Hashable
 from typing import Final, NamedTuple
 
 QUEUE_SECONDS: Final = 0.03
-"""What may lie between the last written byte and the line: half of what a home router's queue holds at least."""
+"""Target time between the last written byte and the line: half of what a home router's queue holds at least."""
 STRETCH_SECONDS: Final = 0.5
 FEWEST_FRAMES: Final = 4
 """An interval is judged when it is `STRETCH_SECONDS` long and this many of its frames were acknowledged."""
 MOST_SAMPLES: Final = 256
-"""Frames that are kept of an interval."""
+"""Frames of an interval that are kept."""
 NUM_GREETINGS: Final = 2
-"""Pauses over which the shortest way to a remote is remembered: routes change, clocks drift, processors become calm."""
+"""Number of pauses over which the shortest way to a remote is remembered: routes change, clocks drift, and processors
+become idle."""
 RATE_WEIGHT: Final = 0.25
 """Weight of one interval in the line's rate: frames are coarse, and connections that lost packets carry less for a
 while."""
 SLOWEST_SHARE: Final = 0.5
-"""Of the line's rate, while a queue drains."""
+"""Lowest pace while a queue drains, as a share of the line's rate."""
 SLOWEST_BYTES_PER_SECOND: Final = 16_000.0
-"""A remote that takes less is treated as gone (`links.py`)."""
+"""A slower remote counts as gone (`links.py`)."""
 USED_SHARE: Final = 0.5
-"""Least share of the pace that was sent, for an interval to show that more would have gone. A late sender does not
-catch up."""
+"""Least share of the pace that must have been sent for an interval to show that a higher pace is possible. A late
+sender does not catch up."""
 CLEARLY_SLOWER: Final = 0.1
-"""Below the line's rate, for a queue to have had to become shorter; below the pace, for something else to have decided
-what was sent. Rates are a few percent off."""
+"""A pace this much below the line's rate must shorten a queue, and bytes this much below the pace were limited by
+something else. Rates are a few percent off."""
 
 
 class Sample(NamedTuple):
-    """What one frame told."""
+    """Measurement from one frame."""
 
     at: float
-    """When it was written."""
+    """When the frame was written."""
     passed_bytes: float
-    """What this sender had written to the line until then."""
+    """Bytes that this sender had written to the line until then."""
     queue_seconds: float
 
 
 class LinePace:
-    """Tell it what was written and acknowledged; `bytes_per_second` is the pace, None as fast as it goes."""
+    """Pace of the line. The owner reports written and acknowledged frames. `bytes_per_second` is the pace, or None for
+    no limit.
+    """
 
     def __init__(self) -> None:
         self.bytes_per_second: float | None = None
         self._line: float | None = None
-        """Bytes per second that the line takes; not known before there was a queue."""
+        """The line's rate in bytes per second; None before the first queue."""
         self._line_before = 0.0
-        """The same before there seemed to be a queue."""
+        """The line's rate before the current apparent queue."""
         self._supposed = 0.0
-        """What the line takes if what seems to be one is a queue."""
+        """The line's rate if the apparent queue is real."""
         self._ways: dict[Hashable, deque[tuple[float, float]]] = {}
-        """One way, by the clocks of both ends, and there and back, of what went ahead after the latest pauses."""
+        """For each remote, after its latest pauses: the one-way time by the clocks of both ends, and the round trip."""
         self._began_at = 0.0
         self._before = Sample(0.0, 0, 0.0)
-        """The sample by which the stretch before was judged."""
+        """The sample that ended the previous interval."""
         self._samples: deque[Sample] = deque(maxlen=MOST_SAMPLES)
         self._no_queue_seconds = 0.0
-        """Delay that stayed while the pace fell."""
+        """Delay that stayed while the pace fell, so is not a queue."""
         self._num_steps = 0
-        """One after the other upwards; below 0: downwards. The second one is twice, the third three times as large."""
+        """Number of consecutive steps upwards; below 0: downwards. The second step is twice as large as the first, the
+        third three times."""
 
     def greeted(self, remote: Hashable, asked_at: float, read_at: float, now: float) -> None:
-        """`remote` answered a few bytes that went ahead after a pause.
+        """Note that `remote` answered the few bytes that were sent ahead after a pause.
 
         Args:
             read_at: by the clock of the remote.
@@ -91,13 +96,13 @@ class LinePace:
         self._ways.pop(remote, None)
 
     def resumed(self, now: float, passed_bytes: float) -> None:
-        """Something is to be sent again after a pause, which has drained every queue."""
+        """Begin to send again after a pause, which has drained all queues."""
         if self._samples:
             sample = self._quick()
             if sample.queue_seconds <= QUEUE_SECONDS or len(self._samples) >= FEWEST_FRAMES:
                 self._judge(sample)
             else:
-                # Too few frames to slow down for, but no reason to go faster.
+                # Too few frames to justify a slower pace, but no reason for a faster one.
                 self._num_steps = min(self._num_steps, 0)
         if self._num_steps <= 0:
             self.bytes_per_second = None if self._line is None else max(self._line, SLOWEST_BYTES_PER_SECOND)
@@ -109,11 +114,11 @@ class LinePace:
     def acknowledged(
         self, remote: Hashable, written_at: float, passed_bytes: float, read_at: float, now: float
     ) -> None:
-        """`remote` has read a frame; may change the pace.
+        """Note that `remote` has read a frame. May change the pace.
 
         Args:
-            written_at: its last byte.
-            passed_bytes: all that this sender had written until then.
+            written_at: when its last byte was written.
+            passed_bytes: bytes that this sender had written until then.
             read_at: by the clock of the remote.
         """
         if written_at < self._began_at or remote not in self._ways:
@@ -123,18 +128,18 @@ class LinePace:
         self._samples.append(Sample(written_at, passed_bytes, max(0.0, seconds)))
         if len(self._samples) >= FEWEST_FRAMES and written_at - self._before.at >= STRETCH_SECONDS:
             self._judge(self._quick())
-            # Only what is written from now on tells what the new pace does.
+            # Only frames written from now on show the effect of the new pace.
             self._began_at = now
             self._samples.clear()
 
     def _quick(self) -> Sample:
-        """Of the later half, one than which a fourth were quicker."""
+        """Return the quickest-quarter sample of the later half of the interval."""
         half_at = (self._before.at + max(sample.at for sample in self._samples)) / 2
         late_ones = sorted((one for one in self._samples if one.at >= half_at), key=lambda one: one.queue_seconds)
         return late_ones[len(late_ones) // 4]
 
     def _judge(self, sample: Sample) -> None:
-        """From what passed, and how the queue changed meanwhile, to the line's rate and the next pace."""
+        """Compute the line's rate and the next pace from the bytes that passed and the change of the queue."""
         seconds, passed = sample.at - self._before.at, sample.passed_bytes - self._before.passed_bytes
         if seconds <= 0 or passed <= 0:
             return
@@ -145,7 +150,7 @@ class LinePace:
         pace, line = self.bytes_per_second, self._line
         is_paced = pace is not None and passed >= (1 - CLEARLY_SLOWER) * pace * seconds
         is_queue = queue > QUEUE_SECONDS
-        # Otherwise the line may have waited for something to send, and takes more.
+        # Otherwise the line may have been idle, and its rate may be higher.
         is_measured = is_paced or self._before.queue_seconds > QUEUE_SECONDS
         if is_queue and is_measured and line is not None:
             drained = seconds - passed / self._supposed if self._num_steps < 0 else 0.0

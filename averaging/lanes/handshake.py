@@ -1,4 +1,4 @@
-"""How a stream between members begins: a hello, and a welcome or a refusal."""
+"""Handshake of a stream between members: a hello, then a welcome or a refusal."""
 
 from __future__ import annotations
 
@@ -10,49 +10,50 @@ from dht.ground.errors import PeerFault, PeerUnreachable
 from dht.ground.host import Host, PeerId, Stream
 
 OPEN_SECONDS = 15.0
-"""To open a stream: a relayed dial with hole punching takes up to 10 s; longer means nobody is there."""
+"""Timeout for opening a stream: a relayed dial with hole punching takes up to 10 s. After a longer time the peer is not
+there."""
 MAX_HELLO_BYTES = 4096
 
 
 class HandshakePolicy(Protocol):
-    """Port: which remotes may talk to us."""
+    """Port: decides which remotes may open streams."""
 
     def hello(self, remote: PeerId) -> bytes:
-        """Our own first frame to `remote`."""
+        """Return this peer's first frame to `remote`."""
 
     def admit(self, remote: PeerId, hello: bytes) -> str:
         """Check the remote's first frame and return its role: trainer, seed or observer.
 
         Raises:
-            PeerFault: it may not talk to us.
+            PeerFault: the remote is not admitted.
         """
 
     def welcome(self, remote: PeerId, hello: bytes) -> bytes:
-        """Our answer to a hello that was admitted."""
+        """Return this peer's answer to an admitted hello."""
 
     def refusal(self, fault: PeerFault) -> bytes:
-        """Our answer to a hello that was not; empty: no answer at all."""
+        """Return this peer's answer to a refused hello; empty: no answer."""
 
     def check_reply(self, remote: PeerId, hello: bytes, reply: bytes) -> None:
-        """Check the remote's answer to our hello.
+        """Check the remote's answer to this peer's hello.
 
         Raises:
-            PeerFault: it refused us, with its reason.
+            PeerFault: the remote refused, with its reason.
         """
 
     @property
     def may_exclude(self) -> bool:
-        """Whether `is_excluded` can be true of anybody now."""
+        """Whether `is_excluded` can return True for any remote now."""
 
     def is_excluded(self, remote: PeerId) -> bool:
-        """Whether a remote that was admitted before may not talk to us any more."""
+        """Return whether a remote that was admitted before is excluded now."""
 
 
 async def open_greeted_stream(host: Host, handshake_policy: HandshakePolicy, remote: PeerId, protocol: str) -> Stream:
     """Open a stream and exchange hello and welcome.
 
     Raises:
-        PeerUnreachable: nobody answered in time.
+        PeerUnreachable: the remote did not answer in time.
         PeerFault: the remote refused, with its reason.
     """
     stream = await host.open_stream(remote, protocol, OPEN_SECONDS)
@@ -64,7 +65,7 @@ async def open_greeted_stream(host: Host, handshake_policy: HandshakePolicy, rem
     except TimeoutError as error:
         await stream.close()
         raise PeerUnreachable(remote, f"did not answer the hello within {OPEN_SECONDS:.0f} s") from error
-    except BaseException:  # cancelled or refused: the caller never got the stream that it would close
+    except BaseException:  # cancelled or refused: the caller has no stream to close
         await stream.close()
         raise
     return stream
@@ -75,7 +76,7 @@ async def greet_incoming(stream: Stream, handshake_policy: HandshakePolicy) -> s
 
     Raises:
         PeerUnreachable: the hello was late.
-        PeerFault: it was malformed or refused; the reason was sent back, unless the remote is a stranger.
+        PeerFault: the hello was malformed or refused. A remote that is no stranger has received the reason.
     """
     try:
         async with asyncio.timeout(OPEN_SECONDS):
@@ -95,7 +96,7 @@ async def greet_incoming(stream: Stream, handshake_policy: HandshakePolicy) -> s
 
 
 async def _send_briefly(stream: Stream, frame: bytes) -> None:
-    """Raises PeerUnreachable when the remote does not even take an answer."""
+    """Send a frame. Raises PeerUnreachable if the remote does not accept it in time."""
     try:
         async with asyncio.timeout(OPEN_SECONDS):
             await stream.send(frame)

@@ -1,9 +1,10 @@
-"""Capacity of the upload line, learned from acknowledged bytes while more waits than the line carries. Pure.
+"""Capacity of the upload line, measured from acknowledged bytes while more data waits than the line carries. Pure.
 
-A single lane shares the line with the others, and its remote's line may hold it up. So the bytes of all lanes are
-counted together, and only while most of those in use have frames in flight. Then this line alone decides how fast they
-arrive. Written bytes say nothing: buffers on the way take megabytes at once, which is all of a small fragment. A count
-begins with a frame and not with its acknowledgement, because frames to many remotes go side by side and end together.
+A single lane shares the line with the others, and its remote's line may be slow. So the bytes of all lanes count
+together, and only while most lanes in use have frames in flight: then only this line limits their arrival. Written
+bytes show nothing, because buffers on the way accept megabytes at once, which is all of a small fragment. A measurement
+begins with a frame and not with its acknowledgement, because frames to many remotes travel in parallel and end
+together.
 """
 
 from __future__ import annotations
@@ -14,22 +15,22 @@ from collections.abc import Hashable
 from dataclasses import dataclass
 
 WINDOW_SECONDS = 0.1
-"""Shorter intervals say more about frames than about the line."""
+"""Shorter intervals measure frames rather than the line."""
 WINDOW_BYTES = 256 * 1024
 LONG_SECONDS = 1.0
-"""An interval of this length says something of a slow line if at least `LONG_BYTES` passed in it."""
+"""An interval of this length measures a slow line if at least `LONG_BYTES` passed in it."""
 LONG_BYTES = 16 * 1024
 """See `LONG_SECONDS`."""
 DISPROVED = 2.0
-"""A single frame that was so many times faster disproves such an interval: another line was slow."""
+"""A single frame that was this many times faster disproves a long interval: then another line was slow."""
 MOST_OF_TIME = 0.75
-"""Share of an interval in which most lanes need frames in flight, and share of its bytes that must have been in flight
-throughout. So a slow remote, or one whose answers wait before its own line, makes no slow line here."""
+"""Share of an interval in which most lanes must have frames in flight, and share of its bytes that must have been in
+flight throughout. So a slow remote, or answers that wait at the remote's own line, do not make this line look slow."""
 QUIET_SECONDS = 1.0
-"""Another count begins after this time without a new frame or an acknowledgement, if no frame waits."""
+"""A new measurement begins after this time without a frame or an acknowledgement, if no frame waits."""
 NUM_WINDOWS = 8
-"""The fastest of this many counts holds. A remote or a busy processor can make a count slower; nothing makes it faster
-for long."""
+"""The result is the fastest of this many measurements. A remote or a busy processor can slow a measurement down;
+nothing speeds it up for long."""
 
 
 @dataclass(slots=True)
@@ -43,34 +44,36 @@ class _Lane:
 
 
 class UploadRate:
-    """The learned rate; `began`, `sent`, `acknowledged`, `ended` and `lost` tell it what the lanes do."""
+    """The measured upload rate. The owner reports the lanes' activity with `began`, `sent`, `acknowledged`, `ended` and
+    `lost`.
+    """
 
     def __init__(self) -> None:
         self.bits_per_second = 0.0
         self._lanes: dict[Hashable, _Lane] = {}
         self._most = 0
-        """Lanes that were in use together since none was."""
+        """Most lanes in use at once since a time when no lane was in use."""
         self._since: float | None = None
         self._began_at = -math.inf
         self._arrived_at = -math.inf
-        """The last acknowledgement."""
+        """When the last acknowledgement arrived."""
         self._crowded_seconds = 0.0
-        """Of the count, while most lanes were in use, of two or more."""
+        """Seconds of this measurement while most lanes (of two or more) were in use."""
         self._seen_at = -math.inf
         self._answered_bytes = 0.0
-        """Of the count, in frames whose answers took longer than they."""
+        """Bytes of this measurement in frames whose answers took longer than the frames."""
         self._bytes = 0.0
         self._is_doubtful = False
-        """The rate is that of a long stretch, which may have been a line that stood still."""
+        """The rate is from a long interval, in which the line may have stalled."""
         self._seen: deque[float] = deque(maxlen=NUM_WINDOWS)
 
     def began(self, lane: Hashable, now: float) -> None:
-        """Something waits in `lane`."""
+        """Note that data waits in `lane`."""
         self._pass(now)
         is_quiet = now - max(self._began_at, self._arrived_at) > QUIET_SECONDS
         self._began_at = now
         if is_quiet and not any(other.is_waiting for other in self._lanes.values()):
-            # What is still in flight may never be acknowledged.
+            # Frames in flight may never be acknowledged.
             self._close()
             self._lanes.clear()
             self._most = 0
@@ -78,7 +81,7 @@ class UploadRate:
         self._most = max(self._most, len(self._lanes))
 
     def sent(self, lane: Hashable, num_bytes: int, now: float) -> None:
-        """A frame that will be acknowledged is about to be written."""
+        """Note that a frame that will be acknowledged is about to be written."""
         self._pass(now)
         if lane in self._lanes:
             self._lanes[lane].unread_bytes += num_bytes
@@ -89,7 +92,9 @@ class UploadRate:
     def acknowledged(
         self, lane: Hashable, num_bytes: int, started_at: float, now: float, read_after_seconds: float = math.inf
     ) -> None:
-        """The remote has read such a frame, by its own clock `read_after_seconds` after a frame at rest would be."""
+        """Note that the remote has read a frame: by its own clock, `read_after_seconds` later than a frame on an idle
+        line.
+        """
         self._pass(now)
         one = self._lanes.get(lane)
         if one is None:
@@ -105,7 +110,7 @@ class UploadRate:
         self._settle(lane)
 
     def ended(self, lane: Hashable) -> None:
-        """Nothing waits in `lane` any more."""
+        """Note that no data waits in `lane` any more."""
         if lane in self._lanes:
             self._lanes[lane].is_waiting = False
             self._settle(lane)

@@ -1,12 +1,12 @@
-"""Outgoing and incoming round messages between peers: lanes over a Host's streams.
+"""Outgoing and incoming round messages between peers, on lanes over a Host's streams.
 
-Each remote has two outgoing lanes, so that a plan never waits behind bulk data: `control` and `data`. A lane opens its
-stream when the first message is posted, introduces itself with a hello, and stays open. When it breaks, everything
-queued on it is dropped and the owner is told once. A data lane with more waiting opens further streams, which take
-turns at its queue. A multiplexed stream may only have so much under way, and permission for more comes back behind the
-bulk data of the other direction. Messages are one-way: what needs an answer says so in its own protocol. The stream
-itself says only that a long frame, or an empty one, was read, and when. That is how a sender learns what its line
-takes.
+Each remote has two outgoing lanes, `control` and `data`, so that a plan never waits behind bulk data. A lane opens its
+stream when the first message is posted, introduces itself with a hello, and stays open. When it breaks, it drops all
+queued messages and calls its owner once. A data lane with several waiting messages opens further streams, which send
+from its queue in turn. A multiplexed stream may only have a limited amount in flight, and permission for more waits
+behind the bulk data of the other direction. Messages are one-way: protocols that need an answer define it. The stream
+itself only acknowledges long frames and empty ones, with the time at which they were read. A sender learns its line's
+capacity from these acknowledgements.
 """
 
 from __future__ import annotations
@@ -35,35 +35,40 @@ from dht.streams.upload_and_download_limits import Pace
 
 ROUND_PROTOCOL = "/murmuration/round/4"
 SLOWEST_BYTES_PER_SECOND = 16_000
-"""A remote that takes less (128 kbit/s) is treated as gone: a fragment of a small model would take minutes."""
+"""A slower remote (128 kbit/s) counts as gone: a fragment of a small model would take minutes."""
 SEND_GRACE_SECONDS = 20.0
-"""On top of the slowest transfer time of a frame; home routers stall for several seconds under load."""
+"""Added to the transfer time at the slowest rate: home routers stall for several seconds under load."""
 MAX_QUEUED_BYTES = 256 * 1024 * 1024
-"""Per lane. A peer's largest sensible queue is one encoded fragment; above this the remote has stopped reading."""
+"""Limit for each lane. The largest sensible queue is one encoded fragment; beyond this limit the remote has stopped
+reading."""
 DATA_STREAMS = 3
-"""Of one data lane at most. Rounds of 25 M values over 100 and 400 Mbit/s took 10 to 14 % less than with one."""
+"""Most streams of one data lane. Rounds of 25 M values over 100 and 400 Mbit/s took 10 to 14 % less time than
+with one."""
 BYTES_PER_SECOND_OF_STREAM = 1e6
-"""What one stream can be relied on for: half of its first window, 128 KiB, in a round trip of an eighth of a second."""
+"""Reliable rate of one stream: half of its first window, 128 KiB, in a round trip of an eighth of a second."""
 ALL_DATA_STREAMS = 24
-"""Of all data lanes, beyond the first of each. With many remotes, none of them needs much under way, and all of a large
-roster's streams must find room at each of its members."""
+"""Most additional streams of all data lanes, beyond the first of each lane. With many remotes each needs little in
+flight, and each member of a large roster must accept the streams of all others."""
 MAX_INCOMING_STREAMS_PER_PEER = 16
-"""Four streams of two lanes, doubled while old ones are being replaced after a reconnect, doubled again for slack."""
+"""Four streams of two lanes, doubled while a reconnect replaces old ones, doubled again for slack."""
 ACKNOWLEDGED_BYTES = 4096
-"""Longer frames are acknowledged, and empty ones."""
+"""The receiver acknowledges longer frames, and empty ones."""
 SHORT_AT_ONCE, SECONDS_PER_SHORT = 8192, 1e-3
-"""Short frames of one remote, and until one more is read. A round takes 3 to 6 of them for each fragment: 20 rounds of
-128 fragments at once, then one or two a second. Each costs this process 10 to 80 microseconds, whatever it says."""
+"""Short frames accepted from one remote at once, and seconds until one more is read. A round takes 3 to 6 of them for
+each fragment: 20 rounds of 128 fragments at once, then one or two a second. Each costs this process 10 to 80
+microseconds, whatever its content."""
 STRANGERS = 4
-"""All remotes that have not worked here share what so many may write, because one host has as many keys as it likes."""
+"""All remotes without work here share the allowance of this many remotes, because one host can create any number of
+keys."""
 BYTES_AS_SHORT = 512
-"""Of a header: so many cost as much as one short frame more. The 52 kB of a commit of 256 members take 8 ms to read."""
+"""This many bytes of a header cost as much as one more short frame. Reading the 52 kB of a commit of 256 members takes
+8 ms."""
 SLOWED_SECONDS = 0.1
-"""Before it is looked again whether one beyond that may be read."""
+"""Pause before the allowance of a slowed remote is checked again."""
 QUIET_SECONDS = 1.0
-"""Without an acknowledgement, when nothing waits either: what is still unread may never be acknowledged."""
+"""After this time without an acknowledgement and without waiting data, unread frames may never be acknowledged."""
 CLOCK_BYTES = 8
-"""Of an acknowledgement: microseconds by the receiver's clock when it had read the frame, big-endian."""
+"""Length of an acknowledgement: microseconds by the receiver's clock when it had read the frame, big-endian."""
 
 Lane = Literal["control", "data"]
 Parts = Sequence[bytes | memoryview]
@@ -72,25 +77,25 @@ Buffer = bytes | bytearray | memoryview
 
 @dataclass
 class Traffic:
-    """Bytes of round messages, frame headers included, and what the lines take up (0: not known)."""
+    """Bytes of round messages, including frame headers, and the upload rate (0: unknown)."""
 
     sent_bytes: int = 0
     sent_abroad_bytes: int = 0
-    """Those to peers of other sites."""
+    """Bytes sent to peers at other sites."""
     received_bytes: int = 0
     upload_bits_per_second: float = 0.0
 
 
 @dataclass(slots=True)
 class _Unread:
-    """A frame whose acknowledgement is to come."""
+    """A frame whose acknowledgement has not arrived."""
 
     num_bytes: int
     started_at: float
     parts: Parts = ()
     written_at: float | None = None
     passed_bytes: int = 0
-    """What had been written to the line by then."""
+    """Bytes written to the line by then."""
 
 
 @dataclass
@@ -99,24 +104,25 @@ class _OutgoingLane:
     name: Lane
     queue: deque[Parts] = field(default_factory=deque)
     sending: list[Parts] = field(default_factory=list)
-    """What left the queue and was not written as a whole."""
+    """Frames that left the queue but are not completely written."""
     queued_bytes: int = 0
     filled: asyncio.Event = field(default_factory=asyncio.Event)
     tasks: list[asyncio.Task[None]] = field(default_factory=list)
     unread_bytes: int = 0
-    """Written, or about to be, and not acknowledged."""
+    """Bytes that are written, or about to be, and not acknowledged."""
     num_sending: int = 0
-    """Streams that are in the middle of a frame."""
+    """Streams that are sending a frame."""
     num_waiting: int = 0
-    """Streams that have nothing to send."""
+    """Streams without a frame to send."""
     greeted_at: float = -math.inf
-    """The pause before which an empty frame was sent last."""
+    """End of the pause after which the last empty frame was sent."""
     clock_ahead: float = math.inf
-    """Least seconds by which the remote's clock was ahead of when a frame left here: its clock's and the way's."""
+    """Smallest difference between the remote's clock at reading and this peer's clock at sending: clock offset plus the
+    one-way time."""
     is_over: bool = False
 
     def wants_stream(self, num_lanes: int) -> bool:
-        """Whether more waits than its streams can take up at once; `num_lanes` with data are in use."""
+        """Return whether another stream is needed for the waiting data. `num_lanes`: data lanes in use."""
         if self.name == "control" or not self.tasks:
             return not self.tasks
         most = min(DATA_STREAMS, ALL_DATA_STREAMS // num_lanes)
@@ -125,7 +131,7 @@ class _OutgoingLane:
 
 @dataclass(frozen=True, slots=True)
 class _OutgoingStream:
-    """One stream of a lane, what its remote has not acknowledged, and the task that hears what it has."""
+    """One stream of a lane, its unacknowledged frames, and the task that reads acknowledgements."""
 
     lane: _OutgoingLane
     stream: Stream
@@ -133,11 +139,11 @@ class _OutgoingStream:
     unread: deque[_Unread]
 
     async def send(self, frame: bytes | memoryview) -> None:
-        """Raises PeerFault when the remote takes nothing, or when `watcher` has ended."""
+        """Send a frame. Raises PeerFault if the remote accepts no data, or if `watcher` has ended."""
         deadline = SEND_GRACE_SECONDS + len(frame) / SLOWEST_BYTES_PER_SECOND
         sending = asyncio.ensure_future(self.stream.send(frame))
         try:
-            # Most frames fit the transport's buffer and are gone at once.
+            # Most frames fit the transport's buffer and are written at once.
             await asyncio.sleep(0)
             if not sending.done():
                 both: set[asyncio.Future[Any]] = {sending, self.watcher}
@@ -157,15 +163,15 @@ class _OutgoingStream:
 
 @dataclass(frozen=True, slots=True)
 class LinkPorts:
-    """What lanes tell their owner, and what they ask.
+    """Callbacks from lanes to their owner.
 
     Attributes:
         on_message: (sender, message, payload, frame bytes); must not block.
-        on_lost: told once when a remote is gone: (remote, reason).
-        on_refused: a remote broke the protocol: (remote, what).
+        on_lost: called once with (remote, reason) when a remote is gone.
+        on_refused: called with (remote, what) when a remote broke the protocol.
         is_abroad: whether a remote is at another site.
-        on_met: a remote has opened a stream as a member, or answered one.
-        has_worked: whether a remote's work stood in the run's commits.
+        on_met: called when a remote has opened a stream as a member, or answered one.
+        has_worked: whether commits of the run have contained a remote's work.
     """
 
     on_message: Callable[[PeerId, Message, memoryview, int], None]
@@ -180,7 +186,7 @@ class Links:
     """All lanes of one peer; see the module docstring.
 
     Args:
-        line: through which all data pass, told the pace that the line takes; None: something else paces them.
+        line: the line that carries all data; `Links` sets its pace. None: something else paces the data.
         max_queued_bytes: per lane; above this the remote has stopped reading.
     """
 
@@ -199,12 +205,12 @@ class Links:
         self._measured = 0.0
         self._pace = LinePace()
         self._resumed_at = -math.inf
-        """When data were posted while none was under way."""
+        """When data were last posted while none was in flight."""
         self._moved_at = -math.inf
         """When data were last acknowledged."""
         self._line = line
         self.most_bits_per_second = math.inf
-        """What the owner of this peer allows: nobody should count on more, whatever was measured."""
+        """The owner's limit: other peers should not expect more, whatever was measured."""
         self._max_queued_bytes = max_queued_bytes
         self._on_read: Callable[[PeerId, Parts], None] = lambda remote, parts: None
         self._is_stale: Callable[[Parts], bool] = lambda parts: False
@@ -221,35 +227,35 @@ class Links:
         host.handle(ROUND_PROTOCOL, self._serve)
 
     def limit(self, upload_bits_per_second: float | None, download_bits_per_second: float | None) -> None:
-        """What the owner allows. Reducing takes as much of the one as of the other, so the lower counts.
+        """Set the owner's limits. Reducing takes as much upload as download, so the lower limit counts.
 
-        It is all that is known of the line until a round has measured it.
+        Until a round has measured the line, this limit is the known rate.
         """
         limits = [one for one in (upload_bits_per_second, download_bits_per_second) if one is not None]
         self.most_bits_per_second = min(limits, default=math.inf)
         self.traffic.upload_bits_per_second = min(limits, default=0.0)
 
     def watch(self, on_read: Callable[[PeerId, Parts], None], is_stale: Callable[[Parts], bool]) -> None:
-        """Tell `on_read` what of the data a remote has read, and drop data that wait and `is_stale` says are useless.
+        """Call `on_read` with data that a remote has read, and drop waiting data for which `is_stale` returns True.
 
-        The link is for what somebody has a use for.
+        This keeps the line free for useful data.
         """
         self._on_read, self._is_stale = on_read, is_stale
 
     @property
     def pace_bytes_per_second(self) -> float | None:
-        """What data keep to; None: as fast as they can."""
+        """The pace of data; None: as fast as possible."""
         return self._pace.bytes_per_second
 
     def send(self, to: PeerId, message: Message, payload: Sequence[Buffer] = ()) -> int:
-        """Queue one message; what has a payload is data. Returns the bytes it will take on the stream."""
+        """Queue one message; a message with a payload is data. Return the bytes that it will take on the stream."""
         parts: list[bytes | memoryview] = [frames.encode(message), *(memoryview(part) for part in payload)]
         return self.post(to, parts, "data" if payload else "control")
 
     def post(self, to: PeerId, parts: Parts, lane: Lane = "control") -> int:
-        """Queue one frame made of `parts`; never blocks. Returns the bytes it will take on the stream.
+        """Queue one frame made of `parts` without blocking. Return the bytes that it will take on the stream.
 
-        Data that wait for a remote already are not queued again: asking twice would make its wait twice as long.
+        Data that already waits for a remote is not queued again: repeated requests would only lengthen the queue.
         """
         num_bytes = sum(len(part) for part in parts) + 4
         if self._closed or self._handshake_policy.is_excluded(to):
@@ -297,7 +303,7 @@ class Links:
         await end_tasks(tasks)
 
     async def flush(self, seconds: float) -> None:
-        """Wait until everything was sent, and what is long was read, at most `seconds`."""
+        """Wait until all frames are sent and long ones acknowledged, at most `seconds`."""
         end = self._clock() + seconds
         while any(lane.queued_bytes or lane.unread_bytes for lane in self._lanes.values()):
             if self._clock() >= end:
@@ -308,7 +314,7 @@ class Links:
         try:
             stream = await open_greeted_stream(self._host, self._handshake_policy, lane.remote, ROUND_PROTOCOL)
         except PeerFault as fault:
-            # A remote that takes no further streams has the first one nevertheless.
+            # A remote that refuses further streams keeps the first one.
             if is_first:
                 self._lost(lane, fault)
             return
@@ -343,7 +349,7 @@ class Links:
             await stream.close()
 
     def _streams_worth(self, lane: _OutgoingLane) -> int:
-        """How many streams of a lane may send at once: frames one after the other arrive earlier than side by side."""
+        """Return how many streams of a lane may send at once. Consecutive frames arrive earlier than parallel ones."""
         pace = self.pace_bytes_per_second
         if lane.name == "control" or pace is None:
             return DATA_STREAMS
@@ -351,10 +357,10 @@ class Links:
         return min(DATA_STREAMS, math.ceil(pace / max(1, num_lanes) / BYTES_PER_SECOND_OF_STREAM))
 
     async def _take_acknowledgements(self, lane: _OutgoingLane, stream: Stream, unread: deque[_Unread]) -> None:
-        """Of the frames in `unread`, in their order; ends with the stream.
+        """Read the acknowledgements of the frames in `unread`, in order, until the stream ends.
 
         Raises:
-            PeerFault: the remote said something else, or the stream is over.
+            PeerFault: the remote sent anything else, or the stream is over.
         """
         while True:
             clock, now = await stream.receive(CLOCK_BYTES), self._clock()
@@ -431,7 +437,7 @@ class Links:
             self._line.follow(self._pace.bytes_per_second)
 
     def _end(self, lane: _OutgoingLane) -> None:
-        """Close all streams of a lane and forget what waits in it."""
+        """Close all streams of a lane and drop its queue."""
         lane.is_over = True
         lane.queue.clear()
         lane.queued_bytes = lane.unread_bytes = 0
@@ -478,12 +484,12 @@ class Links:
             self.traffic.received_bytes += len(frame) + 4
             message, payload = frames.decode(frame, remote, self._limits)
             self._ports.on_message(remote, message, payload, len(frame) + 4)
-            # Last: a remote that has just left gets nothing more, but what it sent counts.
+            # Sent last: a remote that has just left gets nothing more, but the frame that it sent counts.
             if len(frame) > ACKNOWLEDGED_BYTES:
                 await stream.send(read_at)
 
     async def _slow_down(self, remote: PeerId, frame: bytes) -> None:
-        """What is not read yet waits at its sender's."""
+        """Delay reading the frame while the sender's allowance is spent. Unread frames wait at the sender."""
         long = min(frames.header_bytes_of(frame), len(frame)) // BYTES_AS_SHORT
         cost = min((len(frame) <= ACKNOWLEDGED_BYTES) + long, SHORT_AT_ONCE)
         while cost and not self._short.spend(remote, self._clock(), cost):  # noqa: ASYNC110 (time gives more)
@@ -494,5 +500,5 @@ class Links:
 
 
 def _are_equal(parts: Parts, others: Parts) -> bool:
-    """Headers first: they are short, and differ."""
+    """Compare two frames part by part: the headers are short and usually differ."""
     return len(parts) == len(others) and all(one == other for one, other in zip(parts, others, strict=True))
