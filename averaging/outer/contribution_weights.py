@@ -1,4 +1,4 @@
-"""How much a contribution counts, and how fast a commit steps: by staleness and tokens. Pure.
+"""Weights of contributions and the size of a commit's step, by staleness and tokens. Pure.
 
 Sources: staleness weights from Async Local-SGD (arXiv 2401.09135), token weights from Decoupled DiLoCo (arXiv
 2604.21428).
@@ -17,7 +17,7 @@ from averaging.outer.outer_settings import Mode, OuterRule
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """What decides the weight of one contribution: tokens, inner steps, staleness in versions."""
+    """Numbers that determine the weight of one contribution: tokens, inner steps, staleness in versions."""
 
     tokens: int
     steps: int
@@ -25,52 +25,55 @@ class Terms:
 
 
 def staleness_of(mode: Mode, version: int, base_version: int) -> int:
-    """Whole versions that the work is older than its mode implies.
+    """Return by how many versions the work is older than its mode implies.
 
-    `base_version` is the anchor in the live parameters when the work began. In lock step work that began at version r
-    is applied to version r. Every other mode trains on while a round travels, so work that began at r - 1 is fresh.
+    `base_version` is the version of the anchor in the live parameters when the work began. In mode sync, work that
+    began at version r is applied to version r. In all other modes a peer trains while a round travels, so work that
+    began at r - 1 is fresh.
     """
     return max(0, version - base_version - staleness_reach(mode, 0))
 
 
 def staleness_reach(mode: Mode, staleness: int) -> int:
-    """How many versions before the current one work of that staleness began at most."""
+    """Return how many versions before the current one work with this staleness can have begun at most."""
     return staleness if mode == "sync" else staleness + 1
 
 
 def staleness_factor(staleness: int, rule: OuterRule) -> float:
-    """rho = 1 / (1 + s), and 0 beyond the limit (arXiv 1903.03934, 2401.09135).
+    """Return rho = 1 / (1 + s), and 0 beyond the limit (arXiv 1903.03934, 2401.09135).
 
-    With K of M peers in a commit, each contribution covers M/K rounds on average and its weight K/M undoes that: other
+    With K of M peers in a commit, each contribution covers M/K rounds on average, and its weight K/M compensates: other
     powers of 1 + s were worse (benchmarks/log/2026-11-21-convergence.md).
     """
     return 1.0 / (1.0 + staleness) if staleness <= rule.staleness_limit else 0.0
 
 
 def size_factor(tokens: int, steps: int) -> float:
-    """n (n/h) for n tokens from h inner steps: quantity times quality (arXiv 2604.21428)."""
+    """Return n (n/h) for n tokens from h inner steps: quantity times quality (arXiv 2604.21428)."""
     return float(tokens) * (tokens / steps)
 
 
 def weights_of(terms: Sequence[Terms], rule: OuterRule) -> list[float]:
-    """Weights w_j = rho_j * n_j * (n_j / h_j), normalised, rounded to float32; all 0 when nothing counts."""
+    """Return the weights w_j = rho_j * n_j * (n_j / h_j), normalised and rounded to float32; all 0 if no contribution
+    counts.
+    """
     raw = [raw_weight(term, rule) for term in terms]
     total = math.fsum(raw)
     return [float(np.float32(weight / total)) if total > 0 else 0.0 for weight in raw]
 
 
 def raw_weight(term: Terms, rule: OuterRule) -> float:
-    """A weight before it is normalised; 0 where a contribution holds no work."""
+    """Return a weight before normalisation; 0 for a contribution without work."""
     if not term.tokens:
         return 0.0
     return staleness_factor(term.staleness, rule) * size_factor(term.tokens, term.steps)
 
 
 def shard_rates(included: Sequence[Terms], rule: OuterRule) -> tuple[float, float]:
-    """(outer learning rate, outer momentum) of one shard, from the terms of the contributions in it.
+    """Return (outer learning rate, outer momentum) of one shard, from the terms of the contributions in it.
 
-    The mean of rho is weighted by tokens. Contributions beyond the staleness limit do not count in it. Steps are those
-    of the longest contribution, since slow peers send fewer by intention.
+    The mean of rho is weighted by tokens, without contributions beyond the staleness limit. The steps are those of the
+    longest contribution, since slow peers intentionally send fewer.
     """
     counted = [term for term in included if term.staleness <= rule.staleness_limit]
     tokens = sum(term.tokens for term in counted)
@@ -79,16 +82,17 @@ def shard_rates(included: Sequence[Terms], rule: OuterRule) -> tuple[float, floa
 
 
 def rates_at(mean_rho: float, rule: OuterRule, steps: int | None = None) -> tuple[float, float]:
-    """(eta_r, beta_r), rounded to float32.
+    """Return (eta_r, beta_r), rounded to float32.
 
     Args:
-        steps: inner steps of the longest contribution; None: as many as in a whole one.
+        steps: inner steps of the longest contribution; None: the steps of a whole one.
 
-    eta_r = eta0 * mean(rho), 0 when nothing counts. Late rounds step less by rho alone.
+    eta_r = eta0 * mean(rho), 0 if no contribution counts. Late rounds step less only through rho.
 
-    beta_r = beta0 * min(1, steps / H). The one round of delay that every mode but sync implies is beta0's business,
-    because it is there in every round. It is 0.9 in lock step, 0.5 otherwise. A few steps, as of a peer that leaves, do
-    not correct a whole step of momentum. It would carry the anchor past what was learned. That factor is ours.
+    beta_r = beta0 * min(1, steps / H). beta0 accounts for the one round of delay in all modes but sync, because it is
+    present in all rounds: beta0 is 0.9 in sync and 0.5 otherwise. A few steps, such as those of a leaving peer, cannot
+    correct a whole step of momentum, which would carry the anchor too far. The factor min(1, steps / H) is not from a
+    paper.
     """
     share = 1.0 if steps is None else min(1.0, steps / rule.sync_every)
     return float(np.float32(rule.outer_lr * mean_rho)), float(np.float32(rule.outer_momentum * share))

@@ -1,8 +1,8 @@
-"""One fragment at one peer: anchor, momentum, residual, the contribution under way, and what a commit does to them.
+"""State of one fragment at one peer: anchor, momentum, residual and the contribution under way.
 
-Pure: no I/O, no clock. Every change of what the live parameters should show is returned as an array to add to them.
-(See `outer_step.py` for the sum x = A - O - r - L that each method preserves.) Work on chunks that fit the cache keeps
-the peak memory at one temporary vector per fragment.
+Pure: no I/O, no clock. Each method returns the resulting change of the live parameters as an array to add to them.
+(`outer_step.py` describes the sum x = A - O - r - L that each method preserves.) Processing in chunks that fit the
+cache limits the peak memory to one temporary vector per fragment.
 """
 
 from __future__ import annotations
@@ -30,14 +30,16 @@ _OWN_WORK = tuple(field.name for field in fields(OwnWork))
 
 @dataclass
 class FragmentState:
-    """Arrays are float32 [num_values] and belong to the caller (usually shared memory).
+    """State of one fragment. Arrays are float32 [num_values] and belong to the caller (usually shared memory).
 
     Attributes:
-        unsent_tokens, unsent_steps, unsent_base_version, unsent_parts: of the work that waits in the residual, as in
-            `averaging.wire.messages.Work`; no tokens, no work.
-        own_share: own share of the weights in the last commit with own work, for the eager overlay of the next send.
-        was_sent_before: some of what waits in the residual was sent once; another lineage may have it.
-        base_ceiling: newest base that the work which comes next may claim, because it began in a lineage that was left.
+        unsent_tokens, unsent_steps, unsent_base_version, unsent_parts: the work that waits in the residual, as in
+            `averaging.wire.messages.Work`; zero tokens mean no work.
+        own_share: this peer's share of the weights in the last commit with own work, for the eager overlay of the next
+            send.
+        was_sent_before: whether part of the waiting work was sent before, so another lineage may have it.
+        base_ceiling: newest base version that the next work may claim, because it began in a lineage that this peer
+            left.
     """
 
     rule: OuterRule
@@ -65,27 +67,27 @@ class FragmentState:
 
     @property
     def own_work(self) -> OwnWork:
-        """What belongs to this peer alone, beside the residual; the arrays are shared, not copied."""
+        """The state that belongs only to this peer, without the residual. The arrays are shared, not copied."""
         return OwnWork(**{name: getattr(self, name) for name in _OWN_WORK})
 
     def give_back(self, work: OwnWork) -> None:
-        """Take what `own_work` was in an earlier process; the residual is the caller's."""
+        """Restore `own_work` of an earlier process. The caller restores the residual."""
         for name in _OWN_WORK:
             setattr(self, name, getattr(work, name))
-        self.was_sent_before = work.unsent_tokens > 0  # for all that is known
+        self.was_sent_before = work.unsent_tokens > 0  # conservatively
         self.velocity = None if work.velocity is None else work.velocity.copy()
 
     def begin_at(self, version: int, lineage_tokens: int) -> None:
-        """The arrays hold the anchor of this version."""
+        """Set the version of the anchor that the arrays hold."""
         self.version, self.lineage_tokens = version, lineage_tokens
 
     def give_up_work(self) -> F32:
-        """Drop what is under way and what waits; returns what to add to the live parameters."""
+        """Drop the contribution under way and the waiting work. Return the change to add to the live parameters."""
         self.pending = None
         return self.drop_waiting()
 
     def receive_work(self, values: F32, tokens: int, steps: int, base_version: int) -> None:
-        """Add an outer gradient of the trainer to the residual. The live parameters show it already."""
+        """Add an outer gradient of the trainer to the residual. The live parameters already show it."""
         for start, end in self._chunks():
             self.residual[start:end] += values[start:end]
         ceiling, self.base_ceiling = self.base_ceiling, None
@@ -93,51 +95,53 @@ class FragmentState:
         self._add_waiting(work, 0, self.num_values)
 
     def announce(self, sequence: int) -> Announced:
-        """What `send` of the waiting work will say about it, before anything is encoded.
+        """Return the numbers that `send` will attach to the waiting work, before the work is encoded.
 
         Raises:
-            ValueError: nothing waits, or a contribution is under way.
+            ValueError: no work waits, or a contribution is under way.
         """
         if self.pending is not None or not self.unsent_tokens:
             raise ValueError("send() needs waiting work and no contribution under way")
-        # After a repair the anchor can be at a lower version than the one the work began on.
+        # After a repair the anchor can have a lower version than the base of the work.
         work = with_bases_up_to(self.waiting, self.version)
         return Announced(sequence, work.tokens, work.steps, work.base_version, work.parts)
 
     def note_own_share(self, own_share: float) -> None:
-        """This peer's share of the weights in a commit that is about to be applied."""
+        """Note this peer's share of the weights in a commit that is about to be applied."""
         self.own_share = own_share
 
     def send(self, sequence: int) -> tuple[Sent, Change | None]:
-        """`encode_work` and `after_send` in one: (contribution, what to add to the live parameters; None: nothing)."""
+        """Do `encode_work` and `after_send`. Return (contribution, change to add to the live parameters; None: no
+        change).
+        """
         sent = self.encode_work(sequence)
         return sent, self.after_send(sent)
 
     def encode_work(self, sequence: int) -> Sent:
-        """Encode all waiting work; the codec's error stays in the residual (error feedback, arXiv 1901.09847).
+        """Encode all waiting work. The codec's error stays in the residual (error feedback, arXiv 1901.09847).
 
-        `after_send` says what that changes in the live parameters.
+        `after_send` returns the resulting change of the live parameters.
 
         Raises:
-            ValueError: nothing waits, a contribution is under way, or the work is not finite.
+            ValueError: no work waits, a contribution is under way, or the work is not finite.
         """
         told = self.announce(sequence)
         encoded = self.codec.encode_with_residual(self.residual)
         self.pending = Sent(sequence, encoded, told.tokens, told.steps, told.base_version, told.parts)
         self._set_waiting(Waiting())
         self.was_sent_before = False
-        # What the overlay adds now it must take away later, whatever the share becomes in between.
+        # The overlay must later remove exactly what it adds now, even if the share changes in between.
         self.shown_share = self.own_share
         return self.pending
 
     @property
     def shows_sends(self) -> bool:
-        """Whether the live parameters change when work begins to travel."""
+        """Whether the live parameters change when work is sent."""
         rule = self.rule
         return rule.mode != "streaming" and not (rule.mode == "carry" and rule.overlay_gain == 1.0)
 
     def after_send(self, sent: Sent, out: Change | None = None) -> Change | None:
-        """What to add to the live parameters now that this work travels (None: nothing); into `out` if it is given."""
+        """Return the change of the live parameters because this work was sent (None: no change), in `out` if given."""
         if not self.shows_sends:
             return None
         change: Change = np.empty_like(self.anchor) if out is None else out
@@ -146,7 +150,9 @@ class FragmentState:
         return change
 
     def take_back(self) -> F32 | None:
-        """The contribution under way will not be committed: its work waits again. Returns the change to show."""
+        """Return the work of the contribution under way to the waiting work, because it will not be committed. Return
+        the change to show.
+        """
         sent, self.pending = self.pending, None
         if sent is None or self.rule.mode == "streaming":
             return None
@@ -164,19 +170,19 @@ class FragmentState:
         out: Change | None = None,
         on_stepped: Callable[[int], None] = lambda end: None,
     ) -> tuple[Change, int]:
-        """Take the anchor from `version` to `version + 1`; everything about own work follows.
+        """Step the anchor from `version` to `version + 1`, and update own work.
 
-        Own work in a committed shard leaves the overlay. Own work that travelled but is in no result (void shard,
-        missed deadline) returns to the residual, so that nothing is lost. In mode streaming it does not return: the
-        blend has kept half of it in the live parameters, and the next outer gradient contains that.
+        Own work in a committed shard leaves the overlay. Sent work that is in no result (void shard, missed deadline)
+        returns to the residual, so nothing is lost. In mode streaming it does not return: the blend has kept half of it
+        in the live parameters, and the next outer gradient contains that half.
 
         Args:
-            out: the change is written here (the shards then cover all values), float32 [num_values].
-            on_stepped: called with each `end` up to which the anchor has its new values, from the first value on.
+            out: receives the change, float32 [num_values]. The shards must then cover all values.
+            on_stepped: called with each `end` such that the anchor's values [0, end) are final.
 
         Returns:
-            (change, num_returned): what to add to the live parameters, float32 [num_values], and how many values with
-            own work were returned. Tokens, steps and base of that work wait with these values and no others.
+            (change, num_returned): the change to add to the live parameters, float32 [num_values], and the number of
+            values whose own work returned. Tokens, steps and base of that work wait with exactly these values.
         """
         change: Change = np.zeros_like(self.anchor) if out is None else out
         sent = self.pending
@@ -200,7 +206,7 @@ class FragmentState:
                     continue
                 if sent is not None and self.rule.mode != "streaming":
                     self._return_work(sent, start, end, change)
-                if shard.gradient is not None:  # the momentum of a void shard did not move either
+                if shard.gradient is not None:  # the momentum of a void shard did not change either
                     self._advance_velocity(None, start, end, beta)
         num_returned = 0
         if sent is not None:
@@ -214,7 +220,7 @@ class FragmentState:
         return change, num_returned
 
     def adopt(self, anchor: F32, momentum: F32, version: int, lineage_tokens: int, digest: bytes) -> None:
-        """Replace the anchor by one fetched from the swarm. Own work stays; see `settle_in_new_lineage`."""
+        """Replace the anchor with one fetched from the swarm. Own work stays; see `settle_in_new_lineage`."""
         self.anchor[:] = anchor
         self.momentum[:] = momentum
         self.version, self.lineage_tokens, self.digest = version, lineage_tokens, digest
@@ -222,21 +228,23 @@ class FragmentState:
     def settle_in_new_lineage(
         self, left_version: int, common_version: int | None, *, is_pending_missed: bool = False
     ) -> None:
-        """After `adopt`: give up what the new lineage may have, so that nothing counts twice.
+        """After `adopt`, give up work that the new lineage may contain, so that no work counts twice.
 
-        That is the contribution under way. After a fork it is also what waits, if any of it was sent before. Work that
-        was never sent stays. The caller compares `shown()`.
+        That is the contribution under way and, after a fork, also the waiting work if any of it was sent before. Work
+        that was never sent stays. The caller compares `shown()`.
 
-        The same lineage further on costs nothing else. There a contribution that missed its round waits again.
+        If the new anchor is later in the same lineage, no other work is given up, and a contribution that missed its
+        round waits again.
 
-        Versions of two lineages have equal numbers and nothing else in common. So what waits, and what the trainer has
-        begun, claims another base. It is the last version that both have, or one that is half as old as anyone may
-        apply. The others can believe either whenever their versions came.
+        Equal version numbers of two lineages mean nothing. So the waiting work, and the work that the trainer has
+        begun, get another base: the last version common to both, or one half as old as the staleness limit. Other peers
+        can believe either, whenever their versions arrived.
 
         Args:
-            left_version: version of the anchor that was replaced.
-            common_version: the newest version whose anchor is known to be the same in both; None when none is known.
-            is_pending_missed: nothing of the contribution is in the commit that leaves `left_version`, which is known.
+            left_version: version of the replaced anchor.
+            common_version: newest version whose anchor is known to be the same in both lineages; None if unknown.
+            is_pending_missed: whether the commit after `left_version` is known and contains no part of the
+                contribution.
         """
         if common_version is not None and common_version >= left_version:
             if is_pending_missed:
@@ -251,20 +259,22 @@ class FragmentState:
         self._set_waiting(with_bases_up_to(self.waiting, self.base_ceiling))
 
     def note_digest(self, digest: bytes) -> None:
-        """The digest of (A, m) as they are, worked out elsewhere."""
+        """Set the digest of the present (A, m), which was computed elsewhere."""
         self.digest = digest
 
     def lift_base_ceiling(self) -> None:
-        """The trainer begins on this very anchor, whatever was before."""
+        """Lift the ceiling: the trainer begins new work on this anchor."""
         self.base_ceiling = None
 
     def refresh_digest(self) -> bytes:
-        """Recompute and remember the digest of (A, m)."""
+        """Recompute, store and return the digest of (A, m)."""
         self.digest = anchor_digest(self.anchor, self.momentum)
         return self.digest
 
     def shown(self, out: F32 | None = None) -> F32:
-        """A - O - r: what the live parameters show of this fragment when the trainer did nothing since; in `out`."""
+        """Return A - O - r, in `out` if given: the live parameters of this fragment without work that the trainer has
+        not handed over.
+        """
         shown: F32 = np.subtract(self.anchor, self.residual, out=out)
         if self.pending is not None:
             for start, end in self._chunks():
@@ -275,20 +285,20 @@ class FragmentState:
 
     @property
     def waiting(self) -> Waiting:
-        """The work in the residual that is not sent yet."""
+        """The work in the residual that has not been sent."""
         return Waiting(self.unsent_tokens, self.unsent_steps, self.unsent_base_version, self.unsent_parts)
 
     def drop_waiting(self) -> F32:
-        """Forget the waiting work. Returns the change to show."""
+        """Drop the waiting work. Return the change to show."""
         change = self.residual.copy()
         self._forget_waiting()
         return change
 
     def drop_late(self, oldest: int) -> tuple[F32, int]:
-        """Forget waiting work on bases before `oldest`: nobody may apply it any more. The rest goes on waiting.
+        """Drop waiting work on bases before `oldest`, which no peer may apply any more. Other work keeps waiting.
 
         Returns:
-            (change, tokens): what to add to the live parameters, and the tokens that are gone, in whole contributions.
+            (change, tokens): the change to add to the live parameters, and the dropped tokens, in whole contributions.
         """
         kept, gone = without(self.waiting, self.num_values, lambda part: part.base_version < oldest)
         tokens = self.unsent_tokens - kept.tokens
@@ -309,7 +319,7 @@ class FragmentState:
         self.was_sent_before = False
 
     def _add_waiting(self, work: Work, start: int, end: int) -> None:
-        """Work on values [start, end) is in the residual again, or for the first time."""
+        """Add work on values [start, end) to the waiting work."""
         self._set_waiting(with_more(self.waiting, self.num_values, work, start, end))
 
     def _set_waiting(self, work: Waiting) -> None:
@@ -323,7 +333,7 @@ class FragmentState:
 
     @property
     def _chunk_values(self) -> int:
-        # Encoded blocks can only be cut between blocks, whatever their size.
+        # Encoded data can only be divided between blocks.
         return max(1, CHUNK_VALUES // self.codec.block_size) * self.codec.block_size
 
     def _decoded(self, encoded: EncodedBlocks, start: int, end: int) -> F32:
@@ -335,7 +345,7 @@ class FragmentState:
         return overlay_of(self.rule, work, self._velocity_slice(start, end), self.shown_share)
 
     def _show_less_overlay(self, sent: Sent, start: int, end: int, part: F32) -> None:
-        """`part` becomes the work that travels without what the live parameters go on showing of it."""
+        """Write the sent work, less the part of it that the live parameters keep showing, into `part`."""
         piece = sent.encoded.slice_blocks(start, end - start)
         self.codec.decode(piece, part)
         if self.rule.mode == "carry":
@@ -346,7 +356,7 @@ class FragmentState:
             part -= overlay
 
     def _take_from_overlay(self, sent: Sent, start: int, end: int, part: F32, beta: float) -> None:
-        """Own work in a committed shard: what the live parameters showed of it goes, into `part` of the change."""
+        """Remove own work in a committed shard from the overlay: add its overlay to `part` of the change."""
         if self.rule.mode == "carry":
             piece = sent.encoded.slice_blocks(start, end - start)
             self.codec.decode_accumulate(piece, self.rule.overlay_gain, part)

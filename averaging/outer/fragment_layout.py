@@ -1,8 +1,8 @@
-"""Parameters <-> fragments: which elements of which parameters are averaged together. Pure.
+"""Mapping between parameters and fragments, whose elements are averaged together. Pure.
 
-A fragment is a flat float32 vector made of pieces of parameters, in the order in which the module names them. Fragments
-by layers follow Streaming DiLoCo (arXiv 2501.18512, section 2.2: whole transformer layers travel together). Balanced
-fragments cut the flat parameter vector into parts of equal size for any module.
+A fragment is a flat float32 vector that consists of pieces of parameters, in the module's order. Fragments by layers
+follow Streaming DiLoCo (arXiv 2501.18512, section 2.2: whole transformer layers travel together). Balanced fragments
+divide the flat parameter vector of any module into equal parts.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from typing import Literal
 
 Cut = Literal["layers", "balanced"]
 BUFFER_BITS_RATIO = 8
-"""Bits of a buffer's value, which travels whole, for one of a parameter's at the usual 4."""
+"""Bits of a buffer's value, which is sent whole, over those of a parameter's value at the usual 4 bits."""
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """`length` consecutive elements of the flattened parameter `name`, from `start`, at `offset` in the fragment."""
+    """`length` consecutive elements of the flattened parameter `name`, from `start` on, at `offset` in the fragment."""
 
     name: str
     start: int
@@ -40,9 +40,9 @@ class Fragment:
 
 @dataclass(frozen=True, slots=True)
 class FragmentLayout:
-    """All fragments of a model; disjoint, together they cover every element once.
+    """All fragments of a model. They are disjoint and together cover each element once.
 
-    `digest` (32 bytes) changes with any name, shape, order or cut, so equal digests mean equal layouts.
+    `digest` (32 bytes) changes with each name, shape, order or division, so equal digests mean equal layouts.
     """
 
     fragments: tuple[Fragment, ...]
@@ -65,10 +65,10 @@ def build_layout(
 
     Args:
         parameter_shapes: (name, shape) in the module's own order, each parameter once.
-        num_fragments: any count from 1 to the number of elements; no divisibility is demanded.
+        num_fragments: from 1 to the number of elements; need not divide it.
         by: "layers" keeps whole layers together (a layer is everything under the first number in the names, e.g.
-            ``blocks.3``; parameters without a number stand alone); "balanced" cuts anywhere into equal sizes.
-            With fewer layers than fragments, "layers" cuts like "balanced".
+            ``blocks.3``; parameters without a number are separate layers). "balanced" divides anywhere into equal
+            sizes. With fewer layers than fragments, "layers" divides like "balanced".
 
     Raises:
         ValueError: no parameters, a name twice, an unknown `by`, or more fragments than elements.
@@ -93,18 +93,18 @@ def build_layout(
 
 
 def averages_few_buffers(num_buffer_values: int, num_parameters: int) -> bool:
-    """Whether a new run averages its model's buffers where nobody says it: there are some, and few.
+    """Return whether a new run averages its model's buffers by default: if there are some, and few.
 
-    As much to send for them as for all parameters is too much to choose for somebody.
+    Sending as many bits for buffers as for all parameters is too much for a default.
     """
     return 0 < num_buffer_values * BUFFER_BITS_RATIO <= num_parameters
 
 
 def with_buffers(layout: FragmentLayout, buffer_shapes: Sequence[tuple[str, tuple[int, ...]]]) -> FragmentLayout:
-    """The same with one more fragment, the last one, of what the module keeps beside its parameters.
+    """Return the layout with one more fragment at the end, which holds the module's buffers.
 
     Args:
-        buffer_shapes: (name, shape) in the module's own order; none: the layout as it is.
+        buffer_shapes: (name, shape) in the module's own order; if empty, the layout is returned unchanged.
     """
     sizes = [(name, math.prod(shape)) for name, shape in buffer_shapes if math.prod(shape) > 0]
     num_values = sum(size for _, size in sizes)
@@ -130,7 +130,7 @@ def _layer_sizes(sizes: Sequence[tuple[str, int]]) -> list[int]:
 
 
 def _partition(groups: Sequence[int], num_parts: int) -> list[int]:
-    """Contiguous partition of `groups` into non-empty parts whose largest sum is as small as possible."""
+    """Divide `groups` into contiguous non-empty parts whose largest sum is as small as possible."""
 
     def parts_for(limit: int) -> list[int] | None:
         parts: list[int] = []

@@ -1,4 +1,4 @@
-"""When a peer sends which fragment, by its own steps and speed. Pure."""
+"""When a peer sends each fragment, by its steps and speed. Pure."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from collections.abc import Sequence
 
 
 class SendSchedule:
-    """Says after each inner step which fragments are due, at an interval that may change from step to step.
+    """Schedule that returns the due fragments after each inner step, at an interval that may change from step to step.
 
     Each fragment is due every `sync_every` (H) steps. Fragments are staggered evenly over the interval so that the line
     carries a constant stream instead of bursts (arXiv 2501.18512, section 2.2). At a constant interval the last
     fragment is due at multiples of H, so that with one fragment this is plain DiLoCo.
 
-    When H changes, what is left until each send changes in proportion. The measured H of equal machines flickers
-    between two numbers. With sends at multiples of it, every flicker would move a peer to another place in the
-    interval. The others would wait for it there.
+    When H changes, the remaining time until each send changes in proportion. The measured H of equal machines flickers
+    between two numbers. If sends were at multiples of H, each flicker would move a peer to another place in the
+    interval, and the others would wait for it there.
 
     Args:
         sync_every: H at the beginning, at least 1.
@@ -31,10 +31,10 @@ class SendSchedule:
         ]
 
     def after_step(self, sync_every: int) -> tuple[int, ...]:
-        """Fragments that are due now that one more inner step is done, at the interval that holds now (at least 1)."""
+        """Return the fragments that are due after one more inner step, at the present interval (at least 1)."""
         ratio, self._sync_every = sync_every / self._sync_every, sync_every
         self._steps_left = [left * ratio - 1 for left in self._steps_left]
-        # After a change of the interval a send is due between two steps, and goes after the nearer one.
+        # After a change of the interval, a send may be due between two steps and happens after the nearer one.
         due = tuple(fragment for fragment, left in enumerate(self._steps_left) if left < 0.5)
         for fragment in due:
             self._steps_left[fragment] += sync_every
@@ -42,22 +42,23 @@ class SendSchedule:
 
 
 MOST_OF_MEDIAN_SPEED = 8.0
-"""A phone and a data centre are further apart, but somebody who announces any speed must not make all others send
-after every step."""
+"""A phone and a data centre are further apart, but a peer that announces an extreme speed must not make all others send
+after each step."""
 
 
 def fastest_believed(tokens_per_second: Sequence[float], *, is_strict: bool) -> float:
-    """The fastest of the announced speeds; where strangers take part, at most some times the median one. Not empty."""
+    """Return the fastest announced speed; if strangers take part, limited to a multiple of the median. Not empty."""
     fastest = max(tokens_per_second)
     known = [speed for speed in tokens_per_second if speed > 0]
     return min(fastest, MOST_OF_MEDIAN_SPEED * statistics.median_low(known)) if is_strict and known else fastest
 
 
 def effective_sync_every(sync_every: int, tokens_per_second: float, fastest_tokens_per_second: float) -> int:
-    """Inner steps between two sends for a peer of this speed: max(1, floor(H * v / v_max)) (arXiv 2401.09135, DyLU).
+    """Return the inner steps between two sends for a peer of this speed: max(1, floor(H * v / v_max)) (arXiv
+    2401.09135, DyLU).
 
-    A slow peer sends after fewer steps, so that it is ready at about the same time as the fastest one.
-    Unknown speeds (0) keep H.
+    A slow peer sends after fewer steps, so it is ready at about the same time as the fastest one. Unknown speeds (0)
+    keep H.
     """
     if tokens_per_second <= 0 or fastest_tokens_per_second <= tokens_per_second:
         return sync_every

@@ -1,16 +1,16 @@
-"""The outer step, the overlay and the digest of an anchor: what a commit does to one fragment. Pure.
+"""The outer step, the overlay and the digest of an anchor: the effects of a commit on one fragment. Pure.
 
-Sign: the outer gradient is start minus end of local training. One fragment on one peer is described by
+Sign: the outer gradient is start minus end of local training. The state of one fragment on one peer satisfies
 
     x = A - O - r - L
 
-Here x are the live parameters, and A is the committed anchor. O is the overlay: own work that was sent but is not
-committed, as it shows. The residual r is own work that is not sent yet: error feedback, returned work, waiting work. L
-is what the trainer did since it last handed over work. Every function below keeps this sum true; what it changes on the
-right side is returned as the one array to add to x.
+Here x are the live parameters, and A is the committed anchor. The overlay O is the visible part of own work that was
+sent but not committed. The residual r is own work that is not sent: error feedback, returned work, waiting work. L is
+the trainer's work since it last handed over work. Each function below preserves this sum: it returns the change of the
+right side as one array to add to x.
 
-Bit-identical on every machine: float32 on the CPU, and separate multiply and add (one rounding each). Contributions are
-combined in PeerId order, and everyone applies the encoded broadcast bytes.
+Bit-identical on all machines: float32 on the CPU, with separate multiply and add (one rounding each). Contributions are
+combined in PeerId order, and all peers apply the encoded bytes of the broadcast.
 
 Sources: DiLoCo (arXiv 2311.08105) for the outer step. Streaming DiLoCo (arXiv 2501.18512) for blending. Eager Updates
 (arXiv 2502.12996) for the overlay `eager`.
@@ -32,13 +32,13 @@ from averaging.outer.outer_settings import OuterRule
 CHUNK_VALUES = 1 << 18
 """Values per pass (1 MiB of float32): the working set of a pass stays in the cache."""
 DIGEST_CHUNK_BYTES = 1 << 20
-"""Chunk of a digest and of a transfer."""
+"""Chunk size of a digest and of a transfer."""
 HASHING_THREADS = 2
-"""Anchor and momentum; hashing takes as long as the step."""
+"""One thread each for anchor and momentum; hashing takes as long as the step."""
 
 
 def outer_step_(anchor: F32, momentum: F32, gradient: F32, outer_lr: float, outer_momentum: float) -> F32:
-    """Nesterov SGD in place: m <- beta m + g; A <- A - eta (g + beta m). Returns the change of A.
+    """Do a step of Nesterov SGD in place: m <- beta m + g; A <- A - eta (g + beta m). Return the change of A.
 
     All arrays: float32 [n]. Each operation rounds once, so the result does not depend on the machine.
     """
@@ -55,7 +55,8 @@ def outer_step_(anchor: F32, momentum: F32, gradient: F32, outer_lr: float, oute
 def outer_step_into(
     anchor: F32, momentum: F32, gradient: F32, outer_lr: float, outer_momentum: float, change: F32
 ) -> None:
-    """`outer_step_`, with the change of A in `change`: compiled where it can be, the same bits anywhere.
+    """Do `outer_step_`, and write the change of A into `change`. Uses compiled kernels if possible; the bits are the
+    same.
 
     All arrays: float32 [n], contiguous, without overlap.
     """
@@ -67,18 +68,20 @@ def outer_step_into(
 
 
 def overlay_terms(rule: OuterRule, own_share: float) -> tuple[float, float]:
-    """Coefficients a, b of the overlay O = a D + b u: of the work under way, and of this peer's velocity after it.
+    """Return the coefficients a, b of the overlay O = a D + b u: for the work D under way, and for this peer's velocity
+    u after it.
 
     The velocity after its k-th contribution is u_k = beta u_(k-1) + D_k.
 
-    - sync, streaming: O = 0; sent work disappears until its round is committed.
-    - eager (arXiv 2502.12996, Algorithm 3 in anchor form): O = eta c (D + beta u), c its share of the weights.
+    - sync, streaming: O = 0; sent work is not visible until its round is committed.
+    - eager (arXiv 2502.12996, Algorithm 3 in anchor form): O = eta c (D + beta u), with this peer's share c of the
+      weights.
     - carry: O = overlay_gain * D; local progress stays in the live parameters while the round travels.
 
-    Replicas i and j that trained nothing since differ by `O_j - O_i` and their residuals alone. The difference does not
-    grow with the number of rounds, whatever eta, weights and members did from round to round. With |.| any norm, c_i
-    this peer's share and D_i^k its work of the k-th last round. D_i^0 is that in flight, and D is 0
-    where it was not committed. For a peer without work in flight all are 0, and so is its O:
+    The live parameters of peers i and j that trained nothing since differ only by `O_j - O_i` and their residuals. The
+    difference does not grow with the number of rounds, whatever eta, weights and members were from round to round. Let
+    |.| be any norm, c_i this peer's share, and D_i^k its work of the k-th last round. D_i^0 is the work in flight; D is
+    0 if it was not committed. For a peer without work in flight all D are 0, and so is O:
 
     - eager: |O_i - O_j| <= eta0 / (1 - beta) * max_k |c_i D_i^k - c_j D_j^k|. For O_i is the sum of the D_i^k,
       with coefficients of at most `eta0 c_i beta^k` for k > 0, and `eta0 c_i (1 + beta)` for k = 0.
@@ -93,10 +96,10 @@ def overlay_terms(rule: OuterRule, own_share: float) -> tuple[float, float]:
 
 
 def overlay_of(rule: OuterRule, work: F32, velocity: F32 | None, own_share: float) -> F32 | None:
-    """The overlay O, float32 [n], or None when it is zero.
+    """Return the overlay O, float32 [n], or None if it is zero.
 
     Args:
-        work: own sent and uncommitted work, [n].
+        work: own work that is sent but not committed, [n].
         velocity: own velocity u after the last committed own work, [n]; needed by eager.
     """
     on_work, on_velocity = overlay_terms(rule, own_share)
@@ -113,9 +116,10 @@ def overlay_of(rule: OuterRule, work: F32, velocity: F32 | None, own_share: floa
 
 
 def anchor_digest(anchor: F32, momentum: F32) -> bytes:
-    """32-byte digest of (A, m): BLAKE3 over the BLAKE3 of each MiB of their little-endian float32 bytes.
+    """Return the 32-byte digest of (A, m): BLAKE3 over the BLAKE3 of each MiB of their little-endian float32 bytes.
 
-    The two levels let a joiner check every chunk as it arrives, and a step hash each chunk while it is in the cache.
+    With two levels, a joiner can check each chunk as it arrives, and a step can hash each chunk while it is in the
+    cache.
 
     Args:
         anchor, momentum: float32 [n], contiguous.
@@ -126,9 +130,9 @@ def anchor_digest(anchor: F32, momentum: F32) -> bytes:
 
 
 class RunningDigest:
-    """The `anchor_digest` of arrays that are stepped from their first value to their last.
+    """Computes the `anchor_digest` of arrays that are stepped from their first value to their last.
 
-    Each MiB is hashed right after its step, in other threads. Leave it (`with`) before the arrays go.
+    Other threads hash each MiB right after its step. Leave the `with` block before the arrays are released.
     """
 
     def __init__(self, anchor: F32, momentum: F32) -> None:
@@ -143,10 +147,10 @@ class RunningDigest:
         self._threads.shutdown(cancel_futures=True)
 
     def stepped_to(self, end: int) -> None:
-        """Values [0, end) are what they will be."""
+        """Note that values [0, end) are final."""
         step, (anchor, momentum) = DIGEST_CHUNK_BYTES // 4, self._arrays
         if anchor.size <= step:
-            return  # quicker than a thread begins
+            return  # faster than starting a thread
         while (start := len(self._hashed) * step) < anchor.size and min(start + step, anchor.size) <= end:
             chunks = anchor[start : start + step], momentum[start : start + step]
             self._hashed.append(
@@ -154,7 +158,7 @@ class RunningDigest:
             )
 
     def result(self) -> bytes:
-        """The digest, once all values are stepped."""
+        """Return the digest, after all values are stepped."""
         self.stepped_to(self._arrays[0].size)
         if not self._hashed:
             return anchor_digest(*self._arrays)
@@ -162,5 +166,5 @@ class RunningDigest:
 
 
 def digest_of_chunks(digests: Sequence[bytes]) -> bytes:
-    """The anchor digest that belongs to these chunk digests."""
+    """Return the anchor digest for these chunk digests."""
     return digest_of(b"".join(digests))

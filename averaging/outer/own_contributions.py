@@ -1,4 +1,4 @@
-"""A peer's own contributions to one fragment: told of, under way, and in a commit. Pure."""
+"""A peer's own contributions to one fragment: announced, in flight and committed. Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from averaging.wire.messages import WorkPart
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """Own work that travels: encoded, with what its weight needs (`averaging.wire.messages.Work`).
+    """Own work in flight: encoded, with the numbers that determine its weight (`averaging.wire.messages.Work`).
 
     `sequence` never repeats on one peer.
     """
@@ -26,7 +26,7 @@ class Sent:
 
 @dataclass(frozen=True, slots=True)
 class Announced:
-    """What an offer says about work that is not encoded yet."""
+    """Numbers that an offer contains about work that is not encoded."""
 
     sequence: int
     tokens: int
@@ -37,13 +37,13 @@ class Announced:
 
 @dataclass(frozen=True, slots=True)
 class OwnWork:
-    """The fields of `FragmentState` that belong to this peer alone, the residual excepted.
+    """The fields of `FragmentState` that belong only to this peer, without the residual.
 
-    Kept in checkpoints.
+    Stored in checkpoints.
 
     Attributes:
-        pending: the contribution that travels.
-        velocity: float32 [num_values]; None when the mode has none or nothing was sent yet. Not a copy.
+        pending: the contribution in flight.
+        velocity: float32 [num_values], not a copy; None if the mode has none or nothing was sent.
     """
 
     unsent_tokens: int = 0
@@ -58,9 +58,10 @@ class OwnWork:
 
 @dataclass(frozen=True, slots=True)
 class CommittedShard:
-    """Values [start, end) of a commit: the encoded mean (None: void), its outer lr, and whether own work is in it.
+    """Values [start, end) of a commit: the encoded mean (None: void), the outer learning rate, and whether own work is
+    included.
 
-    `outer_momentum` is beta of this commit; None: the rule's.
+    `outer_momentum` is beta of this commit; None: that of the rule.
     """
 
     start: int

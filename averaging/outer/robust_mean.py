@@ -1,19 +1,20 @@
-"""How the contributions to one shard become one outer gradient, also when some of their senders lie. Pure.
+"""Combine the contributions to one shard into one outer gradient, even if some senders lie. Pure.
 
-`combine` refuses what no training produces, looks at norms, then combines what is left in the way the manifest names:
+`combine` refuses contributions that no training produces, limits norms, and combines the rest as the manifest says:
 
 - `mean`: the weighted mean.
-- `centered_clip`: from the coordinate-wise median, 20 steps towards the contributions, each pull no longer than a
-  radius. (arXiv 2106.11257, Algorithm 1; the start and the relative radius follow its code.)
+- `centered_clip`: from the coordinate-wise median, 20 steps towards the contributions, with the length of each pull
+  limited to a radius (arXiv 2106.11257, Algorithm 1; the start and the relative radius follow its code).
 
-Norms, radii and weights are bounded relative to the median member (the lower of two, so that half a group of liars
-cannot raise it). Nothing has to be tuned to a model. Members are compared within classes of equal staleness: honest
-late work is longer than fresh work.
+Norms, radii and weights are bounded relative to the median member (the lower of two, so that a half of liars cannot
+raise the bound). No bound needs tuning to a model. Members are compared within classes of equal staleness, because
+honest late work is longer than fresh work.
 
-Everything is done in roster (PeerId) order, in float32 with sums of squares in float64, or with sums that are exact.
-One chunk of all members comes at a time, without parallel sums. So the result does not depend on arrival order or
-threads. Besides the encoded inputs, the means need log2(num_members) + 2 vectors of the shard. The others need one or
-two, and at most 32 MiB of work space (`CHUNK_VALUES` values of all members together, and copies of a part of them).
+All operations are in roster (PeerId) order, in float32 with sums of squares in float64, or with exact sums. They
+process one chunk of all members at a time, without parallel sums, so the result does not depend on arrival order or
+threads. Besides the encoded inputs, the means need log2(num_members) + 2 vectors of the shard. The other combinations
+need one or two, and at most 32 MiB of work space (`CHUNK_VALUES` values of all members together, and copies of a part
+of them).
 """
 
 from __future__ import annotations
@@ -34,33 +35,35 @@ from averaging.outer.contribution_weights import Terms, raw_weight, weights_of
 from averaging.outer.outer_settings import OuterRule
 
 ShardContribution = tuple[int, Terms, EncodedBlocks]
-"""(roster index, what decides its weight, its encoded values)."""
+"""(roster index, terms of its weight, encoded values)."""
 
 CHUNK_VALUES = 1 << 22
-"""Decoded values of all members together that are held at once (16 MiB of float32): a call for each member's part of
-them costs 40 microseconds."""
+"""Decoded values of all members together that are held at once (16 MiB of float32): a call for each member's part of a
+chunk costs 40 microseconds."""
 CACHED_VALUES = 1 << 19
-"""Of all members together that are compared at once (2 MiB): beyond it caches miss, below it calls cost more."""
+"""Values of all members together that are compared at once (2 MiB): more values miss the cache, fewer cost more
+calls."""
 EXACT_VALUES = 1 << 10
-"""Summed at once without rounding; see `inner_products`."""
+"""Values summed at once without rounding; see `inner_products`."""
 SUM_CHUNK_VALUES = 1 << 18
-"""Of a plain mean. A MiB, which the allocator keeps for the next chunk (`peer/network/process/child_start.py`)."""
+"""Chunk of a plain mean: a MiB, which the allocator keeps for the next chunk
+(`peer/network/process/child_start.py`)."""
 FEWEST_TO_COMPARE = 3
-"""With two members there is no telling which one is out of line."""
+"""With two members it is impossible to tell which is the outlier."""
 REFUSED_BEYOND_LIMIT = 4.0
-"""Up to this multiple of the norm limit a contribution is shortened; beyond it, it is refused. With the default limit
+"""Contributions up to this multiple of the norm limit are shortened; longer ones are refused. With the default limit
 that is 8 times the median norm: training noise stays far below, the attack -10 D does not."""
 LARGEST_VALUE = 2.0**64
-"""Nothing that trains comes near: the square of such a value leaves float32, and with it each gradient norm and second
-moment. A flipped top bit of the exponent, which is 128 doublings, brings every value from 2^-64 on beyond it."""
+"""Values in training stay far below: the square of this value overflows float32, and with it each gradient norm and
+second moment. A flipped top bit of the exponent, which is 128 doublings, lifts all values from 2^-64 on beyond it."""
 SMALLEST_NORM = 2.0**-100
-"""Below it a contribution is zero and has no direction."""
+"""Contributions with a smaller norm count as zero, without direction."""
 CENTERED_CLIP_STEPS = 20
 
 
 @dataclass(frozen=True, slots=True)
 class RefusedMember:
-    """A contribution that was left out through its sender's fault."""
+    """A contribution that was refused through its sender's fault."""
 
     member: int
     offence: Literal["undecodable", "beyond_norm"]
@@ -69,7 +72,7 @@ class RefusedMember:
 
 @dataclass(frozen=True, slots=True)
 class Combined:
-    """The combined values, float32 [num_values]; the roster members in them; and those refused."""
+    """The combined values, float32 [num_values], the roster members included, and the refused members."""
 
     values: F32
     included: tuple[int, ...]
@@ -85,9 +88,9 @@ class _Member:
 
 
 def combine(contributions: Sequence[ShardContribution], rule: OuterRule, codec: Codec, num_values: int) -> Combined:
-    """Combine one shard as `rule` says. Contributions beyond the staleness limit and refused ones are left out.
+    """Combine one shard as `rule` says, without contributions that are refused or beyond the staleness limit.
 
-    With fewer than three members every way of combining is the weighted mean.
+    With fewer than three members, all combinations are the weighted mean.
 
     Args:
         contributions: in roster order; each of `num_values` values.
@@ -124,13 +127,13 @@ def combine(contributions: Sequence[ShardContribution], rule: OuterRule, codec: 
 
 
 def limits_in_classes(sizes: Sequence[float], terms: Sequence[Terms], ratio: float) -> list[float]:
-    """The largest size (norm or distance) that each member may have: `ratio` times the median of those like it.
+    """Return the largest size (norm or distance) that each member may have: `ratio` times the median of its class.
 
-    Those like it are the members of its staleness, if they are three or more. Otherwise they are the whole group. Late
-    work that took k times the steps may be as much larger, up to 1 + staleness times. No class may exceed the whole
-    group's limit by more than that either. So three liars of one staleness do not make their own rule. The (1+s)^-a in
-    the weight takes back what lateness gives. Sizes of zero say nothing and do not count. Infinite where fewer than
-    three can be compared.
+    The class is the members of equal staleness if they are three or more, otherwise the whole group. Late work that
+    took k times the steps may be as much larger, up to 1 + staleness times. No class may exceed the whole group's limit
+    by more than that either, so that three liars of one staleness cannot set their own limit. The (1+s)^-a in the
+    weight compensates the larger limit. Sizes of zero do not count. Limits are infinite if fewer than three members can
+    be compared.
     """
     compared = [index for index, size in enumerate(sizes) if size > 0]
     if len(compared) < FEWEST_TO_COMPARE:
@@ -151,15 +154,15 @@ def limits_in_classes(sizes: Sequence[float], terms: Sequence[Terms], ratio: flo
 
 
 def _steps_ratios(terms: Sequence[Terms]) -> list[float]:
-    """Each member's inner steps over the median ones, at least 1."""
+    """Return each member's inner steps over the median, at least 1."""
     typical = statistics.median_low(one.steps for one in terms) if terms else 1
     return [max(1.0, one.steps / typical) for one in terms]
 
 
 def bounded_weights(weights: Sequence[float], ratio: float | None) -> list[float]:
-    """Weights (sum 1) of which none exceeds `ratio` times the median one, rounded to float32.
+    """Return weights (sum 1), each at most `ratio` times the median, rounded to float32.
 
-    Tokens and steps are claims; a robust combination must not be decided by the largest claim.
+    Tokens and steps are claims, and the largest claim must not decide a robust combination.
     """
     if ratio is None or len(weights) < FEWEST_TO_COMPARE:
         return list(weights)
@@ -174,7 +177,7 @@ def bounded_weights(weights: Sequence[float], ratio: float | None) -> list[float
 
 @dataclass(frozen=True, slots=True)
 class _Group:
-    """Members in roster order, each shortened by its scale when it is read."""
+    """Members in roster order. Reading a member's values multiplies them by its scale."""
 
     members: Sequence[_Member]
     scales: Sequence[float]
@@ -183,7 +186,9 @@ class _Group:
     num_values: int
 
     def chunks(self) -> Iterator[tuple[slice, F32]]:
-        """(where, values of all members: float32 [num_members, chunk]); the array is overwritten by the next one."""
+        """Yield (slice, values of all members: float32 [num_members, chunk]). The next iteration overwrites the
+        array.
+        """
         for where, rows in _decoded_chunks([member.encoded for member in self.members], self.codec):
             for row, scale in zip(rows, self.scales, strict=True):
                 if scale != 1.0:
@@ -207,7 +212,9 @@ def _decoded_chunks(encoded: Sequence[EncodedBlocks], codec: Codec) -> Iterator[
 def _usable(
     contributions: Sequence[ShardContribution], rule: OuterRule, codec: Codec, num_values: int
 ) -> tuple[list[ShardContribution], list[RefusedMember]]:
-    """Those whose weight counts and which training can have produced; their scales tell, nothing is decoded."""
+    """Return the contributions with a weight that training can have produced, and the refused ones, judged by their
+    scales without decoding.
+    """
     usable, refused = [], []
     for index, terms, encoded in contributions:
         if not raw_weight(terms, rule) > 0:
@@ -227,7 +234,7 @@ def _usable(
 
 
 def _weighing(contributions: Sequence[ShardContribution], rule: OuterRule) -> list[_Member]:
-    """Those whose weight counts; their norms are not known yet."""
+    """Return the members with a weight, without norms."""
     weights = weights_of([terms for _, terms, _ in contributions], rule)
     return [_Member(*one, 0.0) for one, weight in zip(contributions, weights, strict=True) if weight > 0]
 
@@ -237,7 +244,7 @@ def _is_clipped(members: Sequence[_Member], rule: OuterRule) -> bool:
 
 
 def _with_norms(members: Sequence[_Member], codec: Codec, spread: _Spread | None) -> list[_Member]:
-    """The members with their norms, which a spread of them has already."""
+    """Return the members with their norms, taken from `spread` if given."""
     if spread is not None:
         norms = spread.norms()
     else:
@@ -260,7 +267,9 @@ def _norm_limits(members: Sequence[_Member], rule: OuterRule) -> list[float]:
 
 
 def _beyond(members: Sequence[_Member], limits: Sequence[float]) -> list[int]:
-    """Positions of those too long for any excuse: a fast machine takes more steps between two sends."""
+    """Return the positions of members that exceed even the limit for fast machines, which take more steps between two
+    sends.
+    """
     ratios = _steps_ratios([member.terms for member in members])
     return [
         at
@@ -270,7 +279,7 @@ def _beyond(members: Sequence[_Member], limits: Sequence[float]) -> list[int]:
 
 
 def _sum_of_squares(values: F32) -> float:
-    # Pairwise in a fixed order on one thread; sums of BLAS depend on the number of threads.
+    # Pairwise in a fixed order on one thread; BLAS sums depend on the number of threads.
     return float(np.add.reduce(np.square(values, dtype=np.float64)))
 
 
@@ -284,7 +293,7 @@ def _plain_mean(
     codec: Codec,
     num_values: int,
 ) -> Combined:
-    """Weighted mean in one pass over the encoded values."""
+    """Return the weighted mean, computed in one pass over the encoded values."""
     weights = weights_of([terms for _, terms, _ in contributions], rule)
     counted = [(one, weight) for one, weight in zip(contributions, weights, strict=True) if weight > 0]
     values = pairwise_sum(codec, [(encoded, weight) for (_, _, encoded), weight in counted], num_values)
@@ -292,10 +301,10 @@ def _plain_mean(
 
 
 def pairwise_sum(codec: Codec, parts: Sequence[tuple[EncodedBlocks, float]], num_values: int) -> F32:
-    """Sum of weight * decoded, neighbours first, then pairs of pairs: float32 [num_values].
+    """Return the sum of weight * decoded, adding neighbours first, then pairs of pairs: float32 [num_values].
 
-    The order depends on the number of parts alone, and errors grow with its logarithm. Also 2^k equal parts of weight
-    2^-k give exactly one of them. Beside the result, log2 of the parts + 2 chunks exist at a time.
+    The order depends only on the number of parts, and errors grow with its logarithm. 2^k equal parts of weight 2^-k
+    give exactly one of them. Besides the result, log2(number of parts) + 2 chunks exist at a time.
 
     Raises:
         ValueError: a part is not decodable.
@@ -334,24 +343,24 @@ def _mean(group: _Group) -> F32:
 
 @dataclass(frozen=True, slots=True)
 class _Spread:
-    """Where members lie around their coordinate-wise median.
+    """Offsets of the members from their coordinate-wise median.
 
     Attributes:
         median: float32 [num_values].
-        products: inner products of their offsets from it, and last of the median itself: [num_members + 1] * 2.
+        products: inner products of the offsets and, as the last row and column, of the median: [num_members + 1] * 2.
     """
 
     median: F32
     products: F64
 
     def norms(self) -> list[float]:
-        """Of the members, from offsets and median."""
+        """Return the members' norms, from offsets and median."""
         squares = np.diag(self.products) + 2 * self.products[-1] + self.products[-1, -1]
         return [math.sqrt(max(0.0, square)) for square in squares[:-1].tolist()]
 
 
 def _spread(group: _Group) -> _Spread:
-    """In one pass over the decoded values."""
+    """Compute the spread in one pass over the decoded values."""
     num_rows = len(group.members) + 1
     median: F32 = np.empty(group.num_values, dtype=np.float32)
     products = np.zeros((num_rows, num_rows))
@@ -371,7 +380,7 @@ def _spread(group: _Group) -> _Spread:
 
 
 def _cached(chunks: Iterator[tuple[slice, F32]]) -> Iterator[tuple[slice, F32]]:
-    """The same in pieces that caches hold, cut at multiples of `EXACT_VALUES` of a chunk."""
+    """Yield the chunks in pieces that fit the caches, divided at multiples of `EXACT_VALUES` of a chunk."""
     for where, rows in chunks:
         step = max(1, CACHED_VALUES // len(rows) // EXACT_VALUES) * EXACT_VALUES
         for start in range(0, rows.shape[1], step):
@@ -380,9 +389,10 @@ def _cached(chunks: Iterator[tuple[slice, F32]]) -> Iterator[tuple[slice, F32]]:
 
 
 def coordinate_median(rows: F32, work: F32) -> F32:
-    """Coordinate-wise median of float32 [num_rows, n]; of an even number the mean of the two in the middle.
+    """Return the coordinate-wise median of float32 [num_rows, n]; for an even number of rows the mean of the two middle
+    values.
 
-    By a network of comparisons of whole rows, which needs no order of the values of one coordinate.
+    Uses a network of comparisons of whole rows, so it need not sort the values of each coordinate.
 
     Args:
         work: float32 [num_rows + 1, n], overwritten; the median is one of its rows.
@@ -400,16 +410,17 @@ def coordinate_median(rows: F32, work: F32) -> F32:
     if len(rows) % 2 == 0:
         middle += lines[len(rows) // 2 - 1]
         middle *= np.float32(0.5)
-    middle += np.float32(0.0)  # of -0 and 0 either may be the smaller one
+    middle += np.float32(0.0)  # either of -0 and 0 may count as the smaller
     return middle
 
 
 @cache
 def _median_network(num_rows: int) -> tuple[tuple[int, int, bool, bool], ...]:
-    """Comparisons (low, high, whether the smaller, the larger value is needed) that put the median into the middle.
+    """Return comparisons (low, high, whether the smaller value is needed, whether the larger is) that move the median
+    to the middle.
 
-    Merge exchange (Knuth, The Art of Computer Programming 3, algorithm 5.2.2M), without those that the rows in the
-    middle do not depend on.
+    Merge exchange (Knuth, The Art of Computer Programming 3, algorithm 5.2.2M), without comparisons that do not affect
+    the middle rows.
     """
     comparisons = []
     highest = 1 << max(0, (num_rows - 1).bit_length() - 1)
@@ -432,11 +443,11 @@ def _median_network(num_rows: int) -> tuple[tuple[int, int, bool, bool], ...]:
 
 
 def inner_products(rows: F32, work: F32) -> F64:
-    """All inner products of float32 [num_rows, n], n a multiple of `EXACT_VALUES` or less than it.
+    """Return all inner products of float32 [num_rows, n]; n is a multiple of `EXACT_VALUES`, or less.
 
-    Of each `EXACT_VALUES` of a row, values are rounded to 2^-7 (fewer: finer) of the largest one's power of two. So all
-    products and sums are whole numbers below 2^24 times a power of two, which float32 holds exactly. A matrix product
-    may then add in any order, on any machine, with any number of threads. What rounding leaves out of a square is at
+    In each `EXACT_VALUES` of a row, values are rounded to 2^-7 (finer if fewer) of the largest value's power of two.
+    All products and sums are then whole numbers below 2^24 times a power of two, which float32 represents exactly, so a
+    matrix product may add in any order, on any machine, with any number of threads. Rounding changes a square by at
     most EXACT_VALUES / 2^16 of it.
 
     Args:
@@ -458,10 +469,10 @@ def inner_products(rows: F32, work: F32) -> F64:
 
 
 def _centered_clip(group: _Group, spread: _Spread) -> F32:
-    """v <- v + sum_i w_i (x_i - v) min(1, radius_i / |x_i - v|), 20 times, from the median m; radii: median distances.
+    """Do 20 steps v <- v + sum_i w_i (x_i - v) min(1, radius_i / |x_i - v|) from the median m. Radii: median distances.
 
-    Every v is m + sum_i c_i y_i with y_i = x_i - m, and the inner products of the y give all distances. So one more
-    pass over the values is enough: it is m (1 - sum_i c_i) + sum_i c_i x_i.
+    Each v is m + sum_i c_i y_i with y_i = x_i - m, and the inner products of the y give all distances. So one more pass
+    over the values is enough: the result is m (1 - sum_i c_i) + sum_i c_i x_i.
     """
     products = spread.products[:-1, :-1]
     distances = np.sqrt(np.diag(products))
@@ -474,7 +485,7 @@ def _centered_clip(group: _Group, spread: _Spread) -> F32:
 
 
 def _centered_clip_shares(products: F64, radii: F64, weights: F64) -> F64:
-    """The c of v = m + sum_i c_i y_i after all steps, from the inner products of the y."""
+    """Return the c of v = m + sum_i c_i y_i after all steps, from the inner products of the y."""
     weights = weights / weights.sum()
     shares = np.zeros_like(weights)
     for _ in range(CENTERED_CLIP_STEPS):

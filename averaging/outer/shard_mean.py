@@ -1,8 +1,8 @@
-"""How one shard's contributions become the encoded mean that everybody applies. Pure.
+"""Average one shard's contributions into the encoded mean that all peers apply. Pure.
 
-What a reducer's broadcasts lost in encoding is kept at 8 bits until its next broadcast of those values. Float32 took
-a copy of the model over the number of members, and as much again while rounds are open. At 8 bits at most 1/254 of the
-largest error in each block is lost for good. With an int4 broadcast that is 1/3556 of its largest value.
+A reducer keeps the encoding errors of its broadcasts at 8 bits until its next broadcast of those values. In float32
+they took a copy of the model over the number of members, and as much again while rounds are open. At 8 bits, at most
+1/254 of the largest error in each block is lost for good. With an int4 broadcast that is 1/3556 of its largest value.
 """
 
 from __future__ import annotations
@@ -22,10 +22,11 @@ from averaging.outer.robust_mean import LARGEST_VALUE, RefusedMember, ShardContr
 
 @dataclass(frozen=True, slots=True)
 class Reduction:
-    """The outcome of averaging one shard: the encoded mean, who is in it, and the codec's error for the next time.
+    """Result of averaging one shard: the encoded mean, the members included, and the encoding error for the next
+    broadcast.
 
-    `error` is None when nothing was lost (or nobody wants to know), else at 8 bits (`keep_error`).
-    `refused` are the contributions that were left out through their senders' fault.
+    `error` is None if nothing was lost (or the error is not kept), otherwise at 8 bits (`keep_error`). `refused` are
+    the contributions refused through their senders' fault.
     """
 
     encoded: EncodedBlocks
@@ -41,16 +42,16 @@ def reduce_shard(
     num_values: int,
     carried_error: EncodedBlocks | None,
 ) -> Reduction | None:
-    """The contributions to one shard combined as the rule says, in the given (PeerId) order, encoded for the broadcast.
+    """Combine the contributions to one shard in the given (PeerId) order, and encode the result for the broadcast.
 
     Args:
         contributions: (roster index, terms, encoded blocks) of each member whose work arrived, in roster order.
-        carried_error: what earlier broadcasts of these values lost in encoding (`Reduction.error`); it is added to
-            this mean, so that the sum of all broadcasts follows the sum of all means.
+        carried_error: encoding errors of earlier broadcasts of these values (`Reduction.error`), which are added to
+            this mean so that the sum of all broadcasts follows the sum of all means.
 
     Returns:
-        None when no contribution counts (all beyond the staleness limit or not decodable), or when the mean is larger
-        than any contribution may be.
+        None if no contribution counts (all beyond the staleness limit or not decodable), or if the mean exceeds the
+        largest value allowed in a contribution.
     """
     combined = combine(contributions, rule, codec, num_values)
     if not combined.included:
@@ -62,7 +63,7 @@ def reduce_shard(
     except ValueError:
         return None
     if codec.largest(encoded) > LARGEST_VALUE:
-        # Only a fault of this machine makes such a mean: a flipped bit in what was carried, for instance.
+        # Only a fault of this machine, such as a flipped bit in the carried error, produces a mean this large.
         return None
     return Reduction(encoded, combined.included, keep_error(mean, codec.block_size), combined.refused)
 
@@ -73,24 +74,24 @@ def _error_codec(block_size: int) -> Codec:
 
 
 def keep_error(error: F32, block_size: int) -> EncodedBlocks | None:
-    """`error` (float32 [n], contiguous) at 8 bits; None when every value is zero.
+    """Return `error` (float32 [n], contiguous) encoded at 8 bits, or None if all values are zero.
 
     Args:
-        block_size: of the run's codec: shards are cut between its blocks, and so are their errors.
+        block_size: block size of the run's codec; shards and their errors begin and end between its blocks.
     """
     return _error_codec(block_size).encode(error) if bool(error.any()) else None
 
 
 def encoded_zeros(num_values: int, block_size: int) -> EncodedBlocks:
-    """Errors of zero, in the form of `keep_error`."""
+    """Return zero errors in the form of `keep_error`."""
     return _error_codec(block_size).encode(np.zeros(num_values, dtype=np.float32))
 
 
 def add_error(kept: EncodedBlocks | None, mean: F32) -> None:
-    """mean = mean + the error that was kept. mean: float32 [n].
+    """Add the stored error to `mean`: float32 [n].
 
     Raises:
-        ValueError: another number of values.
+        ValueError: `kept` has a different number of values.
     """
     if kept is not None:
         _error_codec(kept.block_size).decode_accumulate(kept, 1.0, mean)
