@@ -178,12 +178,12 @@ def manifest_page() -> str:
     parts = [
         "# The manifest, field by field",
         prose(
-            "This page is for organisers. After it you can write every field of a run file. A manifest says everything "
-            "that all peers of a run must agree on. You write a `run.toml` with the fields "
-            "that should differ from the defaults. `peer init NAME --config run.toml` checks it, fills in the rest and "
-            "signs it. Sections are TOML tables: `averaging.sync_every` is `sync_every` under `[averaging]`."
+            "This page is for organisers who write a run file. A manifest contains all settings on which the peers of "
+            "a run must agree. Write a `run.toml` with the fields that should differ from the defaults. `peer init "
+            "NAME --config run.toml` checks the file, adds the defaults and signs the manifest. Sections are TOML "
+            "tables: `averaging.sync_every` is `sync_every` under `[averaging]`."
         ),
-        "[protocol.md](../contributor/protocol.md#manifest) has the canonical bytes, and the rules between fields.",
+        "[protocol.md](../contributor/protocol.md#manifest) describes canonical bytes and the rules between fields.",
         "## Top level",
         table(head, rows_of(RunManifest)),
     ]
@@ -191,10 +191,10 @@ def manifest_page() -> str:
         parts += [f"## `[{name}]`", one_line(section.__doc__), table(head, rows_of(section, f"{name}."))]
     parts += [
         "## Entries of `files`",
-        prose(one_line(FileSection.__doc__) + " `peer init --file` writes them."),
+        prose(one_line(FileSection.__doc__) + " `peer init --file` writes these entries."),
         table(head, rows_of(FileSection)),
         "## Entries of `changes`",
-        one_line(ChangeSection.__doc__) + " `peer manifest edit` writes them.",
+        one_line(ChangeSection.__doc__) + " `peer manifest edit` writes these entries.",
         table(head, rows_of(ChangeSection)),
     ]
     return "\n\n".join(parts)

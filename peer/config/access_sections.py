@@ -1,4 +1,4 @@
-"""The parts of a manifest that say who may take part, and what its owner changes while the run goes on."""
+"""The manifest's sections on access, and on changes that the owner makes during the run."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ from dht.identity.keys import public_key_of
 from peer.config.section import LINE_OF_TEXT, MAX_WHOLE_NUMBER, WEB_EXAMPLE, WEB_PATTERN, Section
 
 MAX_MEMBERS = 150
-"""Keys in one list: of 55 bytes each, so that the manifest stays below its limit. Larger runs use invites."""
+"""Maximum number of keys in one list. A key takes 55 bytes, so the manifest stays below its limit; larger runs use
+invites."""
 MAX_CHANGES = 64
 MAX_NOTES = 16
-"""The newest ones; a further one takes the place of the oldest."""
+"""Number of notes that are kept; an additional note replaces the oldest note."""
 MAX_NOTE_LENGTH = 120
-"""Characters: sixteen of them take two of a manifest's twelve KiB, or eight in letters of four bytes."""
+"""In characters. Sixteen notes take 2 of the manifest's 12 KiB, or 8 KiB if each character has four bytes."""
 
 
 def _checked(keys: tuple[str, ...]) -> tuple[str, ...]:
@@ -32,7 +33,7 @@ Keys = Annotated[tuple[str, ...], Field(strict=False, max_length=MAX_MEMBERS), A
 
 
 def is_serial(revoked: str) -> bool:
-    """Whether an entry of `revoke` is the serial number of an invite, and not a key."""
+    """Return whether an entry of `revoke` is the serial number of an invite instead of a key."""
     return re.fullmatch("[0-9a-f]{16}", revoked) is not None
 
 
@@ -46,63 +47,66 @@ Revoked = Annotated[tuple[str, ...], Field(strict=False, max_length=MAX_MEMBERS)
 
 
 class AccessSection(Section):
-    """The keys that may take part."""
+    """The keys that may join the run."""
 
     mode: Literal["open", "allowlist", "invite"] = Field(
-        default="open", description="everybody; listed keys; listed keys and people with an invite of the owner"
+        default="open",
+        description="open: every key may join; allowlist: only the listed keys; invite: the listed keys, and people "
+        "with an invite from the owner",
     )
-    members: Keys = Field(default=(), description="listed keys, as PeerIds")
+    members: Keys = Field(default=(), description="the listed keys, as PeerIds")
 
 
 class ChangeSection(Section):
-    """What the owner changes in a live run, and from when on; see `RunManifest.changes`."""
+    """A change that the owner makes in a live run, and the version from which it applies; see `RunManifest.changes`."""
 
     at_version: int = Field(
         ge=0,
         le=MAX_WHOLE_NUMBER,
-        description="anchor version from which it counts: for outer_lr that of the fragment, for the rest the lowest "
-        "of all fragments; 0: at once",
+        description="anchor version from which the change applies. For outer_lr, each fragment compares its own "
+        "version; for all other fields, the lowest version of all fragments decides. 0: at once",
     )
-    admit: Keys = Field(default=(), description="keys that are listed")
+    admit: Keys = Field(default=(), description="keys that are added to the listed keys")
     revoke: Revoked = Field(
-        default=(), description="keys that may not take part any more, and serial numbers of invites that count no more"
+        default=(), description="keys that may no longer join, and serial numbers of invites that are no longer valid"
     )
-    outer_lr: float | None = Field(default=None, gt=0, le=10, description="eta from then on")
+    outer_lr: float | None = Field(default=None, gt=0, le=10, description="new outer learning rate (eta)")
     minimum_software: str | None = Field(
         default=None,
         pattern=r"^[0-9]{1,6}\.[0-9]{1,6}\.[0-9]{1,6}(\.dev)?$",
         examples=["0.2.0"],
-        description="older software is refused",
+        description="oldest software version that may take part",
     )
-    ends_run: bool = Field(default=False, description="peers save, say goodbye and stop")
+    ends_run: bool = Field(default=False, description="ends the run: each peer saves its state, leaves and stops")
     note: str = Field(
         default="",
         max_length=MAX_NOTE_LENGTH,
         pattern=LINE_OF_TEXT["pattern"],
         examples=LINE_OF_TEXT["examples"],
-        description="the organiser's words beside the curve, for people",
+        description="note of the organiser that the run's page shows beside the loss curve",
     )
     noted_at: int | None = Field(
-        default=None, ge=0, le=MAX_WHOLE_NUMBER, description="when the note was written, unix seconds"
+        default=None, ge=0, le=MAX_WHOLE_NUMBER, description="time at which the note was written, in unix seconds"
     )
     page: str | None = Field(
         default=None,
         pattern=f"({WEB_PATTERN})|^$",
         examples=[WEB_EXAMPLE],
-        description="where `peer dashboard` shows the run, at once; empty: nowhere any more",
+        description="new address of the run's page, from `peer dashboard`; applies at once. Empty: the run no longer "
+        "has a page",
     )
     cooldown_from: int | None = Field(
         default=None,
         ge=0,
         le=MAX_WHOLE_NUMBER,
-        description="committed tokens of the run at which the inner learning rate begins to fall",
+        description="number of tokens committed by the swarm at which the inner learning rate begins to fall",
     )
     cooldown_tokens: int | None = Field(
         default=None,
         ge=1,
         le=MAX_WHOLE_NUMBER,
-        description="tokens of the swarm over which it falls, linearly, to a tenth of the peak; of several "
-        "cool-downs the last one counts",
+        description="number of committed tokens over which the inner learning rate falls linearly to a tenth of its "
+        "peak. If there are several cool-downs, the last one applies",
     )
 
     def _written(self, fields: dict[str, Any]) -> dict[str, Any]:

@@ -1,7 +1,7 @@
-"""The manifest's list of files: what a run needs beside its numbers, such as a tokenizer, known by digest. Pure.
+"""The manifest's list of files that a run needs, such as a tokenizer, each with its digest. Pure.
 
-Members serve them to each other (`averaging/transfer`), so that who joins needs no other place to get them from. A name
-is that of a file in one folder: it never leads anywhere else.
+Members serve the files to each other (`averaging/transfer`), so a new member needs no other server. All files lie in
+one folder, and a name never leads out of that folder.
 """
 
 from __future__ import annotations
@@ -15,30 +15,30 @@ from averaging.wire.file_chunks import MAX_FILE_BYTES
 from peer.config.section import DIGEST, Section
 
 MAX_FILES = 16
-"""A tokenizer comes as four or five files, a model card and a layout beside it; 16 take 4 of the manifest's 12 KiB."""
+"""Enough for a tokenizer (four or five files), a model card and a layout; 16 take 4 of the manifest's 12 KiB."""
 MAX_TOTAL_BYTES = 256 << 20
-"""Of all files together: an hour on a line of 600 kbit/s, and less than any checkpoint of such a run."""
+"""Limit for all files together: an hour on a connection of 600 kbit/s, and less than any checkpoint of such a run."""
 
 FILE_NAME_PATTERN = r"^[A-Za-z0-9_-][A-Za-z0-9._-]{0,79}$"
-"""No separator, no dot in front: neither another folder nor a hidden file."""
+"""Excludes other folders (no separator) and hidden files (no dot at the start)."""
 CODE_ENDINGS = (".py", ".pyc", ".so", ".sh", ".pkl", ".pickle", ".pt", ".pth", ".ckpt", ".bin", ".joblib")
-"""Files that some library runs, or unpickles, when it is asked for the folder: weights come as safetensors."""
+"""Endings of files that a library might run or unpickle when it loads the folder; weights come as safetensors."""
 
 
 class FileSection(Section):
-    """One file of the run; members give it to each other, and nobody uses it before its digest was checked."""
+    """A file of the run. Members serve the file to each other, and check its digest before they use the file."""
 
     name: str = Field(
         pattern=FILE_NAME_PATTERN,
         examples=["tokenizer.json (1 to 80 of A-Z, a-z, 0-9, '.', '_' and '-', with no dot in front)"],
-        description="of the file, without a folder; no two names differ in capitals alone",
+        description="name of the file, without a folder; two names must differ in more than capitals",
     )
-    bytes: int = Field(ge=1, le=MAX_FILE_BYTES, description="its length")
+    bytes: int = Field(ge=1, le=MAX_FILE_BYTES, description="length of the file in bytes")
     digest: str = Field(
         pattern=DIGEST["pattern"],
         examples=DIGEST["examples"],
-        description="BLAKE3 of it, as `b3sum` prints it; above 1 MiB that of the BLAKE3s (32 bytes each) of its chunks "
-        "of 1 MiB",
+        description="BLAKE3 of the file, as `b3sum` prints it. For a file above 1 MiB: BLAKE3 of the concatenated "
+        "BLAKE3 digests (32 bytes each) of its chunks of 1 MiB",
     )
 
     @field_validator("name")
@@ -53,10 +53,10 @@ class FileSection(Section):
 
 
 def check_files(files: Sequence[FileSection]) -> None:
-    """What the files of a run must be together.
+    """Check the files of a run as a whole.
 
     Raises:
-        ValueError: there are too many, two have one name, or all are too long.
+        ValueError: the list is too long, two files have the same name, or the total length is too large.
     """
     if len(files) > MAX_FILES:
         raise ValueError(f"files has {len(files)} entries; expected at most {MAX_FILES}; put small ones into one")
@@ -75,10 +75,10 @@ def check_files(files: Sequence[FileSection]) -> None:
 
 
 def named_file(files: Sequence[FileSection], name: str, field: str) -> FileSection:
-    """The file that another field of the manifest names, such as data.tokenizer.
+    """Return the file to which a field of the manifest, such as data.tokenizer, refers by name.
 
     Raises:
-        ValueError: there is none of that name.
+        ValueError: the run has no file of that name.
     """
     for file in files:
         if file.name == name:

@@ -1,4 +1,4 @@
-"""What a manifest asks of the averaging: the outer rule, the codec, the limits on the wire."""
+"""The settings of averaging that follow from a manifest: the outer rule, the codec, the limits on the wire."""
 
 from __future__ import annotations
 
@@ -10,20 +10,21 @@ from averaging.wire.field_checks import Limits
 from peer.config.manifest import RunManifest
 
 BLOCK_SIZE = 128
-"""Values that share one scale: 0.125 bits a value for a scale of 16 bits; smaller blocks did not converge better."""
+"""Number of values that share a scale. A scale has 16 bits, 0.125 bits per value; smaller blocks did not converge
+better."""
 OVERLAY_GAIN = 0.7
 """Share of a peer's uncommitted work that mode carry keeps live (0.5 to 0.7 is best:
 `benchmarks/log/2026-11-21-convergence.md`)."""
 ROBUST_CLIP_RATIOS = (2.0, 3.0)
-"""Limits of norm and weight, in medians, where the combination is robust. Honest norms of equal work differ by tens of
-percent, and honest weights by as much as the speeds of the machines."""
+"""Limits of norm and weight for a robust combination, as multiples of the median. Honest norms of equal work differ by
+tens of percent, and honest weights by as much as the speeds of the machines."""
 ROBUST_AUDIT_FRACTION = 0.25
-"""Share of the rounds of which a member recomputes a mean, where the combination is robust: with 12 members or more a
-round stays within 4.25 bits a parameter each way."""
+"""Share of the rounds in which a member recomputes a mean, for a robust combination. With 12 members or more, a round
+stays within 4.25 bits per parameter in each direction."""
 
 
 def rule_of(manifest: RunManifest) -> OuterRule:
-    """The outer rule that a manifest asks for."""
+    """Return the outer rule of a manifest."""
     section = manifest.averaging
     is_robust = section.combine != "mean"
     norm_ratio, weight_ratio = ROBUST_CLIP_RATIOS if is_robust else (None, None)
@@ -42,29 +43,29 @@ def rule_of(manifest: RunManifest) -> OuterRule:
 
 
 def codec_of(manifest: RunManifest) -> Codec:
-    """The codec that a manifest asks for."""
+    """Return the codec of a manifest."""
     return make_codec(manifest.averaging.codec, BLOCK_SIZE)
 
 
 def buffer_codec_of(codec: Codec) -> Codec:
-    """The codec of running statistics, beside that of parameters: every bit.
+    """Return the codec of running statistics, given the codec of the parameters: fp32, which keeps every bit.
 
-    They are few, and those of one layer may be a thousand times those of another in the same block.
+    Running statistics are few, and within a block, values of one layer may be a thousand times the values of another.
     """
     return make_codec("fp32", codec.block_size)
 
 
 def codecs_of(manifest: RunManifest, num_fragments: int) -> list[Codec]:
-    """The codec of each fragment of a cut into so many; averaged buffers are the last one."""
+    """Return one codec for each of `num_fragments` fragments; averaged buffers are the last fragment."""
     codecs = [codec_of(manifest)] * num_fragments
     return codecs if manifest.buffers_fragment is None else [*codecs[:-1], buffer_codec_of(codecs[-1])]
 
 
 def limits_of(sizes: Sequence[int], codecs: Codec | Sequence[Codec]) -> Limits:
-    """What a remote may send: at most one whole encoded fragment behind a header.
+    """Return the limits of a remote's messages: at most one whole encoded fragment after a header.
 
     Args:
-        codecs: of each fragment, or of all.
+        codecs: one codec for each fragment, or a single codec for all fragments.
     """
     of_each = [codecs] * len(sizes) if isinstance(codecs, Codec) else codecs
     longest = max(codec.encoded_num_bytes(size) for size, codec in zip(sizes, of_each, strict=True))
@@ -72,6 +73,6 @@ def limits_of(sizes: Sequence[int], codecs: Codec | Sequence[Codec]) -> Limits:
 
 
 def sent_bytes_of(manifest: RunManifest, sizes: Sequence[int]) -> tuple[int, ...]:
-    """Bytes of an encoded contribution to each of these fragments."""
+    """Return, for each fragment, the size of an encoded contribution in bytes."""
     codecs = codecs_of(manifest, len(sizes))
     return tuple(codec.encoded_num_bytes(size) for size, codec in zip(sizes, codecs, strict=True))

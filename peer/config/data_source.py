@@ -1,9 +1,9 @@
-"""The manifest's section on data: which data it may name, and what becomes of that on a volunteer's machine. Pure.
+"""The manifest's section on data: the permitted sources, and the data that a volunteer's machine reads. Pure.
 
-A manifest is signed by somebody else. It may name data that every machine has (`stdlib:`) or can get (`hf:`, `https:`).
-Or it may name the kind of data that each volunteer brings (`text:`, `jsonl:`, `parquet:`, `tokens:`). A path in it
-would be a path of the volunteer's machine, and what is trained on can be got out of the model again. So paths come from
-the volunteer's own `--data` or configuration, never from a manifest.
+A stranger may have signed the manifest. The manifest may name data that every machine has (`stdlib:`) or can download
+(`hf:`, `https:`), or the kind of data that each volunteer brings (`text:`, `jsonl:`, `parquet:`, `tokens:`). A path
+would refer to the volunteer's machine, and training data can be extracted from a model. Therefore paths come only from
+the volunteer's own `--data` or configuration.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from peer.config.section import DIGEST, LINE_OF_TEXT, Section
 LIBRARY = "stdlib:"
 """Data that every machine has: the text of Python's standard library."""
 TEXT, JSON_LINES, PARQUET, TOKENS = "text:", "jsonl:", "parquet:", "tokens:"
-"""Files or folders of each volunteer: text, rows with text, or shards of tokens."""
+"""Files or folders of a volunteer: text, rows with text, or shards of tokens."""
 HUB, WEB = "hf:", "https:"
-"""A data set of the Hugging Face hub at one revision; the meta.json of prepared shards on a web server."""
+"""A data set on the Hugging Face hub at a revision, and the meta.json of prepared shards on a web server."""
 
 _WORD = "[A-Za-z0-9_][A-Za-z0-9_.-]*"
 HUB_PATTERN = rf"hf:{_WORD}/{_WORD}@{_WORD}(?:/{_WORD})*(?::{_WORD})?"
@@ -30,19 +30,20 @@ _KINDS = (TEXT, JSON_LINES, PARQUET, TOKENS)
 _HERE = r"(?:text|jsonl|parquet|tokens):"
 
 SOURCE_PATTERN = rf"^(stdlib:|{_HERE}[^\p{{C}}]*|{HUB_PATTERN}|{WEB_PATTERN})$"
-"""Of a manifest. Runs that older software signed may name a path: they can still be read, and nobody follows it."""
+"""Pattern of a manifest's source. A run signed by older software may name a path; the manifest stays readable, and the
+path is ignored."""
 OWN_PATTERN = rf"^(stdlib:|{_HERE}[^\p{{C}}]+|{HUB_PATTERN}|{WEB_PATTERN})$"
-"""Of a volunteer's own choice."""
+"""Pattern of a volunteer's own source."""
 
 
 HELD_OUT_FRACTION = 0.05
-"""Share of text without `meta.json` that is never trained on. Prepared shards have their own."""
+"""Share of text without `meta.json` that is held out from training. Prepared shards define their own share."""
 EVALUATION_BATCHES = 16
-"""Batches of a measurement of the validation loss, the same ones every time."""
+"""Number of batches in each measurement of the validation loss; the batches are always the same."""
 
 
 class DataSection(Section):
-    """Which text the run reads, and what is kept out of it to measure the loss."""
+    """The data that the run reads for training and for the validation loss."""
 
     source: str = Field(
         default="stdlib:",
@@ -52,14 +53,14 @@ class DataSection(Section):
             *("stdlib:", "text:", "jsonl:", "parquet:", "tokens:", "hf:ORG/NAME@REVISION[/FOLDER][:SPLIT]"),
             "https://HOST/PATH/meta.json",
         ],
-        description="the library text that every machine has, a data set that each can get, or the kind of data that "
-        "each volunteer brings with `--data`. A path is neither signed nor followed",
+        description="Python's library text, which every machine has; a data set that every machine can download; or "
+        "the kind of data that each volunteer brings with `--data`. A path is ignored",
     )
     tokenizer: str | None = Field(
         default=None,
         pattern=FILE_NAME_PATTERN,
         examples=["tokenizer.json, the name of one of the run's files"],
-        description="file of the run that turns text into tokens; absent: the tokens of text are its bytes",
+        description="name of the run's file that turns text into tokens; absent: each byte of the text is a token",
     )
     text_field: str = Field(
         default="text",
@@ -67,18 +68,19 @@ class DataSection(Section):
         max_length=100,
         pattern=LINE_OF_TEXT["pattern"],
         examples=LINE_OF_TEXT["examples"],
-        description="field of rows (jsonl, parquet, hf) that has the text",
+        description="field that contains the text, in rows of jsonl, parquet and hf",
     )
     digest: str | None = Field(
         default=None,
         pattern=DIGEST["pattern"],
         examples=DIGEST["examples"],
-        description="BLAKE3 of the meta.json of prepared shards, which everybody then trains on; absent: none is named",
+        description="BLAKE3 of the meta.json of the prepared shards that every peer trains on; absent: the "
+        "run requires no particular shards",
     )
 
     @property
     def has_byte_tokens(self) -> bool:
-        """Whether the run's tokens are the bytes of text."""
+        """Whether each byte of the text is a token."""
         return self.tokenizer is None and reads_bytes(self.source)
 
     @model_validator(mode="after")
@@ -102,31 +104,31 @@ class DataSection(Section):
 
 
 def names_path(source: str) -> bool:
-    """Whether a manifest's source names a place on the reader's machine."""
+    """Return whether a manifest's source names a path on the reader's machine."""
     return source not in _KINDS and source.startswith(_KINDS)
 
 
 def needs_own(source: str) -> bool:
-    """Whether each volunteer has to say where its data is."""
+    """Return whether each volunteer must bring its own data."""
     return source.startswith(_KINDS)
 
 
 def reads_bytes(source: str) -> bool:
-    """Whether a source is plain text, whose bytes can be tokens."""
+    """Return whether a source is plain text, whose bytes can be tokens."""
     return source.startswith((LIBRARY, TEXT))
 
 
 def source_here(named: str, own: str | None, tokenizer: str | None = None, digest: str | None = None) -> str:
-    """What this machine reads: its owner's choice, or what the manifest names if every machine has that.
+    """Return the source that this machine reads: its owner's choice, or the manifest's source.
 
     Args:
         named: `data.source` of the manifest.
-        own: what the volunteer gave with `--data` or in a configuration file; None: nothing.
+        own: the volunteer's source from `--data` or a configuration file, or None.
         tokenizer: `data.tokenizer` of the manifest.
-        digest: `data.digest` of the manifest, where what is read is trained on.
+        digest: `data.digest` of the manifest, if this machine trains on the data.
 
     Raises:
-        UsageFault: the volunteer has to say which data, or said another kind.
+        UsageFault: the volunteer must choose data and did not, or chose a kind that the run cannot use.
     """
     if own is not None:
         if digest is not None and not own.startswith((TOKENS, WEB)):

@@ -1,9 +1,9 @@
-"""The text in a manifest that describes a model of the Hugging Face library: what it may hold, in which form. Pure.
+"""Content and form of the text in a manifest that describes a model of the Hugging Face library. Pure.
 
-It is the architecture's own `config.json` in canonical JSON. A manifest may come from a stranger, so the text is
-checked before any library sees it. It can name an architecture and its sizes, and nothing that leads elsewhere. A
-config file can otherwise name code to run (`auto_map`), a kernel to fetch and load (`attn_implementation`), or weights
-of another place (`backbone` with `use_pretrained_backbone`).
+The text is the architecture's own `config.json` in canonical JSON. A manifest may come from a stranger, so the text is
+checked before a library reads it. The text may contain an architecture and its sizes, but no reference to other places.
+Without this check, a config could name code to run (`auto_map`), a kernel to download and load (`attn_implementation`)
+or external weights (`backbone` with `use_pretrained_backbone`).
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from typing import Any
 from dht.ground.fields import refuse_constant
 
 TASKS = ("causal-lm", "masked-lm")
-"""What a model of the library is trained for; each has its own head."""
+"""Training tasks of a model of the library; each task has its own head."""
 
 MAX_CONFIG_BYTES = 8 * 1024
-"""Configs take 600 to 1,500 bytes; with this one and all other fields a manifest stays below its 12 KiB."""
+"""Typical configs take 600 to 1,500 bytes. With this limit, a manifest with all other fields stays below 12 KiB."""
 MAX_CONFIG_DEPTH = 6
-"""Of sections in sections; composed architectures have three."""
+"""Maximum depth of nested sections; composed architectures have three levels."""
 LEADS_ELSEWHERE = (
     *("auto_map", "custom_pipelines", "trust_remote_code", "base_model_name_or_path", "name_or_path"),
     *("_name_or_path", "_commit_hash", "backbone", "quantization_config", "use_kernels"),
@@ -29,24 +29,24 @@ LEADS_ELSEWHERE = (
     *("attn_implementation", "_attn_implementation", "_attn_implementation_internal"),
     *("experts_implementation", "_experts_implementation", "_experts_implementation_internal"),
 )
-"""Fields that name code, kernels or weights of another place; also how a volunteer's own machine computes."""
+"""Fields that name external code, kernels or weights, or that choose how a volunteer's machine computes."""
 NOT_OF_THE_MODEL = (
     *("architectures", "transformers_version", "torch_dtype", "id2label", "label2id", "num_labels"),
     *("_name_or_path", "name_or_path", "_commit_hash"),
 )
-"""Fields that nothing reads, left out of every section when a run is made: where a config once came from, and what
-follows from other fields; labels are a classifier's; `torch_dtype` is an older name of `dtype`."""
+"""Unused fields, which are removed from each section when a run is created: the origin of a config, values that follow
+from other fields, the labels of a classifier, and `torch_dtype`, an older name of `dtype`."""
 
 _FLOAT_TAG = "__float__"
 _FLOATS = {"Infinity": math.inf, "-Infinity": -math.inf, "NaN": math.nan}
-"""The library writes them as `{"__float__": "Infinity"}`, because they are no numbers of JSON."""
+"""The library writes these values as `{"__float__": "Infinity"}`, because JSON has no such numbers."""
 
 
 def canonical_config(fields: Mapping[str, Any]) -> str:
-    """The text for a manifest: sorted keys, no spaces, without what says nothing about the model.
+    """Return the text for a manifest: sorted keys, no spaces, and only fields that describe the model.
 
     Raises:
-        ValueError: something in it leads elsewhere, or it is too long; the message names it.
+        ValueError: the config is too long, or a field refers to another place; the message names the field.
     """
     try:
         text = _text(_of_the_model(_decoded(dict(fields))))
@@ -57,12 +57,14 @@ def canonical_config(fields: Mapping[str, Any]) -> str:
 
 
 def checked_config(text: str) -> dict[str, Any]:
-    """The fields of a config text, which may come from a stranger.
+    """Return the fields of a config text, which may come from a stranger.
 
-    How much work they are for the library is found by a child with limits (`peer.memory.architecture_sizes`).
+    This function does not check the size of the model; a limited child process measures it
+    (`peer.memory.architecture_sizes`).
 
     Raises:
-        ValueError: too long, no JSON object in canonical form, no `model_type`, or something in it leads elsewhere.
+        ValueError: the text is too long, is not a JSON object in canonical form, lacks `model_type`, or has a field
+            that refers to another place.
     """
     if len(text.encode()) > MAX_CONFIG_BYTES:
         raise ValueError(
@@ -87,12 +89,12 @@ def _text(fields: Mapping[str, Any]) -> str:
 
 
 def _of_the_model(value: Any) -> Any:
-    """A section, and those in it, without what says nothing about the model."""
+    """Return a section, including nested sections, with only the fields that describe the model."""
     if isinstance(value, list):
         return [_of_the_model(entry) for entry in value]
     if not isinstance(value, dict):
         return value
-    # The library writes fields that lead elsewhere into every config of a file, empty or false.
+    # The library writes some of the forbidden fields into every config file, with an empty or false value.
     kept = {
         name: _of_the_model(entry)
         for name, entry in value.items()

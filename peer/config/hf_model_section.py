@@ -1,4 +1,4 @@
-"""A model of kind "hf" as `peer init` writes it into a manifest: what follows from an architecture's config. Pure."""
+"""The manifest's model section for kind "hf", which `peer init` derives from an architecture's config. Pure."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ class DescribedModel:
     """A model of kind "hf".
 
     Attributes:
-        config: its config text, as `peer.config.hf_config` takes it.
-        task: what it is trained for.
+        config: the config text, in the form of `peer.config.hf_config`.
+        task: the training task.
         shapes: (name, shape) of the trained parameters, in order.
-        vocab_size: distinct tokens; None: it reads none.
-        max_context: the longest sequence that it can read; None: any.
-        init: fields of the manifest's section on given weights; None: it begins from the run's seed.
-        adapter: fields of the section on an adapter; None: all of the model is trained.
-        mask_token: stands for hidden tokens; None: the task hides none.
-        files: that the run gives to its members: the tokenizer's.
+        vocab_size: number of distinct tokens; None if the model reads no tokens.
+        max_context: length of the longest sequence that the model can read; None for any length.
+        init: fields of the manifest's section on pretrained weights; None if the run's seed initialises the model.
+        adapter: fields of the section on an adapter; None if the whole model is trained.
+        mask_token: token that replaces hidden tokens; None if the task hides no tokens.
+        files: files of the tokenizer, which the run's members serve.
         buffer_shapes: (name, shape) of the saved buffers of real numbers, such as running statistics, in order.
-        frozen: names of what is not trained; none: all is, or nothing beside an adapter.
-        notes: what its owner may want to change, as sentences.
+        frozen: names of parameters that are not trained; empty if all are trained, or if there is an adapter.
+        notes: sentences about settings that the run's owner may want to change.
     """
 
     config: str
@@ -47,17 +47,17 @@ class DescribedModel:
 
     @property
     def what(self) -> str:
-        """For people, such as "llama for causal-lm, 1.2 M parameters"."""
+        """A description for people, such as "llama for causal-lm, 1.2 M parameters"."""
         num_values = sum(math.prod(shape) for _, shape in self.shapes)
         trained = "parameters" if self.adapter is None else "trained values (LoRA)"
         return f"{checked_config(self.config)['model_type']} for {self.task}, {count_text(num_values)} {trained}"
 
     def section(self, num_fragments: int, asked: Mapping[str, Any]) -> dict[str, Any]:
-        """The fields of the manifest's model section, with those of a run file (`asked`) beside them.
+        """Return the fields of the manifest's model section, including the fields of a run file (`asked`).
 
         Raises:
-            ValueError: the run file says something else of what follows from the model, asks for a longer context than
-                it has, or the model cannot be cut into so many fragments.
+            ValueError: the run file contradicts the model or requests a longer context than the model has, or the
+                model cannot be cut into `num_fragments` fragments.
         """
         layout = build_layout(list(self.shapes), num_fragments, "balanced")
         num_parameters, buffers = layout.num_values, self._buffers(layout.num_values)
@@ -96,7 +96,7 @@ class DescribedModel:
         return {name: value for name, value in defaults.items() if value is not None} | dict(asked) | follows
 
     def _buffers(self, num_parameters: int) -> dict[str, Any]:
-        """The field on buffers: averaged where they are few; a frozen base keeps its own."""
+        """Return the field on buffers. A few buffers are averaged; the buffers under an adapter are not."""
         num_values = sum(math.prod(shape) for _, shape in self.buffer_shapes)
         is_averaged = self.adapter is None and averages_few_buffers(num_values, num_parameters)
         return {"num_buffer_values": num_values} if is_averaged else {}

@@ -1,8 +1,8 @@
-"""The manifest's schedule of the inner learning rate, and the factor that follows from it. Pure.
+"""The manifest's schedule of the inner learning rate, and the factor that results from it. Pure.
 
-The clock is the run's: tokens in signed commits, as every member knows them (`peer.view.run_clock`). So a peer that
-comes late, is slow, or was away has the rate that all others have. What belongs to a peer alone, the warm-up of its own
-optimizer's moments, is in `peer/trainer/loop/inner_step.py`.
+The schedule follows the run's clock, the number of tokens in signed commits (`peer.view.run_clock`). Therefore a peer
+that is late, slow or was away has the same rate as all other peers. Each peer's own warm-up of its optimizer's moments
+is in `peer/trainer/loop/inner_step.py`.
 """
 
 from __future__ import annotations
@@ -17,10 +17,11 @@ from dht.ground.quantities import count_text
 from peer.config.section import MAX_WHOLE_NUMBER, Section
 
 DECAY_SHARE = 0.2
-"""Of the run's tokens, for the decay of wsd: a tenth to a fifth is as good as a whole cosine (arXiv 2405.18392)."""
+"""Share of the run's tokens over which wsd decays; a tenth to a fifth matches a whole cosine (arXiv 2405.18392)."""
 FLOOR = 0.1
-"""Share of the peak at the end of cosine, wsd or a cool-down, as in Chinchilla (arXiv 2203.15556). At no rate
-work is what the codec rounded off: sizes of it do not compare, and a robust round would refuse honest members."""
+"""Share of the peak at the end of cosine, wsd or a cool-down, as in Chinchilla (arXiv 2203.15556). At a rate of zero,
+work would consist only of the codec's rounding errors: their norms do not compare, and a robust round would refuse
+honest members."""
 
 
 class ScheduleSection(Section):
@@ -28,30 +29,31 @@ class ScheduleSection(Section):
 
     kind: Literal["constant", "cosine", "wsd"] = Field(
         default="constant",
-        description="constant; cosine: half a cosine down to the floor (arXiv 1608.03983). With "
-        "wsd it is stable at the peak, then goes down to the floor by 1 - sqrt (arXiv 2405.18392)",
+        description="constant: always the peak; cosine: half a cosine from the peak to a tenth of it (arXiv "
+        "1608.03983); wsd: the peak, then a decay to a tenth of it by 1 - sqrt (arXiv 2405.18392)",
     )
     tokens: int | None = Field(
         default=None,
         ge=1,
         le=MAX_WHOLE_NUMBER,
-        description="of the swarm, at which the schedule ends; with constant only the budget that progress is shown of",
+        description="number of tokens committed by the swarm at which the schedule ends; with constant, only the "
+        "budget against which progress is shown",
     )
 
     @property
     def changes_rate(self) -> bool:
-        """Whether it ever asks for less than the peak; a budget alone does not."""
+        """Whether the rate ever falls below its peak; a budget alone does not lower the rate."""
         return self.kind != "constant"
 
     @property
     def in_words(self) -> str:
-        """The schedule, for people."""
+        """A description of the schedule for people."""
         name = {"constant": "constant", "cosine": "a cosine", "wsd": "stable, then a decay"}[self.kind]
         return name if self.tokens is None else f"{name} over {count_text(self.tokens)} tokens of the swarm"
 
     @property
     def decay_length(self) -> int:
-        """Tokens of the decay of wsd."""
+        """Number of tokens over which wsd decays."""
         return max(1, int(DECAY_SHARE * (self.tokens or 0)))
 
     @model_validator(mode="after")
@@ -63,17 +65,17 @@ class ScheduleSection(Section):
 
 @dataclass(frozen=True, slots=True)
 class Cooldown:
-    """A descent to the floor that the owner started: its first token on the clock, and its length in tokens."""
+    """A fall of the rate to the floor, which the owner started: its first token on the run's clock, and its length."""
 
     from_tokens: int
     tokens: int
 
 
 def rate_factor(schedule: ScheduleSection, tokens: int, cooldown: Cooldown | None = None) -> float:
-    """The inner learning rate as a share of its peak when the clock shows `tokens`: 0 to 1, the same on every peer.
+    """Return the inner learning rate at `tokens` on the run's clock as a share of its peak, 0 to 1.
 
-    A cool-down goes linearly from the share that the schedule had at its beginning to the floor, and the schedule stays
-    an upper bound.
+    The share is the same on every peer. A cool-down falls linearly to the floor, from the scheduled share at the start
+    of the cool-down. The schedule stays an upper bound.
     """
     factor = _scheduled(schedule, tokens)
     if cooldown is None or tokens < cooldown.from_tokens:
@@ -84,7 +86,7 @@ def rate_factor(schedule: ScheduleSection, tokens: int, cooldown: Cooldown | Non
 
 
 def progress_of(schedule: ScheduleSection, tokens: int) -> float | None:
-    """What of the budget is done, 0 to 1; None: the run has none."""
+    """Return the completed share of the budget, 0 to 1, or None if the run has no budget."""
     return None if schedule.tokens is None else min(1.0, tokens / schedule.tokens)
 
 

@@ -1,7 +1,7 @@
-"""RunManifest: everything all peers of a run must agree on.
+"""RunManifest: everything on which all peers of a run must agree.
 
-Its canonical bytes are signed by the run's owner and their SHA-256 travels in every handshake, so one changed
-digit makes another run. Readers take nothing on trust: size, form, names, types and ranges are checked.
+The run's owner signs the manifest's canonical bytes, and every handshake carries their SHA-256, so a single changed
+digit makes a different run. Readers check size, form, names, types and ranges.
 """
 
 from __future__ import annotations
@@ -26,109 +26,120 @@ from peer.config.unknown_rules import UnknownRules, check_rules
 from peer.config.validation_sentences import explain, read_toml, shown
 
 MAX_MANIFEST_BYTES = 12 * 1024
-"""Leaves 4 KiB of the 16 KiB run record for key, signature and framing; today's manifests take about 1.5 KiB."""
+"""Leaves 4 KiB of the 16 KiB run record for key, signature and framing; a typical manifest takes about 1.5 KiB."""
 
 CODE_PATTERN = r"^https://[!-?A-~]{1,240}@([0-9a-f]{40}|[0-9a-f]{64})$"
-"""A repository at a commit: ASCII only, and one @, so that no address looks like another one."""
+"""Pattern of a repository at a commit: ASCII only, with one @, so that two addresses cannot look alike."""
 
 
 class AveragingSection(Section):
-    """What is exchanged, how often, and how it is combined."""
+    """How often peers exchange their work, in which form, and how the work is combined."""
 
     mode: Literal["sync", "streaming", "eager", "carry"] = Field(
         default="carry",
         description="sync: DiLoCo (arXiv 2311.08105); streaming: arXiv 2501.18512; eager: arXiv 2502.12996; "
-        "carry: a fixed share of this peer's uncommitted work stays live",
+        "carry: a fixed share of a peer's uncommitted work stays in its live parameters",
     )
     sync_every: int = Field(
-        default=30, ge=1, le=100_000, description="H: inner steps between two sends of one fragment"
+        default=30, ge=1, le=100_000, description="H: number of inner steps between two sends of the same fragment"
     )
-    num_fragments: int = Field(default=4, ge=1, le=32, description="P: fragments sent in turn (arXiv 2501.18512)")
+    num_fragments: int = Field(
+        default=4, ge=1, le=32, description="P: number of fragments, which a peer sends in turn (arXiv 2501.18512)"
+    )
     codec: Literal["int4", "fp32"] = Field(
-        default="int4", description="int4: 4 bits a value on the wire (arXiv 2501.18512); fp32: every bit"
+        default="int4", description="int4: 4 bits per value on the wire (arXiv 2501.18512); fp32: exact values"
     )
     outer_lr: float = Field(default=0.7, gt=0, le=10, description="eta: outer learning rate (arXiv 2311.08105)")
     outer_momentum: float = Field(
-        default=0.5, ge=0, lt=1, description="beta: Nesterov momentum (arXiv 2311.08105); 0.9 only in lock step"
+        default=0.5, ge=0, lt=1, description="beta: Nesterov momentum (arXiv 2311.08105); use 0.9 only with mode sync"
     )
     staleness_limit: int = Field(
-        default=4, ge=0, le=1000, description="work more versions late than this is dropped: too old to help"
+        default=4,
+        ge=0,
+        le=1000,
+        description="maximum number of versions by which work may be late; later work is dropped",
     )
     combine: Literal["mean", "centered_clip"] = Field(
-        default="mean", description="weighted mean, or one that a minority of liars cannot move far (arXiv 2106.11257)"
+        default="mean",
+        description="mean: weighted mean; centered_clip: a mean that a minority of dishonest members cannot move far "
+        "(arXiv 2106.11257)",
     )
     round_deadline_seconds: float = Field(
-        default=60.0, ge=1, le=3600, description="upper bound of the deadlines that peers learn from past rounds"
+        default=60.0, ge=1, le=3600, description="upper limit of the deadlines that peers derive from earlier rounds"
     )
 
 
 class NetworkSection(Section):
-    """How members announce themselves."""
+    """How often members announce themselves."""
 
     announce_seconds: float = Field(
-        default=10.0, ge=1, le=600, description="seconds between two peer records of one peer"
+        default=10.0, ge=1, le=600, description="seconds between two peer records of the same peer"
     )
 
 
 FORMAT_VERSION: Final = 5
 READ_ONLY: Final = {"takes_part": False}
-"""Context of a validation: the run's rules may be any."""
+"""Context of a validation that accepts any rules of the run."""
 
 
 class RunManifest(Section):
-    """One run, frozen. Equal bytes mean the same run; see `to_bytes` and `hash`."""
+    """The signed description of a run, frozen. Equal bytes mean the same run; see `to_bytes` and `hash`."""
 
     name: str = Field(
         pattern="^[a-z0-9-]{1,40}$",
         examples=["my-run (1 to 40 of a-z, 0-9 and -)"],
-        description="first half of the run id",
+        description="name of the run, the first half of the run id",
     )
     format_version: Literal[5] = Field(
         default=FORMAT_VERSION,
-        description="grows with any change of a field, a default or a meaning; others are refused",
+        description="version of this format, which grows with any change of a field, a default or a meaning; software "
+        "refuses other versions",
     )
     rules: int = Field(
         default=RULES,
         ge=UNNUMBERED,
         le=MAX_WHOLE_NUMBER,
-        description="number of what decides the bits of the model; software that does not know it refuses the run",
+        description="number of the rules that decide the bits of the model; software with different rules refuses the "
+        "run",
     )
-    revision: int = Field(default=1, ge=1, le=MAX_WHOLE_NUMBER, description="grows when the owner changes the manifest")
+    revision: int = Field(
+        default=1, ge=1, le=MAX_WHOLE_NUMBER, description="number that grows each time the owner changes the manifest"
+    )
     seed: int = Field(
-        default=0, ge=0, le=MAX_WHOLE_NUMBER, description="of the initial parameters and every peer's data order"
+        default=0, ge=0, le=MAX_WHOLE_NUMBER, description="seed of the initial parameters and of each peer's data order"
     )
     description: str = Field(
         default="",
         max_length=500,
         pattern=LINE_OF_TEXT["pattern"],
         examples=LINE_OF_TEXT["examples"],
-        description="what the run is about, for people",
+        description="description of the run for people",
     )
     organiser: str = Field(
         default="",
         max_length=60,
         pattern=LINE_OF_TEXT["pattern"],
         examples=["one line of printable text, such as a name"],
-        description="the person or group that runs it, for people",
+        description="person or group that organises the run",
     )
     page: str | None = Field(
         default=None,
         pattern=WEB_PATTERN,
         examples=[WEB_EXAMPLE],
-        description="where `peer dashboard` shows the run to everybody; `peer manifest edit --page` changes it",
+        description="address of the run's public page, from `peer dashboard`; `peer manifest edit --page` changes it",
     )
     licence: str = Field(
         default="",
         max_length=60,
         pattern=LINE_OF_TEXT["pattern"],
         examples=["one line of printable text, such as MIT"],
-        description="under which the model may be used, for people",
+        description="licence of the model",
     )
     code: str | None = Field(
         default=None,
         pattern=CODE_PATTERN,
         examples=["https://example.org/team/repository@COMMIT (40 hexadecimal digits)"],
-        description="custom only: where the code is that trains this run; shown to people, never fetched or run",
+        description="custom only: repository of the code that trains this run; shown to people, never fetched or run",
     )
     model: ModelSection = ModelSection()
     data: DataSection = DataSection()
@@ -139,20 +150,20 @@ class RunManifest(Section):
     files: tuple[FileSection, ...] = Field(
         default=(),
         strict=False,
-        description=f"at most {MAX_FILES} that every member keeps and gives to newcomers, such as a tokenizer; "
-        "`peer init --file` fills it",
+        description=f"at most {MAX_FILES} files, such as a tokenizer, that every member stores and sends to newcomers; "
+        "`peer init --file` writes the list",
     )
     changes: tuple[ChangeSection, ...] = Field(
         default=(),
         strict=False,
         max_length=MAX_CHANGES,
-        description="what later revisions change in the live run, oldest first; not part of the hash",
+        description="changes that later revisions make in the live run, oldest first; not part of the hash",
     )
 
     @model_validator(mode="before")
     @classmethod
     def _check_rules(cls, fields: object, info: ValidationInfo) -> object:
-        # First: a run of other rules may have fields that nobody here knows, and then only the number says why.
+        # First, because a run with different rules may have unknown fields; the number of the rules explains them.
         rules = fields.get("rules", RULES) if isinstance(fields, dict) else None
         if type(rules) is int and info.context != READ_ONLY:
             check_rules(rules)
@@ -184,7 +195,7 @@ class RunManifest(Section):
         if self.rules == UNNUMBERED:
             del fields["rules"]
         if self.model.kind == "custom":
-            # Its loop has a rate, a batch and data of its own; what its owner did not write is not known.
+            # A custom loop has its own rate, batch and data, so fields that the owner did not write are unknown.
             for part in ("training", "data"):
                 section: Section = getattr(self, part)
                 fields[part] = {name: value for name, value in fields[part].items() if name in section.model_fields_set}
@@ -194,66 +205,66 @@ class RunManifest(Section):
 
     @property
     def page_address(self) -> str | None:
-        """Where the run is shown to everybody, as the owner said last; None: nowhere."""
+        """Address of the run's public page after all changes; None if the run has no page."""
         said = [change.page for change in self.changes if change.page is not None]
         return (said[-1] if said else self.page) or None
 
     @property
     def end_version(self) -> int | None:
-        """The version at which the run ends; None: not known yet."""
+        """The version at which the run ends, or None if the owner has not ended the run."""
         return min((change.at_version for change in self.changes if change.ends_run), default=None)
 
     @property
     def buffers_fragment(self) -> int | None:
-        """Which fragment the running statistics of the model are; None where they are not averaged."""
+        """Index of the fragment with the model's running statistics; None if these are not averaged."""
         return self.averaging.num_fragments if self.model.num_buffer_values else None
 
     @property
     def step_tokens(self) -> int:
-        """Tokens of one inner step."""
+        """Number of tokens per inner step."""
         return self.training.batch_size * self.training.accumulation_steps * self.model.context
 
     @property
     def flags_to_bring(self) -> str:
-        """What a volunteer adds to `peer join` for what nobody sends, as " --data text:PATH"; empty: nothing."""
+        """Flags for data and weights that a volunteer must bring, such as " --data text:PATH"; may be empty."""
         source, weights = self.data.source, self.model.init
         data = f" --data {source.partition(':')[0]}:PATH" if needs_own(source) else ""
         return data + (" --base DIR" if weights is not None and weights.source == "folder" else "")
 
     @property
     def loss_unit(self) -> str:
-        """Unit of the run's losses; empty where its own code decides."""
+        """Unit of the run's losses; empty for a custom run, whose code decides."""
         if self.model.kind == "custom":
             return ""
         return f"nats per {'byte' if self.data.has_byte_tokens else 'token'}"
 
     @property
     def num_fragments(self) -> int:
-        """All of them: the averaged parameters', and the one of buffers."""
+        """Number of all fragments: the fragments of the averaged parameters, and the fragment of the buffers."""
         return self.averaging.num_fragments + (self.buffers_fragment is not None)
 
     def to_bytes(self) -> bytes:
-        """Canonical JSON in UTF-8: every field, sorted keys, no spaces, floats in shortest round-trip form."""
+        """Return canonical JSON in UTF-8: every field, sorted keys, no spaces, floats in shortest round-trip form."""
         fields = self.model_dump(mode="json")
         return json.dumps(fields, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode()
 
     @property
     def hash(self) -> bytes:
-        """SHA-256 (32 bytes) of the canonical bytes as they were before any of `changes`.
+        """SHA-256 (32 bytes) of the canonical bytes of revision 1, without `changes`.
 
-        So peers that know different revisions of one run still talk to each other, and the newer one spreads.
+        Therefore peers with different revisions of the same run still connect, and the newer revision spreads.
         """
         return hashlib.sha256(self.model_copy(update={"revision": 1, "changes": ()}).to_bytes()).digest()
 
     @property
     def own_code_hint(self) -> str:
-        """For a custom run: where its code is, as its owner says; for others empty."""
+        """Hint for people on where the code of a custom run is; empty for other runs."""
         if self.model.kind != "custom":
             return ""
         return "ask the run's owner for its code" if self.code is None else f"its code is at {self.code}"
 
     def differences(self, other: RunManifest) -> list[str]:
-        """A phrase for each field in which `other` differs, e.g. "averaging.codec is 'int8', not 'int4'"."""
+        """Return a phrase for each field that differs in `other`, e.g. "averaging.codec is 'int8', not 'int4'"."""
         mine, theirs = (_flat(manifest.model_dump(mode="json")) for manifest in (self, other))
         return [
             f"{name} is {shown(theirs.get(name))}, not {shown(mine.get(name))}"
@@ -266,12 +277,13 @@ class RunManifest(Section):
         """Read canonical bytes, which may come from a stranger.
 
         Args:
-            takes_part: in the run; False for what only shows or exports its model, where any rules will do.
+            takes_part: whether the caller joins the run. False, for a caller that only shows or exports the model,
+                accepts any rules.
 
         Raises:
-            UnknownRules: this software does not follow the run's rules.
-            ValueError: too long, not canonical JSON, or a field is unknown, missing, of the wrong type or out of
-                range; the message names the field.
+            UnknownRules: this software does not support the run's rules.
+            ValueError: the bytes are too long or not canonical JSON, or a field is unknown, missing, of the wrong type
+                or out of range; the message names the field.
         """
         if len(data) > MAX_MANIFEST_BYTES:
             raise ValueError(f"manifest of {len(data)} bytes; expected at most {MAX_MANIFEST_BYTES}.")
@@ -292,7 +304,7 @@ class RunManifest(Section):
 
     @classmethod
     def load_toml(cls, path: str | Path, *, name: str | None = None) -> RunManifest:
-        """Read a run file for `peer init`; `name` beats the file's.
+        """Read a run file for `peer init`; `name` overrides the name in the file.
 
         Raises:
             UsageFault: the file cannot be read, is not TOML, or a field is wrong; the message names the field.
@@ -304,11 +316,11 @@ class RunManifest(Section):
 
     @classmethod
     def from_fields(cls, fields: object) -> RunManifest:
-        """Check fields and sections given as plain values, as a TOML or JSON file holds them.
+        """Check fields and sections given as plain values, such as the content of a TOML or JSON file.
 
         Raises:
-            UnknownRules: this software does not follow the rules that they name.
-            ValueError: a field is unknown, missing, of the wrong type or out of range; the message names it.
+            UnknownRules: this software does not support the run's rules.
+            ValueError: a field is unknown, missing, of the wrong type or out of range; the message names the field.
         """
         return cls._validated(fields)
 
@@ -325,10 +337,10 @@ class RunManifest(Section):
 
 
 def run_file_fields(path: str | Path, *, name: str | None = None) -> dict[str, Any]:
-    """The fields in a run file, as `RunManifest.from_fields` takes them; nothing in them is checked yet.
+    """Return the fields of a run file, unchecked, in the form that `RunManifest.from_fields` accepts.
 
     Raises:
-        UsageFault: the file cannot be read, is not TOML, or sets nothing, as one that could not be written whole.
+        UsageFault: the file cannot be read, is not TOML, or sets no field, for example because it was cut off.
     """
     fields = read_toml(path, "run file")
     if not fields:
@@ -337,7 +349,7 @@ def run_file_fields(path: str | Path, *, name: str | None = None) -> dict[str, A
 
 
 def manifest_hash(data: bytes) -> bytes:
-    """`RunManifest.hash` (32 bytes) of signed bytes; of the bytes themselves when other software wrote them."""
+    """Return `RunManifest.hash` (32 bytes) of signed bytes, or SHA-256 of unreadable bytes from other software."""
     try:
         return RunManifest.from_bytes(data, takes_part=False).hash
     except ValueError:
@@ -345,7 +357,7 @@ def manifest_hash(data: bytes) -> bytes:
 
 
 def manifest_rules(data: bytes) -> int:
-    """The number of the rules in signed bytes, also in those of other software."""
+    """Return the number of the rules in signed bytes, including bytes that this software cannot read otherwise."""
     try:
         rules = json.loads(data).get("rules", UNNUMBERED)
     except (ValueError, RecursionError, AttributeError):

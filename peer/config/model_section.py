@@ -1,4 +1,4 @@
-"""The manifest's section on the model: what is trained, and how its parameters are known."""
+"""The manifest's section on the model: its kind, its sizes, and the identity of its parameters."""
 
 from __future__ import annotations
 
@@ -12,28 +12,28 @@ from peer.config.hf_config import MAX_CONFIG_BYTES, checked_config
 from peer.config.section import DIGEST, Section
 
 _OF_THE_GPT = ("num_layers", "d_model", "num_heads")
-"""Fields that shape the built-in model alone; a run of kind 'hf' does not write them."""
+"""Fields that shape only the built-in model; a run of kind 'hf' does not write these fields."""
 _DESCRIBED = ("num_parameters", "layout_digest")
 
 
 class InitSection(Section):
-    """Given weights that the run begins with; nobody sends them, every volunteer has them."""
+    """Pretrained weights with which the run begins. Peers do not send these weights; each volunteer needs a copy."""
 
     source: str = Field(
         pattern=r"^(folder|hub:[A-Za-z0-9][A-Za-z0-9._-]{0,95}/[A-Za-z0-9][A-Za-z0-9._-]{0,95}@[A-Za-z0-9._-]{1,96})$",
         examples=["folder", "hub:org/name@REVISION"],
-        description="folder: one that each volunteer names with `--base`; hub:org/name@REVISION: of the Hugging Face "
-        "hub, at a commit or tag",
+        description="folder: each volunteer brings a folder with `--base`; hub:org/name@REVISION: a model of the "
+        "Hugging Face hub, at a commit or tag",
     )
     digest: str = Field(
         pattern=DIGEST["pattern"],
         examples=DIGEST["examples"],
-        description="BLAKE3 of names, types, shapes and bytes of all tensors; checked before anything is trained",
+        description="BLAKE3 of names, types, shapes and bytes of all tensors; checked before training starts",
     )
-    num_bytes: int = Field(ge=1, le=10**14, description="of all tensors, for what is said about memory and disk")
+    num_bytes: int = Field(ge=1, le=10**14, description="total size of all tensors, for estimates of memory and disk")
 
     def not_given(self) -> UsageFault:
-        """What a volunteer is told that has to bring the weights and named none."""
+        """Return the error for a volunteer who must bring the weights and gave no folder."""
         return UsageFault(
             f"--base is missing; expected --base DIR with the weights that this run stands on (digest "
             f"{self.digest[:16]}); its owner knows where they are published"
@@ -41,70 +41,75 @@ class InitSection(Section):
 
 
 class AdapterSection(Section):
-    """LoRA (arXiv 2106.09685): trains small matrices instead of the model's own. Alpha is twice the rank."""
+    """LoRA (arXiv 2106.09685): trains small matrices instead of the model's own matrices. Alpha is twice the rank."""
 
     rank: int = Field(
         ge=1,
         le=1024,
-        description="columns of each small matrix",
+        description="rank of the small matrices",
     )
     targets: tuple[Annotated[str, Field(pattern=r"^[A-Za-z0-9_.]{1,80}$")], ...] = Field(
         strict=False,
         min_length=1,
         max_length=32,
         examples=['["q_proj", "v_proj"]'],
-        description="names of the linear layers that get one",
+        description="names of the linear layers that get an adapter",
     )
 
 
 class ModelSection(Section):
-    """The network that is trained; its fragments follow from it."""
+    """The model that is trained."""
 
     kind: Literal["gpt", "custom", "hf"] = Field(
         default="gpt",
-        description="built-in GPT, a module from the user's own code, or an architecture of Hugging Face's "
-        "transformers",
+        description="gpt: the built-in model; custom: a module from your own code; hf: an architecture of Hugging "
+        "Face's transformers",
     )
-    num_layers: int = Field(default=4, ge=1, le=512, description="transformer blocks")
+    num_layers: int = Field(default=4, ge=1, le=512, description="number of transformer blocks")
     d_model: int = Field(default=128, ge=8, le=65_536, description="width of the residual stream")
     num_heads: int = Field(
-        default=4, ge=1, le=1024, description="attention heads; d_model / num_heads must be even for rotary embeddings"
+        default=4,
+        ge=1,
+        le=1024,
+        description="number of attention heads; d_model / num_heads must be even for rotary embeddings",
     )
-    vocab_size: int = Field(default=256, ge=2, le=2**22, description="distinct tokens; 256 reads bytes")
-    context: int = Field(default=128, ge=2, le=2**20, description="tokens per sequence")
+    vocab_size: int = Field(default=256, ge=2, le=2**22, description="number of distinct tokens; 256 for bytes")
+    context: int = Field(default=128, ge=2, le=2**20, description="number of tokens per sequence")
     num_parameters: int | None = Field(
-        default=None, ge=1, le=10**13, description="custom and hf only: trained elements of the module"
+        default=None, ge=1, le=10**13, description="custom and hf only: number of trained values in the module"
     )
     layout_digest: str | None = Field(
         default=None,
         pattern=DIGEST["pattern"],
         examples=DIGEST["examples"],
-        description="custom and hf only: SHA-256 of names, shapes and cuts (FragmentLayout.digest)",
+        description="custom and hf only: SHA-256 of the parameters' names and shapes and of the cuts between fragments "
+        "(FragmentLayout.digest)",
     )
     config: str | None = Field(
         default=None,
         max_length=MAX_CONFIG_BYTES,
-        description="hf only: the architecture's config.json in canonical JSON; it may name no code, file or address",
+        description="hf only: the architecture's config.json in canonical JSON, without any code, file or address",
     )
 
     mask_token: int | None = Field(
         default=None,
         ge=0,
         lt=2**22,
-        description="hf only: the token that stands for hidden ones; absent: the model learns to write on",
+        description="hf only: token that replaces hidden tokens, for a masked language model; absent: the model "
+        "learns to predict the next token",
     )
     init: InitSection | None = Field(
-        default=None, description="hf only: given weights to begin with; absent: from the seed"
+        default=None, description="hf only: pretrained weights to begin with; absent: the seed initialises the model"
     )
     adapter: AdapterSection | None = Field(
-        default=None, description="hf only: train an adapter beside the given weights, and nothing else"
+        default=None, description="hf only: train only an adapter, and keep the pretrained weights unchanged"
     )
     num_buffer_values: int | None = Field(
         default=None,
         ge=1,
         le=10**10,
-        description="custom and hf only: values in the saved buffers of real numbers, such as a batch norm's running "
-        "statistics, which are averaged as a separate fragment; absent: each peer keeps its own",
+        description="custom and hf only: number of values in the saved buffers of real numbers, such as a batch norm's "
+        "running statistics, which are averaged as a separate fragment; absent: each peer keeps its own buffers",
     )
     frozen: tuple[Annotated[str, Field(pattern=r"^[A-Za-z0-9_.]{1,120}$")], ...] | None = Field(
         default=None,
@@ -112,13 +117,14 @@ class ModelSection(Section):
         min_length=1,
         max_length=64,
         examples=['["model.embed_tokens", "model.layers.0"]'],
-        description="hf only: names of parameters, or of modules with all theirs, that are not trained",
+        description="hf only: names of parameters that are not trained; the name of a module covers all its parameters",
     )
     frozen_digest: str | None = Field(
         default=None,
         pattern=DIGEST["pattern"],
         examples=DIGEST["examples"],
-        description="custom and hf only: BLAKE3 of the parameters that are not trained; a peer with others is refused",
+        description="custom and hf only: BLAKE3 of the parameters that are not trained; a peer with different ones "
+        "cannot join",
     )
 
     @property
@@ -129,14 +135,14 @@ class ModelSection(Section):
 
     @property
     def task(self) -> Literal["causal-lm", "masked-lm"]:
-        """What the architecture is trained for, which decides its head and its loss."""
+        """The training task, which decides the architecture's head and loss."""
         return "causal-lm" if self.mask_token is None else "masked-lm"
 
     def _written(self, fields: dict[str, Any]) -> dict[str, Any]:
         if self.kind == "hf":
             fields = {name: value for name, value in fields.items() if name not in _OF_THE_GPT}
         if self.kind == "custom":
-            # What its owner did not give, such as a context, is not known.
+            # Fields that the owner did not give, such as a context, are unknown.
             fields = {name: value for name, value in fields.items() if name in self.model_fields_set}
         return fields
 
@@ -173,5 +179,5 @@ class ModelSection(Section):
         return self
 
     def _given(self, names: Sequence[str]) -> list[str]:
-        """Those of these fields that do not have their default."""
+        """Return the names of those fields whose value is not the default."""
         return [name for name in names if getattr(self, name) != type(self).model_fields[name].default]

@@ -1,4 +1,4 @@
-"""Names and shapes of the model's parameters, without making any, and how a manifest cuts them into fragments."""
+"""Names and shapes of a model's parameters, without creating the model, and their cut into fragments."""
 
 from __future__ import annotations
 
@@ -13,29 +13,28 @@ from peer.config.model_section import ModelSection
 
 WRAPPER_NAMES = (
     *("_orig_mod", "_checkpoint_wrapped_module", "_fsdp_wrapped_module"),  # torch's
-    *("_forward_module", "_architecture"),  # Lightning's, and that of `peer.trainer.hf.task_losses`
+    *("_forward_module", "_architecture"),  # Lightning's, and the name in `peer.trainer.hf.task_losses`
 )
-"""Names under which wrappers keep what they wrap, anywhere in a module; no module of anybody's has them."""
+"""Attributes in which wrappers keep the wrapped module, anywhere in a module; other modules do not use these names."""
 _USED_BY_ROWS = ("embed", "wte.", "wpe.", "lm_head")
-"""In names of embeddings and of output heads, the built-in model's and those of transformers."""
+"""Parts of the names of embeddings and output heads, in the built-in model and in transformers."""
 WRAPPER_CLASSES = ("DataParallel", "DistributedDataParallel", "AveragedModel")
-"""Of torch. They keep what they wrap as `module`, which may be anybody's name."""
+"""Classes of torch that keep the wrapped module as `module`, a name that other modules may use."""
 
 
 _LARGEST_STATISTIC = 2.0**126
-"""Larger numbers, and infinity, do not travel."""
+"""Limit of a value in running statistics; larger numbers, and infinity, cannot be averaged."""
 _LARGEST_OF_ADDED_MASKS = -1000.0
-"""What hides a place: its share of a softmax is zero in any format."""
+"""Largest value with which an added mask hides a position: its share of a softmax is zero in any format."""
 
 Shapes = list[tuple[str, tuple[int, ...]]]
 """(name, shape) of parameters or buffers, in order."""
 
 
 def parameter_shapes(shape: ModelSection) -> Shapes:
-    """(name, shape) of the parameters of `build_model(shape, ...)`, in order, without making any.
+    """Return (name, shape) of the parameters of `build_model(shape, ...)`, in order, without creating the model.
 
-    Making the model would tell the same, and load torch: a second, and 200 MB in each process that only wants to know
-    sizes.
+    Creating the model would load torch, which takes a second and 200 MB in each process that only needs sizes.
     """
     width, hidden = shape.d_model, hidden_width(shape.d_model)
     shapes: Shapes = [("embedding.weight", (shape.vocab_size, width))]
@@ -54,23 +53,26 @@ def parameter_shapes(shape: ModelSection) -> Shapes:
 
 
 def hidden_width(d_model: int) -> int:
-    """Of a feed-forward part: two thirds of the usual four widths, as SwiGLU has three matrices (arXiv 2002.05202)."""
+    """Return the hidden width of a feed-forward layer.
+
+    The width is two thirds of the typical 4 * d_model, because SwiGLU has three matrices (arXiv 2002.05202).
+    """
     return -(-8 * d_model // 3 // 16) * 16  # multiples of 16 fill vector units and tensor cores
 
 
 def is_hidden_matrix(name: str, shape: tuple[int, ...]) -> bool:
-    """Whether Muon orthogonalises a parameter: a matrix between hidden layers.
+    """Return whether Muon orthogonalises a parameter, that is, whether it is a matrix between hidden layers.
 
-    Embeddings and the output head look like matrices, but their rows are used alone (arXiv 2502.16982, section 2.2).
+    Embeddings and the output head are excluded, because their rows are used one by one (arXiv 2502.16982, section 2.2).
     """
     return len(shape) == 2 and not any(part in name for part in _USED_BY_ROWS) and not name.startswith("head")
 
 
 def bare_name(name: str, module: object = None) -> str:
-    """The name of a parameter or buffer of `module` without what wraps the module or parts of it.
+    """Return the name of a parameter or buffer of `module` without wrappers around the module or its parts.
 
-    A peer may compile, checkpoint activations or use data parallel as it likes, and otherwise in its next session. The
-    run, its checkpoints and its frozen parameters go by bare names.
+    The run, its checkpoints and its frozen parameters use bare names. So each peer may choose torch.compile, activation
+    checkpointing or data parallelism freely, and differently in each session.
     """
     bare = []
     for part in name.split("."):
@@ -96,21 +98,22 @@ class OwnModule(Protocol):
 
 
 def trained_parameters(module: OwnModule) -> list[tuple[str, Any]]:
-    """(bare name, tensor) of the parameters that a run averages, in the module's own order, tied ones once."""
+    """Return (bare name, tensor) of the parameters that a run averages, in the module's order, tied parameters once."""
     return [
         (bare_name(name, module), parameter) for name, parameter in module.named_parameters() if parameter.requires_grad
     ]
 
 
 def shared_buffers(module: OwnModule, num_values: int | None = None) -> list[tuple[str, Any]]:
-    """(bare name, tensor) of the buffers that a run with `buffers = "mean"` averages, in the module's own order.
+    """Return (bare name, tensor) of the buffers that a run averages, in the module's order.
 
-    Those of real numbers that are saved with the module, each once, unless they are masks. Counts stay each peer's own.
+    These are the floating-point buffers that are saved with the module, each once, except masks. Each peer keeps its
+    own integer counts.
 
     Args:
-        num_values: of the run's; one that was made by earlier software averages masks too.
+        num_values: number of averaged buffer values in the run. A run made by earlier software also averages masks.
     """
-    # Some wrappers save what they wrap under its own names.
+    # Some wrappers save the wrapped module's tensors under the module's own names.
     saved = {bare_name(name, module) for name in module.state_dict()}
     buffers = ((bare_name(name, module), buffer) for name, buffer in module.named_buffers())
     everything = [
@@ -124,7 +127,7 @@ def shared_buffers(module: OwnModule, num_values: int | None = None) -> list[tup
 
 
 def _is_mask(buffer: Any) -> bool:
-    """Whether values are there to be added or multiplied, the same at every peer: statistics are never like that."""
+    """Return whether a buffer is a mask, which is added or multiplied and is the same on every peer."""
     if buffer.is_meta:
         return False
     values = buffer.detach().float()
@@ -136,21 +139,21 @@ def _is_mask(buffer: Any) -> bool:
 
 
 def averaged_parts(module: OwnModule, manifest: RunManifest) -> tuple[list[tuple[str, Any]], list[tuple[str, Any]]]:
-    """(bare name, tensor) of the parameters and of the buffers that a run averages, in the order of its fragments."""
+    """Return (bare name, tensor) of the parameters, and of the buffers, that a run averages, in fragment order."""
     num_values = manifest.model.num_buffer_values
     return trained_parameters(module), shared_buffers(module, num_values) if num_values else []
 
 
 def tensor_shapes(tensors: Iterable[tuple[str, Any]]) -> Shapes:
-    """(name, shape) of each (name, tensor)."""
+    """Return (name, shape) of each (name, tensor)."""
     return [(name, tuple(tensor.shape)) for name, tensor in tensors]
 
 
 def layout_of(manifest: RunManifest, shapes: Shapes, buffer_shapes: Shapes | None = None) -> FragmentLayout:
-    """The fragments of a model under a manifest: of its parameters, and of its buffers where these are averaged.
+    """Return the fragments of a model under a manifest: its parameters, and its buffers if the run averages them.
 
     Raises:
-        Incompatible: the model does not fit the manifest.
+        Incompatible: the model cannot be cut as the manifest specifies.
     """
     try:
         layout = build_layout(shapes, manifest.averaging.num_fragments, cut_of(manifest))
@@ -162,22 +165,22 @@ def layout_of(manifest: RunManifest, shapes: Shapes, buffer_shapes: Shapes | Non
 
 
 def cut_of(manifest: RunManifest) -> Cut:
-    """How the model is cut: the built-in one by whole layers; of others seeds know the number of parameters alone."""
+    """Return how a model is cut: the built-in model by whole layers; others evenly, as seeds know only their size."""
     return "layers" if manifest.model.kind == "gpt" else "balanced"
 
 
 def seed_sizes(manifest: RunManifest) -> tuple[int, ...]:
-    """Sizes of the fragments of a run's model, without its parameters (a seed needs no weights of its own)."""
+    """Return the sizes of the fragments of a run's model, without creating it; a seed needs no weights of its own."""
     return seed_layout(manifest).sizes
 
 
 def seed_layout(manifest: RunManifest) -> FragmentLayout:
-    """The fragments of a run's model, without its parameters; of a model of another kind only the sizes are right."""
+    """Return the fragments of a run's model, without creating it; only the sizes are right for kinds except "gpt"."""
     return layout_of(manifest, shapes_of(manifest), buffer_shapes_of(manifest))
 
 
 def shapes_of(manifest: RunManifest) -> Shapes:
-    """(name, shape) of the parameters of a run's model; of a model of another kind one flat tensor, for its size."""
+    """Return (name, shape) of the parameters of a run's model; one flat tensor of its size for kinds except "gpt"."""
     if manifest.model.kind != "gpt":
         assert manifest.model.num_parameters is not None
         return [("all", (manifest.model.num_parameters,))]
@@ -185,20 +188,20 @@ def shapes_of(manifest: RunManifest) -> Shapes:
 
 
 def buffer_shapes_of(manifest: RunManifest) -> Shapes:
-    """The same of the buffers that a run averages: one flat tensor, for its size, or none."""
+    """Return (name, shape) of the buffers that a run averages: one flat tensor of their size, or an empty list."""
     num_values = manifest.model.num_buffer_values
     return [] if num_values is None else [("buffers", (num_values,))]
 
 
 def num_orthogonalised(manifest: RunManifest) -> int:
-    """Parameters of the matrices that the built-in trainer's optimizer orthogonalises; 0 unless it is Muon."""
+    """Return the number of parameters that the built-in trainer's optimizer orthogonalises; 0 unless it is Muon."""
     if manifest.training.optimizer != "muon":
         return 0
     return sum(math.prod(shape) for name, shape in shapes_of(manifest) if is_hidden_matrix(name, shape))
 
 
 def layout_digest_of(manifest: RunManifest) -> bytes:
-    """`FragmentLayout.digest` of a run's model (32 bytes), without its parameters."""
+    """Return `FragmentLayout.digest` (32 bytes) of a run's model, without creating it."""
     if manifest.model.layout_digest is not None:
         return bytes.fromhex(manifest.model.layout_digest)
     return seed_layout(manifest).digest

@@ -1,4 +1,4 @@
-"""PeerConfig: everything a volunteer may choose. A flag beats the file, the file beats the default."""
+"""PeerConfig: everything that a volunteer may choose. A flag overrides the file, and the file overrides the default."""
 
 from __future__ import annotations
 
@@ -32,13 +32,14 @@ IDENTITY_NAME = "identity.key"
 """The key of a peer, in its data folder."""
 
 ADDRESSES_NAME = "addresses.json"
-"""Where this peer was reached last, in its data folder: what its owner's invites name."""
+"""File in a peer's data folder with the addresses at which members last reached it; its owner's invites use them."""
 
 MAX_CACHED_PEERS = 50
-"""Addresses of earlier sessions: far more than one join dials, so that a few survive a month of absence."""
+"""Maximum number of kept addresses of earlier sessions: far more than a join dials, so that some still work after a
+month of absence."""
 
 MAX_CACHED_PEERS_BYTES = 64 * 1024
-"""`MAX_CACHED_PEERS` addresses of the longest kind, twice."""
+"""Twice the size of `MAX_CACHED_PEERS` addresses of the longest kind."""
 
 IPV4_ANYWHERE: Final = "/ip4/0.0.0.0/tcp/0"
 IPV6_ANYWHERE: Final = "/ip6/::/tcp/0"
@@ -62,24 +63,24 @@ def _identity_of(validated: dict[str, Any]) -> Path:
 
 
 class ChoiceMark(Enum):
-    """What else is true of a choice."""
+    """Mark of a choice that not every command uses."""
 
     TRAINING = "training"
-    """A seed has no use for it, and a loop of somebody's own does that itself."""
+    """A choice about training: a seed does not use it, and a user's own loop replaces it."""
     OWN_TERMINAL = "terminal"
-    """A loop of somebody's own prints and serves its figures itself."""
+    """A choice about output: a user's own loop prints its figures itself."""
     ONCE = "once"
-    """Of one start: the command that brings the peer back leaves it out."""
+    """A choice for one start only: the command that restarts the peer omits it."""
 
 
 class Shown(NamedTuple):
-    """How `--help` writes the value of a field; without it as N for a number."""
+    """Placeholder for the value of a field in `--help`; the default for a number is N."""
 
     metavar: str
 
 
 def _as_value_error(parse: Callable[[_Given], _Parsed], text: _Given) -> _Parsed:
-    # pydantic collects ValueErrors and adds the field's name; our own faults would pass through it.
+    # pydantic collects ValueErrors and adds the field's name, but does not catch our own faults.
     try:
         return parse(text)
     except UsageFault as error:
@@ -115,7 +116,7 @@ def _own(addresses: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _with_kind(source: object) -> object:
-    """A data source as it is; a bare path lacks the kind of its files in front."""
+    """Return a data source unchanged; refuse a bare path, which lacks the kind of its files in front."""
     if isinstance(source, str) and ":" not in source:
         kind = {".jsonl": "jsonl", ".ndjson": "jsonl", ".parquet": "parquet"}.get(Path(source).suffix.lower(), "text")
         raise ValueError(
@@ -133,7 +134,7 @@ def _dialable(addresses: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _seen(name: str) -> str:
-    """The name without characters that nobody sees."""
+    """Return the name without invisible characters."""
     if name.strip() and not visible(name).strip():
         raise ValueError(f"{name!a} shows nothing; expected at least one character that people see")
     return visible(name)
@@ -146,8 +147,8 @@ def _at_home(path: Path | None) -> Path | None:
 class PeerConfig(BaseModel):
     """One volunteer's choices, frozen. Relative paths start at the working directory.
 
-    A choice is written here alone. Its flag, its key in peer.toml, its help, its checks, its argument of
-    `murmuration.join` and what the network process receives follow from the field.
+    A choice is defined only here. Its flag, its key in peer.toml, its help, its checks, its argument of
+    `murmuration.join` and its value in the network process follow from the field.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
@@ -295,32 +296,32 @@ class PeerConfig(BaseModel):
 
     @property
     def listen_addresses(self) -> tuple[str, ...]:
-        """Where to listen, on this machine."""
+        """Multiaddrs at which this peer listens."""
         return self.listen or default_listen()
 
     @property
     def cached_peers_path(self) -> Path:
-        """Where addresses of earlier sessions are kept."""
+        """File with the addresses of earlier sessions."""
         return self.data_dir / "cached_peers.json"
 
     @property
     def run_record_path(self) -> Path:
-        """The signed manifest of the run; absent on a volunteer's machine until it was fetched."""
+        """File with the signed manifest of the run; absent on a volunteer's machine until it is downloaded."""
         return self.data_dir / RUN_RECORD_NAME
 
     @property
     def checkpoints_path(self) -> Path:
-        """Where checkpoints are kept."""
+        """Folder of the checkpoints."""
         return self.data_dir / CHECKPOINTS_NAME
 
     @property
     def observer_path(self) -> Path:
-        """Where the key and the pass of those who only look at a private run are kept."""
+        """Folder with the key and the pass of an observer of a private run."""
         return self.data_dir / OBSERVER_NAME
 
     @property
     def event_log_path(self) -> Path:
-        """Where this peer's events are kept as JSON lines."""
+        """File with this peer's events as JSON lines."""
         return self.data_dir / "events.jsonl"
 
 
@@ -328,15 +329,15 @@ def load_config(flags: Mapping[str, object], path: str | Path | None = None) -> 
     """Combine flags, file and defaults.
 
     Args:
-        flags: field name -> value of the flags that were given; None means not given.
-        path: a TOML file with any of the fields of `PeerConfig`.
+        flags: field name -> value of the flag; None if the flag was not given.
+        path: a TOML file with any fields of `PeerConfig`.
 
     Raises:
         UsageFault: the file cannot be read, or a value is wrong; the message names the file's field or the flag.
     """
     from_file = read_toml(path, "file of a peer's choices") if path is not None else {}
     try:
-        # The file is checked alone first, so that a fault is blamed on the file and not on a flag.
+        # Check the file alone first, so that a mistake in the file is not reported for a flag.
         PeerConfig.model_validate({"run_id": "any.aaaaaaaaaaaaaaaaaaaa", "data_dir": "any", **from_file})
     except ValidationError as error:
         raise UsageFault(f"{path}: {explain(error, PeerConfig)}") from error
@@ -353,22 +354,22 @@ def load_config(flags: Mapping[str, object], path: str | Path | None = None) -> 
 
 
 def choices_with(mark: ChoiceMark) -> tuple[str, ...]:
-    """Names of the fields of `PeerConfig` that have `mark`, in their order."""
+    """Return the names of the fields of `PeerConfig` that have `mark`, in their order."""
     return tuple(name for name, field in PeerConfig.model_fields.items() if mark in field.metadata)
 
 
 def flag_of(field_name: str) -> str:
-    """The command line flag of a field of `PeerConfig`."""
+    """Return the command line flag of a field of `PeerConfig`."""
     return "--" + field_name.removesuffix("_seconds").replace("_", "-")
 
 
 def default_listen() -> tuple[str, ...]:
-    """Return multiaddrs with port 0, for each IP version that this machine has."""
+    """Return multiaddrs with port 0, one for each IP version of this machine."""
     return (IPV4_ANYWHERE, IPV6_ANYWHERE) if has_ipv6() else (IPV4_ANYWHERE,)
 
 
 def has_ipv6() -> bool:
-    """Whether this machine has an IPv6 address, if only its own."""
+    """Return whether this machine has an IPv6 address; the loopback address is enough."""
     try:
         with socket.socket(socket.AF_INET6, socket.SOCK_STREAM) as probe:
             probe.bind(("::1", 0))
@@ -378,16 +379,16 @@ def has_ipv6() -> bool:
 
 
 def make_data_dir(config: PeerConfig) -> None:
-    """Make the folder that holds everything of this peer.
+    """Create this peer's data folder.
 
     Raises:
-        LocalFault: it cannot be made.
+        LocalFault: the folder cannot be created.
     """
     make_secret_folder(config.data_dir, "give another --data-dir")
 
 
 def other_run_in(config: PeerConfig) -> str:
-    """That the data folder is another run's, as its manifest there says, which would be lost; empty: it is not."""
+    """Return a phrase if the data folder holds the manifest of a different run, which would be lost; otherwise ""."""
     from dht.records.signed_manifest import MAX_RUN_RECORD_BYTES, claimed_run_id
 
     try:
@@ -398,9 +399,9 @@ def other_run_in(config: PeerConfig) -> str:
 
 
 def read_cached_peers(path: Path) -> list[str]:
-    """Addresses of earlier sessions, the most recently seen first; empty when there is no usable file.
+    """Return the addresses of earlier sessions, most recently seen first; empty if there is no usable file.
 
-    The file is a convenience: whatever in it is not a dialable address is left out without complaint.
+    The file is only a convenience, so entries that are not dialable addresses are skipped without an error.
     """
     try:
         with open_regular(path) as file:
@@ -414,9 +415,9 @@ def read_cached_peers(path: Path) -> list[str]:
 
 
 def write_cached_peers(path: Path, addresses: Iterable[str]) -> None:
-    """Replace the file by at most `MAX_CACHED_PEERS` of `addresses`, the most recently seen first.
+    """Replace the file by at most `MAX_CACHED_PEERS` of `addresses`, which are ordered most recently seen first.
 
-    The file appears whole or not at all; the earlier one survives a crash or a full disk.
+    The replacement is atomic: the earlier file survives a crash or a full disk.
 
     Raises:
         OSError: the folder cannot be written or the disk is full.

@@ -1,4 +1,4 @@
-"""Fields of a run file that went, and what to use instead."""
+"""Removed fields of a run file, and their replacements."""
 
 from __future__ import annotations
 
@@ -61,4 +61,4 @@ RETIRED_FIELDS: Mapping[str, str] = {
     "training.total_steps": "write the tokens of the whole swarm into training.schedule.tokens, with kind cosine",
     "training.weight_decay": "remove it; matrices decay by a tenth of the learning rate",
 }
-"""By the field's name with its section, such as `data.image_size`: what the owner does instead, as an imperative."""
+"""Removed field with its section, such as `data.order` -> imperative sentence on what the run's owner does instead."""

@@ -1,4 +1,4 @@
-"""What all sections of a manifest have in common."""
+"""The base class of all sections of a manifest."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ from typing import Any, Final
 from pydantic import BaseModel, ConfigDict, SerializerFunctionWrapHandler, model_serializer
 
 MAX_WHOLE_NUMBER = 2**53 - 1
-"""The largest whole number that every JSON reader, a browser too, reads back exactly."""
+"""The largest integer that every JSON reader, including a browser, reads exactly."""
 
 WEB_PATTERN = r"^https?://[!-~]{1,200}$"
-"""The address of a page. ASCII only, so that no address looks like another one."""
+"""Pattern of a page's address. ASCII only, so that two addresses cannot look alike."""
 WEB_EXAMPLE = "https://example.org/ (http or https, at most 200 characters of ASCII)"
 
 LINE_OF_TEXT: Final[dict[str, Any]] = {"pattern": r"^[^\p{C}]*$", "examples": ["one line of printable text"]}
-"""Rules of a field for people."""
+"""Pattern and examples of a field with text for people."""
 DIGEST: Final[dict[str, Any]] = {"pattern": "^[0-9a-f]{64}$", "examples": ["64 lower-case hexadecimal digits"]}
-"""Rules of a field with a digest of 32 bytes."""
+"""Pattern and examples of a field with a digest of 32 bytes."""
 
 
 class Section(BaseModel):
-    """A part of a manifest, or of another file that is read strictly: frozen, and nothing in it is guessed."""
+    """Base class of a part of a manifest, or of another file that is read strictly: frozen, without conversions."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
@@ -29,5 +29,5 @@ class Section(BaseModel):
         return self._written(handler(self))
 
     def _written(self, fields: dict[str, Any]) -> dict[str, Any]:
-        """Return those of its fields that are written: all, unless a section says otherwise."""
+        """Return the fields to write: all fields, unless a subclass overrides this method."""
         return fields

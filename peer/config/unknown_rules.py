@@ -1,4 +1,4 @@
-"""The refusal of a run whose rules this software does not follow; `averaging/rules.py` says what rules are."""
+"""The refusal of a run whose rules this software does not support; `averaging/rules.py` explains rules."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from peer.version import software
 
 
 class UnknownRules(ValueError):
-    """A run with another number of rules; the sentence says which side needs an update, and how."""
+    """The run follows different rules. The message states which side needs an update, and how to update."""
 
     def __init__(self, rules: int) -> None:
         if rules > RULES:
@@ -24,10 +24,10 @@ class UnknownRules(ValueError):
 
 
 def check_rules(rules: int) -> None:
-    """Refuse rules that this software does not know.
+    """Refuse rules that this software does not support.
 
     Raises:
-        UnknownRules: with both numbers, and which command updates this software.
+        UnknownRules: the rules differ; the message has both numbers and the command that updates this software.
     """
     if rules != RULES:
         raise UnknownRules(rules)

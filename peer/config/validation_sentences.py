@@ -1,4 +1,4 @@
-"""Validation errors as sentences: the field, the value that was got, what is expected, the nearest known name."""
+"""Validation errors as sentences: the field, the given value, the expected values, and the nearest known name."""
 
 from __future__ import annotations
 
@@ -17,34 +17,34 @@ from dht.ground.regular_files import read_regular
 from peer.config.retired_fields import RETIRED_FIELDS
 
 MAX_TOML_BYTES = 1 << 20
-"""Far above any run file, configuration or profile with comments; a model given by mistake is not read to its end."""
+"""Far above any run file, configuration or profile with comments; avoids reading a whole model given by mistake."""
 
 MAX_SHOWN_CHARACTERS = 60
-"""Values are quoted up to this length: enough to recognise your own typing, too short to flood a terminal."""
+"""Maximum length of a quoted value: enough to recognise your own typing, too short to flood a terminal."""
 
 
 def explain(error: ValidationError, model: type[BaseModel], name_of: Callable[[str], str] = str) -> str:
-    """One sentence for each thing wrong, in the order in which pydantic found them, joined by spaces.
+    """Return one sentence for each mistake, in the order in which pydantic found the mistakes, joined by spaces.
 
     Args:
-        error: what validating a mapping against `model` raised.
-        model: the outermost model; sections are found through the fields' annotations.
-        name_of: how the reader knows a field, e.g. as a command line flag.
+        error: the error from validating a mapping against `model`.
+        model: the outermost model; the fields' annotations lead to the sections.
+        name_of: returns the name of a field that the reader uses, e.g. a command line flag.
     """
     details = error.errors(include_url=False)
-    # A default that depends on a wrong field is a consequence, not a fault of its own.
+    # A default that depends on a wrong field fails as a consequence, and is not a separate mistake.
     faults = [detail for detail in details if detail["type"] != "default_factory_not_called"]
     return " ".join(dict.fromkeys(_sentence(dict(detail), model, name_of) for detail in faults))
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:
-    """The known name that `name` most resembles, or None when nothing comes close."""
+    """Return the known name that is most similar to `name`, or None if no name is similar."""
     matches = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
     return matches[0] if matches else None
 
 
 def shown(value: object) -> str:
-    """`value` as quoted in a message: printable, on one line, cut to `MAX_SHOWN_CHARACTERS`."""
+    """Return `value` as a message quotes it: printable, on one line, cut to `MAX_SHOWN_CHARACTERS`."""
     if isinstance(value, Mapping):
         return "a section"
     if value is None:
@@ -58,7 +58,7 @@ def shown(value: object) -> str:
 
 
 def expectation(field: FieldInfo) -> str:
-    """What a field takes, in words: type, choices and bounds."""
+    """Describe the values that a field accepts: type, choices and bounds."""
     choices = _choices(field.annotation)
     if len(choices) == 1:
         return choices[0]
@@ -94,7 +94,7 @@ _TYPE_WORDS: dict[object, str] = {
 
 
 def plain_type(annotation: Any) -> object:
-    """The type of a field's values where it is not None; of `tuple[str, ...]` and `Literal[...]` only the outer one."""
+    """Return the type of a field's values, apart from None; for `tuple[str, ...]` and `Literal[...]` the outer type."""
     annotation = next((part for part in _alternatives(annotation) if part is not type(None)), annotation)
     return get_origin(annotation) or annotation
 
@@ -106,7 +106,7 @@ def _choices(annotation: Any) -> list[str]:
 
 
 def _alternatives(annotation: Any) -> tuple[Any, ...]:
-    """The types that a field may have, None among them."""
+    """Return the types that a field may have, including None."""
     return get_args(annotation) if get_origin(annotation) in (UnionType, Union) else (annotation,)
 
 
@@ -141,13 +141,13 @@ def _sentence(detail: dict[str, Any], model: type[BaseModel], name_of: Callable[
 
 
 def _owner_of(path: list[str], model: type[BaseModel]) -> tuple[type[BaseModel], FieldInfo | None]:
-    """The innermost section on the way, and its field that is meant."""
+    """Return the innermost section on the path, and the field of that section to which the path leads."""
     owner, field, rest = model, None, deque(path)
     while rest:
         field = owner.model_fields.get(rest.popleft())
         held = None if field is None else _held_section_of(field.annotation)
         if held is not None and rest:
-            rest.popleft()  # the section's own name, or its place in a list
+            rest.popleft()  # the section's own name, or its index in a list
         section = held or (None if field is None else section_of(field.annotation))
         if section is None or not rest:
             break
@@ -156,13 +156,13 @@ def _owner_of(path: list[str], model: type[BaseModel]) -> tuple[type[BaseModel],
 
 
 def section_of(annotation: Any) -> type[BaseModel] | None:
-    """The model of a field that is a section, optional or not."""
+    """Return the model of a field that is a section, optional or not; None for other fields."""
     found = [part for part in _alternatives(annotation) if isinstance(part, type) and issubclass(part, BaseModel)]
     return found[0] if found else None
 
 
 def _held_section_of(annotation: Any) -> type[BaseModel] | None:
-    """The model of a field that holds sections: by names of the writer's choice, or one after the other."""
+    """Return the model of the sections that a field holds, in a mapping or a list; None for other fields."""
     if get_origin(annotation) not in (dict, tuple):
         return None
     return next((found for part in get_args(annotation) if (found := section_of(part)) is not None), None)
@@ -177,7 +177,7 @@ def _unknown_name(path: list[str], owner: type[BaseModel], model: type[BaseModel
     sections = {name: section for name, section in found.items() if section is not None}
     where = f"a field in {prefix}" if prefix else "a field at the top level" if sections else "a known field"
     start = f"{shown(unknown)[1:-1]} is not {where}"
-    # A field under the wrong heading is as common a slip as a misspelt one.
+    # A field under the wrong heading is as common as a misspelt field.
     homes = {"": model} | sections
     for home, section in homes.items():
         if section is not owner and unknown in section.model_fields:
@@ -193,11 +193,11 @@ _KINDS: dict[FileKind, tuple[str, str]] = {
     "run file": ("[model], [training] and so on", "`peer plan FILE` and `peer init --config FILE`"),
     "file of a peer's choices": ("name, device and so on, without sections", "`peer join RUN --config FILE`"),
 }
-"""How one looks, and what takes it."""
+"""Kind of file -> its typical content, and the commands that accept the file."""
 
 
 def _kind_of(fields: Mapping[str, Any]) -> FileKind | None:
-    """What a file evidently is."""
+    """Return the kind of a file, judging by its fields; None if the fields fit no kind."""
     names, tables = fields.keys(), {name for name, value in fields.items() if isinstance(value, dict)}
     if tables & {"model", "data", "training", "averaging", "network", "access"}:
         return "run file"
@@ -205,15 +205,15 @@ def _kind_of(fields: Mapping[str, Any]) -> FileKind | None:
 
 
 def read_toml(path: str | Path, kind: FileKind | None = None) -> dict[str, Any]:
-    """Read a TOML file; `kind`: that is wanted.
+    """Read a TOML file, of the expected `kind` if that is given.
 
     Raises:
-        UsageFault: the file is missing, unreadable, not UTF-8 or not TOML, or evidently of another kind.
+        UsageFault: the file is missing, unreadable, not UTF-8 or not TOML, or is evidently of a different kind.
     """
-    import tomllib  # takes as long as everything else here, and most command lines name no file
+    import tomllib  # takes as long as all other imports here, and most command lines name no file
 
     try:
-        # Some editors put a mark before the text.
+        # Some editors put a byte order mark before the text.
         with reading(path, "a TOML file; check the path."):
             fields = tomllib.loads(read_regular(path, MAX_TOML_BYTES).decode("utf-8-sig"))
     except UnicodeDecodeError as error:
