@@ -103,7 +103,7 @@ class _Draws(TorchDispatchMode):  # type: ignore[no-untyped-call]
             middle, reach = (0.0, math.sqrt(3)) if function is aten.randn.default else (0.5, 0.5)
             return self._draw(torch.empty(arguments[0], **given), middle, reach)
         if function is aten.erfinv_.default:
-            # Of a normal distribution that is cut off, as torch made it once: the same standard deviation.
+            # torch once drew a truncated normal distribution this way; the factor gives the same standard deviation.
             return arguments[0].mul_(math.sqrt(1.5))
         return function(*arguments, **options)
 

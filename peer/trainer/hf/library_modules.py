@@ -1,6 +1,6 @@
-"""Builds modules of transformers from a config text, in whatever process calls it.
+"""Builds modules of transformers from a config text, in the calling process.
 
-A stranger's text comes here in a child with limits first: call `peer.trainer.hf.architecture` everywhere else.
+An untrusted text is built in a child with limits first; other code calls `peer.trainer.hf.architecture`.
 """
 
 from __future__ import annotations
@@ -19,25 +19,25 @@ _HEADS = {
     "causal-lm": "MODEL_FOR_CAUSAL_LM_MAPPING_NAMES",
     "masked-lm": "MODEL_FOR_MASKED_LM_MAPPING_NAMES",
 }
-"""The library's tables of architectures that have a task's head; their classes are the library's own."""
+"""The library's tables of architectures with a head for each task; they contain only the library's own classes."""
 
 
 def check_library() -> None:
-    """Before the library is used.
+    """Check that the library can be used.
 
     Raises:
-        UsageFault: it is not installed.
+        UsageFault: the library is not installed.
     """
     with needing("an architecture of transformers", "transformers", "hf"):
         library()
 
 
 def library_config(text: str) -> Any:
-    """The library's config object of a config text.
+    """Return the library's config object for a config text.
 
     Raises:
         UsageFault: the library is not installed.
-        Incompatible: it does not know the architecture, or does not take these values.
+        Incompatible: the library does not know the architecture, or rejects these values.
     """
     check_library()
     fields = checked_config(text)
@@ -49,19 +49,20 @@ def library_config(text: str) -> Any:
             "know; expected one of its own; install a newer transformers, or correct model_type"
         )
     try:
-        # Caches of keys and values help generation alone.
+        # Caches of keys and values are useful only for generation.
         return transformers.AutoConfig.for_model(model_type, **{**fields, "use_cache": False})
     except MemoryError:
         raise
-    except Exception as error:  # The library validates with classes of its own.
+    except Exception as error:  # The library's validation raises its own classes.
         raise refused(model_type, error) from error
 
 
 def config_and_head(text: str, task: str) -> tuple[Any, Any]:
-    """The library's config object and class for a task; of text and pictures the part for text, where that is built.
+    """Return the library's config object and class for a task; for models of text and images, the text part if it is
+    built.
 
     Raises:
-        UsageFault, Incompatible: as from `library_config` and `head_of`.
+        UsageFault, Incompatible: see `library_config` and `head_of`.
     """
     config = library_config(text)
     head = head_of(config.model_type, task)
@@ -71,16 +72,16 @@ def config_and_head(text: str, task: str) -> tuple[Any, Any]:
 
 
 def library_module(text: str, task: str, device: torch.device) -> nn.Module:
-    """A module of the library in training mode, initialised by the library.
+    """Build a module of the library in training mode, initialised by the library.
 
     Args:
-        text: config of a manifest, as `peer.config.hf_config.checked_config` takes it.
+        text: config of a manifest, as `peer.config.hf_config.checked_config` accepts it.
         task: one of `TASKS`.
-        device: on torch's meta device nothing takes memory.
+        device: device of the module; on torch's meta device tensors take no memory.
 
     Raises:
         UsageFault: the library is not installed.
-        Incompatible: it has no such architecture with such a head, or cannot build it with these values.
+        Incompatible: the library has no such architecture with such a head, or cannot build it with these values.
     """
     config, head = config_and_head(text, task)
     try:
@@ -89,7 +90,7 @@ def library_module(text: str, task: str, device: torch.device) -> nn.Module:
     except MemoryError:
         raise
     except Exception as error:
-        # Sizes that do not fit each other come as whatever the architecture's code ran into.
+        # Contradictory sizes raise any exception of the architecture's code.
         if "not enough memory" in str(error):
             raise
         raise refused(config.model_type, error) from error
@@ -97,7 +98,7 @@ def library_module(text: str, task: str, device: torch.device) -> nn.Module:
 
 
 def tasks_of(model_type: str) -> list[str]:
-    """The tasks for which the library has a head of this architecture."""
+    """Return the tasks for which the library has a head for this architecture."""
     library()
     from transformers.models.auto import modeling_auto
 
@@ -105,7 +106,7 @@ def tasks_of(model_type: str) -> list[str]:
 
 
 def head_of(model_type: str, task: str) -> Any:
-    """The library's own class: never one that an auto class was taught or that a repository brings."""
+    """Return the library's own class, never a class registered with an auto class or loaded from a repository."""
     from transformers.models.auto import modeling_auto
 
     transformers = library()
@@ -121,20 +122,20 @@ def head_of(model_type: str, task: str) -> Any:
 
 
 def library() -> Any:
-    """Import transformers, without hints and bars."""
+    """Import transformers, without its hints and progress bars."""
     import transformers as found
 
     transformers: Any = found
-    # Its hints and bars are about its own command lines; what is wrong is raised.
+    # Its hints and progress bars are meant for its own command line; errors are raised.
     logging.getLogger("transformers").setLevel(logging.ERROR)
-    # peft loads it where it is installed. It names kernels that it lacks, and says at each step that it rounds.
+    # peft loads bitsandbytes if installed. Its log lists missing kernels, and reports rounding at each step.
     logging.getLogger("bitsandbytes").setLevel(logging.ERROR)
     transformers.utils.logging.disable_progress_bar()
     return transformers
 
 
 def refused(model_type: str, error: Exception) -> Incompatible:
-    """The sentence for whatever the library raised about a config."""
+    """Return the fault for an exception that the library raised about a config."""
     text = " ".join(str(error).split()) or type(error).__name__
     if isinstance(error, ImportError):
         expected = "the libraries that it needs; install them on every machine of the run"

@@ -1,4 +1,4 @@
-"""What `peer init --model` writes about a model: a folder with a `config.json`, or such a file alone."""
+"""The model sections that `peer init --model` writes, from a folder with a `config.json` or a single config file."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ TOKENIZER_FILES = (
     "vocab.txt",
     "generation_config.json",
 )
-"""Of a model's folder, what goes with the run; slow tokenizers of other forms need libraries of their own."""
+"""Files of a model's folder that become files of the run. Slow tokenizers in other formats need more libraries."""
 USED_SHARE = 0.9
-"""Of the token rows: configs round up by a few hundred, which costs little."""
+"""Share of the token rows that must be used; configs round up by a few hundred rows, which costs little."""
 NUM_BYTE_ROWS = 512
-"""A model of bytes has 256 rows and a few for special tokens; some round up to a power of two."""
+"""A byte-level model has 256 rows plus a few for special tokens; some round up to a power of two."""
 OTHER_FORMS = (
     "*.model",
     "*.tiktoken",
@@ -53,17 +53,17 @@ OTHER_FORMS = (
     "special_tokens_map.json",
     "added_tokens.json",
 )
-"""Files of tokenizers that slow libraries read, the words themselves before what is said about them."""
+"""Tokenizer files of slow libraries; vocabularies come before files that describe them."""
 MAX_CONFIG_FILE_BYTES = 1 << 20
-"""A config with a thousand names of labels takes 60 kB; a model given by mistake is not read to its end."""
+"""Size limit of a config: one with a thousand label names takes 60 kB. Weights given by mistake are rejected."""
 
 
 @dataclass(frozen=True, slots=True)
 class AdapterChoice:
-    """What an owner asks of an adapter.
+    """The adapter settings that an owner requests.
 
     Attributes:
-        targets: names of linear layers; none: all of the blocks.
+        targets: names of linear layers; empty: all linear layers of the blocks.
     """
 
     rank: int = 16
@@ -77,18 +77,18 @@ def describe_model(
     frozen: tuple[str, ...] = (),
     tell: Callable[[str], object] = lambda sentence: None,
 ) -> DescribedModel:
-    """The model that a config describes, as a manifest has it, with the weights and tokenizer beside it.
+    """Describe the model of a config in the form of a manifest, with the weights and tokenizer beside the config.
 
     Args:
-        where: a folder with a config.json, a config file, or ``org/name@REVISION`` on the hub. A folder with weights
-            (safetensors) makes a run that begins with them.
-        task: one of `TASKS`; None: the one that the file's `architectures` name; without them a note tells which.
-        adapter: None: all of the model is trained.
+        where: a folder with a config.json, a config file, or ``org/name@REVISION`` on the hub. If the folder contains
+            weights (safetensors), the run begins with them.
+        task: one of `TASKS`; None: derived from the file's `architectures`; without them a note states the chosen task.
+        adapter: None: the whole model is trained.
         frozen: names of parameters and modules that are not trained.
-        tell: takes a sentence before each part that may take long.
+        tell: receives a sentence before each part that may take long.
 
     Raises:
-        UsageFault: no such file, no config, something in it leads elsewhere, or transformers is not installed.
+        UsageFault: the file is missing, is no config or refers to other files, or transformers is not installed.
         Incompatible: transformers does not know the architecture, or has no such head for it.
     """
     path, source = Path(where), "folder"
@@ -101,7 +101,7 @@ def describe_model(
         given = canonical_config(fields)
     except ValueError as error:
         raise UsageFault(f"{path}: {error}.") from error
-    # The library's defaults may change with its version: all values are written down.
+    # The library's defaults may change with its version, so all values are written to the manifest.
     config = config_of(given)
     found = {name: value for name, value in config.to_diff_dict().items() if name != "use_cache"}
     try:
@@ -153,7 +153,7 @@ def describe_model(
 
 
 def _mask_token(tokenizer: TextTokenizer | None, vocab_size: int | None) -> int | None:
-    """Of a tokenizer, the token for it; without one the last of the vocabulary, which no byte is."""
+    """Return the tokenizer's mask token; without a tokenizer, the last token of the vocabulary, which is not a byte."""
     if tokenizer is None:
         return None if vocab_size is None else vocab_size - 1
     found = [tokenizer.special[name] for name in USUAL_MASKS if name in tokenizer.special]
@@ -166,7 +166,7 @@ def _mask_token(tokenizer: TextTokenizer | None, vocab_size: int | None) -> int 
 
 
 def _adapter(asked: AdapterChoice, text: str, task: str, *, has_weights: bool) -> AdapterSection:
-    """Return the section of the manifest."""
+    """Return the manifest's adapter section."""
     if not has_weights:
         raise UsageFault(
             "--lora is given, and --model has no weights beside its config; expected a folder with *.safetensors, "
@@ -191,10 +191,10 @@ _HEADS = {
 
 
 def _task(asked: str | None, config: Any, architectures: object, path: Path) -> tuple[str, tuple[str, ...]]:
-    """(the task, a note on why it is that one): what the owner or the config's `architectures` says.
+    """Return (the task, a note on the reason), as chosen by the owner or by the config's `architectures`.
 
     Raises:
-        UsageFault: neither says a task that the architecture can be trained for.
+        UsageFault: neither gives a task for which the architecture can be trained.
     """
     model_type, fitting = config.model_type, tasks_of(config.model_type)
     if asked is not None and asked not in TASKS:
@@ -247,13 +247,13 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def check_tokenizer_form(folder: Path, hub_name: str | None) -> None:
-    """Refuse a model whose folder has a tokenizer in another form than tokenizer.json.
+    """Reject a model whose folder has a tokenizer in a format other than tokenizer.json.
 
     Args:
-        hub_name: of a model that was downloaded into `folder`; None: it lies there.
+        hub_name: name of a model that was downloaded into `folder`; None: the user's own folder.
 
     Raises:
-        UsageFault: its run would read bytes, which the model never saw.
+        UsageFault: the run would read bytes, on which the model was not trained.
     """
     if not folder.is_dir() or (folder / TOKENIZER_NAME).exists():
         return
@@ -270,10 +270,10 @@ def check_tokenizer_form(folder: Path, hub_name: str | None) -> None:
 
 
 def check_vocabulary(tokenizer: TextTokenizer, vocab_size: int | None) -> None:
-    """Every token needs a row.
+    """Check that every token has a row in the model.
 
     Raises:
-        UsageFault: the tokenizer has more tokens.
+        UsageFault: the tokenizer has more tokens than the model.
     """
     if vocab_size is not None and tokenizer.vocab_size > vocab_size:
         raise UsageFault(
@@ -284,11 +284,11 @@ def check_vocabulary(tokenizer: TextTokenizer, vocab_size: int | None) -> None:
 
 
 def unused_rows(num_tokens: int | None, vocab_size: int | None) -> tuple[str, ...]:
-    """What an owner may want to change, as sentences; none where the run's text uses most of the model's rows.
+    """Return sentences about unused token rows; none if the run's text uses most of the model's rows.
 
     Args:
-        num_tokens: of the tokenizer; None: there is none.
-        vocab_size: rows of the model; None: it has none.
+        num_tokens: number of tokens of the tokenizer; None: there is no tokenizer.
+        vocab_size: number of token rows of the model; None: the model has none.
     """
     if vocab_size is None:
         return ()

@@ -1,4 +1,4 @@
-"""The model of a run that `peer join` trains, built-in or of transformers, with the run's initial parameters."""
+"""Builds the model of a run that `peer join` trains, built-in or of transformers, with the run's initial parameters."""
 
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ from peer.trainer.model.gpt import build_model
 def build_run_model(
     manifest: RunManifest, base: Path | None = None, *, compressed: Compressed | None = None
 ) -> nn.Module:
-    """The run's module, which is also a `LanguageModel`, on the CPU: the same bits on every machine.
+    """Build the run's module, which is also a `LanguageModel`, on the CPU; its bits are the same on every machine.
 
     Args:
-        base: what `find_base` found.
-        compressed: fewer bits for the base under an adapter; None: all.
+        base: the result of `find_base`.
+        compressed: fewer bits for the base under an adapter; None: all bits.
 
     Raises:
         UsageFault: transformers is not installed.
-        Incompatible: the run trains a module of its owner's own code, transformers does
-            not know the architecture, or makes another module of it than the one that the run was made with.
+        Incompatible: the run trains a module of its owner's own code, or transformers does not know the architecture or
+            builds a different module than at the run's creation.
     """
     section = manifest.model
     if section.kind == "gpt":
@@ -51,7 +51,7 @@ def build_run_model(
 
 
 def for_task(manifest: RunManifest, architecture: nn.Module) -> ForTask:
-    """A run's architecture with the loss of its task: a `LanguageModel`."""
+    """Combine a run's architecture with the loss of its task into a `LanguageModel`."""
     section = manifest.model
     _, task = section.described
     return ForTask(architecture, task, section.context, section.mask_token, vocab_size=section.vocab_size)
@@ -60,18 +60,19 @@ def for_task(manifest: RunManifest, architecture: nn.Module) -> ForTask:
 def build_run_architecture(
     manifest: RunManifest, base: Path | None = None, *, compressed: Compressed | None = None
 ) -> nn.Module:
-    """The module of transformers that a run of kind hf trains, under any task, with the run's initial parameters.
+    """Build the transformers module of a run of kind hf, for any task, with the run's initial parameters.
 
     Args:
-        base: what `find_base` found; only a run that trains all parameters can be built without, to be filled with
-            an anchor.
+        base: the result of `find_base`. Only a run that trains all parameters can be built without a base; an anchor
+            then
+            replaces its values.
         compressed: see `build_run_model`.
 
     Raises:
-        UsageFault, Incompatible: as from `check_architecture`; an adapter without its base.
+        UsageFault, Incompatible: see `check_architecture`; also an adapter without its base.
     """
     section = manifest.model
-    # A config of a few bytes can describe any number of values: they are counted before there are any.
+    # A config of a few bytes can describe any number of values, so they are counted before any is allocated.
     check_architecture(manifest)
     if stands_on_base(manifest) and base is None:
         what = "this run's adapter stands" if section.adapter is not None else "this run's frozen parts stand"
@@ -87,16 +88,16 @@ def build_run_architecture(
 
 
 def stands_on_base(manifest: RunManifest) -> bool:
-    """Whether the run's model has given weights that are not trained: it is nothing without them."""
+    """Return whether the run's model needs pretrained weights that are not trained."""
     section = manifest.model
     return section.adapter is not None or (section.frozen is not None and section.init is not None)
 
 
 def freeze(module: nn.Module, names: Sequence[str]) -> None:
-    """Train all but these parameters, and those of these modules; names are the architecture's.
+    """Freeze the named parameters and all parameters of the named modules, and train the rest.
 
     Raises:
-        Incompatible: nothing has such a name, or nothing is left to train.
+        Incompatible: no part of the model has such a name, or no parameter is left to train.
     """
     parameters = [(bare_name(name, module), parameter) for name, parameter in module.named_parameters()]
     for frozen in names:
@@ -114,14 +115,14 @@ def freeze(module: nn.Module, names: Sequence[str]) -> None:
 
 
 def check_joinable(run: str, manifest: RunManifest) -> None:
-    """Whether `peer join` trains a run's model.
+    """Check that `peer join` can train the model of a run.
 
     Args:
-        run: as it is known to the reader.
+        run: name of the run, for error messages.
 
     Raises:
         UsageFault: transformers is not installed.
-        Incompatible: it is a module of its owner's own code.
+        Incompatible: the model is a module of its owner's own code.
     """
     section = manifest.model
     if section.kind == "custom":
@@ -136,11 +137,11 @@ def check_joinable(run: str, manifest: RunManifest) -> None:
 
 
 def check_architecture(manifest: RunManifest) -> None:
-    """Whether this machine's transformers makes of the run's config the module that the run was made with.
+    """Check that this machine's transformers builds the same module from the run's config as at the run's creation.
 
     Raises:
         UsageFault: transformers is not installed.
-        Incompatible: it does not know the architecture, or its parameters have other names, shapes or order.
+        Incompatible: transformers does not know the architecture, or parameters differ in name, shape or order.
     """
     section = manifest.model
     shapes, buffer_shapes = run_shapes(manifest)
@@ -155,10 +156,10 @@ def check_architecture(manifest: RunManifest) -> None:
 
 
 def run_shapes(manifest: RunManifest) -> tuple[Shapes, Shapes]:
-    """(name, shape) of the parameters and of the buffers that a run of kind hf averages, in order.
+    """Return (name, shape) of the parameters and of the buffers that a run of kind hf averages, in order.
 
     Raises:
-        UsageFault, Incompatible: as from `build_architecture`.
+        UsageFault, Incompatible: see `build_architecture`.
     """
     section = manifest.model
     shapes, buffers = architecture_parts(*section.described, section.adapter, section.frozen or ())
@@ -168,12 +169,12 @@ def run_shapes(manifest: RunManifest) -> tuple[Shapes, Shapes]:
 def architecture_parts(
     config: str, task: str, adapter: AdapterSection | None = None, frozen: Sequence[str] = ()
 ) -> tuple[Shapes, Shapes]:
-    """(name, shape) of the trained parameters of an architecture, or of its adapter, and of its saved buffers.
+    """Return (name, shape) of the trained parameters of an architecture or its adapter, and of its saved buffers.
 
-    In the module's order, tied ones once. Nothing takes memory.
+    They are in the module's order, tied ones once. No tensor takes memory.
 
     Raises:
-        UsageFault, Incompatible: as from `build_architecture` and `freeze`.
+        UsageFault, Incompatible: see `build_architecture` and `freeze`.
     """
     module = build_architecture(config, task, without_values=True)
     if adapter is not None:

@@ -1,8 +1,8 @@
-"""Builds an architecture on torch's meta device in a limited child, and answers with its names, shapes and types.
+"""Builds an architecture on torch's meta device in a limited child, and returns its names, shapes and types.
 
-A few tokens then pass through it, without values: a config can repeat the same parameters 10^9 times.
+A few tokens then pass through the module, without values: a config can repeat the same parameters 10^9 times.
 
-Most of the library is imported with this module, before any limit: a slow machine may take a minute for it.
+Most of the library is imported with this module, before any limit, because a slow machine may take a minute.
 """
 
 from __future__ import annotations
@@ -23,34 +23,34 @@ from peer.limited_child.parent_link import ParentLink
 from peer.trainer.hf.library_modules import library, library_config, library_module
 
 MAX_USES: Final = 64
-"""Of the average parameter in a forward pass. ALBERT uses most of its parameters 12 times; other models use theirs
-once."""
+"""Limit on the uses of the average parameter in a forward pass. ALBERT uses most parameters 12 times; other
+models use theirs once."""
 _aten: Final = torch.ops.aten
 _LOOKUPS: Final = (_aten.embedding, _aten.gather, _aten.index, _aten.index_select)
-"""Operations that read as many values of a table as they return."""
+"""Operations that read only as many values of a table as they return."""
 _LENGTHS: Final = ((2, "cpu"), (64, "cpu"), (64, "meta"), (4096, "cpu"))
-"""Tokens, and where an architecture's code makes tensors of its own: some take no text as short, or mix devices."""
+"""Number of tokens, and the default device for new tensors: some architectures need longer text, or mix devices."""
 
 
 def prepare(setup: dict[str, Any], parent: ParentLink) -> Callable[[dict[str, Any], bytes], dict[str, Any]]:
-    """Load the library; the answers are those of `architecture_parts`."""
+    """Load the library, and answer questions with `architecture_parts`."""
     library()
     return lambda question, _: architecture_parts(question["config"], question["task"])
 
 
 def architecture_parts(config: str, task: str | None) -> dict[str, Any]:
-    """Build what a config text describes, without values.
+    """Build the architecture that a config text describes, without values.
 
     Args:
-        task: None: the config object alone is made.
+        task: None: only the config object is made.
 
     Returns:
-        `parameters` and `buffers`, saved or not, each a list of (name, shape, bytes per value), tied ones once; and
-        `other_bytes`, of tensors that the module keeps and has not registered; and `peak_bytes`, of all tensors that
-        are there at one moment while it is built with values, or a few tokens pass through it.
+        `parameters` and `buffers`, saved or not, each a list of (name, shape, bytes per value), tied ones once;
+        `other_bytes`, the bytes of tensors that the module holds but has not registered; and `peak_bytes`, the largest
+        total of all tensors at one moment while the module is built with values, or a few tokens pass through it.
 
     Raises:
-        Incompatible: as from `library_module`, or a forward pass uses the parameters more than `MAX_USES` times.
+        Incompatible: see `library_module`; also if a forward pass uses the parameters more than `MAX_USES` times.
     """
     if task is None:
         library_config(config)
@@ -76,8 +76,8 @@ def architecture_parts(config: str, task: str | None) -> dict[str, Any]:
 
 
 def _pass_tokens(module: PreTrainedModel, tensors: _Tensors) -> None:
-    """Pass the first of `_LENGTHS` through a module that it takes; tell those that it fails with on standard error."""
-    # Some mixtures of experts compute in this type alone.
+    """Pass the first of `_LENGTHS` that the module accepts through it; report those that fail on standard error."""
+    # Some mixtures of experts compute only in this type.
     module.to(torch.bfloat16)  # type: ignore[arg-type]
     for length, device in _LENGTHS:
         tensors.count_uses(module.parameters())
@@ -87,15 +87,15 @@ def _pass_tokens(module: PreTrainedModel, tensors: _Tensors) -> None:
         except (MemoryError, Incompatible):
             raise
         except Exception as error:  # noqa: BLE001  whatever the architecture's code ran into
-            # What came before was counted. A module that takes none of these lengths fails in its first step too, or
-            # does not compute without values.
+            # Operations before the failure were counted. A module that accepts none of these lengths also fails in its
+            # first step, or cannot compute without values.
             print(f"{length} tokens did not pass: {error}", file=sys.stderr)
         else:
             return
 
 
 class _Tensors(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Follows the bytes of all tensors that live at once, and how often parameters are used."""
+    """Tracks the bytes of all live tensors, and how often parameters are used."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -105,10 +105,10 @@ class _Tensors(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._num_uses = self._most_uses = 0
 
     def count_uses(self, parameters: Iterable[Tensor]) -> None:
-        """Count from now on how many values of these are used, and end what uses too many.
+        """Count from now on how many values of these parameters are used, and stop a pass that uses too many.
 
         Raises:
-            Incompatible: from operations, later: it is more than `MAX_USES` of each value.
+            Incompatible: a later operation exceeds `MAX_USES` of each value.
         """
         sizes = {_storage(parameter): parameter.numel() for parameter in parameters}
         self._parameters, self._num_uses, self._most_uses = set(sizes), 0, MAX_USES * sum(sizes.values())
@@ -117,7 +117,7 @@ class _Tensors(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self, function: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         if function.overloadpacket is _aten._local_scalar_dense and args[0].is_meta:
-            # The value of a tensor that has none, for a decision of the architecture's code.
+            # A substitute for a value that a meta tensor does not have, for a decision in the architecture's code.
             return {torch.bool: False}.get(args[0].dtype, 0.0 if args[0].is_floating_point() else 0)
         result = function(*args, **(kwargs or {}))
         returned = {_storage(tensor): tensor for tensor in _tensors_in((result,))}
@@ -151,7 +151,7 @@ class _Tensors(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def _tensors_in(values: Iterable[Any]) -> Iterator[Tensor]:
-    """The tensors among the arguments or results of an operation, in lists too."""
+    """Yield the tensors among the arguments or results of an operation, including tensors in lists."""
     for value in values:
         if isinstance(value, Tensor):
             yield value

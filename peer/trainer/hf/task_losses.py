@@ -1,4 +1,4 @@
-"""What the inner loop asks of a model, for an architecture of transformers: the loss of a batch under its task."""
+"""Adapts an architecture of transformers to the inner loop: computes the loss of a batch for its task."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from torch.nn import functional as F
 from dht.ground.errors import Incompatible
 
 CACHES = ("past_key_values", "cache")
-"""What the library calls keys and values of tokens that were seen, by its version."""
+"""The library's names of the cache of keys and values, which depend on its version."""
 
 BALANCE_WEIGHTS = ("router_aux_loss_coef", "aux_loss_coef")
-"""What the library's mixtures of experts call it."""
+"""The names of this weight in the library's mixtures of experts."""
 
 HIDDEN_SHARE = 0.15
-"""Of the tokens, under masked-lm (arXiv 1810.04805)."""
+"""Share of the tokens that masked-lm hides (arXiv 1810.04805)."""
 MASKED_SHARE, OTHER_BELOW = 0.8, 0.9
-"""Of the hidden tokens, four in five become the mask and one in ten becomes any other token."""
+"""Of the hidden tokens, 80% become the mask, and 10% become a random token."""
 
 
 def balance_weight(architecture: nn.Module) -> float:
-    """The weight of the loss that spreads tokens over a mixture's experts, where the library keeps it.
+    """Return the weight of the loss that balances tokens over a mixture's experts, from where the library stores it.
 
     Raises:
-        Incompatible: it has another name.
+        Incompatible: the weight has an unknown name.
     """
     config: Any = architecture.config
     for holder in (architecture, config.get_text_config(), config):
@@ -42,12 +42,12 @@ def balance_weight(architecture: nn.Module) -> float:
 
 
 class ForTask(nn.Module):
-    """An architecture and the loss of its task; its parameters go by the architecture's own names (`bare_name`).
+    """An architecture with the loss of its task; parameters have the architecture's own names (`bare_name`).
 
     Args:
         context: tokens per sequence.
-        mask_token: of masked-lm; None: of other tasks.
-        vocab_size: of the model; masked-lm draws other tokens from it.
+        mask_token: the mask token for masked-lm; None for other tasks.
+        vocab_size: vocabulary of the model; masked-lm draws random tokens from it.
     """
 
     def __init__(
@@ -73,12 +73,14 @@ class ForTask(nn.Module):
 
     @property
     def blocks(self) -> nn.ModuleList | None:
-        """The layers, one after the other, for whatever is done layer by layer; None: it has no list of them."""
+        """The layers in order, for operations on each layer; None: the architecture has no list of layers."""
         lists = [module for module in self._architecture.modules() if isinstance(module, nn.ModuleList)]
         return max(lists, key=len, default=None)
 
     def forward(self, tokens: Tensor, targets: Tensor | None = None) -> Tensor:
-        """tokens: int64 [batch, length <= context] -> logits [batch, length, vocab_size], or with targets `loss`."""
+        """Map tokens (int64 [batch, length <= context]) to logits [batch, length, vocab_size], or with targets to
+        `loss`.
+        """
         if targets is not None and self.mask_token is not None:
             seeds = None if self.training else tokens.sum(dim=1).tolist()
             tokens, targets = hide_tokens(tokens, self.mask_token, self._vocab_size, seeds)
@@ -93,13 +95,15 @@ class ForTask(nn.Module):
         return loss
 
     def continued(self, tokens: Tensor, past: Any) -> tuple[Tensor, Any]:
-        """Logits [batch, vocab_size] behind `tokens` (int64 [batch, length]), which follow what `past` has seen.
+        """Return the logits [batch, vocab_size] after `tokens` (int64 [batch, length]), which follow those cached in
+        `past`.
 
         Args:
-            past: what the call before returned; None: nothing has been seen.
+            past: the cache that the previous call returned; None: there was no previous call.
 
         Returns:
-            the logits, and the library's cache of keys and values; None: the architecture has none, and the next call
+            the logits, and the library's cache of keys and values; None: the architecture has no cache, and the next
+            call
             needs all tokens.
         """
         known = signature(self._architecture.forward).parameters
@@ -110,31 +114,32 @@ class ForTask(nn.Module):
         return found.logits[:, -1], getattr(found, name, None)
 
     def loss(self, tokens: Tensor, targets: Tensor) -> Tensor:
-        """Mean cross-entropy in nats per token, computed in float32; both int64 [batch, context].
+        """Return the mean cross-entropy in nats per token, computed in float32; both int64 [batch, context].
 
-        Of masked-lm it is that of hidden tokens among `tokens`; `targets` are not looked at.
-
-        Experts' balance, where the config asks for it (`output_router_logits`), is added with the config's weight.
+        For masked-lm it is the loss of the hidden tokens in `tokens`, and `targets` are ignored. If the config requests
+        it
+        (`output_router_logits`), the balance loss of experts is added with the config's weight.
         """
-        # By way of `forward`, which gathers what is divided over processes.
+        # Calls `forward`, which gathers sharded parameters.
         loss: Tensor = self(tokens, targets)
         return loss
 
 
 def hide_tokens(tokens: Tensor, mask_token: int, vocab_size: int, seeds: Sequence[int] | None) -> tuple[Tensor, Tensor]:
-    """(tokens with some hidden, the hidden ones and -100 elsewhere), both int64 [batch, length] as `tokens`.
+    """Return (tokens with some hidden, the hidden ones and -100 elsewhere), both int64 [batch, length] like `tokens`.
 
-    As many are hidden in every sequence, at least one, as BERT does it. So the mean over a batch is that over its
-    parts, however a machine cuts it.
+    Every sequence has the same number of hidden tokens, at least one, chosen as in BERT. So the mean over a batch
+    equals
+    the mean over its parts, however a machine divides it.
 
     Args:
-        seeds: one for each sequence, which then always hides the same tokens; None: torch's own generator draws.
+        seeds: a seed for each sequence, which fixes its hidden tokens; None: torch's default generator draws.
     """
     batch, length = tokens.shape
     generators: list[torch.Generator | None] = [None] * batch
     if seeds is not None:
         generators = [torch.Generator().manual_seed(seed) for seed in seeds]
-    # On the CPU, in one type: every machine draws alike.
+    # Drawn on the CPU in one type, so that every machine draws the same numbers.
     draws = [torch.rand(2, length, generator=generator, dtype=torch.float32) for generator in generators]
     others = [torch.randint(0, vocab_size - 1, (length,), generator=generator) for generator in generators]
     order, kind = torch.stack(draws, dim=1).to(tokens.device)

@@ -1,4 +1,4 @@
-"""Whether a new run's model can be trained: one step at its full context, in a process with limits."""
+"""Tests whether a new run's model can be trained: one step at its full context, in a process with limits."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from peer.trainer.hf.library_modules import tasks_of
 CHILD: Final = "peer.trainer.hf.trial_child"
 LEAST_MEMORY_BYTES: Final = 2 << 30
 SECONDS: Final = 240.0
-"""Four times what a step of `peer.trainer.hf.trial_child.MAX_FLOPS` takes on two cores of a laptop."""
+"""Four times the duration of a step of `peer.trainer.hf.trial_child.MAX_FLOPS` on two cores of a laptop."""
 
 
 def try_model(manifest: RunManifest, free_bytes: int | None) -> tuple[int, tuple[str, ...]]:
     """Make a step with a run's architecture and task.
 
     Args:
-        free_bytes: memory of this machine; half of it may be taken. None: not known.
+        free_bytes: memory of this machine, of which the trial may use half; None: unknown.
 
     Returns:
         the longest context that can be trained, at most the manifest's, and sentences for the owner.
 
     Raises:
-        Incompatible: the model cannot be trained so.
-        LocalFault: no process can be started, or it died.
+        Incompatible: the model cannot be trained for this task.
+        LocalFault: no process can be started, or the process died.
     """
     section = manifest.model
     config, task = section.described
@@ -50,7 +50,7 @@ def try_model(manifest: RunManifest, free_bytes: int | None) -> tuple[int, tuple
 
 
 def _answer(question: dict[str, Any], limits: ChildLimits) -> tuple[dict[str, Any], bool]:
-    """The child's answer, and whether it made a step of the whole model."""
+    """Return the child's answer, and whether the child made a step of the whole model."""
     with contextlib.ExitStack() as stack:
         child = stack.enter_context(_started(limits))
         try:
@@ -59,7 +59,7 @@ def _answer(question: dict[str, Any], limits: ChildLimits) -> tuple[dict[str, An
         except (UsageFault, Incompatible):
             raise
         except LocalFault:
-            # It took too much time or memory; where no process can be started, the next one says so.
+            # The step exceeded the time or memory limit. If no process can be started, the next attempt reports it.
             child.close()
             child = stack.enter_context(_started(limits))
         return child.ask(question | {"is_whole": False})[0], False

@@ -1,6 +1,6 @@
 """Tries one step of a new run's model in a limited child, before the run is signed.
 
-Most of the library is imported with this module, before any limit: a slow machine may take a minute for it.
+Most of the library is imported with this module, before any limit, because a slow machine may take a minute.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from peer.trainer.hf.library_modules import library_module
 from peer.trainer.hf.task_losses import ForTask
 
 SHORT_CONTEXT = 64
-"""Tokens at which a look into the future shows, and the fewest with which a model is tried."""
+"""Number of tokens for the test for causality, and the smallest context that is tried first."""
 FEW_LAYERS = 2
 MAX_FLOPS = 4e12
-"""Of a step that is tried: a minute of two cores of a laptop. BERT-large at 512 tokens takes a quarter of it."""
+"""Limit on a tried step: a minute on two cores of a laptop. BERT-large at 512 tokens takes a quarter of it."""
 _OUT_OF_MEMORY = ("allocate", "bad_alloc", "not enough memory")
 _NO_VALUES = ("meta", "data-dependent")
-"""In the errors of operations that need values, where a model has shapes alone."""
+"""Words in the errors of operations that need values, when a model has only shapes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,9 @@ class _Asked:
         return ForTask(module, self.task, self.context, self.mask_token, vocab_size=self.vocab_size)
 
     def tokens(self, length: int, pad_token: int | None) -> Tensor:
-        """int64 [1, length], the largest token among them, and none that fills up texts: positions leave that out."""
+        """Return int64 [1, length] with the largest token, and without the padding token, which some models give no
+        position.
+        """
         allowed = [token for token in range(self.vocab_size - 1, -1, -1)[:1000] if token != pad_token] or [0]
         return torch.tensor(allowed)[torch.arange(length) % len(allowed)][None]
 
@@ -66,11 +68,11 @@ def tried(asked: _Asked, memory_bytes: int) -> dict[str, Any]:
     """Make a step of one sequence, with values.
 
     Returns:
-        `context`, the longest that works, up to the one that is asked for; `error`, why a longer one does not; and
-        `sees_ahead`. Nothing, where the model takes too much time or memory for it.
+        `context`, the longest that works, up to the requested one; `error`, why a longer one fails; and `sees_ahead`.
+        Empty if the model needs too much time or memory.
 
     Raises:
-        Incompatible: the model fails with few tokens, too.
+        Incompatible: the model also fails with few tokens.
     """
     if not _is_small(asked, asked.config, memory_bytes):
         return {}
@@ -88,7 +90,7 @@ def tried(asked: _Asked, memory_bytes: int) -> dict[str, Any]:
 
 
 def tried_without_values(asked: _Asked) -> dict[str, Any]:
-    """As `tried` for a model that is too large: with shapes alone, and a look into the future by few of its layers."""
+    """Try a model that is too large for `tried`: check only shapes, and test the causality of its first layers."""
     model = asked.model("meta")
     try:
         context, error = _longest(model, asked, "meta")
@@ -103,7 +105,7 @@ def tried_without_values(asked: _Asked) -> dict[str, Any]:
 
 
 def _few_layers_see_ahead(asked: _Asked) -> bool | None:
-    """Whether the first layers look into the future; None: they cannot be built alone, or are too large."""
+    """Return whether the first layers see later tokens; None: they cannot be built separately, or are too large."""
     if asked.task != "causal-lm":
         return False
     fields = checked_config(asked.config) | {"num_hidden_layers": FEW_LAYERS}
@@ -120,13 +122,13 @@ def _is_small(asked: _Asked, config: str, memory_bytes: int) -> bool:
     num_values = sum(parameter.numel() for parameter in module.parameters())
     width, depth = (getattr(text, name, None) for name in ("hidden_size", "num_hidden_layers"))
     attention = 12 * width * depth * asked.context**2 if isinstance(width, int) and isinstance(depth, int) else 0
-    # A multiplication and an addition for each parameter, forward once and backward twice.
+    # One multiplication and one addition per parameter, once forward and twice backward.
     flops = 6 * num_values * asked.context + attention
     return bool(flops <= MAX_FLOPS and 2 * 4 * num_values <= memory_bytes)  # values and gradients
 
 
 def _longest(model: ForTask, asked: _Asked, device: str) -> tuple[int, str]:
-    """(the longest context up to the asked one, why a longer one fails)."""
+    """Return (the longest context up to the requested one, why a longer one fails)."""
     error = _error(model, asked, asked.context, device)
     if not error:
         return asked.context, ""
@@ -148,7 +150,7 @@ def _longest(model: ForTask, asked: _Asked, device: str) -> tuple[int, str]:
 
 
 def _error(model: ForTask, asked: _Asked, length: int, device: str) -> str:
-    """What a forward pass over so many tokens ends with; empty: a loss."""
+    """Return the error of a forward pass over `length` tokens; empty: the pass computes a loss."""
     try:
         with torch.no_grad():
             loss = _step(model, asked, length, device)
@@ -165,7 +167,7 @@ def _step(model: ForTask, asked: _Asked, length: int, device: str) -> Tensor:
     architecture: Any = model.architecture
     tokens = asked.tokens(length, architecture.config.get_text_config().pad_token_id).to(device)
     model.train()
-    # Without anything hidden first: a hidden token may become one that takes no position.
+    # First without hidden tokens: a hidden token may be replaced by a token without a position.
     if model.mask_token is not None:
         architecture(input_ids=tokens)
     return model.loss(tokens, tokens)
@@ -173,7 +175,7 @@ def _step(model: ForTask, asked: _Asked, length: int, device: str) -> Tensor:
 
 @torch.no_grad()
 def _sees_ahead(model: ForTask, asked: _Asked, context: int) -> bool:
-    """Whether another last token changes what the model says before it."""
+    """Return whether a different last token changes the logits of earlier tokens."""
     if asked.task != "causal-lm":
         return False
     model.eval()
@@ -186,7 +188,7 @@ def _sees_ahead(model: ForTask, asked: _Asked, context: int) -> bool:
 
 
 def _num_positions(module: nn.Module) -> int:
-    """How many positions its tables have; without any, more than any context."""
+    """Return the number of positions in the model's tables; without tables, a number above any context."""
     tables = [
         part.num_embeddings - (0 if part.padding_idx is None else part.padding_idx + 1)
         for name, part in module.named_modules()

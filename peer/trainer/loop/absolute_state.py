@@ -1,7 +1,7 @@
-"""Values of parameters that an optimizer keeps: slow weights, float32 masters, the iterate of a schedule-free one.
+"""Copies of parameters in an optimizer: slow weights, float32 masters, the iterate of a schedule-free optimizer.
 
-A merge moves a parameter. What its optimizer keeps at the old place would pull it back in the next steps, and that
-would be measured as this peer's own work. So these copies move as well. Moments and other averages of gradients stay.
+A merge moves a parameter. A copy left at the old place would pull the parameter back in the next steps, and this pull
+would be measured as this peer's own work. So merges move the copies too. Moments and other averages of gradients stay.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from torch import Tensor
 from peer.trainer.devices.portion import Beside, is_sharded
 
 NEAR = 0.1
-"""Distance from the parameters, relative to their norm, of copies that have just been made."""
+"""Largest distance of new copies from the parameters, relative to the parameters' norm."""
 _WITH_COPIES = re.compile(r"slow|master|\.z$")
-"""In names of copies."""
+"""Matches typical names of copies."""
 _NO_COPIES = ("state", "param_groups", "defaults")
 _MAX_DEPTH = 4
-"""Of lists in lists, such as one for each parameter of each group."""
+"""Depth of nested lists, such as one for each parameter of each group."""
 
 _Pair = tuple[Tensor, Tensor]
 
@@ -31,11 +31,11 @@ log = logging.getLogger(__name__)
 
 
 class AbsoluteState:
-    """Finds the copies in optimizers and their wrappers.
+    """Finds copies of parameters in optimizers and their wrappers.
 
     Args:
-        holders: optimizers, and wrappers that keep values too, outside in.
-        saved: those of them whose state comes back from a checkpoint.
+        holders: optimizers, and wrappers that also keep values, outermost first.
+        saved: those holders whose state is restored from a checkpoint.
     """
 
     def __init__(self, holders: Sequence[Any], saved: Sequence[Any]) -> None:
@@ -43,18 +43,18 @@ class AbsoluteState:
         self._saved = {id(optimizer) for optimizer in saved}
         self._is_absolute: dict[str, bool] = {}
         self._listed: dict[int, list[Tensor]] = {}
-        """Copies that no state has under their parameter, by the parameter's id."""
+        """Copies that are not in a parameter's state, by the parameter's id."""
         self._num_seen = -1
 
     @property
     def names(self) -> list[str]:
-        """What is known to be copies, to be kept for a later session."""
+        """Names of the known copies, to be saved for a later session."""
         return sorted(name for name, is_absolute in self._is_absolute.items() if is_absolute)
 
     def resume(self, names: Any) -> None:
-        """Go on from the `names` of an earlier session, whose states of the saved optimizers are back already.
+        """Resume with the `names` of an earlier session, after the states of the saved optimizers were restored.
 
-        What no checkpoint has begins anew at the parameters.
+        Copies that are in no checkpoint start again at the parameters.
         """
         known = names if isinstance(names, list) else []
         self._is_absolute |= {name: True for name in known if isinstance(name, str)}
@@ -68,7 +68,7 @@ class AbsoluteState:
 
     @torch.no_grad()
     def look(self) -> Beside:
-        """Notice what is new since the last look, before the next merge; returns `beside`."""
+        """Find copies that are new since the last call, before the next merge; return `beside`."""
         num_seen = sum(_num_kept(holder) for holder in self._holders)
         if num_seen == self._num_seen and not self._listed:
             return self.beside
@@ -90,7 +90,7 @@ class AbsoluteState:
         return self.beside
 
     def beside(self, parameter: Tensor) -> list[Tensor]:
-        """The copies of a parameter's values, flat, each once."""
+        """Return the copies of a parameter's values, flat, each once."""
         found = list(self._listed.get(id(parameter), ()))
         if any(self._is_absolute.values()):
             for number, holder in enumerate(self._holders):
@@ -103,7 +103,7 @@ class AbsoluteState:
         return [copy.detach().view(-1) for copy in {id(copy): copy for copy in found}.values()]
 
     def _found(self) -> Iterator[tuple[Any, str, list[_Pair]]]:
-        """(holder, name, (parameter, tensor of its shape)) of all that may be copies."""
+        """Yield (holder, name, pairs of parameter and tensor of its shape) for all tensors that may be copies."""
         for number, holder in enumerate(self._holders):
             for name, pairs in _in_state(holder).items():
                 yield holder, f"{number}.state.{name}", pairs
@@ -119,14 +119,14 @@ def _state_of(holder: Any) -> Mapping[Any, Mapping[Any, Any]]:
 
 
 def _num_kept(holder: Any) -> int:
-    """How much a holder keeps: it grows when something is new."""
+    """Return the number of values that a holder keeps, which grows when a value is added."""
     kept = [*_state_of(holder).values(), *getattr(holder, "param_groups", ())]
     lists = [value for value in getattr(holder, "__dict__", {}).values() if isinstance(value, list | tuple | dict)]
     return sum(map(len, kept)) + sum(map(len, lists))
 
 
 def _is_like(tensor: Any, parameter: Tensor) -> bool:
-    """Whether it may have the parameter's values: of its shape, in memory of its own."""
+    """Return whether a tensor may be a copy of the parameter: same shape, separate memory."""
     return (
         isinstance(tensor, Tensor)
         and tensor.shape == parameter.shape
@@ -140,7 +140,7 @@ def _is_like(tensor: Any, parameter: Tensor) -> bool:
 
 
 def _in_state(holder: Any) -> dict[str, list[_Pair]]:
-    """By name in a state; a name that has another shape than the parameter's anywhere, such as a count, has none."""
+    """Return pairs by name in a state; leave out names with a different shape than any parameter's, such as a count."""
     found: dict[str, list[_Pair]] = {}
     others: set[str] = set()
     for parameter, values in _state_of(holder).items():
@@ -153,7 +153,9 @@ def _in_state(holder: Any) -> dict[str, list[_Pair]]:
 
 
 def _in_lists(holder: Any) -> dict[str, list[_Pair]]:
-    """By name of an attribute, or of an entry of a parameter group: lists beside those of the parameters."""
+    """Return pairs by name of an attribute or of an entry in a parameter group: lists parallel to those of the
+    parameters.
+    """
     groups = getattr(holder, "param_groups", None)
     groups = [group for group in groups if isinstance(group, dict)] if isinstance(groups, list) else []
     parameters = [parameter for group in groups for parameter in group.get("params", ())]
@@ -170,7 +172,7 @@ def _in_lists(holder: Any) -> dict[str, list[_Pair]]:
 
 
 def _tensors(value: Any, depth: int = 0) -> Iterator[tuple[Tensor | None, Tensor]]:
-    """(parameter under which it is kept, if any, tensor), in order."""
+    """Yield (the parameter used as key, if any, tensor), in order."""
     if depth < _MAX_DEPTH and isinstance(value, list | tuple | dict):
         for key, one in value.items() if isinstance(value, dict) else ((None, one) for one in value):
             if isinstance(one, Tensor):
@@ -180,7 +182,7 @@ def _tensors(value: Any, depth: int = 0) -> Iterator[tuple[Tensor | None, Tensor
 
 
 def _matched(tensors: list[tuple[Tensor | None, Tensor]], parameters: list[Tensor]) -> list[_Pair]:
-    """Each tensor with its parameter: the one under which it is kept, or the nearest place in order that fits."""
+    """Pair each tensor with its parameter: the one used as key, or the next one in order that fits."""
     own = {id(parameter) for parameter in parameters}
     left, pairs = list(parameters), []
     for key, tensor in tensors:
@@ -195,9 +197,9 @@ def _matched(tensors: list[tuple[Tensor | None, Tensor]], parameters: list[Tenso
 
 
 def _are_near(pairs: Sequence[_Pair]) -> bool | None:
-    """Whether tensors have the values of their parameters, nearly; None while the parameters are all zero.
+    """Return whether tensors nearly equal their parameters; None while all parameters are zero.
 
-    A first moment may be as near when the gradient is the parameter itself, as that of a norm.
+    A first moment may be equally near if the gradient is the parameter itself, as the gradient of a norm is.
     """
     found = _distance(pairs)
     if found is None or found >= NEAR:
@@ -208,7 +210,9 @@ def _are_near(pairs: Sequence[_Pair]) -> bool | None:
 
 
 def _distance(pairs: Sequence[_Pair]) -> float | None:
-    """Of the second ones from the first, relative to the norm of these; None where that is 0."""
+    """Return the distance of the second tensors from the first, relative to the norm of the first; None if the norm is
+    0.
+    """
     distance = norm = 0.0
     for one, tensor in pairs:
         values = one.detach().float()

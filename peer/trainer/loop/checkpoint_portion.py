@@ -1,7 +1,8 @@
-"""What a checkpoint has of one process of a peer: parameters, references, buffers, optimizer, as far as they are here.
+"""The part of a checkpoint in one process of a peer: its parameters, references, buffers and optimizer.
 
-Alone that is all of the trainer's tensors. Of a sharded model each rank sends its rows to rank 0, tensor by tensor. So
-the file is the same whatever the number of ranks. A rank reads its rows of it when it comes back.
+In a single process these are all of the trainer's tensors. For a sharded model each rank sends its rows to rank 0,
+tensor by tensor, so the file does not depend on the number of ranks. When a rank resumes, it reads its rows from the
+file.
 """
 
 from __future__ import annotations
@@ -30,11 +31,11 @@ from peer.trainer.loop.checkpoint_values import Held, can_hold, joined, open_ten
 log = logging.getLogger(__name__)
 
 NUM_SAMPLED = 4096
-"""Values of each frozen parameter that are compared: bases of billions take milliseconds, and another seed differs."""
+"""Number of compared values per frozen parameter: takes milliseconds for billions, and detects a different seed."""
 
 
 class Stateful(Protocol):
-    """What a loop may have kept beside module and optimizers: a scheduler, a data loader, a scaler, an average."""
+    """An object that a loop saves besides module and optimizers: a scheduler, a data loader, a scaler, an average."""
 
     def state_dict(self) -> Any: ...
 
@@ -45,10 +46,10 @@ class PortionKeeper:
     """Collects and restores one process's tensors.
 
     Args:
-        folder: of the checkpoints.
-        optimizers: of the module, as many as it has.
+        folder: the folder of the checkpoints.
+        optimizers: all optimizers of the module.
         ranks: the processes of this peer.
-        state: what else is kept, by name; of a peer that is alone.
+        state: additional objects to save, by name; only for a peer with one process.
     """
 
     def __init__(
@@ -71,29 +72,31 @@ class PortionKeeper:
 
     @property
     def is_sharded(self) -> bool:
-        """Whether other ranks hold what is missing here."""
+        """Whether other ranks hold the remaining rows."""
         return self._ranks.is_sharded
 
     def is_finite(self) -> bool:
-        """Whether all live parameters are finite, on all ranks of a sharded model, which call it together."""
+        """Return whether all live parameters are finite on all ranks; the ranks of a sharded model call this method
+        together.
+        """
         is_finite = all(all_finite(part.local) for part in self._portion.live.values())
         return self._ranks.agree(is_finite) if self.is_sharded else is_finite
 
     @property
     def has_followers(self) -> bool:
-        """Whether something in `state` may step after the optimizers: a scheduler, a scaler, an average."""
+        """Whether an object in `state` may step after the optimizers: a scheduler, a scaler, an average."""
         return any(not _reads(stateful) for stateful in self._state.values())
 
     def passing(self) -> tuple[dict[str, Held], dict[str, Any]]:
-        """(tensors by name, state by name) of what reading and a forward pass change: buffers and loaders."""
+        """Return (tensors by name, state by name) that reading and a forward pass change: buffers and loaders."""
         tensors: dict[str, Held] = {f"buffer.{name}": one for name, one in self._buffers() if can_hold(one)}
         return tensors, self._other_state(tensors, _reads)
 
     def content(self) -> tuple[dict[str, Held], dict[str, Any]]:
-        """(tensors by name, facts as JSON that refer to them: of the optimizers and what else is kept), all but
+        """Return (tensors by name, JSON facts that refer to them) of optimizers and other objects, except those of
         `passing`.
 
-        What cannot be kept is left out, with a warning.
+        State that cannot be saved is left out, with a warning.
         """
         tensors: dict[str, Held] = {}
         for kind, parts in self._kinds().items():
@@ -103,11 +106,13 @@ class PortionKeeper:
         return tensors, {"optimizer": optimizers[0] if len(optimizers) == 1 else optimizers, "state": state}
 
     def copy_of(self, held: Held) -> Tensor:
-        """The whole tensor on the CPU, to keep; of a part all ranks call it, and rank 0 gets it."""
+        """Copy the whole tensor to the CPU, to save it; for a part all ranks call this method, and rank 0 gets the
+        tensor.
+        """
         return self._ranks.whole(held) if isinstance(held, Part) else held.detach().to("cpu", copy=True)
 
     def send_parts(self) -> None:
-        """The other ranks' share of a moment."""
+        """Send the rows of this rank for a checkpoint to rank 0."""
         if not self.is_finite():
             return
         tensors, _ = self.content()
@@ -117,12 +122,12 @@ class PortionKeeper:
                 self.copy_of(held)
 
     def restore(self, number: int, num_fragments: int) -> Mapping[str, Any] | None:
-        """Take the checkpoint of this number over and return its facts; None, with a warning, when that cannot be.
+        """Restore the checkpoint with this number and return its facts; None, with a warning, if it is unusable.
 
-        All ranks call it; nothing is changed unless names, shapes and types of all tensors fit on each of them.
+        All ranks call this method; no tensor changes unless names, shapes and types of all tensors fit on each rank.
 
         Raises:
-            LocalFault: what is not trained has other values than in the session of the checkpoint.
+            LocalFault: a frozen parameter has different values than in the session of the checkpoint.
         """
         path = checkpoint_path(self._folder, number)
         facts, complaint = None, ""
@@ -145,7 +150,7 @@ class PortionKeeper:
         return facts
 
     def _kinds(self) -> dict[str, Mapping[str, Part]]:
-        """What belongs to each parameter, as the names of tensors begin."""
+        """Return the tensors that belong to each parameter, by the prefix of their names."""
         return {"live": self._portion.live, "reference": self._portion.references, "error": self._portion.errors}
 
     def _optimizer_state(self, place: int, tensors: dict[str, Held]) -> dict[str, Any] | None:
@@ -165,13 +170,13 @@ class PortionKeeper:
         return {name: state for name, state in found.items() if state is not None}
 
     def _state_of(self, stateful: Stateful, what: str, place: str, tensors: dict[str, Held]) -> Any:
-        """As JSON, with its tensors in `tensors`; None, with a warning, where it cannot be kept."""
+        """Convert the state to JSON and add its tensors to `tensors`; None, with a warning, if impossible."""
         found: dict[str, Held] = {}
         try:
             state = split(stateful.state_dict(), place, found)
         except TypeError as error:
             problem = f"checkpoints are without {what}, which begins anew then: {error}"
-            if problem not in self._complaints:  # once: checkpoints come every few minutes
+            if problem not in self._complaints:  # only once, because a checkpoint is written every few minutes
                 log.warning("%s", problem)
             self._complaints.add(problem)
             return None
@@ -208,7 +213,7 @@ class PortionKeeper:
         if saved is None or saved["kind"] != kind:
             log.warning("the checkpoint has no state of an optimizer %s; it begins anew", kind)
             return
-        # Tensors of the file itself must not stay in an optimizer; for another device they are copied anyway.
+        # Tensors of the file itself must not stay in an optimizer; for a different device they are copied anyway.
         state = joined(saved["state"], file, keep=self._portion.device.type == "cpu")
         if self.is_sharded:
             self._cut_rows(optimizer, state)
@@ -229,7 +234,7 @@ class PortionKeeper:
                 log.warning("%r refuses its saved state (%s) and begins as it was given", name, error)
 
     def _cut_rows(self, optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
-        """Of whole tensors of an optimizer's state, the rows that belong to this rank's parameters."""
+        """Reduce whole tensors of an optimizer's state to the rows of this rank's parameters."""
         from torch.distributed.tensor import DTensor
 
         parameters: list[Any] = [one for group in optimizer.param_groups for one in group["params"]]
@@ -250,10 +255,10 @@ class PortionKeeper:
 
 
 def check_state(state: Mapping[str, Stateful]) -> None:
-    """Find out before the first step whether checkpoints can keep all of it.
+    """Check before the first step that checkpoints can save all of `state`.
 
     Raises:
-        UsageFault: something is no state, or holds what is never written to a file.
+        UsageFault: an object has no state methods, or contains a type that is never written to a file.
     """
     for name, stateful in state.items():
         if not all(callable(getattr(stateful, method, None)) for method in ("state_dict", "load_state_dict")):
@@ -268,7 +273,7 @@ def check_state(state: Mapping[str, Stateful]) -> None:
 
 
 def warn_of_schedule(state: Mapping[str, Stateful], optimizers: Sequence[torch.optim.Optimizer]) -> None:
-    """Warn of a scheduler that `state` leaves out."""
+    """Warn about a scheduler that is missing in `state`."""
     is_scheduled = any("initial_lr" in group for optimizer in optimizers for group in optimizer.param_groups)
     if is_scheduled and not any(map(_is_scheduler, state.values())):
         log.warning(
@@ -278,13 +283,15 @@ def warn_of_schedule(state: Mapping[str, Stateful], optimizers: Sequence[torch.o
 
 
 def _is_scheduler(stateful: Any) -> bool:
-    """Whether it is a learning-rate scheduler, or a wrapper around one, such as accelerate's."""
+    """Return whether the object is a learning-rate scheduler or wraps one, as accelerate's does."""
     return hasattr(stateful, "last_epoch") or (hasattr(stateful, "scheduler") and _is_scheduler(stateful.scheduler))
 
 
 def _reads(stateful: Stateful) -> bool:
-    """Whether it gives data, which one iterates over: it goes on before the step that the data are for. A module may
-    have parts to iterate over too."""
+    """Return whether the object supplies data, so that it advances before the step that uses the data.
+
+    A module may also be iterable, but supplies no data.
+    """
     return hasattr(stateful, "__iter__") and not isinstance(stateful, nn.Module)
 
 
@@ -297,13 +304,13 @@ def _dtype_of(held: Held) -> torch.dtype:
 
 
 def specs_of(tensors: Mapping[str, Held]) -> list[TensorSpec]:
-    """Of all tensors of a checkpoint, wider types first."""
+    """Return the specs of all tensors of a checkpoint, wider types first."""
     specs = [spec_of(name, _dtype_of(held), held.shape) for name, held in tensors.items()]
     return sorted(specs, key=lambda spec: -ITEM_BYTES[spec.dtype])
 
 
 def random_states(device: torch.device) -> dict[str, Any]:
-    """Of every generator that a training loop may use."""
+    """Return the states of all random generators that a training loop may use."""
     kind, keys, *rest = np.random.get_state(legacy=True)
     states: dict[str, Any] = {
         "python": random.getstate(),
@@ -326,7 +333,7 @@ def _set_random_states(states: Mapping[str, Any], device: torch.device) -> None:
 
 @torch.no_grad()
 def frozen_digests(module: nn.Module) -> dict[str, str]:
-    """Return bare name -> type, size and a digest of some values of each parameter without `requires_grad`."""
+    """Return bare name -> type, size and a digest of sampled values for each parameter without `requires_grad`."""
     digests = {}
     for name, parameter in module.named_parameters():
         if parameter.requires_grad or is_sharded(parameter) or parameter.layout is not torch.strided:
@@ -339,12 +346,12 @@ def frozen_digests(module: nn.Module) -> dict[str, str]:
 
 
 def check_frozen(now: Mapping[str, str], before: Mapping[str, str], where: str) -> None:
-    """Compare frozen parameters with an earlier session's, as far as both have one of that name and type.
+    """Compare frozen parameters with an earlier session's, where both have a parameter of the same name and type.
 
-    An adapter or a head is worth nothing beside another base, and nothing else shows it.
+    An adapter or a head is worthless on a different base, and no other check detects that.
 
     Raises:
-        LocalFault: one has other values.
+        LocalFault: a frozen parameter has different values.
     """
     for name, digest in now.items():
         earlier = before.get(name, "")
@@ -358,7 +365,8 @@ def check_frozen(now: Mapping[str, str], before: Mapping[str, str], where: str) 
 def all_finite(values: Tensor) -> bool:
     """Return whether no value is NaN or infinite. values: any floating dtype, shape and device.
 
-    A sum is finite only if every term is. Adding is many times as fast as looking at every value, which is left for
-    sums that overflow.
+    A sum is finite only if every term is. Adding is many times faster than checking every value, which is only done
+    when
+    a sum is not finite.
     """
     return math.isfinite(float(values.detach().sum())) or bool(torch.isfinite(values).all())

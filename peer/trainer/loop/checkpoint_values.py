@@ -1,9 +1,9 @@
-"""Values of any state in a checkpoint, without pickle: tensors go to the safetensors file, the rest is JSON.
+"""Stores any state in a checkpoint without pickle: tensors in the safetensors file, the rest as JSON.
 
     {"tensor": name}  {"array": [name, type, shape]}  {"bytes": hexadecimal}
     {"list": [...]}  {"tuple": [...]}  {"mapping": [[key, value], ...]}
 
-stand for what JSON does not have; numbers, text, None and truth values stand for themselves.
+represent values that JSON does not have; numbers, text, None and booleans represent themselves.
 """
 
 from __future__ import annotations
@@ -36,36 +36,36 @@ _NAMES = {
 
 
 def can_hold(tensor: Tensor) -> bool:
-    """Whether safetensors has a type for it."""
+    """Return whether safetensors has a type for the tensor."""
     return tensor.dtype in _NAMES and tensor.layout is torch.strided
 
 
 def spec_of(name: str, dtype: torch.dtype, shape: Sequence[int]) -> TensorSpec:
-    """Of a tensor that a file `can_hold`."""
+    """Return the spec of a tensor that a file `can_hold`."""
     return TensorSpec(name, _NAMES[dtype], tuple(shape))
 
 
 def write_tensors(
     path: Path, specs: Sequence[TensorSpec], tensors: Iterable[Tensor], open_file: OpenFile = open_new
 ) -> WrittenFile:
-    """Write a safetensors file; nothing is synced yet (see `dht.ground.regular_files.sync`).
+    """Write a safetensors file without syncing it (see `dht.ground.regular_files.sync`).
 
     Args:
-        specs: of the tensors, those of wider types first.
-        tensors: CPU tensors that fit `specs`, asked for one after the other.
+        specs: specs of the tensors, wider types first.
+        tensors: CPU tensors that match `specs`, read one after the other.
 
     Raises:
         OSError: the disk is full or read-only.
-        ValueError: a tensor does not fit its spec.
+        ValueError: a tensor does not match its spec.
     """
     return write_raw(path, specs, _bytes_of(specs, tensors), open_file)
 
 
 def open_tensors(path: Path) -> TensorFile[Tensor]:
-    """Read a file that `peer.checkpoint.checked_files.check_file` has accepted, as tensors on the CPU.
+    """Open a file that `peer.checkpoint.checked_files.check_file` has accepted, to read tensors on the CPU.
 
     Raises:
-        ValueError: it is no safetensors file.
+        ValueError: the file is not a safetensors file.
     """
     return TensorFile(path, "pt")
 
@@ -78,17 +78,17 @@ def _bytes_of(specs: Sequence[TensorSpec], tensors: Iterable[Tensor]) -> Iterato
 
 
 Held = Tensor | Part
-"""A tensor, or this process's rows of one."""
+"""A tensor, or this process's rows of a tensor."""
 
 _ARRAY_KINDS = "biufc"
-"""Of numpy's types: truth values and numbers; safetensors lacks some of their widths, so their bytes are kept."""
+"""numpy's kinds for booleans and numbers; safetensors lacks some of their widths, so arrays are stored as bytes."""
 
 
 def split(value: Any, place: str, tensors: dict[str, Held]) -> Any:
-    """`value` as JSON; its tensors and arrays go to `tensors` under names that begin with `place`.
+    """Convert `value` to JSON; its tensors and arrays go to `tensors` under names that begin with `place`.
 
     Raises:
-        TypeError: something in it can be kept in neither; the message names its place.
+        TypeError: a value can be stored in neither; the message names its place.
     """
     if isinstance(value, Tensor):
         if not can_hold(value):
@@ -117,10 +117,10 @@ def split(value: Any, place: str, tensors: dict[str, Held]) -> Any:
 
 
 def joined(value: Any, file: TensorFile[Tensor], *, keep: bool) -> Any:
-    """The reverse of `split`; `keep`: the tensors outlive the file.
+    """Reverse `split`. If `keep` is true, the tensors outlive the file.
 
     Raises:
-        ValueError: it is not what `split` makes, or the file lacks a tensor.
+        ValueError: the value does not come from `split`, or the file lacks a tensor.
     """
     if not isinstance(value, dict):
         return value

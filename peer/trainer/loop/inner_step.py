@@ -1,8 +1,8 @@
-"""One inner step of the built-in loop: gradient of some blocks, on all ranks of a peer together, then the optimizer.
+"""One inner step of the built-in loop: the gradient of some blocks on all ranks of a peer, then the optimizer.
 
-Each rank reads its own share of the step's blocks, so a step is the same whatever the number of ranks: the manifest's
-batch. DDP (arXiv 2006.15704) and FSDP2 (arXiv 2304.11277) average the ranks' gradients, whose shares are equal. So is
-it whatever the number of backward passes: each weighs as many tokens as it has of the whole step's.
+Each rank reads its own share of the step's blocks, so a step is the manifest's batch whatever the number of ranks. DDP
+(arXiv 2006.15704) and FSDP2 (arXiv 2304.11277) average the ranks' gradients, whose shares are equal. The number of
+backward passes does not change the step either: each pass is weighted by its share of the step's tokens.
 """
 
 from __future__ import annotations
@@ -27,44 +27,46 @@ from peer.trainer.devices.sharding import own_share
 from peer.trainer.model.inner_optimizer import has_fused, make_optimizer
 
 GRAD_CLIP = 1.0
-"""Largest global norm of a gradient (arXiv 1211.5063), as the published runs of language models have it."""
+"""Largest global norm of a gradient (arXiv 1211.5063); the value that published runs of language models use."""
 IGNORED = -100
-"""A target that no loss counts, as torch's cross-entropy has it."""
+"""A target that losses ignore, as in torch's cross-entropy."""
 
 
 class LanguageModel(Protocol):
-    """What the trainer needs of a model besides being a module."""
+    """The interface that the trainer needs in addition to `nn.Module`."""
 
     context: int
 
     def loss(self, tokens: Tensor, targets: Tensor) -> Tensor:
-        """Mean cross-entropy in nats over the targets that are not `IGNORED`; both int64 [batch, context].
+        """Return the mean cross-entropy in nats over targets other than `IGNORED`; both int64 [batch, context].
 
-        Calling the module with both gives it too: DDP hooks into `forward` alone.
+        Calling the module with both arguments must return the same, because DDP hooks only into `forward`.
         """
 
 
 def learning_rate_at(step: int, settings: TrainingSection, factor: float = 1.0) -> float:
-    """Rate of the optimizer's inner step `step`, from 0: a new one's moments need the warm-up, a restored one's not.
+    """Return the learning rate of the optimizer's inner step `step`, from 0.
+
+    A new optimizer's moments need the warm-up, a restored one's do not.
 
     Args:
-        factor: share of the peak by the run's own clock (`peer.config.learning_rate_schedule`), the same on every peer.
+        factor: share of the peak by the run's clock (`peer.config.learning_rate_schedule`), the same on every peer.
     """
     rate = settings.learning_rate * factor
     return rate * (step + 1) / settings.warmup_steps if step < settings.warmup_steps else rate
 
 
 class InnerStep:
-    """Computes gradients and updates `model`, sharded already where it shall be.
+    """Computes gradients and updates `model`, which is already sharded if sharding was requested.
 
     Args:
         model: a module that is also a `LanguageModel`, already on `device`.
         ranks: the processes of this peer.
-        choices: of the machine's owner, beside those that `prepare_module` has done; None: none.
-        tell: takes news about it.
+        choices: choices of the machine's owner beyond those applied by `prepare_module`; None: the defaults.
+        tell: receives news about computing.
 
     Raises:
-        UsageFault: a choice cannot be had with this model or on this machine.
+        UsageFault: this model or this machine does not support a choice.
     """
 
     def __init__(
@@ -101,20 +103,22 @@ class InnerStep:
             self._compiled = CompiledLoss(self._replicas or self.language_model.loss, tell)
 
     def gradient(self, positions: NDArray[np.int64]) -> tuple[float, float]:
-        """Gradient of the mean loss over the blocks at `positions`, clipped: (loss in nats per token, norm), over all
-        ranks, each of which is given all positions."""
+        """Compute the clipped gradient of the mean loss over the blocks at `positions`, on all ranks.
+
+        Each rank gets all positions. Returns (loss in nats per token, gradient norm) over all ranks.
+        """
         mine = own_share(positions, self._ranks.rank, self._ranks.size)
         loss = self._micro_batch.fitting(partial(self._accumulate, mine), self._forget)
         self._precision.unscale(self.optimizer)
         norm: Any = nn.utils.clip_grad_norm_(self._parameters, GRAD_CLIP)
         norm = norm.full_tensor() if self._ranks.is_sharded else norm
-        # Read together: a device has nothing to do while somebody waits for a number of it.
+        # Read both in one transfer, because the device idles while the host waits for a number.
         kind = torch.promote_types(loss.dtype, norm.dtype)
         share, length = torch.stack([loss.to(kind), norm.to(loss.device, kind)]).tolist()
         return self._ranks.mean(share), length
 
     def _accumulate(self, positions: NDArray[np.int64]) -> Tensor:
-        """Add up the gradients of this rank's passes; returns its share of the mean loss, on the device."""
+        """Add up the gradients of this rank's passes; return its share of the mean loss, on the device."""
         self.optimizer.zero_grad(set_to_none=True)
         parts = self._micro_batch.parts(positions)
         batches = [self._corpus.training.batch(part, self.language_model.context) for part in parts]
@@ -133,13 +137,13 @@ class InnerStep:
         return total
 
     def _forget(self) -> None:
-        """Let go of what a step without enough memory left behind."""
+        """Free the memory of a step that ran out of memory."""
         self.optimizer.zero_grad(set_to_none=True)
         if self._device.type == "cuda":
             torch.cuda.empty_cache()
 
     def step(self, positions: NDArray[np.int64], age: int, factor: float = 1.0) -> tuple[float, float]:
-        """`gradient` and, unless something of it is not finite, `update`."""
+        """Compute the `gradient`; call `update` if loss and norm are finite."""
         loss, norm = self.gradient(positions)
         if math.isfinite(loss) and math.isfinite(norm):
             self.update(age, factor)
@@ -148,9 +152,9 @@ class InnerStep:
         return loss, norm
 
     def update(self, age: int, factor: float = 1.0) -> None:
-        """Let the optimizer take its step number `age`, from 0, at the rate that the run's clock leaves (`factor`).
+        """Make the optimizer's step number `age`, from 0, with the learning rate factor of the run's clock.
 
-        Weight decay is decoupled and multiplied by the rate (arXiv 1711.05101), so it follows the schedule as well.
+        Weight decay is decoupled and multiplied by the rate (arXiv 1711.05101), so it also follows the schedule.
         """
         for group in self.optimizer.param_groups:
             group["lr"] = learning_rate_at(age, self._settings, factor)
@@ -158,9 +162,9 @@ class InnerStep:
 
     @torch.no_grad()
     def evaluate(self, num_batches: int) -> float:
-        """Mean loss of the live parameters over the fixed held-out batches, in nats per token.
+        """Return the mean loss of the live parameters over the fixed held-out batches, in nats per token.
 
-        Of a sharded model all ranks measure it together, each on the same batches.
+        All ranks of a sharded model measure together, each on the same batches.
         """
         total = 0.0
         batches = self._corpus.held_out_batches(num_batches, self._settings.batch_size, self.language_model.context)
@@ -177,7 +181,7 @@ class InnerStep:
         return total
 
     def _synchronised(self, is_last: bool) -> contextlib.AbstractContextManager[object]:
-        """Replicas exchange gradients once per step, with its last pass."""
+        """Exchange the replicas' gradients once per step, in its last pass."""
         if self._replicas is None or is_last:
             return contextlib.nullcontext()
         no_sync: contextlib.AbstractContextManager[object] = self._replicas.no_sync()
