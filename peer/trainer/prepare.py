@@ -1,4 +1,4 @@
-"""`peer data prepare` and `peer data tokenizer`: text in, shards or a tokenizer out."""
+"""`peer data prepare` and `peer data tokenizer`: turn text into shards or into a tokenizer."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from peer.trainer.text.held_out import DIVISION, HeldOutRule, more_held_out
 from peer.trainer.text.limited_texts import limited_texts
 
 PART_BYTES = 64 << 20
-"""Of text per shard: about 15 million tokens, 30 MB, which a line of 10 Mbit/s brings in half a minute."""
+"""Bytes of text per shard: about 15 million tokens, 30 MB, which take half a minute at 10 Mbit/s."""
 _STATE_NAME = ".prepare.jsonl"
 _FLAGS = {
     "files": "FILES",
@@ -37,10 +37,10 @@ _FLAGS = {
     "part_bytes": "--shard-megabytes",
     "division": "another version of this command",
 }
-"""Where each setting comes from, for people."""
+"""The flag of each setting, for people."""
 SIDES = ("training", "held_out")
 MUCH_HELD_OUT = 0.2
-"""Of the tokens: so much less to train on is worth a sentence."""
+"""Share of the tokens from which a sentence reports that they are held out."""
 _SHOWN_SECONDS = 1.0
 _MAX_STATE_BYTES = 256 << 20
 
@@ -57,23 +57,23 @@ def prepare_data(
     part_bytes: int = PART_BYTES,
     say: Callable[[str], None] = lambda text: print(text, file=sys.stderr, flush=True),
 ) -> tuple[Meta, str]:
-    """Write shards of tokens and their meta.json; returns it and its digest.
+    """Write shards of tokens and their meta.json; return the meta.json and its digest.
 
-    What an interrupted call has finished stays, and the same call goes on from there.
+    Finished parts of an interrupted call stay, and the same call resumes from them.
 
     Args:
-        sources: files and folders; ``jsonl:``, ``parquet:`` or ``text:`` in front says what they are.
+        sources: files and folders; a prefix ``jsonl:``, ``parquet:`` or ``text:`` gives their format.
         held_out_fraction: share of the documents that is never trained on, chosen by their content.
         num_processes: None: one per core that this process may use.
-        part_bytes: text per shard.
+        part_bytes: bytes of text per shard.
 
     Raises:
-        UsageFault: something is missing or wrong, or `out` holds other data.
+        UsageFault: a file is missing or invalid, or `out` contains other data.
         LocalFault: a library is missing, or the disk is full.
     """
     if (out / META_NAME).exists():
         raise UsageFault(f"{out / META_NAME} is there already; expected a folder without prepared data; choose another")
-    out = out.absolute()  # processes that write there have other working folders
+    out = out.absolute()  # processes that write there have different working directories
     tokenizer = load_tokenizer(tokenizer_path, end)
     complaints = Complaints()
     files = files_of(sources, complaints)
@@ -114,18 +114,18 @@ def prepare_data(
 
                 finish([(number, order) for number, order in enumerate(orders) if number not in done])
                 if held_out_fraction and not all(any(one[side] for one in done.values()) for side in SIDES):
-                    # Of few documents all may be on one side.
+                    # With few documents, all may be on one side.
                     num_short_bytes = sum(one["short_bytes"] for one in done.values())
                     smallest = [(fraction, size) for one in done.values() for fraction, size in one["smallest"]]
                     rule = more_held_out(held_out_fraction, num_short_bytes, smallest)
                     finish([(number, replace(order, rule=rule)) for number, order in enumerate(orders)], again=True)
         except UsageFault:
             if not done:
-                # Nothing is lost, and the same folder may be given with the right field.
+                # No finished work is lost, and the user may give the same folder with the right field.
                 (out / _STATE_NAME).unlink(missing_ok=True)
             raise
         finally:
-            # The first worker that fails ends the others in the middle of theirs.
+            # The first worker that fails ends the others in the middle of their parts.
             with writing(out):
                 _remove_drafts(out)
         for answer in done.values():
@@ -135,7 +135,7 @@ def prepare_data(
         try:
             meta = _meta_of(done, tokenizer, held_out_fraction)
         except UsageFault:
-            # A call with other files may take this folder.
+            # A call with different files may use this folder.
             for answer in done.values():
                 for shard in filter(None, (answer["training"], answer["held_out"])):
                     (out / shard["name"]).unlink(missing_ok=True)
@@ -161,14 +161,14 @@ def train_tokenizer(
     tell: Callable[[str], object] = lambda sentence: None,
     clock: Callable[[], float] = time.monotonic,
 ) -> TextTokenizer:
-    """Write a tokenizer that is made from these texts; returns it.
+    """Make a tokenizer from these texts, write it, and return it.
 
     Args:
-        say: takes a sentence about what was left out.
-        tell: takes a sentence about how far it is, at most one in `_SHOWN_SECONDS` of `clock`.
+        say: receives a sentence about omitted text.
+        tell: receives progress sentences, at most one in `_SHOWN_SECONDS` of `clock`.
 
     Raises:
-        UsageFault: something is missing or wrong.
+        UsageFault: a file is missing or invalid.
         LocalFault: a library is missing, or the disk is full.
     """
     complaints = Complaints()
@@ -177,7 +177,7 @@ def train_tokenizer(
     texts = _told(_texts(parts, text_field, complaints), vocab_size, tell, clock)
     try:
         return make_tokenizer(texts, vocab_size, out)
-    finally:  # where there is no text at all, too: it says why
+    finally:  # also if there is no text at all, because the sentence gives the reason
         if complaints.text():
             say(f"left out or mended: {complaints.text()}")
 
@@ -185,7 +185,7 @@ def train_tokenizer(
 def _told(
     texts: Iterator[str], vocab_size: int, tell: Callable[[str], object], clock: Callable[[], float]
 ) -> Iterator[str]:
-    """The same texts; meanwhile how much was read is told, and at the end what comes next."""
+    """Yield the same texts, and report progress through `tell`, at the end with the next step."""
     shown, num_letters = clock(), 0
     for text in texts:
         num_letters += len(text)
@@ -210,7 +210,7 @@ def _texts(parts: Sequence[TextPart], text_field: str, complaints: Complaints) -
 def _settings(
     files: Sequence[tuple[str, Path]], tokenizer: TextTokenizer, text_field: str, fraction: float, part_bytes: int
 ) -> dict[str, Any]:
-    """What makes the work of two calls the same."""
+    """Return the settings that must be equal for a call to resume an earlier one."""
     sizes = [(kind, str(path.absolute()), path.stat().st_size, path.stat().st_mtime_ns) for kind, path in files]
     return {
         "files": digest_of(json.dumps(sizes).encode()),
@@ -225,17 +225,17 @@ def _settings(
 
 @contextlib.contextmanager
 def _alone_in(out: Path) -> Iterator[None]:
-    """While one call writes there. The system takes the lock back however that ends.
+    """Lock the folder for one call. The system releases the lock however the call ends.
 
     Raises:
-        UsageFault: another one does.
-        LocalFault: the folder cannot be made.
+        UsageFault: another call holds the lock.
+        LocalFault: the folder cannot be created.
     """
     with writing(out):
         out.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(out, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        with contextlib.suppress(OSError):  # a file system without locks: there its owner has to take care
+        with contextlib.suppress(OSError):  # without locks the owner must run only one call at a time
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError as error:
@@ -249,7 +249,7 @@ def _alone_in(out: Path) -> Iterator[None]:
 
 
 def _begin(out: Path, settings: dict[str, Any]) -> dict[int, dict[str, Any]]:
-    """What an earlier call with the same settings has done."""
+    """Return the parts that an earlier call with the same settings has finished."""
     path = out / _STATE_NAME
     with writing(out):
         if not path.exists():
@@ -259,7 +259,7 @@ def _begin(out: Path, settings: dict[str, Any]) -> dict[int, dict[str, Any]]:
         lines = read_regular(path, _MAX_STATE_BYTES).decode(errors="replace").splitlines()
     rows = []
     for line in lines:
-        with contextlib.suppress(ValueError):  # the last one may be half a line
+        with contextlib.suppress(ValueError):  # the last line may be incomplete
             rows.append(json.loads(line))
     if not rows or rows[0] != settings:
         before: dict[str, Any] = rows[0] if rows and isinstance(rows[0], dict) else {}
@@ -271,7 +271,7 @@ def _begin(out: Path, settings: dict[str, Any]) -> dict[int, dict[str, Any]]:
         )
     done: dict[int, dict[str, Any]] = {}
     if any(row.get("again") for row in rows[1:]):
-        return done  # it was stopped while little text was divided by another rule
+        return done  # the earlier call was stopped while it divided little text by a different rule
     for row in rows[1:]:
         shards = [row.get("training"), row.get("held_out")]
         if all(shard is None or (out / shard["name"]).exists() for shard in shards):
@@ -303,7 +303,7 @@ def _meta_of(done: dict[int, dict[str, Any]], tokenizer: TextTokenizer, fraction
 
 
 def _remove_drafts(out: Path) -> None:
-    """Shards that a worker had begun when it was killed."""
+    """Delete the unfinished shards of workers that were killed."""
     for draft in out.glob(".*.u*.*"):
         draft.unlink()
 

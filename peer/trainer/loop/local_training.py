@@ -9,7 +9,7 @@
             training.report(loss.item())
             optimizer.step()
 
-Everything else happens in a hook after the optimizers' steps: counting, sending what is due, merging what came.
+A hook after the optimizers' steps does the rest: it counts, sends work that is due, and merges received values.
 """
 
 from __future__ import annotations
@@ -39,39 +39,39 @@ from peer.trainer.loop.trainer_checkpoint import TrainerKeeper
 from peer.trainer.model.evaluation import evaluating
 
 MAX_DATA_WAIT_SECONDS = 30.0
-"""For data that is not here yet; then data that is here is read again. Reading twice costs less than an idle device."""
+"""Longest wait for new data; then old data is read again. Reading twice costs less than an idle device."""
 
 ANCHOR_TRIES = 30
-"""To read an anchor that is not torn, a second each: a network process that has died is back by then."""
+"""Attempts to read an anchor that is not torn, a second each: enough to restart a network process that died."""
 
 FLUSH_SECONDS = 5.0
-"""On leaving, for the network side to take the last work. It is many times what it needs for as many messages as there
+"""Time on leaving for the network process to take the last work, many times what it needs for as many messages as there
 are fragments, unless it is just being restarted.
 """
 
 
 MAX_STEP_TOKENS = 2**30
-"""That one step may count. A contribution has the tokens of many steps, and others refuse one of more than 2^40."""
+"""Most tokens of one step. A contribution has the tokens of many steps, and peers reject one of more than 2^40."""
 
 
 MAX_CALLS = 1000
-"""Of a loop that reads and reports, without a step: accumulation takes some hundreds."""
+"""Calls of a loop that reads and reports, without a step; accumulation makes a few hundred."""
 PATIENCE_SECONDS = 60.0
-"""After which fewer will do: `FEW_CALLS` where parameters moved, `MANY_CALLS` where none has a gradient."""
+"""Time after which fewer calls suffice: `FEW_CALLS` if parameters moved, `MANY_CALLS` if none has a gradient."""
 FEW_CALLS, MANY_CALLS = 20, 100
 _FIRST_CALLS = 10
-"""No usual step takes as many; from then on it is looked at what happens."""
+"""No typical step makes this many calls; from then on parameters and gradients are observed."""
 _NUM_SAMPLED = 64
 
 
 class MissingSteps:
-    """Finds loops that train beside their session: they step another optimizer than `join` was given.
+    """Detects loops that train outside their session: they step a different optimizer than the one given to `join`.
 
-    It counts the calls of a loop since the last step of its session.
+    Counts the calls of a loop since the last step of its session.
 
     Args:
-        parameters: what the session trains.
-        clock: seconds.
+        parameters: the parameters that the session trains.
+        clock: returns seconds.
     """
 
     def __init__(self, parameters: Sequence[Tensor], clock: Callable[[], float]) -> None:
@@ -80,17 +80,17 @@ class MissingSteps:
         self.begin()
 
     def begin(self) -> None:
-        """A step was taken, or the loop had nothing to do until now."""
+        """Start counting again, because a step was taken, or the loop had nothing to do until now."""
         self._num_calls = 0
         self._since = self._clock()
         self._has_gradient = False
         self._before: list[Tensor] = []
 
     def called(self) -> None:
-        """The loop has read data or reported.
+        """Count a call in which the loop has read data or reported.
 
         Raises:
-            UsageFault: it must have taken steps meanwhile of which the session knows nothing.
+            UsageFault: the loop must have taken steps that the session did not receive.
         """
         self._num_calls += 1
         if self._num_calls < _FIRST_CALLS:
@@ -110,38 +110,38 @@ class MissingSteps:
                 "give join() the module and the optimizer that the loop trains, and join again after making a new one"
             )
         if self._num_calls >= MAX_CALLS:
-            self.begin()  # it accumulates
+            self.begin()  # the loop accumulates gradients
 
     def _sampled(self) -> list[Tensor]:
-        """Some values of the first, the middle and the last parameter, where they are."""
+        """Return copies of some values of the first, the middle and the last parameter, on their devices."""
         places = {0, len(self._parameters) // 2, len(self._parameters) - 1} if self._parameters else set()
         return [self._parameters[place].detach().reshape(-1)[:_NUM_SAMPLED].clone() for place in sorted(places)]
 
 
 class StoppedWaiting(LocalFault):
-    """Somebody wanted training to end while it waited for data."""
+    """The owner or the network process ended training while it waited for data."""
 
 
 class LocalTraining:
-    """Hooks an optimizer to a `TrainerLink` and says which blocks of the data this peer reads.
+    """Hooks an optimizer to a `TrainerLink`, and chooses the blocks of data that this peer reads.
 
     Args:
-        module: what is trained; the optimizer must hold all of its parameters that the run averages.
-        optimizer: any, or a wrapper around one, or several of them; each must step once per inner step.
+        module: the module to train; the optimizer must hold all of its parameters that the run averages.
+        optimizer: an optimizer, a wrapper around one, or several; each must step once per inner step.
         link: made from the module's named parameters.
-        seed: the manifest's; peer_id: this peer's; together they choose the data.
-        stop: asked before every step; True ends `positions`.
+        seed: the manifest's seed; peer_id: this peer's id; together they determine the data.
+        stop: called before every step; True ends `positions`.
         ready_timeout_seconds: on entering, post the initial parameters and wait this long for the anchors to start
-            from. None when the caller does that itself (simulation).
-        checkpoints: folder in which this side of checkpoints is kept; None keeps none.
-        state: what else checkpoints keep, by name; see `peer.trainer.loop.checkpoint_portion.Stateful`.
+            from. None if the caller does that itself (simulation).
+        checkpoints: folder for the trainer's part of checkpoints; None: none are kept.
+        state: additional objects to save, by name; see `peer.trainer.loop.checkpoint_portion.Stateful`.
 
     Attributes:
-        stepped_by: the thread that took the last inner step; None before the first one.
+        stepped_by: the thread that took the last inner step; None before the first step.
 
     Raises:
-        UsageFault: something in `state` cannot be kept.
-        LocalFault: the optimizers lack an averaged parameter, or (on entering) no anchors came in time.
+        UsageFault: an object in `state` cannot be saved.
+        LocalFault: the optimizers lack an averaged parameter, or (on entering) no anchors arrived in time.
     """
 
     def __init__(
@@ -217,7 +217,7 @@ class LocalTraining:
         self._optimizers.unhook()
         try:
             if kind is None and self._last_measured is not None and self.link.is_unmeasured:
-                # Nobody else measures the last anchor: the run has ended, or this peer was the only one.
+                # No other peer measures the last anchor: the run has ended, or this peer was the only member.
                 self.evaluate(self._last_measured)
         finally:
             if kind is None:
@@ -225,54 +225,57 @@ class LocalTraining:
             self.link.finish()
 
     def let_go(self) -> None:
-        """From now on the optimizers are stepped without a word to the network side."""
+        """Unhook the optimizers, whose steps no longer reach the network process."""
         self._optimizers.unhook()
 
     def idle(self) -> None:
-        """While the network side leaves, after this block: take what still comes, keep what it asks to keep."""
+        """Take incoming values and write requested checkpoints while the network process leaves."""
         self.link.poll()
         if self._keeper is not None:
             self._keeper.after_step()
         self._take_waiting()
 
     def rest(self, is_resting: Callable[[], bool]) -> None:
-        """The owner paused training: take what comes and keep what is asked for, until they go on or stop."""
+        """Take incoming values and write requested checkpoints while the owner pauses training, until training resumes
+        or stops.
+        """
         self.link.rest(lambda: is_resting() and not self.should_stop, self.idle)
         self._missing.begin()
 
     @property
     def optimizers(self) -> tuple[Optimizer, ...]:
-        """The optimizers themselves, out of their wrappers."""
+        """The optimizers themselves, without their wrappers."""
         return self._optimizers.all
 
     def follow_run(self) -> None:
-        """The run says the learning rate: no step warns of a scheduler that is not in `state`."""
+        """Follow the run's learning rate, and do not warn about a scheduler that is missing in `state`."""
         self._follows_run = True
 
     @property
     def optimizer_age(self) -> int:
-        """Inner steps that the optimizers' moments have seen: those of earlier sessions as far as they came back."""
+        """Number of inner steps in the optimizers' moments, including earlier sessions whose state was restored."""
         return self.link.inner_steps - self._new_since
 
     @property
     def should_stop(self) -> bool:
-        """The owner or the network side wants training to end."""
+        """Whether the owner or the network process requests the end of training."""
         return self._stop() or self.link.stop_asked
 
     def next_positions(self, num_blocks: int, context: int, num_tokens_available: int) -> NDArray[np.int64]:
-        """Positions of the next `num_blocks` blocks of `context` + 1 tokens: int64 [num_blocks], never the same again.
+        """Return positions of the next `num_blocks` blocks of `context` + 1 tokens: int64 [num_blocks], never repeated.
 
-        Which ones `BlockOrder` decides: see `peer.data_division.block_order`. With `context` 0 they are single
-        samples, each counted as one token.
+        `BlockOrder` chooses the blocks: see `peer.data_division.block_order`. With `context` 0 the blocks are single
+        samples,
+        each counted as one token.
         """
         return self.next_blocks(num_blocks, context, OneGroup(num_tokens_available))
 
     def next_blocks(self, num_blocks: int, context: int, groups: Groups) -> NDArray[np.int64]:
-        """`next_positions` in data of several groups, which may come while others of them are read.
+        """Return `next_positions` in data of several groups, which may arrive while other groups are read.
 
         Raises:
-            StoppedWaiting: before any of them was there.
-            UsageFault: the loop steps another optimizer.
+            StoppedWaiting: training ended before any group was present.
+            UsageFault: the loop steps a different optimizer.
         """
         self._missing.called()
         self._take_waiting()
@@ -283,7 +286,7 @@ class LocalTraining:
         return positions
 
     def _wait_for_data(self, num_blocks: int, context: int, groups: Groups) -> NDArray[np.int64]:
-        """Wait for new data, but not for long: then read again what is here."""
+        """Wait for new data up to `MAX_DATA_WAIT_SECONDS`, then read present data again."""
         waited = 0.0
         while not self.should_stop:
             if not self._num_rereads:
@@ -295,7 +298,7 @@ class LocalTraining:
             if (waited >= MAX_DATA_WAIT_SECONDS or self._num_rereads) and (
                 positions := self._order.again(num_blocks, context, groups)
             ) is not None:
-                # The next steps do not wait again: what is wanted comes in the background.
+                # The next steps do not wait again, because requested groups arrive in the background.
                 self._num_rereads += 1
                 self.link.note_reread()
                 return positions
@@ -304,21 +307,24 @@ class LocalTraining:
     def positions(
         self, num_blocks: int, context: int, num_tokens_available: int, max_steps: int | None = None
     ) -> Iterator[NDArray[np.int64]]:
-        """`next_positions` again and again, once per inner step, until asked to stop or `max_steps` steps in total."""
+        """Yield `next_positions` once per inner step, until `stop` or the network process ends training, or after
+        `max_steps` steps in total.
+        """
         while not self.should_stop and (max_steps is None or self.link.inner_steps < max_steps):
             yield self.next_positions(num_blocks, context, num_tokens_available)
 
     def report(self, loss: float | None = None, tokens: int | None = None) -> None:
-        """Note what the coming inner step was made of. Optional; may be called once per micro-batch.
+        """Record the loss and tokens of the coming inner step. Optional; may be called once per micro-batch.
 
         Args:
             loss: training loss (nats per token); several are averaged.
-            tokens: how many were read; several are added up. They count in place of those of `positions`, and weigh
+            tokens: number of tokens read; several are added. They replace the count of `positions`, and are the weight
+                of
                 this peer's work in the mean.
 
         Raises:
-            UsageFault: `tokens` is no whole number from 1 on, or of too many for a step, `loss` is no number, or the
-                loop steps another optimizer.
+            UsageFault: `tokens` is not a whole number from 1 on or too large for a step, `loss` is not a number, or the
+                loop steps a different optimizer.
         """
         self._missing.called()
         if tokens is not None:
@@ -327,14 +333,14 @@ class LocalTraining:
             self._losses.append(_noted(loss))
 
     def skip_step(self) -> None:
-        """Forget the tokens and losses read since the last step: its gradient was not finite and is not taken."""
+        """Discard the tokens and losses since the last step, which was skipped because its gradient was not finite."""
         self._num_tokens = self._reported_tokens = 0
         self._losses.clear()
 
     def evaluate(self, measure: Callable[[], float]) -> Evaluation | None:
         """Evaluate the anchor in evaluation mode; see `TrainerLink.evaluate_on_anchor`. `measure` returns the loss.
 
-        Leaving in an orderly way does it once more if the anchor has moved since.
+        An orderly exit evaluates once more if the anchor has moved since.
         """
         self._last_measured = measure
         with evaluating(self.module), self._showing():
@@ -342,14 +348,15 @@ class LocalTraining:
 
     @contextmanager
     def anchor(self) -> Iterator[int]:
-        """Inside, the live parameters are the swarm's anchor; afterwards the same bits as before, buffers too.
+        """Set the live parameters to the swarm's anchor inside the block; afterwards restore the same bits, including
+        buffers.
 
         Yields:
             sum of the anchor's versions.
 
         Raises:
             LocalFault: an anchor stayed torn for `ANCHOR_TRIES` seconds.
-            UsageFault: it is inside another one already, or an optimizer steps inside.
+            UsageFault: the block is inside another anchor block, or an optimizer steps inside the block.
         """
         with self._showing():
             for _ in range(ANCHOR_TRIES):
@@ -364,7 +371,7 @@ class LocalTraining:
 
     @contextmanager
     def _showing(self) -> Iterator[None]:
-        """While the anchor is shown nobody steps; buffers that change inside are put back."""
+        """Prevent steps while the anchor is in the live parameters; restore buffers that change inside."""
         if self._shows_anchor:
             raise UsageFault("the anchor is asked for inside itself; expected one at a time; it is there already.")
         buffers = [(buffer, buffer.detach().clone()) for buffer in self.module.buffers()]
@@ -378,7 +385,9 @@ class LocalTraining:
                     buffer.copy_(before)
 
     def _take_waiting(self) -> None:
-        """What steps after the optimizers has stepped, and nothing of the next step has."""
+        """Write the waiting checkpoint, now that schedulers have stepped after the optimizers and the next step has not
+        begun.
+        """
         if self._keeper is not None:
             self._keeper.take_waiting()
 
@@ -396,7 +405,7 @@ class LocalTraining:
             warn_of_schedule(self._state, self._optimizers.all)
         self.stepped_by = threading.current_thread()
         loss = float(sum(self._losses) / len(self._losses)) if self._losses else None
-        # Work of no tokens has no weight in the mean: a loop with its own order of data counts one per step.
+        # Work of no tokens has no weight in the mean, so a loop with its own order of data counts one token per step.
         num_tokens = self._reported_tokens or max(1, self._num_tokens)
         self.skip_step()
         self._absolute.look()
@@ -406,7 +415,7 @@ class LocalTraining:
 
 
 def _counted(tokens: Any, earlier: int) -> int:
-    """What was reported, as a number: libraries count in numbers of their own, such as numpy's."""
+    """Convert the reported tokens to an int, because libraries use their own number types, such as numpy's."""
     try:
         number = 0 if isinstance(tokens, bool) else operator.index(tokens)
     except (TypeError, ValueError, RuntimeError):
@@ -422,7 +431,7 @@ def _counted(tokens: Any, earlier: int) -> int:
 
 
 def _noted(loss: Any) -> float | torch.Tensor:
-    """A loss without what it was computed from. A tensor stays one: reading it would wait for its device."""
+    """Return the loss without its graph. A tensor stays a tensor, because reading it would wait for its device."""
     if isinstance(loss, torch.Tensor) and loss.numel() == 1 and not (loss.is_complex() or loss.is_meta):
         return loss.detach()
     try:

@@ -1,10 +1,10 @@
-"""The trainer's half of the mailbox, for any module: measures local work, sends it, merges what comes back.
+"""The trainer's half of the mailbox, for any module: measures local work, sends it, merges received values.
 
-Per parameter there is one float32 copy, `ref`: the point from which local work is measured. The unsent local work of a
-fragment is L = ref - x (start minus end, the sign of a gradient). Here x are the live parameters. A send writes L to
-the outbox and sets ref := x. ADD and REBASE move x and ref together, so that merging never changes L. BLEND and SET put
-ref on the new anchor. When no outbox slot is free the send is put off and L goes on growing: nothing waits or gets
-lost.
+For each parameter there is one float32 copy, `ref`: the point from which local work is measured. The unsent local work
+of a fragment is L = ref - x (start minus end, the sign of a gradient), where x are the live parameters. A send writes L
+to the outbox and sets ref := x. ADD and REBASE move x and ref together, so that merging never changes L. BLEND and SET
+set ref to the new anchor. If no outbox slot is free, the send is postponed and L continues to grow, so no work waits or
+is lost.
 """
 
 from __future__ import annotations
@@ -36,34 +36,34 @@ from peer.trainer.devices.rank_orders import ALONE, OrderKind, Ranks
 from peer.trainer.devices.side_stream import Arrival, SideStream
 
 _POLL_SECONDS = 0.001
-"""Pause between two looks into the mailbox while blocked: far below a round, far above the cost of looking."""
+"""Pause between two polls of the mailbox while blocked: far below a round, far above the cost of a poll."""
 
 REST_POLL_SECONDS = 0.05
-"""While the owner has paused the inner loop: nobody waits for what is done then."""
+"""Pause between two polls while the owner has paused the inner loop, when no urgent work is done."""
 REST_FLUSH_SECONDS = 5.0
-"""For the network side to take the work done so far, as on leaving."""
+"""Time for the network process to take the work done so far, as on leaving."""
 
 NUM_STEPS = 32
-"""Fewer than half of them may be slow at once: a compiler that starts anew, a validation after every third step. A
+"""Size of the window. Fewer than half of its steps may be slow: recompilation, a validation after every third step. A
 change of the machine's speed shows after 16 steps."""
 
 _SMOOTHING = 0.95
 """Weight of the past in the running loss: an average over about 20 inner steps."""
 
 _ANCHOR_READ_TRIES = 1000
-"""With `_POLL_SECONDS` between them: a second, longer than any outer step takes to write an anchor."""
+"""Attempts with `_POLL_SECONDS` between them: a second, longer than any outer step needs to write an anchor."""
 
 
 @dataclass(slots=True)
 class _Progress:
-    """One fragment as the trainer sees it."""
+    """The trainer's counts for one fragment."""
 
-    num_steps: int = 0  # since its previous send
+    num_steps: int = 0  # since the fragment's previous send
     num_tokens: int = 0
-    base_version: int = 0  # in the live parameters when this block of work began
+    base_version: int = 0  # of the live parameters when this block of work began
     applied_version: int = 0
-    overdue: int = 0  # or 1
-    awaits_newer_than: int | None = None  # mode "sync": blocked until a version above this one came
+    overdue: int = 0  # 0 or 1
+    awaits_newer_than: int | None = None  # mode "sync": blocked until a version above this one arrives
     is_set: bool = False
     initial_posted: bool = False
 
@@ -73,29 +73,29 @@ def _setting(progress: _Progress, values: Mapping[str, Any]) -> list[Change]:
 
 
 _KEPT = ("num_steps", "num_tokens", "base_version", "applied_version", "overdue")
-"""What a checkpoint has of it."""
+"""The fields that a checkpoint contains."""
 
 
 class StepSpeed:
-    """Speed of the usual inner step: a median, weighted by tokens.
+    """Speed of the typical inner step: a median, weighted by tokens.
 
     A machine that slept, a validation, a checkpoint or a recompilation makes one or a few steps look slow. In a running
     mean one hour of sleep hides the speed for many steps; here it is one of `NUM_STEPS` values. At least half of the
-    window's tokens took as long per token or longer, so a window is trained at no more than twice the speed that this
-    gives, for which `averaging.trust.exclusions.TOKENS_MARGIN` leaves room.
+    window's tokens took as long per token or longer, so a window is trained at no more than twice this speed;
+    `averaging.trust.exclusions.TOKENS_MARGIN` allows for that.
     """
 
     def __init__(self) -> None:
         self._steps: deque[tuple[float, int]] = deque(maxlen=NUM_STEPS)
 
     def note(self, seconds: float, num_tokens: int) -> None:
-        """An inner step of `num_tokens` took so long. No time and no tokens tell nothing."""
+        """Record the duration of an inner step of `num_tokens`; ignore steps without time or tokens."""
         if seconds > 0 and num_tokens > 0:
             self._steps.append((seconds / num_tokens, num_tokens))
 
     @property
     def tokens_per_second(self) -> float:
-        """Of the usual step; 0 before the first."""
+        """Tokens per second of the typical step; 0 before the first step."""
         left = sum(num_tokens for _, num_tokens in self._steps) / 2
         for seconds_per_token, num_tokens in sorted(self._steps):
             left -= num_tokens
@@ -105,10 +105,10 @@ class StepSpeed:
 
 
 class WorkSender:
-    """Brings local work from the device into the outbox: one draft per free slot, posted once it has arrived.
+    """Moves local work from the device into the outbox: one draft per free slot, posted when its copies have finished.
 
     Args:
-        side: copies next to the computing; None: `gather` has copied everything when it returns.
+        side: copies while the device computes; None: `gather` has copied all values when it returns.
     """
 
     def __init__(self, outbox: Outbox, side: SideStream | None) -> None:
@@ -123,18 +123,18 @@ class WorkSender:
         facts: dict[str, int],
         then: Callable[[], list[Change]],
     ) -> bool:
-        """Let `gather` begin to write a fragment's work into a free slot; False at once when there is none.
+        """Let `gather` begin to write a fragment's work into a free slot; return False if there is none.
 
-        Afterwards the parameters may change: what was measured is on its way.
+        After this call the parameters may change, because the measured work is being copied.
 
         Args:
-            facts: what `Outbox.post` takes with it.
-            then: what changes at the moment in which the work is this peer's no longer.
+            facts: arguments for `Outbox.post`.
+            then: returns the changes to make when the work passes to the outbox.
 
         Raises:
-            LocalFault: the work is not finite; it was not sent. With `side`, `settle` says so.
+            LocalFault: the work is not finite and was not sent. With `side`, `settle` raises this instead.
         """
-        # Of a send that an exception ended, the slot is still taken.
+        # A send that an exception interrupted still holds its slot.
         self._outbox.drop_all_but([waiting[1] for waiting in self._under_way])
         draft = self._outbox.draft(fragment.index)
         if draft is None:
@@ -149,10 +149,10 @@ class WorkSender:
         return True
 
     def settle(self, *, wait: bool = False) -> None:
-        """Post what has arrived, in order; with `wait`, all of it.
+        """Post drafts whose copies have finished, in order; with `wait`, all drafts.
 
         Raises:
-            LocalFault: it is not finite; it was not sent.
+            LocalFault: the work is not finite and was not sent.
         """
         while self._under_way:
             fragment, draft, facts, mark = self._under_way[0]
@@ -178,28 +178,28 @@ class WorkSender:
 
 
 class TrainerLink:
-    """Connects live parameters to a mailbox; one call after every inner step does everything.
+    """Connects live parameters to a mailbox; one call after every inner step does all of the work.
 
     Args:
         parameters: (name, tensor) in any order; contiguous leaf tensors of any floating dtype on any device. They must
-            stay the same tensor objects (do not move the module to another device afterwards).
-        layout: which elements make up which fragment; names and lengths must fit `parameters`.
-        mailbox: shared with the network side.
-        sync_every: inner steps between two sends of one fragment, unless the network side asks for another number.
+            stay the same tensor objects (do not move the module to a different device afterwards).
+        layout: the division into fragments; names and lengths must fit `parameters`.
+        mailbox: shared with the network process.
+        sync_every: inner steps between two sends of a fragment, unless the network process sets a different number.
         mode: the manifest's averaging mode; only "sync" ever blocks after a send.
-        clock: seconds; used for speed and waiting time.
-        pause: sleeps while blocked. None never blocks: the caller looks at `is_blocked` and calls `poll` (simulation).
-        ref_device: where the float32 reference copies live; by default with their parameters.
-        start_inner_step: inner steps already done in earlier sessions.
-        ranks: the processes of this peer, which this one leads.
-        side: copies work next to the computing, where all of it is here; None: copies at once.
+        clock: returns seconds; used for speed and waiting time.
+        pause: sleeps while blocked. None never blocks: the caller checks `is_blocked` and calls `poll` (simulation).
+        ref_device: device of the float32 references; None: the device of each parameter.
+        start_inner_step: inner steps of earlier sessions.
+        ranks: the processes of this peer, of which this one is rank 0.
+        side: copies work while the device computes, if this process holds all of it; None: copies at once.
 
     Attributes:
-        num_merges: how often the live parameters were changed by what came.
-        clock: seconds.
+        num_merges: number of messages merged into the live parameters.
+        clock: returns seconds.
 
     Raises:
-        LocalFault: a parameter of the layout is missing, has another size, or is not contiguous.
+        LocalFault: a parameter of the layout is missing, has a different size, or is not contiguous.
     """
 
     def __init__(
@@ -237,37 +237,39 @@ class TrainerLink:
 
     @property
     def inner_steps(self) -> int:
-        """Finished inner steps, earlier sessions included."""
+        """Finished inner steps, including earlier sessions."""
         return self._counters.inner_steps
 
     @property
     def sync_every(self) -> int:
-        """The number of inner steps between two sends that holds now."""
+        """The current number of inner steps between two sends."""
         return self.mailbox.network.sync_every or self._sync_every
 
     @property
     def run_tokens(self) -> int:
-        """The run's clock: tokens that the swarm has committed, as the network side last said."""
+        """The run's clock: tokens that the swarm has committed, as last reported by the network process."""
         return self.mailbox.network.run_tokens
 
     @property
     def learning_rate_factor(self) -> float:
-        """What the run's schedule makes of the learning rate now: 0 to 1, the same on every peer."""
+        """The schedule's current learning rate factor: 0 to 1, the same on every peer."""
         return self.mailbox.network.learning_rate_factor
 
     @property
     def is_blocked(self) -> bool:
-        """Mode "sync": a sent fragment's next version has not come yet, and the network side has not said stop."""
+        """Whether a sent fragment waits for its next version (mode "sync"), and the network process has not requested a
+        stop.
+        """
         waiting = any(progress.awaits_newer_than is not None for progress in self._progress)
         return waiting and not self.mailbox.network.stop
 
     @property
     def stop_asked(self) -> bool:
-        """The network side wants the trainer to end."""
+        """Whether the network process requests the end of training."""
         return bool(self.mailbox.network.stop)
 
     def unsent(self, fragment: int) -> torch.Tensor:
-        """L of one fragment: float32 [num_values] on the CPU, a copy."""
+        """Return L of one fragment: float32 [num_values] on the CPU, a copy."""
         values = torch.empty(self.layout.fragments[fragment].num_values)
         self.ranks.gather_work(self.portion, self.layout.fragments[fragment], values)
         return values
@@ -275,34 +277,36 @@ class TrainerLink:
     # --- checkpoints ---------------------------------------------------------------------------------------------
 
     def accounts(self) -> list[dict[str, int]]:
-        """Per fragment: inner steps and tokens since its previous send, base and applied version, and if it is due."""
+        """Return for each fragment: steps and tokens since its previous send, base and applied version, and whether it
+        is due.
+        """
         return [{name: int(getattr(progress, name)) for name in _KEPT} for progress in self._progress]
 
     def resume(self, accounts: Sequence[Mapping[str, Any]]) -> None:
-        """Go on with the `accounts` of an earlier session, whose parameters and references are back already."""
+        """Resume with the `accounts` of an earlier session, whose parameters and references are already restored."""
         self._progress = [
             replace(progress, **{name: account[name] for name in _KEPT})
             for progress, account in zip(self._progress, accounts, strict=True)
         ]
 
     def wait_restored(self, timeout_seconds: float, stop: Callable[[], bool] = lambda: False) -> int:
-        """Number of the checkpoint that the network side goes on from; 0 or less when there is none.
+        """Wait for the number of the checkpoint from which the network process resumes; 0 or less if there is none.
 
         Raises:
-            LocalFault: the network side did not say so for `timeout_seconds`.
+            LocalFault: the network process did not report the number within `timeout_seconds`.
         """
         network = self.mailbox.network
         self._wait(lambda: bool(network.restored_moment), timeout_seconds, stop, "the network process to read the disk")
         return network.restored_moment
 
     def note_pause(self) -> None:
-        """The time until the next inner step says nothing about the speed of training."""
+        """Exclude the time until the next inner step from the measured speed."""
         self._last_step_at = None
 
     # --- start ---------------------------------------------------------------------------------------------------
 
     def try_post_initial(self) -> bool:
-        """Post the initial parameters of fragments as far as slots are free; True once all of them are posted."""
+        """Post the initial parameters of as many fragments as slots are free; return True once all are posted."""
         for fragment, progress in zip(self.layout.fragments, self._progress, strict=True):
             if not progress.initial_posted:
                 progress.initial_posted = self.mailbox.outbox.try_post(
@@ -311,24 +315,26 @@ class TrainerLink:
         return all(progress.initial_posted for progress in self._progress)
 
     def post_initial(self, timeout_seconds: float, stop: Callable[[], bool] = lambda: False) -> bool:
-        """Post all initial parameters, waiting for slots. False when asked to stop.
+        """Post all initial parameters, waiting for slots. Return False if `stop` or the network process ends training.
 
         Raises:
-            LocalFault: the network side took nothing for `timeout_seconds`.
+            LocalFault: the network process took no parameters for `timeout_seconds`.
         """
         return self._wait(self.try_post_initial, timeout_seconds, stop, "the network process to take the parameters")
 
     def try_ready(self) -> bool:
-        """Apply what came; True once every fragment was SET or the network side says that training may begin."""
-        said_ready = bool(self.mailbox.network.ready)  # read first: whatever was delivered before it is applied below
+        """Apply received messages; return True once every fragment is SET or the network process allows training to
+        begin.
+        """
+        said_ready = bool(self.mailbox.network.ready)  # read first: messages delivered before it are applied below
         self.poll()
         return said_ready or all(progress.is_set for progress in self._progress)
 
     def wait_ready(self, timeout_seconds: float, stop: Callable[[], bool] = lambda: False) -> bool:
-        """Wait for the anchors to start from. False when asked to stop.
+        """Wait for the anchors to start from. Return False if `stop` or the network process ends training.
 
         Raises:
-            LocalFault: they did not come within `timeout_seconds`.
+            LocalFault: the anchors did not arrive within `timeout_seconds`.
         """
         return self._wait(self.try_ready, timeout_seconds, stop, "the network process to deliver the anchors")
 
@@ -341,7 +347,8 @@ class TrainerLink:
         learning_rate: float | None = None,
         stop: Callable[[], bool] = lambda: False,
     ) -> None:
-        """Count one inner step of `num_tokens` tokens, merge what came, send what is due. Call it outside autograd.
+        """Count one inner step of `num_tokens` tokens, merge received values, send work that is due. Call outside
+        autograd.
 
         Returns at once except in mode "sync" (and there only when `pause` was given), which waits until `stop`.
 
@@ -366,18 +373,20 @@ class TrainerLink:
         self._last_step_at = self.clock()
 
     def poll(self) -> None:
-        """Post work that has arrived in the outbox, and apply the inbox messages in order.
+        """Post work whose copies have finished, and apply the inbox messages in order.
 
         Raises:
             LocalFault: live parameters were no longer finite when the work was measured.
         """
-        self.portion.take_back()  # an anchor whose end an exception interrupted
+        self.portion.take_back()  # an exception may have interrupted the end of an anchor block
         self._sender.settle()
         for message in self.mailbox.inbox.take():
             self._apply(message)
 
     def flush(self, timeout_seconds: float = 0.0) -> bool:
-        """Send all unsent work, waiting for free slots at most so long; True when none is left. For an orderly end."""
+        """Send all unsent work for an orderly end, waiting at most `timeout_seconds` for slots; return True if none is
+        left.
+        """
         started = self.clock()
         while True:
             self.poll()
@@ -391,24 +400,25 @@ class TrainerLink:
             self._pause(_POLL_SECONDS)
 
     def settle(self) -> None:
-        """Wait until all work that was measured lies in the outbox: milliseconds, and none without a side stream.
+        """Wait until all measured work is in the outbox: milliseconds, or no time without a side stream.
 
         Raises:
-            LocalFault: it is not finite.
+            LocalFault: the work is not finite.
         """
         self._sender.settle(wait=True)
 
     def finish(self) -> None:
-        """Tell the network side that no inner step will follow."""
+        """Report to the network process that no inner step will follow."""
         self._counters.finished = 1
 
     @contextmanager
     def on_anchor(self) -> Iterator[int | None]:
-        """Show the anchors in the live parameters, then put the same bits of x back.
+        """Copy the anchors into the live parameters, then restore the same bits of x.
 
         Yields:
-            sum of the anchor versions; None when an anchor stayed torn for a second (the network process is being
-            restarted), and the live parameters are nobody's.
+            sum of the anchor versions; None if an anchor stayed torn for a second (the network process is being
+            restarted),
+            in which case the live parameters are meaningless inside the block.
         """
         if self.ranks.is_sharded:
             self.ranks.order(OrderKind.MEASURE)
@@ -426,13 +436,13 @@ class TrainerLink:
 
     @torch.no_grad()
     def evaluate_on_anchor(self, evaluate: Callable[[], float]) -> Evaluation | None:
-        """Run `evaluate` on the anchors (see `on_anchor`) and note the loss that it returns in the mailbox.
+        """Call `evaluate` on the anchors (see `on_anchor`), and write the returned loss to the mailbox.
 
         Returns:
-            None when an anchor was torn.
+            None if an anchor was torn.
 
         Raises:
-            UsageFault: `evaluate` is no function, or returns no number.
+            UsageFault: `evaluate` is not a function, or does not return a number.
         """
         if not callable(evaluate):
             raise UsageFault(f"evaluate got {evaluate!r}; expected a function that returns the loss; give that one.")
@@ -494,12 +504,12 @@ class TrainerLink:
 
     @torch.no_grad()
     def _apply(self, message: MergeMessage) -> None:
-        """Merge a message and give its slot back. What an exception interrupts is gone on with when it comes again."""
+        """Merge a message and free its slot. An interrupted merge continues when the same message is read again."""
         self.num_merges += 1
         progress = self._progress[message.fragment]
         release = self.mailbox.inbox.releasing(message.slot)
         if self._blends and message.kind == MergeKind.REBASE and message.version == progress.applied_version:
-            # x keeps a share of every anchor it was blended with; the newest one is in it already.
+            # x contains a share of every anchor it was blended with, including the newest.
             progress.is_set = True
             release()
             return
@@ -511,7 +521,7 @@ class TrainerLink:
         self.ranks.merge(self.portion, fragment, message.kind, values, message.sequence)
         merged: dict[str, Any] = {"applied_version": message.version}
         if message.kind == MergeKind.SET:
-            # What was sent will not come back.
+            # Sent work will not come back.
             merged |= {"num_steps": 0, "num_tokens": 0, "awaits_newer_than": None}
         if is_whole:
             merged["is_set"] = True
@@ -527,7 +537,7 @@ class TrainerLink:
         at_once([*_setting(progress, merged), release])
 
     def _unabsorbed(self, fragment: int) -> list[torch.Tensor]:
-        """Work that lies in the outbox: not in L any more, and not yet in what the network side shows."""
+        """Return work in the outbox that is no longer in L, and that the network process has not yet absorbed."""
         self.settle()
         absorbed = self.mailbox.states[fragment].absorbed_sequence
         return [
@@ -559,10 +569,10 @@ class TrainerLink:
         self._counters.wait_seconds += max(0.0, self.clock() - before)
 
     def wait_for_data(self, *, is_first: bool) -> float:
-        """Rest for a moment because no data is here; returns the seconds. `is_first`: of one such wait.
+        """Pause briefly because no data is present; return the seconds. `is_first`: whether this begins a new wait.
 
         Raises:
-            LocalFault: this link has no clock to wait by.
+            LocalFault: this link has no `pause`.
         """
         if self._pause is None:
             raise LocalFault("no data is here, and this link was made without `pause`; expected all data at once")
@@ -574,14 +584,14 @@ class TrainerLink:
         return waited
 
     def note_reread(self) -> None:
-        """Data is read again because nothing new came."""
+        """Count a repeated read of old data."""
         self._counters.data_rereads += 1
 
     def rest(self, is_resting: Callable[[], bool], idle: Callable[[], None]) -> None:
-        """The owner paused the inner loop: hand over what is done, then call `idle` again and again until they go on.
+        """Flush the work done so far, then call `idle` repeatedly while the owner pauses the inner loop.
 
         Raises:
-            LocalFault: this link has no clock to wait by.
+            LocalFault: this link has no `pause`.
         """
         if self._pause is None:
             raise LocalFault("this link was made without `pause`; expected one that can wait")

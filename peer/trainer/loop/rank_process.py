@@ -1,7 +1,7 @@
-"""One of the processes of a peer that trains on several devices, other than the first: it does what rank 0 orders.
+"""A process of a peer with several devices, other than the first; it executes the orders of rank 0.
 
-It has no network, no mailbox and no say. It has the same model and data as rank 0, its own share of every step, and its
-own portion of the parameters. See `peer/trainer/devices/rank_orders.py`.
+It has no network, no mailbox, and makes no decisions. It has the same model and data as rank 0, its own share of every
+step, and its own portion of the parameters. See `peer/trainer/devices/rank_orders.py`.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ from peer.trainer.loop.inner_step import InnerStep
 
 
 def follow(place: Place) -> int:
-    """Work until rank 0 says that it is over. Returns the exit code.
+    """Execute orders until rank 0 orders the end. Return the exit code.
 
     Raises:
-        LocalFault: rank 0 or another process has ended, or this one cannot do its part.
+        LocalFault: rank 0 or another process has ended, or this process cannot do its part.
     """
     for number in (signal.SIGINT, signal.SIGTERM, getattr(signal, "SIGHUP", signal.SIGTERM)):
-        # A terminal's Ctrl+C reaches every process; rank 0 decides what it means.
+        # A terminal's Ctrl+C reaches every process; rank 0 decides how to react.
         signal.signal(number, signal.SIG_IGN)
     store = join_store(place)
     setup = read_setup(store)
@@ -53,7 +53,7 @@ def follow(place: Place) -> int:
     device = device_of(setup.device, place)
     ranks = make_ranks(place, store, device, setup.is_sharded)
     manifest = RunManifest.from_bytes(bytes.fromhex(setup.manifest))
-    # Rank 0 has checked it.
+    # Rank 0 has checked this setting.
     compressed = None if setup.base_bits == "full" else Compressed(int(setup.base_bits), device)
     model = build_run_model(manifest, Path(setup.base) if setup.base else None, compressed=compressed)
     choices = ComputeChoices(**setup.choices)
@@ -73,7 +73,7 @@ def follow(place: Place) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Follower:
-    """What a rank other than 0 does with orders."""
+    """Executes orders in a rank other than 0."""
 
     ranks: Ranks
     portion: Portion
@@ -81,7 +81,7 @@ class Follower:
     keeper: PortionKeeper
 
     def obey(self, order: Order) -> bool:
-        """Do one order; False when it was the last one."""
+        """Execute one order; return False for the last order."""
         match order.kind:
             case OrderKind.STEP:
                 self.inner.step(self.ranks.positions(order), int(order.numbers[1]), order.numbers[2])
@@ -104,14 +104,15 @@ class Follower:
 
 def main() -> int:
     """Entry point: `python -m peer.trainer.loop.rank_process PLACE`, PLACE in JSON; ends when its standard input
-    does."""
+    closes.
+    """
     sys.stderr = make_plain(sys.stderr)
-    end_with_parent(sys.stdin.buffer, lambda: os._exit(1))  # one that waits for a GPU could not clean up
+    end_with_parent(sys.stdin.buffer, lambda: os._exit(1))  # a process that waits for a GPU could not clean up
     try:
         return follow(Place(**json.loads(sys.argv[1])))
     except (LocalFault, RuntimeError) as error:
         if lost_rank(error) is not None:
-            # Rank 0 says so, unless it is what was lost.
+            # Rank 0 reports the loss, unless rank 0 itself was lost.
             return 1
         fault = error if isinstance(error, LocalFault) else memory_fault(error)
         if fault is None:

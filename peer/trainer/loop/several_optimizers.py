@@ -1,7 +1,8 @@
-"""The optimizers of one module, as one: Muon for its matrices and AdamW for the rest, or one for each layer.
+"""Combines the optimizers of one module: Muon for its matrices and AdamW for the rest, or one for each layer.
 
-Together they hold every trained parameter. An inner step is over when each of them has stepped since the previous one
-was counted, whatever their order. A generator that steps after every fifth step of its critic ends every fifth.
+Together they hold every trained parameter. An inner step ends when each optimizer has stepped since the previous inner
+step, in any order. With a generator that steps after every fifth step of its critic, an inner step is five critic
+steps.
 """
 
 from __future__ import annotations
@@ -18,24 +19,24 @@ from dht.ground.errors import UsageFault
 Optimizer = torch.optim.Optimizer
 
 _INNER_NAMES = ("optimizer", "_optimizer", "_base_optimizer", "base_optimizer")
-"""Under which wrappers keep what they wrap."""
+"""Attributes in which wrappers store the wrapped optimizer."""
 _MAX_WRAPPERS = 8
 MAX_STEPS_ALONE = 1000
-"""Of one optimizer without any of another: a WGAN takes up to 100 of its critic."""
+"""Steps of one optimizer without a step of another: a WGAN makes up to 100 critic steps."""
 
 
 class Optimizers:
-    """Calls back around every inner step, while it is hooked.
+    """Calls back around every inner step while hooked.
 
     Args:
-        given: one optimizer or several, or wrappers of them.
+        given: one or several optimizers, or wrappers around them.
 
     Attributes:
         all: the optimizers themselves, in the given order.
-        layers: these and their wrappers.
+        layers: the optimizers and their wrappers.
 
     Raises:
-        UsageFault: they do not hold all trained parameters of `module`, or one of them holds none.
+        UsageFault: the optimizers do not hold all trained parameters of `module`, or one of them holds none.
     """
 
     def __init__(self, given: Optimizer | Sequence[Optimizer], module: nn.Module) -> None:
@@ -48,15 +49,16 @@ class Optimizers:
 
     @property
     def learning_rate(self) -> float | None:
-        """Of the first one's first group; None where it has none, or where reading it would wait for a device."""
+        """The rate of the first optimizer's first group; None if missing, or if reading it would wait for a device."""
         rate = self.all[0].param_groups[0].get("lr")
         if isinstance(rate, torch.Tensor):
             return float(rate) if rate.device.type == "cpu" else None
         return rate if isinstance(rate, int | float) else None
 
     def hook(self, before_step: Callable[[], None], after_step: Callable[[], None]) -> None:
-        """From now on call `before_step` before any optimizer steps, and `after_step` once per inner step, at the end
-        of the step that completes it."""
+        """Call `before_step` before each optimizer step, and `after_step` at the end of the step that completes an
+        inner step.
+        """
 
         def begins(optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[Any, Any]) -> None:
             before_step()
@@ -69,7 +71,7 @@ class Optimizers:
             self._hooks += [optimizer.register_step_pre_hook(begins), optimizer.register_step_post_hook(stepped)]
 
     def unhook(self) -> None:
-        """Call nothing any more."""
+        """Remove the hooks."""
         for hook in self._hooks:
             hook.remove()
         self._hooks = []
@@ -92,7 +94,7 @@ class Optimizers:
 
 
 def layers_of(optimizer: Any) -> list[Any]:
-    """An optimizer and what it wraps, outside in."""
+    """Return an optimizer and the optimizers that it wraps, outermost first."""
     layers: list[Any] = []
     while optimizer is not None and len(layers) < _MAX_WRAPPERS:
         layers.append(optimizer)
@@ -102,16 +104,17 @@ def layers_of(optimizer: Any) -> list[Any]:
 
 
 def innermost(optimizer: Optimizer) -> Optimizer:
-    """The optimizer itself, out of wrappers such as those of accelerate, Lightning's Fabric and timm.
+    """Return the optimizer inside wrappers such as those of accelerate, Lightning's Fabric and timm.
 
-    Some wrappers call themselves an Optimizer, and even share what belongs to the one inside, but torch runs the hooks
-    of an optimizer only where its own `__init__` has prepared `step`.
+    Some wrappers are subclasses of Optimizer, and even share attributes of the wrapped one, but torch runs an
+    optimizer's
+    hooks only if its own `__init__` has prepared `step`.
 
     Raises:
-        UsageFault: there is no `torch.optim.Optimizer` with hooks in it.
+        UsageFault: the wrappers contain no `torch.optim.Optimizer` with hooks.
     """
     for layer in layers_of(optimizer):
-        # Dicts for hooks of steps are there in some wrappers that its `__init__` has not made.
+        # Dicts for step hooks also exist in some wrappers whose `Optimizer.__init__` was not called.
         is_made = hasattr(layer, "_optimizer_state_dict_pre_hooks")
         if isinstance(layer, Optimizer) and is_made and getattr(type(layer).step, "hooked", False):
             return layer

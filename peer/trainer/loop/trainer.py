@@ -1,9 +1,9 @@
-"""The built-in inner loop: AdamW or Muon with warm-up on the built-in or any other model, as a `LocalTraining`.
+"""The built-in inner loop, as a `LocalTraining`: AdamW or Muon with warm-up, on the built-in or any other model.
 
 AdamW (arXiv 1711.05101) or Muon (`peer/trainer/model/muon.py`). The rate is a linear warm-up of the optimizer's own
 moments, times a share of the peak. The run's clock gives the share to all peers (`peer.config.learning_rate_schedule`).
-Gradients are clipped by their global norm (arXiv 1211.5063) and accumulated over several backward passes. How a step is
-computed is in `peer/trainer/computing`.
+Gradients are clipped by their global norm (arXiv 1211.5063) and accumulated over several backward passes. The
+computation of a step is in `peer/trainer/computing`.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ from peer.trainer.loop.local_training import LocalTraining, StoppedWaiting
 from peer.trainer.loop.mailbox_link import TrainerLink
 
 MAX_SKIPPED_IN_A_ROW = 50
-"""Steps with a non-finite loss or gradient before the trainer gives up. It is beyond a bad batch or a passing spike,
+"""Steps with a non-finite loss or gradient before the trainer gives up: more than a bad batch or a brief spike causes,
 and well below an hour of wasted electricity.
 """
 
 
 class Trainer:
-    """Trains `model` on `corpus`; `step` does one inner step, `run` all of them.
+    """Trains `model` on `corpus`; `step` makes one inner step, `run` makes all of them.
 
     Args:
         model: a module that is also a `LanguageModel`, already on `device`.
         link: made from `model.named_parameters()`.
-        seed, peer_id: choose this peer's data.
+        seed, peer_id: determine this peer's data.
         evaluate_every_steps: inner steps between two measurements of the validation loss; 0 never measures.
         checkpoints: see `LocalTraining`.
         choices, tell: see `InnerStep`.
@@ -79,9 +79,9 @@ class Trainer:
         self._skipped_in_a_row = 0
 
     def step(self) -> float:
-        """One inner step, inside `with trainer.training`. Returns its mean loss in nats per token, skipped or not.
+        """Make one inner step inside `with trainer.training`. Return its mean loss in nats per token, skipped or not.
 
-        A non-finite loss or gradient changes nothing but the skip counter; the next step reads other data.
+        A non-finite loss or gradient changes only the skip counter; the next step reads different data.
 
         Raises:
             LocalFault: `MAX_SKIPPED_IN_A_ROW` such steps in a row, or live parameters that are no longer finite.
@@ -110,14 +110,17 @@ class Trainer:
         max_steps: int | None = None,
         is_resting: Callable[[], bool] = lambda: False,
     ) -> None:
-        """Train until `stop`, the network side says so, or `max_steps` inner steps, earlier sessions included.
+        """Train until `stop` or the network process ends training, or for `max_steps` inner steps, including earlier
+        sessions.
 
-        While `is_resting` no step is taken; it is asked before each. Not for several ranks, which would wait too long.
-
-        Measures the validation loss at the start, every `evaluate_every_steps`, and at the end if the anchor has moved.
+        No step is taken while `is_resting`, which is called before each step. Resting does not work with several ranks,
+        whose
+        exchanges would time out. Measures the validation loss at the start, every `evaluate_every_steps`, and at the
+        end if the
+        anchor has moved.
 
         Raises:
-            LocalFault: as from `step`, or no anchors came within `ready_timeout_seconds`.
+            LocalFault: see `step`; also if no anchors arrived within `ready_timeout_seconds`.
         """
         self._stop = stop
         with self.training:
@@ -137,11 +140,11 @@ class Trainer:
                     self.evaluate()
 
     def evaluate(self) -> Evaluation | None:
-        """Evaluate the anchor, in nats per token; None while it is torn."""
+        """Evaluate the anchor, in nats per token; return None while it is torn."""
         return self.training.evaluate(self.measure)
 
     def measure(self) -> float:
-        """Mean loss of the live parameters over the fixed held-out batches, in nats per token."""
+        """Return the mean loss of the live parameters over the fixed held-out batches, in nats per token."""
         return self._inner.evaluate(EVALUATION_BATCHES)
 
     def _skip(self, loss: float, norm: float) -> None:

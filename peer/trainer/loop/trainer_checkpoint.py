@@ -1,11 +1,11 @@
-"""The trainer's side of a checkpoint: live parameters, reference points, optimizer, random states, counts.
+"""The trainer's part of a checkpoint: live parameters, reference points, optimizer, random states, counts.
 
-When the network side asks for a moment, the trainer copies all of it after an inner step and goes on. A scheduler or a
-scaler of somebody's own loop steps after the optimizers. So there the moment waits until the loop reads on through us
-or steps again; what reading and a forward pass change is copied before.
+When the network process requests a checkpoint, the trainer copies this state after an inner step and continues. In a
+user's own loop a scheduler or scaler steps after the optimizers. So there the checkpoint waits until the loop reads its
+next data or steps again; the state that reading and a forward pass change is copied before.
 
-A thread brings the copies to the disk. They take at most a quarter of the machine's memory. Of a larger state the rest
-waits for the disk, and the trainer with it. Nothing is pickled: tensors go to a safetensors file, the rest to JSON.
+A thread writes the copies to the disk. They use at most a quarter of the machine's memory; for a larger state the
+trainer waits for the disk. Nothing is pickled: tensors go to a safetensors file, the rest to JSON.
 """
 
 from __future__ import annotations
@@ -36,21 +36,21 @@ from peer.trainer.loop.checkpoint_values import Held, split, write_tensors
 from peer.trainer.loop.mailbox_link import TrainerLink
 
 FALLBACK_COPY_BYTES = 1 << 30
-"""Where the machine's memory is not known: the whole state of a model of 60 million parameters."""
+"""Limit on copies if the machine's memory is unknown: the whole state of a model of 60 million parameters."""
 
 log = logging.getLogger(__name__)
 
 
 class TrainerKeeper:
-    """Writes and restores the trainer's side.
+    """Writes and restores the trainer's part of checkpoints.
 
     Args:
-        folder: of the checkpoints; the network side makes the drafts in it.
-        optimizer_age: the optimizers' age in inner steps.
-        order: of the data, which goes on where it was.
-        open_file: makes files.
+        folder: folder of the checkpoints, in which the network process makes the drafts.
+        optimizer_age: returns the optimizers' age in inner steps.
+        order: order of the data, which resumes where it was.
+        open_file: creates files.
         state: see `PortionKeeper`.
-        absolute: what the optimizers keep of the parameters' values.
+        absolute: copies of the parameters in the optimizers.
     """
 
     def __init__(
@@ -73,13 +73,15 @@ class TrainerKeeper:
         self._order = order
         all_bytes = all_memory_bytes()
         self._copy_bytes = FALLBACK_COPY_BYTES if all_bytes is None else all_bytes // 4
-        """Copies that may wait for the disk."""
+        """Limit on the bytes of copies that wait for the disk."""
         self._open_file = open_file
         self._writer: threading.Thread | None = None
         self._waiting: _Passing | None = None
 
     def after_step(self) -> None:
-        """Take a moment if one is asked for, or have it wait for `take_waiting`. Also when no step follows."""
+        """Copy the state if a checkpoint is requested, or postpone it until `take_waiting`. Also called when no step
+        follows.
+        """
         is_writing = self._writer is not None and self._writer.is_alive()
         if self._link.mailbox.network.wanted_moment <= self._link.mailbox.trainer.moment or is_writing:
             return
@@ -89,13 +91,13 @@ class TrainerKeeper:
             self._waiting = self._passing().copied()
 
     def take_waiting(self) -> None:
-        """Take the moment that waits: what steps after the optimizers has done so."""
+        """Copy the state for a waiting checkpoint, now that schedulers have stepped after the optimizers."""
         if self._waiting is not None:
             passing, self._waiting = self._waiting, None
             self._take(passing)
 
     def _take(self, passing: _Passing) -> None:
-        """Copy everything, and let a thread write it."""
+        """Copy all state, and let a thread write it."""
         mailbox = self._link.mailbox
         number, counters = mailbox.network.wanted_moment, mailbox.trainer
         counters.moment_written = 0
@@ -150,7 +152,7 @@ class TrainerKeeper:
     def _write(self, number: int, facts: dict[str, Any], specs: list[TensorSpec], copies: _Copies) -> None:
         path, outcome = draft_path(self._folder, number), -errno.EIO
         try:
-            for name in (TRAINER_TENSORS_NAME, TRAINER_FACTS_NAME):  # of a moment that an exception broke off
+            for name in (TRAINER_TENSORS_NAME, TRAINER_FACTS_NAME):  # left by an interrupted checkpoint
                 (path / name).unlink(missing_ok=True)
             written = write_tensors(path / TRAINER_TENSORS_NAME, specs, copies, self._open_file)
             sync(path / TRAINER_TENSORS_NAME)
@@ -167,9 +169,10 @@ class TrainerKeeper:
     # ----------------------------------------------------------------------------------------------------- coming back
 
     def restore(self, number: int) -> int | None:
-        """Go on from the checkpoint of this number: the optimizers' age; None, with a warning, when that cannot be.
+        """Resume from the checkpoint with this number and return the optimizers' age; None, with a warning, if
+        impossible.
 
-        Nothing is changed unless names, shapes and types of all tensors fit.
+        No tensor changes unless names, shapes and types of all tensors fit.
         """
         self._link.ranks.order(OrderKind.RESTORE, number)
         facts = self._kept.restore(number, len(self._link.layout.fragments))
@@ -184,11 +187,11 @@ class TrainerKeeper:
 
 @dataclass(frozen=True, slots=True)
 class _Passing:
-    """What the next reading and the next forward pass change.
+    """The state that the next read and the next forward pass change.
 
     Attributes:
-        facts: of the trainer.
-        readers: by name in `state`.
+        facts: the trainer's facts.
+        readers: state of data loaders, by name in `state`.
     """
 
     tensors: dict[str, Held]
@@ -196,7 +199,7 @@ class _Passing:
     readers: dict[str, Any]
 
     def copied(self) -> _Passing:
-        """To keep while they change."""
+        """Return a copy that stays unchanged."""
         tensors = {
             name: held if isinstance(held, Part) else held.detach().clone() for name, held in self.tensors.items()
         }
@@ -204,7 +207,7 @@ class _Passing:
 
 
 class _Copies:
-    """Copies on their way to the disk, at most `num_bytes` of them, or one."""
+    """A queue of copies for the disk, limited to `num_bytes` or to one copy."""
 
     def __init__(self, num_bytes: int) -> None:
         self._room = num_bytes
@@ -215,7 +218,7 @@ class _Copies:
         self._changed = threading.Condition()
 
     def put(self, tensor: Tensor) -> None:
-        """Hand over a copy; waits while too many are on their way."""
+        """Add a copy; wait while the queue is full."""
         with self._changed:
             while self._held_bytes and self._held_bytes + tensor.nbytes > self._room and not self._is_given_up:
                 self._changed.wait()
@@ -225,19 +228,19 @@ class _Copies:
                 self._changed.notify_all()
 
     def end(self) -> None:
-        """No more will come."""
+        """Mark the queue as complete."""
         with self._changed:
             self._has_ended = True
             self._changed.notify_all()
 
     def break_off(self) -> None:
-        """The rest will not come: iterating ends with an OSError."""
+        """Stop early: iterating raises an OSError."""
         with self._changed:
             self._is_broken_off = True
             self._changed.notify_all()
 
     def give_up(self) -> None:
-        """Nobody takes any more."""
+        """Stop reading, and drop all waiting copies."""
         with self._changed:
             self._is_given_up = True
             self._waiting.clear()

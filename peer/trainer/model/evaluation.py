@@ -1,4 +1,4 @@
-"""A whole model outside of any training loop: its validation loss, and the run's anchors in it."""
+"""Operations on a whole model outside any training loop: its validation loss, and filling it with the run's anchors."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from peer.trainer.data.corpus import Corpus
 
 @contextmanager
 def evaluating(module: nn.Module) -> Iterator[None]:
-    """The module in evaluation mode, and afterwards in the one that it had."""
+    """Put the module into evaluation mode, and afterwards restore its previous mode."""
     was_training = module.training
     module.eval()
     try:
@@ -27,7 +27,7 @@ def evaluating(module: nn.Module) -> Iterator[None]:
 
 @torch.no_grad()
 def validation_loss(model: nn.Module, corpus: Corpus, num_batches: int, batch_size: int) -> float:
-    """Mean loss of a `LanguageModel` over the fixed held-out batches, in nats per token."""
+    """Return the mean loss of a `LanguageModel` over the fixed held-out batches, in nats per token."""
     device = next(model.parameters()).device
     language: Any = model
     with evaluating(model):

@@ -35,9 +35,9 @@ class Attention(nn.Module):
         self.out = nn.Linear(d_model, d_model, bias=False)
 
     def forward(self, x: Tensor, cosine: Tensor, sine: Tensor, past: list[Tensor] | None = None) -> Tensor:
-        """x: [batch, length, d_model]; cosine, sine: [length, head width / 2].
+        """Map x, [batch, length, d_model], to the same shape; cosine, sine: [length, head width / 2].
 
-        `past`: keys and values of the tokens before, empty at first; those of `x` are added.
+        `past`: keys and values of earlier tokens, empty at first; the keys and values of `x` are added to it.
         """
         batch, length, d_model = x.shape
         packed = self.query_key_value(x).view(batch, length, 3, self.num_heads, d_model // self.num_heads)
@@ -63,7 +63,7 @@ class FeedForward(nn.Module):
         self.out = nn.Linear(hidden, d_model, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        """x: [batch, length, d_model]."""
+        """Map x, [batch, length, d_model], to the same shape."""
         gate, value = self.gate_and_value(x).chunk(2, dim=-1)
         result: Tensor = self.out(F.silu(gate) * value)
         return result
@@ -80,17 +80,17 @@ class Block(nn.Module):
         self.feed_forward = FeedForward(d_model)
 
     def forward(self, x: Tensor, cosine: Tensor, sine: Tensor, past: list[Tensor] | None = None) -> Tensor:
-        """x: [batch, length, d_model]; `past`: as in `Attention`."""
+        """Map x, [batch, length, d_model], to the same shape; `past`: see `Attention`."""
         x = x + self.attention(self.attention_norm(x), cosine, sine, past)
         result: Tensor = x + self.feed_forward(self.feed_forward_norm(x))
         return result
 
 
 class GPT(nn.Module):
-    """Tokens in, logits for the next token out.
+    """Maps tokens to logits for the next token.
 
     Raises:
-        ValueError: d_model / num_heads is not an even whole number (rotary positions turn pairs).
+        ValueError: d_model / num_heads is not an even whole number (rotary positions rotate pairs).
     """
 
     cosine: Tensor
@@ -111,7 +111,9 @@ class GPT(nn.Module):
         self.register_buffer("sine", torch.from_numpy(np.sin(angles).astype(np.float32)), persistent=False)
 
     def forward(self, tokens: Tensor, targets: Tensor | None = None) -> Tensor:
-        """tokens: int64 [batch, length <= context] -> logits [batch, length, vocab_size], or with targets `loss`."""
+        """Map tokens (int64 [batch, length <= context]) to logits [batch, length, vocab_size], or with targets to
+        `loss`.
+        """
         length = tokens.shape[1]
         x = self.embedding(tokens)
         cosine, sine = self.cosine[:length].to(x.dtype), self.sine[:length].to(x.dtype)
@@ -124,15 +126,17 @@ class GPT(nn.Module):
         return logits if targets is None else F.cross_entropy(logits.flatten(0, 1).float(), targets.flatten())
 
     def _logits(self, x: Tensor) -> Tensor:
-        # The embedding is the output head too (arXiv 1608.05859).
+        # The embedding is also the output head (arXiv 1608.05859).
         return F.linear(self.norm(x), self.embedding.weight)
 
     def continued(self, tokens: Tensor, past: list[list[Tensor]] | None) -> tuple[Tensor, list[list[Tensor]]]:
-        """Logits [batch, vocab_size] behind `tokens` (int64 [batch, length]), which follow what `past` has seen.
+        """Return the logits [batch, vocab_size] after `tokens` (int64 [batch, length]), which follow those cached in
+        `past`.
 
         Args:
-            past: what the call before returned, which is used up; None: nothing has been seen, and several tokens may
-                come at once. After that they come one by one.
+            past: the cache that the previous call returned, which this call changes; None: the first call, which may
+                have
+                several tokens. Later calls have one token each.
 
         Returns:
             the logits, and keys and values of each block for all tokens so far; at most `context` of them.
@@ -146,20 +150,20 @@ class GPT(nn.Module):
         return self._logits(x[:, -1]), past
 
     def recompute_activations(self) -> None:
-        """Keep only what goes into each block for the backward pass, and compute the rest again."""
+        """Keep only the input of each block for the backward pass, and compute the other activations again."""
         self._recomputes = True
 
     def loss(self, tokens: Tensor, targets: Tensor) -> Tensor:
-        """Mean cross-entropy in nats per token, computed in float32; both int64 [batch, length]."""
+        """Return the mean cross-entropy in nats per token, computed in float32; both int64 [batch, length]."""
         loss: Tensor = self(tokens, targets)
         return loss
 
 
 def build_model(shape: ModelSection, seed: int) -> GPT:
-    """The run's model with the run's initial parameters, on the CPU in float32.
+    """Build the run's model with the run's initial parameters, on the CPU in float32.
 
     Raises:
-        ValueError: the dimensions do not fit each other.
+        ValueError: the dimensions contradict each other.
     """
     model = GPT(
         num_layers=shape.num_layers,
@@ -191,12 +195,12 @@ def initialise(model: GPT, seed: int) -> None:
 
 
 def parameters_digest(model: nn.Module) -> bytes:
-    """SHA-256 (32 bytes) over the float32 bytes of all parameters in order."""
+    """Return the SHA-256 (32 bytes) of the float32 bytes of all parameters in order."""
     return tensors_digest(model.parameters())
 
 
 def tensors_digest(tensors: Iterable[Tensor]) -> bytes:
-    """SHA-256 (32 bytes) over their float32 bytes."""
+    """Return the SHA-256 (32 bytes) of the tensors' float32 bytes."""
     digest = hashlib.sha256()
     for parameter in tensors:
         digest.update(parameter.detach().to("cpu", torch.float32).contiguous().numpy().astype("<f4").tobytes())
@@ -207,11 +211,11 @@ def _standard_deviation(name: str, shape: torch.Size, num_layers: int) -> float:
     if "embedding" in name or name.startswith("head"):
         return 0.05
     std = 0.5 / math.sqrt(shape[1])
-    # Two parts per layer add to the residual stream; this keeps its variance from growing with depth (GPT-2).
+    # Two parts per layer add to the residual stream; the factor keeps its variance from growing with depth (GPT-2).
     return std / math.sqrt(2 * num_layers) if name.endswith("out.weight") else std
 
 
 def _rotated(x: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
-    """Turn each pair (first half, second half) by its position's angle; x: [batch, heads, length, head width]."""
+    """Rotate each pair (first half, second half) by its position's angle; x: [batch, heads, length, head width]."""
     first, second = x.chunk(2, dim=-1)
     return torch.cat((first * cosine - second * sine, second * cosine + first * sine), dim=-1)

@@ -1,4 +1,4 @@
-"""The optimizer of the built-in inner loop, as the manifest names it."""
+"""The optimizer of the built-in inner loop, which the manifest selects."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from peer.trainer.model.muon import Muon
 
 
 def load_optimizers() -> None:
-    """Load what torch loads with the first optimizer of a process: its compiler, most of a second's work."""
+    """Trigger the imports that torch makes with a process's first optimizer: its compiler, most of a second."""
     torch.optim.SGD([nn.Parameter(torch.zeros(1))])
 
 
@@ -23,12 +23,12 @@ BETAS = (0.9, 0.95)
 """Decays of AdamW's moments (arXiv 1412.6980). The second as in published runs of language models: 0.99 lowered the
 loss of eight small peers by half a percent, less than two seeds differ."""
 WEIGHT_DECAY = 0.1
-"""Decoupled (arXiv 1711.05101), for matrices: as in published runs of language models; no run needed another."""
+"""Decoupled (arXiv 1711.05101), for matrices: as in published runs of language models; no run needed another value."""
 
 
 def has_fused(parameters: Iterable[Tensor]) -> bool:
-    """Whether torch has AdamW in one kernel for parameters of this kind, where they are."""
-    # torch tells it nowhere else; its own optimizers ask the same.
+    """Return whether torch has fused AdamW kernels for parameters of this type and device."""
+    # torch has no public function for this; its own optimizers call the same one.
     from torch.utils._foreach_utils import _get_fused_kernels_supported_devices
 
     devices = _get_fused_kernels_supported_devices()
@@ -43,15 +43,15 @@ def make_optimizer(
     bits: OptimizerBits = "32",
     betas: tuple[float, float] = BETAS,
 ) -> torch.optim.Optimizer:
-    """AdamW (arXiv 1711.05101), or Muon (see `muon.py`) for the matrices between hidden layers with AdamW for the rest.
+    """Make AdamW (arXiv 1711.05101), or Muon (see `muon.py`) for matrices between hidden layers and AdamW for the rest.
 
     Vectors do not decay: decaying norm gains only slows them down.
 
     Args:
-        parameters: (name, parameter); those that need no gradient are left out.
+        parameters: (name, parameter); parameters without gradients are left out.
         fused: use AdamW's fused kernels; Muon has none.
-        betas: of AdamW's moments.
-        bits: of the moments; 8 (arXiv 2110.02861) takes bitsandbytes.
+        betas: decay rates of AdamW's moments.
+        bits: bits of the moments; 8 (arXiv 2110.02861) requires bitsandbytes.
 
     Raises:
         UsageFault: 8 bits with Muon, or without bitsandbytes.

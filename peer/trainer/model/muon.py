@@ -1,11 +1,11 @@
-"""Muon: momentum whose matrices are orthogonalised before they are applied; AdamW for everything else.
+"""Muon: momentum whose matrices are orthogonalised before they are applied; AdamW for all other parameters.
 
-The iteration and its coefficients are of https://kellerjordan.github.io/posts/muon. The step length and the decoupled
-weight decay are those of arXiv 2502.16982, section 2.2, so that a rate tuned for AdamW fits. As the inner optimizer of
-DiLoCo: arXiv 2505.23725 (MuLoCo), whose outer gradients stand coarse codes better than AdamW's.
+The iteration and its coefficients are from https://kellerjordan.github.io/posts/muon. The step length and the decoupled
+weight decay are from arXiv 2502.16982, section 2.2, so that a rate tuned for AdamW fits. As the inner optimizer of
+DiLoCo: arXiv 2505.23725 (MuLoCo), whose outer gradients tolerate coarse codes better than AdamW's.
 
-`torch.optim.Muon` (torch 2.9) takes the same steps, but iterates in bfloat16, which moves parameters by a percent of
-each step. It names its state otherwise, so checkpoints of live runs would not fit. It takes matrices alone.
+`torch.optim.Muon` (torch 2.9) makes the same steps, but iterates in bfloat16, which changes parameters by a percent of
+each step. Its state has different names, so checkpoints of live runs would not fit. It accepts only matrices.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ NEWTON_SCHULZ_STEPS = 5
 DEFAULT_MOMENTUM = 0.95
 _COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 _RMS_OF_ADAMW = 0.2
-"""Root mean square of AdamW's usual step, in learning rates."""
+"""Root mean square of AdamW's typical step, in learning rates."""
 _EPSILON = 1e-8
 
 
 def orthogonalised(matrix: Tensor) -> Tensor:
-    """U V^T of matrix = U S V^T, roughly: five steps leave the singular values between about 0.7 and 1.2.
+    """Return U V^T of matrix = U S V^T, roughly: after five steps the singular values are between about 0.7 and 1.2.
 
-    matrix: [rows, columns], floating point, any device; so is the result. All zeros stay zeros.
+    matrix: [rows, columns], floating point, any device; the result has the same shape. All zeros stay zeros.
     """
     is_tall = matrix.shape[0] > matrix.shape[1]
     x = matrix.T if is_tall else matrix
@@ -49,12 +49,12 @@ class Muon(torch.optim.Optimizer):
 
     Args:
         matrices: each [rows, columns]; may be empty.
-        others: of any shape.
-        undecayed: the same without weight decay.
-        momentum: of the matrices. betas: decay of the two moments of all others.
+        others: parameters of any shape.
+        undecayed: parameters of any shape, without weight decay.
+        momentum: momentum of the matrices. betas: decay of the two moments of all others.
 
     Raises:
-        ValueError: something in `matrices` is no matrix, or a number is out of its range.
+        ValueError: a parameter in `matrices` is not a matrix, or a number is out of range.
     """
 
     def __init__(
@@ -86,7 +86,7 @@ class Muon(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
-        """One step of every parameter that has a gradient, in place."""
+        """Make one step of every parameter that has a gradient, in place."""
         loss = None
         if closure is not None:
             with torch.enable_grad():

@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 
 _AT_ONCE = 1 << 20
-"""Values; bounds the float64 temporaries to 16 MiB."""
+"""Number of values drawn at once; limits the float64 temporaries to 16 MiB."""
 
 
 def draw_uniform(flat: Tensor, generator: np.random.PCG64, middle: float, reach: float) -> None:
-    """Fill `flat`, of any floating dtype [n], with numbers of `middle` +- `reach`."""
+    """Fill `flat`, of any floating dtype [n], with numbers in `middle` +- `reach`."""
     for start in range(0, flat.numel(), _AT_ONCE):
         part = flat[start : start + _AT_ONCE]
         # The top 24 bits, centred: odd multiples of 2**-24 in (-1, 1), exact in float64.

@@ -1,7 +1,7 @@
 """Documents of text, JSON lines and Parquet, part by part.
 
-A part is a range of a file that can be read without what stands before it. So several processes share the work, and
-none reads more than it needs. The same files and part size give the same parts everywhere.
+A part is a range of a file that can be read without the preceding bytes. So several processes share the work, and none
+reads more than it needs. The same files and part size always give the same parts.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from peer.user_folders import paths_in
 T = TypeVar("T")
 
 SUFFIXES = {".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "jsonl", ".parquet": "parquet"}
-"""Everything else is text."""
+"""Formats by suffix; all other files are text."""
 COMPRESSED = (
     b"\x1f\x8b",
     b"BZh",
@@ -54,28 +54,28 @@ COMPRESSED = (
 )
 """First bytes of gzip, bzip2, xz, zstd, lz4, zip and 7z files."""
 BYTE_ORDER_MARK = "\ufeff"
-"""Some editors write it in front of a text."""
+"""A mark that some editors write in front of a text."""
 
 KINDS = ("text", "jsonl", "parquet")
 
 CHUNK_BYTES = 1 << 16
-"""Long text files are read in chunks of about so many bytes, which end with a line."""
+"""Approximate size of the chunks in which long text files are read; chunks end with a line."""
 ROWS_WITHOUT_TEXT = "rows without the field"
 MAX_ROW_BYTES = 64 << 20
-"""Of one row: more is no document, and is left out."""
+"""Size limit of one row; a longer row is not a document, and is left out."""
 TOO_LONG = f"rows longer than {MAX_ROW_BYTES >> 20} MiB"
 MAX_TEXT_CHARACTERS = 1 << 20
-"""Handed to a tokenizer at a time; its memory is about 100 times that."""
+"""Characters passed to a tokenizer at once; it needs about 100 times as much memory."""
 NOTHING_HELD_OUT = HeldOutRule.of(0.0)
 BINARY_BYTES = 8000
-"""At the beginning of a text file; with a NUL among them it is binary, as for git and grep, and is left out."""
+"""Bytes checked at the beginning of a text file; with a NUL it is binary, as for git and grep, and is left out."""
 
 
 class FileRange(NamedTuple):
     """A range of a file: bytes of text and JSON lines, row groups of Parquet.
 
     Attributes:
-        path: of the hub its source.
+        path: path of the file; for a data set of the hub, its source.
         file_bytes: length of the file when it was listed, by which a long text is divided.
     """
 
@@ -87,14 +87,14 @@ class FileRange(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class TextPart:
-    """Pieces of one kind: text, jsonl, parquet, or hf: a part of a data set of the hub, as `hub.py` numbers them."""
+    """Pieces of one kind: text, jsonl, parquet, or hf for a part of a hub data set, numbered as in `hub.py`."""
 
     kind: str
     pieces: tuple[FileRange, ...]
 
 
 class TextSegment(NamedTuple):
-    """A document, or a part of a long one that is on one side."""
+    """A document, or a part of a long document that is on one side."""
 
     text: str
     is_held_out: bool
@@ -103,35 +103,35 @@ class TextSegment(NamedTuple):
 
 @dataclass
 class Complaints:
-    """What was left out or mended, by kind, as people read it.
+    """Counts of omitted or repaired text, by kind, for people.
 
     Attributes:
-        lack: a sentence about the first row without text; only where no row has text it is a fault.
+        lack: a sentence about the first row without text; an error only if no row has text.
     """
 
     counts: Counter[str] = field(default_factory=Counter)
     lack: str = ""
 
     def add(self, counts: Mapping[str, int], lack: str) -> None:
-        """Count what was left out or mended elsewhere."""
+        """Add the counts of another process."""
         self.counts.update(counts)
         self.lack = self.lack or lack
 
     def text(self) -> str:
-        """``empty rows (3), rows without the field (1)``."""
+        """Return a text such as ``empty rows (3), rows without the field (1)``."""
         return ", ".join(f"{kind} ({count})" for kind, count in sorted(self.counts.items()) if count)
 
 
 def files_of(sources: Sequence[str], complaints: Complaints | None = None) -> list[tuple[str, Path]]:
-    """(kind, path) of files and folders; ``text:``, ``jsonl:`` or ``parquet:`` in front says what they are.
+    """List (kind, path) of files and folders; a prefix ``text:``, ``jsonl:`` or ``parquet:`` gives their format.
 
-    Without that a file is what its suffix says. In folders hidden files and links that lead out are left out.
+    Without a prefix the file's suffix decides. In folders, hidden files and links that lead out are left out.
 
     Args:
-        complaints: counts entries of folders that are left out, and files of rows that are read as plain text.
+        complaints: counts omitted entries of folders, and files of rows that are read as plain text.
 
     Raises:
-        UsageFault: something is missing or no regular file, or there is nothing.
+        UsageFault: a file is missing or not a regular file, or there is no file.
     """
     complaints = complaints or Complaints()
     found = []
@@ -156,16 +156,16 @@ def files_of(sources: Sequence[str], complaints: Complaints | None = None) -> li
 def parts_of(
     files: Sequence[tuple[str, Path]], part_bytes: int, complaints: Complaints | None = None
 ) -> list[TextPart]:
-    """Files divided into parts of about `part_bytes` each; small files of one kind share a part.
+    """Divide files into parts of about `part_bytes` each; small files of one kind share a part.
 
-    A peer reads one part for long, and files that lie side by side are alike. So the files of a part come from all over
-    the source, in an order that the same files give everywhere.
+    A peer reads one part for a long time, and neighbouring files are similar. So the files of a part are taken from the
+    whole source, in an order that depends only on the files.
 
     Args:
-        complaints: counts files that are left out: binary and compressed ones.
+        complaints: counts omitted files: binary and compressed ones.
 
     Raises:
-        UsageFault: a file cannot be read, or is no Parquet file.
+        UsageFault: a file cannot be read, or is not a Parquet file.
         LocalFault: a library is missing.
     """
     complaints = complaints or Complaints()
@@ -193,7 +193,7 @@ def _parts_of(
 
 
 def _mixed(files: Sequence[T]) -> list[T]:
-    """In an order that their number alone decides."""
+    """Return the files in an order that depends only on their number."""
     return [file for _, file in sorted(enumerate(files), key=lambda numbered: _digest_of_number(numbered[0]))]
 
 
@@ -208,12 +208,12 @@ def documents(
     rule: HeldOutRule = NOTHING_HELD_OUT,
     short: ShortDocuments | None = None,
 ) -> Iterator[TextSegment]:
-    """The documents of a part, in order, each as the segments that are trained on and held out.
+    """Yield the documents of a part, in order, each as its training and held-out segments.
 
-    A file that has gone meanwhile is left out and counted; the other text of the part is not lost.
+    A file that was deleted meanwhile is left out and counted; the remaining text of the part is still read.
 
     Args:
-        short: counts the documents that are not cut.
+        short: counts the documents that are not divided.
 
     Raises:
         UsageFault: a file cannot be read.
@@ -241,7 +241,7 @@ def documents(
 
 
 def _segments(text: str, rule: HeldOutRule, short: ShortDocuments) -> Iterator[TextSegment]:
-    """A document that is in memory; nothing of one without text."""
+    """Yield the segments of a document in memory; none if it has no text."""
     if not text.strip():
         return
     content = text.encode()
@@ -260,7 +260,7 @@ def _segments(text: str, rule: HeldOutRule, short: ShortDocuments) -> Iterator[T
 
 
 def rows_of(kind: str, piece: FileRange, field: str, complaints: Complaints) -> Iterator[Any]:
-    """Yield the rows of a piece of JSON lines or Parquet; a row of Parquet has this field alone.
+    """Yield the rows of a piece of JSON lines or Parquet; a Parquet row contains only this field.
 
     Raises:
         OSError, UsageFault: a file cannot be read.
@@ -281,7 +281,7 @@ def _texts(rows: Iterator[Any], text_field: str, where: str, complaints: Complai
         elif not text.strip():
             complaints.counts["empty rows"] += 1
         else:
-            # Half a pair of UTF-16, which JSON can hold and no tokenizer takes.
+            # Replace unpaired UTF-16 surrogates, which JSON can contain and tokenizers reject.
             yield text if text.isascii() else text.encode("utf-8", "replace").decode()
 
 
@@ -298,8 +298,8 @@ def _no_field(where: str, text_field: str, row: Any) -> str:
 def _pieces(
     kind: str, path: Path, part_bytes: int, complaints: Complaints, lists: RowGroupLists
 ) -> Iterator[tuple[FileRange, int]]:
-    """(piece, bytes) of the pieces of a file; none of a file that is no text."""
-    path = path.absolute()  # processes that read it have other working folders
+    """Yield (piece, bytes) for the pieces of a file; none if the file is not text."""
+    path = path.absolute()  # processes that read the file have different working directories
     if kind == "parquet":
         for group, num_bytes in enumerate(lists.num_bytes(path)):
             yield FileRange(str(path), group, group + 1), num_bytes
@@ -321,12 +321,12 @@ def _pieces(
 
 
 def _is_array(beginning: bytes) -> bool:
-    """Whether a file of JSON is one array of all rows."""
+    """Return whether a JSON file is one array of all rows."""
     return beginning.removeprefix(BYTE_ORDER_MARK.encode()).lstrip().startswith(b"[")
 
 
 def _lines_from(file: BufferedReader, start: int) -> int:
-    """Move to the first line that begins at `start` or later; returns where that is."""
+    """Move to the first line that begins at `start` or later; return its position."""
     if start == 0:
         return 0
     file.seek(start - 1)
@@ -339,9 +339,9 @@ def _lines_from(file: BufferedReader, start: int) -> int:
 
 
 def _long_text(piece: FileRange, complaints: Complaints, rule: HeldOutRule) -> Iterator[TextSegment]:
-    """Chunks of about `CHUNK_BYTES` that end with a line or at least with a character, each on one side.
+    """Yield chunks of about `CHUNK_BYTES` that end with a line or at least with a character, each on one side.
 
-    The edges between the sides are those of the whole file, so they do not depend on how it is divided into parts.
+    The edges between the sides are those of the whole file, so they do not depend on its division into parts.
     """
     edges = edges_of(piece.file_bytes, rule.share)
     slack = slack_of(edges)
@@ -352,7 +352,7 @@ def _long_text(piece: FileRange, complaints: Complaints, rule: HeldOutRule) -> I
             edge = edges[index] if index < len(edges) else piece.file_bytes
             left = min(edge, piece.stop if position < piece.stop else piece.file_bytes) - position
             content = file.read(min(CHUNK_BYTES, left))
-            if position >= piece.stop:  # the rest of a long line; the next one is in the next part
+            if position >= piece.stop:  # the rest of a long line; the next line is in the next part
                 content = content[: content.find(b"\n") + 1] or content
                 file.seek(position + len(content))
             next_bytes = file.read(CHUNK_BYTES) if content and not content.endswith(b"\n") else b""
@@ -402,7 +402,7 @@ def _json_rows(piece: FileRange, complaints: Complaints) -> Iterator[Any]:
 
 
 def _array(file: BufferedReader, piece: FileRange) -> list[Any] | None:
-    """The rows of a file that is one JSON array; None: it is none, and its lines may be rows."""
+    """Return the rows of a file that is one JSON array; None if it is not one, so that its lines may be rows."""
     if piece.file_bytes > MAX_ROW_BYTES:
         raise UsageFault(
             f"{piece.path} is one JSON array of {bytes_text(piece.file_bytes)}; expected one of at most "

@@ -1,8 +1,8 @@
-"""Parts of a data set of the Hugging Face hub, each brought here as a local file when it is read.
+"""Parts of a data set of the Hugging Face hub, each copied to a local file when it is read.
 
-Which files are read follows from their list (`hub_layout`). Their bytes are fetched
-as they are, without a library that guesses what a name means. Of a Parquet file only the columns and row groups of a
-part come, of JSON lines only a range of bytes. The copy has holes where the rest would be.
+The list of files determines which ones are read (`hub_layout`). Their bytes are fetched unchanged, without a library
+that guesses the meaning of a name. Of a Parquet file only a part's columns and row groups are fetched, of JSON lines
+only a range of bytes. The copy has holes in place of the rest.
 """
 
 from __future__ import annotations
@@ -30,24 +30,24 @@ from peer.trainer.text.parquet_groups import PARQUET_MARK, RowGroupLists
 _FORM: Final = re.compile(r"hf:(?P<path>[^@]+)@(?P<revision>[^/:]+)(?:/(?P<folder>[^:]+))?(?::(?P<split>.+))?")
 
 WHOLE_FILE_PARTS: Final = 8
-"""Of a file of JSON lines, at most; a packed one is read from its beginning for each of them."""
+"""Most parts of a file of JSON lines; a compressed file is read from its beginning for each part."""
 MAX_FOOTER_BYTES: Final = 64 << 20
-"""Of a Parquet file; one of 2 GB with 700 row groups has a footer of 1 MB."""
+"""Size limit of a Parquet file's footer; a file of 2 GB with 700 row groups has a footer of 1 MB."""
 DISK_KEPT_BYTES: Final = 1 << 30
-"""Left free for everything else on the disk."""
+"""Disk space left free for other data."""
 
 _TAIL_BYTES: Final = 1 << 16
-"""Read first of the end of a Parquet file: most footers fit in."""
+"""Bytes first read from the end of a Parquet file; most footers fit."""
 _ROOM_BYTES: Final = 64 << 20
-"""The disk is looked at so often while something is unpacked."""
+"""Bytes decompressed between checks of the free disk space."""
 _BLOCK_BYTES: Final = 1 << 16
-"""Read at a time to find the end of a line."""
+"""Bytes read at once to find the end of a line."""
 
 
 def hub_parts(source: str, max_parts: int, *, is_own: bool) -> list[tuple[int, int]]:
-    """(number of the part, number of all parts) for each part of the split, in order; the same for everybody.
+    """List (number of the part, number of all parts) for each part of the split, in order; the same for all peers.
 
-    A part is whole files or lies in one.
+    A part consists of whole files, or is within one file.
 
     Args:
         is_own: see `hub_repository`.
@@ -58,7 +58,7 @@ def hub_parts(source: str, max_parts: int, *, is_own: bool) -> list[tuple[int, i
     """
     repository, split = _opened(source, is_own=is_own)
     num_files = len(split.paths)
-    # A text is one document, which is divided as a whole.
+    # A text file is one document, which is divided as a whole.
     parts_of_file = 1 if split.form == "text" else WHOLE_FILE_PARTS
     if split.form == "parquet":
         path = split.paths[0]
@@ -70,14 +70,14 @@ def hub_parts(source: str, max_parts: int, *, is_own: bool) -> list[tuple[int, i
 
 @contextlib.contextmanager
 def hub_copy(source: str, number: int, num_parts: int, field: str, folder: Path, *, is_own: bool) -> Iterator[TextPart]:
-    """A part as local files in `folder`, which are removed afterwards.
+    """Copy a part to local files in `folder`, yield it, and remove the files afterwards.
 
     Args:
-        field: of the rows, that is read.
+        field: the field of the rows that is read.
         is_own: see `hub_repository`.
 
     Raises:
-        UsageFault, LocalFault: as from `hub_parts`, or the data set is not what it was, or there is no room.
+        UsageFault, LocalFault: see `hub_parts`; also if the data set has changed, or there is no room.
     """
     opened = _opened(source, is_own=is_own)
     _, split = opened
@@ -94,7 +94,7 @@ def hub_copy(source: str, number: int, num_parts: int, field: str, folder: Path,
         files = split.paths[number * num_files // num_parts : (number + 1) * num_files // num_parts]
     try:
         with writing(folder), contextlib.closing(RowGroupLists()) as lists:
-            folder.mkdir(mode=0o700, parents=True, exist_ok=True)  # it may be private
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)  # the data set may be private
             pieces = [
                 piece
                 for count, path in enumerate(files)
@@ -106,7 +106,7 @@ def hub_copy(source: str, number: int, num_parts: int, field: str, folder: Path,
 
 
 def _name(count: int, path: str) -> str:
-    """A plain name for the copy, in which messages show the name on the hub."""
+    """Return a plain name for the copy that contains the file's name on the hub, for error messages."""
     return f"{count}-{re.sub('[^A-Za-z0-9._-]', '_', path.rpartition('/')[2])[-80:]}"
 
 
@@ -121,7 +121,7 @@ def _opened(source: str, *, is_own: bool) -> Opened:
 
 @functools.lru_cache(maxsize=4)
 def _opened_at(source: str, is_own: bool, endpoint: str, offline: bool) -> Opened:
-    """Kept, so that all parts are of one commit."""
+    """Open a data set; cached, so that all parts are of one commit."""
     match = _FORM.fullmatch(source)
     if match is None:
         raise UsageFault(
@@ -137,7 +137,7 @@ def _opened_at(source: str, is_own: bool, endpoint: str, offline: bool) -> Opene
 def _copied(
     opened: Opened, path: str, which: tuple[int, int], field: str, copy: Path, lists: RowGroupLists
 ) -> Iterator[FileRange]:
-    """The piece of a file that belongs to a part, after it was written to `copy`."""
+    """Copy the piece of a file that belongs to a part to `copy`, and yield it."""
     (repository, split), (part, num_parts) = opened, which
     if split.form == "parquet":
         where, footer, size = f"{repository.where}: {path}", _footer(repository, path, copy), copy.stat().st_size
@@ -166,7 +166,7 @@ def _copied(
     start, stop = size * part // num_parts, size * (part + 1) // num_parts
     with copy.open("w+b") as file:
         file.truncate(size)
-        # One byte more in front tells whether a line begins there.
+        # The preceding byte shows whether a line begins at `start`.
         _fill(repository, path, file, max(0, start - 1), stop)
         if start < stop:
             _fill_line(repository, path, file, stop, min(size, stop + MAX_ROW_BYTES))
@@ -181,7 +181,7 @@ def _copied(
 
 
 def _fill(repository: HubRepository, path: str, file: Any, start: int, stop: int) -> None:
-    """Write a range of a file to its place in the copy."""
+    """Write a range of a file to the same place in the copy."""
     _check_room(file, stop - start)
     file.seek(start)
     for chunk in repository.chunks(path, start, stop):
@@ -192,7 +192,7 @@ def _fill(repository: HubRepository, path: str, file: Any, start: int, stop: int
 
 
 def _fill_line(repository: HubRepository, path: str, file: Any, stop: int, limit: int) -> None:
-    """Write what follows on `stop`, until a line ends."""
+    """Write the bytes after `stop`, until a line ends."""
     file.seek(stop - 1)
     block = file.read(1)
     while b"\n" not in block and stop < limit:
@@ -213,7 +213,7 @@ def _check_room(file: Any, num_bytes: int) -> None:
 
 
 def _footer(repository: HubRepository, path: str, copy: Path | None = None) -> bytes:
-    """The end of a Parquet file, from its footer on; `copy` gets the size of the file, its beginning and its end."""
+    """Return the end of a Parquet file, from its footer on; give `copy` the file's size, beginning and end."""
     where, size = f"{repository.where}: {path}", repository.size(path)
     tail = repository.read(path, max(0, size - _TAIL_BYTES), size)
     length = int.from_bytes(tail[-8:-4], "little") + 8
@@ -242,12 +242,12 @@ def _unpacked(repository: HubRepository, path: str, packing: str) -> Iterator[An
             yield io.BufferedReader(pyarrow.CompressedInputStream(pyarrow.PythonFile(raw, "r"), "zstd"))
     except (EOFError, OSError, zlib.error) as error:
         if isinstance(error, OSError) and error.errno is not None:
-            raise  # of the disk
+            raise  # an error of the disk
         raise unavailable(f"{repository.where}: {path}", str(error)) from error
 
 
 class _Stream(io.RawIOBase):
-    """Pieces of bytes as a stream."""
+    """A stream over chunks of bytes."""
 
     def __init__(self, chunks: Iterator[bytes]) -> None:
         self._chunks = chunks
@@ -266,7 +266,7 @@ class _Stream(io.RawIOBase):
 
 
 def _lines(stream: Any) -> Iterator[bytes]:
-    """Lines of a stream; one that is too long is left out."""
+    """Yield the lines of a stream; leave out lines that are too long."""
     while line := stream.readline(MAX_ROW_BYTES):
         if line.endswith(b"\n") or len(line) < MAX_ROW_BYTES:
             yield line if line.endswith(b"\n") else line + b"\n"

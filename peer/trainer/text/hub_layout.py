@@ -1,7 +1,7 @@
-"""Which files of a data set of the hub are a split, by their names. Pure.
+"""Finds the files that belong to a split of a data set on the hub, by their names. Pure.
 
-The rules are those of the hub itself for data sets without a table of configurations. A README is not read, and a
-loading script is never run.
+The rules are the hub's own rules for data sets without a table of configurations. A README is not read, and a loading
+script is never run.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ FORMATS: Final = {
     ".json": "jsonl",
     ".txt": "text",
 }
-"""Ending of a file -> how it is read."""
+"""File suffix -> format."""
 PACKINGS: Final = (".gz", ".zst")
 
 _KEYWORDS: Final = {
@@ -43,7 +43,7 @@ _SHARDED: Final = re.compile(r"data/(?P<split>[^/]+)-\d{5}-of-\d{5}[^/]*\.[^/]*"
 
 @dataclass(frozen=True, slots=True)
 class SplitFiles:
-    """The files of a split, in order, all of one form.
+    """The files of a split, in order, all of one format.
 
     Attributes:
         form: parquet, jsonl or text.
@@ -56,15 +56,15 @@ class SplitFiles:
 
 
 def files_of_split(paths: Sequence[str], folder: str, split: str) -> SplitFiles:
-    """The files of a split, by the names of files and folders.
+    """Find the files of a split, by the names of files and folders.
 
     Args:
-        paths: of all files of the repository.
-        folder: the one whose files are read; empty: all of the repository.
+        paths: paths of all files of the repository.
+        folder: the folder whose files are read; empty: the whole repository.
 
     Raises:
-        UsageFault: there is no such folder or split, its files are of no form that is read, or they lie in several
-            folders without a name that says which belong together.
+        UsageFault: there is no such folder or split, its files have no supported format, or they are in several folders
+            whose names do not show which belong together.
     """
     start = f"{folder}/" if folder else ""
     inside = [path for path in paths if path.startswith(start) and path.rpartition("/")[2] not in _IGNORED]
@@ -83,13 +83,13 @@ def files_of_split(paths: Sequence[str], folder: str, split: str) -> SplitFiles:
 
 
 def _folders(paths: Sequence[str]) -> str:
-    """The first folders that have files, for people."""
+    """Return the first folders that have files, for people."""
     folders = sorted({path.rpartition("/")[0] for path in paths if "/" in path})
     return clean_text(", ".join(folders[:20]), 300) or "none"
 
 
 def _by_names(paths: Sequence[str], start: str) -> dict[str, list[str]]:
-    """Split -> files, by the names of files and folders behind `start`."""
+    """Return split -> files, by the names of files and folders after `start`."""
     inside = [path.removeprefix(start) for path in paths]
     sharded: dict[str, list[str]] = {}
     for path, name in zip(paths, inside, strict=True):
@@ -110,7 +110,7 @@ def _by_names(paths: Sequence[str], start: str) -> dict[str, list[str]]:
 
 
 def _has_word(names: Sequence[str], words: Sequence[str], *, ends: bool) -> bool:
-    """Whether a name has one of the words between separators; `ends`: also at its end."""
+    """Return whether a name contains one of the words between separators; `ends`: also at its end."""
     pattern = rf"(?:^|[-._ 0-9])(?:{'|'.join(words)})(?:[-._ 0-9]{'|$' if ends else ''})"
     return any(re.search(pattern, name) for name in names)
 

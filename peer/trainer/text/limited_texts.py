@@ -1,8 +1,8 @@
-"""Texts of a part, read by a child process with limits: a small Parquet file can stand for endless memory, and a row of
-JSON for twenty times its length.
+"""Reads the texts of a part in a child process with limits, because a small Parquet file can expand to unlimited
+memory.
 
-Workers that tokenize have such limits themselves. This is for what reads text in the main process. The child's end is
-`prepare`, which `peer.limited_child.process` calls.
+A JSON row can take twenty times its length. Workers that tokenize have such limits themselves; this module is for code
+that reads text in the main process. The child calls `prepare` (through `peer.limited_child.process`).
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from peer.trainer.text.documents import MAX_ROW_BYTES, Complaints, FileRange, Te
 
 LIMITS = ChildLimits(memory_bytes=2 << 30, seconds=120.0, answer_bytes=8 * MAX_ROW_BYTES)
 _ANSWER_CHARACTERS = 1 << 20
-"""Of the texts of one answer; the last of them may be longer than that."""
+"""Approximate number of characters in one answer; its last text may exceed it."""
 
 
 def limited_texts(part: TextPart, text_field: str, complaints: Complaints) -> Iterator[str]:
-    """The documents of a part.
+    """Yield the documents of a part.
 
     Raises:
         UsageFault: a file cannot be read.
-        LocalFault: a library is missing, or a file took more than `LIMITS`.
+        LocalFault: a library is missing, or a file exceeded `LIMITS`.
     """
-    if part.kind == "text":  # it is read in pieces of bounded length
+    if part.kind == "text":  # text is read in pieces of bounded length
         yield from (segment.text for segment in documents(part, text_field, complaints))
         return
     question: dict[str, Any] = {

@@ -1,7 +1,7 @@
-"""Row groups and columns of Parquet files, whose lists a child process with limits reads: a list is a stranger's claim.
+"""Lists row groups and columns of Parquet files in a child process with limits, because these lists are untrusted.
 
-It takes a local file, or the footer of one that lies on the hub. What it answers is checked here. The child's end is
-`prepare`, which `peer.limited_child.process` calls.
+The child reads a local file, or the footer of a file on the hub. Its answers are checked here. The child calls
+`prepare` (through `peer.limited_child.process`).
 """
 
 from __future__ import annotations
@@ -20,26 +20,26 @@ from peer.optional_libraries import needing
 from peer.trainer.text.parquet_rows import is_part_of, open_parquet
 
 MAX_ROW_GROUPS = 1 << 16
-"""Of a file; each has some megabytes of text, and larger data has several files."""
+"""Row groups of a file; each has a few megabytes of text, and larger data has several files."""
 MAX_COLUMN_RANGES = 1 << 16
-"""Of a part, each of which is a request to the hub."""
+"""Column ranges of a part; each is a request to the hub."""
 PARQUET_MARK = b"PAR1"
 LIMITS = ChildLimits(memory_bytes=1 << 30, seconds=60.0)
-"""A list of 60,000 row groups takes 60 MB and a second or two, one of a million columns 750 MB and three."""
+"""A list of 60,000 row groups takes 60 MB and 1 to 2 seconds, a list of a million columns 750 MB and 3 seconds."""
 
 
 class RowGroupLists:
-    """A child process for the lists of any number of files, started with the first one. `close` it."""
+    """A child process for any number of files, started for the first file. The caller must `close` it."""
 
     def __init__(self) -> None:
         self._child: LimitedChild | None = None
 
     def num_bytes(self, path: Path) -> list[int]:
-        """Uncompressed bytes of each row group, as the file says.
+        """Return the uncompressed bytes of each row group, according to the file.
 
         Raises:
-            UsageFault: it is no Parquet file, or has too many.
-            LocalFault: a library is missing, or the file took more than `LIMITS`.
+            UsageFault: the file is not a Parquet file, or has too many row groups.
+            LocalFault: a library is missing, or the file exceeded `LIMITS`.
         """
         sizes = self._answer(str(path), {"path": str(path.absolute())}).get("sizes")
         if not isinstance(sizes, list) or not all(type(size) is int for size in sizes):
@@ -47,15 +47,15 @@ class RowGroupLists:
         return [max(0, size) for size in sizes]
 
     def num_groups(self, footer: bytes, where: str) -> int:
-        """Row groups of a file, by its footer.
+        """Return the number of row groups of a file, from its footer.
 
         Args:
-            footer: with the length and the mark behind it.
-            where: what messages call the file.
+            footer: the footer with the length and the mark after it.
+            where: name of the file, for error messages.
 
         Raises:
-            UsageFault: there are too many, or a library is missing.
-            LocalFault: it is no footer, or took more than `LIMITS`.
+            UsageFault: there are too many row groups, or a library is missing.
+            LocalFault: the bytes are not a footer, or exceeded `LIMITS`.
         """
         num_groups = self._answer(where, {"where": where}, footer).get("num_groups")
         if type(num_groups) is not int or not 0 <= num_groups <= MAX_ROW_GROUPS:
@@ -63,14 +63,15 @@ class RowGroupLists:
         return num_groups
 
     def columns(self, footer: bytes, where: str, groups: range, field: str, file_bytes: int) -> list[tuple[int, int]]:
-        """Ranges of bytes of the columns of row groups, in order; they lie apart, between the mark and the footer.
+        """Return the byte ranges of columns of row groups, in order; they do not overlap, and are between the mark and
+        the footer.
 
         Args:
-            field: of the rows, whose columns these are.
+            field: the field of the rows whose columns are listed.
             file_bytes: length of the whole file.
 
         Raises:
-            UsageFault, LocalFault: as from `num_groups`, or the columns do not lie there.
+            UsageFault, LocalFault: see `num_groups`; also if a column is outside this range.
         """
         question = {"where": where, "groups": [groups.start, groups.stop], "field": field}
         ranges = self._answer(where, question, footer).get("ranges")
@@ -94,10 +95,10 @@ class RowGroupLists:
 
 
 def checked_ranges(ranges: Sequence[Any], where: str, footer_start: int) -> list[tuple[int, int]]:
-    """Pairs of (start, stop) in order, without empty ones.
+    """Return pairs of (start, stop) in order, without empty ones.
 
     Raises:
-        LocalFault: they do not lie apart between the mark of the file and `footer_start`.
+        LocalFault: pairs overlap, or are not between the mark of the file and `footer_start`.
     """
     found = []
     for pair in ranges:
@@ -161,7 +162,7 @@ def _metadata(footer: bytes, where: str) -> Any:
 
 
 def _column_ranges(metadata: Any, groups: range, field: str, where: str) -> list[tuple[int, int]]:
-    """(start, stop) of each column of these row groups, as the footer says."""
+    """Return (start, stop) of each column of these row groups, according to the footer."""
     schema = metadata.schema
     columns = [number for number in range(len(schema)) if is_part_of(schema.column(number).path, field)]
     num_ranges = len(columns) * len(groups)

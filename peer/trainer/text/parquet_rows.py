@@ -1,6 +1,6 @@
-"""Rows of Parquet files, a bounded number of bytes at a time, through `pyarrow`.
+"""Reads rows of Parquet files through `pyarrow`, a bounded number of bytes at a time.
 
-Lengths in a Parquet file are claims of its writer. A process that reads a stranger's file has limits of its own.
+Lengths in a Parquet file are untrusted, so a process that reads such a file needs limits of its own.
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ from dht.ground.regular_files import open_regular
 from peer.optional_libraries import needing
 
 BATCH_BYTES = 1 << 20
-"""Of values that are decoded together, as far as the file says their lengths."""
+"""Bytes of values decoded together, according to the lengths in the file."""
 MAX_BATCH_ROWS = 256
 
 
 def open_parquet(path: Path) -> Any:
-    """A `pyarrow.parquet.ParquetFile` whose columns of text stay dictionaries where they are stored as such.
+    """Open a `pyarrow.parquet.ParquetFile` whose text columns stay dictionaries if they are stored as dictionaries.
 
     Raises:
-        UsageFault: it is no Parquet file.
+        UsageFault: the file is not a Parquet file.
     """
     with needing("reading Parquet files", "pyarrow", "hf"):
         import pyarrow
         import pyarrow.parquet
     try:
         with reading(path):
-            open_regular(path).close()  # a pipe would be waited for
+            open_regular(path).close()  # fails for a pipe, which would block
             file = pyarrow.parquet.ParquetFile(path)
             is_text = (pyarrow.types.is_string, pyarrow.types.is_binary)
             texts = [field.name for field in file.schema_arrow if any(check(field.type) for check in is_text)]
@@ -41,10 +41,10 @@ def open_parquet(path: Path) -> Any:
 
 
 def parquet_columns(path: Path, groups: range) -> tuple[list[str], int]:
-    """(names of all columns, rows in these row groups as the file says).
+    """Return (names of all columns, rows in these row groups according to the file).
 
     Raises:
-        UsageFault: it is no Parquet file, or has become another one.
+        UsageFault: the file is not a Parquet file, or has changed.
     """
     file = _with_groups(path, groups)
     names: list[str] = file.schema_arrow.names
@@ -70,15 +70,15 @@ def parquet_rows(
     decoded: Callable[[bytes], str],
     leave_out: Callable[[], None],
 ) -> Iterator[dict[str, Any]]:
-    """Yield the rows of row groups, with this field alone.
+    """Yield the rows of row groups, with only this field.
 
     Args:
-        max_value_bytes: of one text; a row with a longer one is left out.
-        decoded: makes text of bytes that should be UTF-8.
-        leave_out: is called for each row that is left out.
+        max_value_bytes: size limit of one text; a row with a longer text is left out.
+        decoded: converts bytes that should be UTF-8 to text.
+        leave_out: called for each omitted row.
 
     Raises:
-        UsageFault: the file cannot be read, or has become another one.
+        UsageFault: the file cannot be read, or has changed.
     """
     file = _with_groups(path, groups)
     import pyarrow
@@ -98,12 +98,12 @@ def parquet_rows(
 
 
 def is_part_of(path: str, field: str) -> bool:
-    """Return whether a column belongs to a field of a row, by its path; the field's own name may have dots."""
+    """Return whether a column belongs to a field of a row, by its path; the field's own name may contain dots."""
     return path == field or path.startswith(f"{field}.")
 
 
 def _batch_rows(group: Any, field: str) -> int:
-    """Rows of `BATCH_BYTES`, by the mean length of a row."""
+    """Return the number of rows in `BATCH_BYTES`, by the mean length of a row."""
     columns = (group.column(number) for number in range(group.num_columns))
     sizes = (column.total_uncompressed_size for column in columns if is_part_of(column.path_in_schema, field))
     num_bytes = max(1, sum(max(0, size) for size in sizes))
@@ -112,7 +112,7 @@ def _batch_rows(group: Any, field: str) -> int:
 
 
 def _values_of(column: Any, max_bytes: int, decoded: Callable[[bytes], str]) -> Callable[[int], Any]:
-    """What returns the value of a row; OverflowError: it is too long."""
+    """Return a function that returns the value of a row, and raises OverflowError if the value is too long."""
     import pyarrow
 
     types = pyarrow.types

@@ -1,7 +1,8 @@
-"""The files behind a source: found, checked, and read in pieces as tokens.
+"""Finds and checks the files of a source, and reads them in pieces as tokens.
 
-Only regular files are read. In a folder everything else is left out, and so are links that lead out of it. A folder of
-text from somewhere may hold a link to your keys. What is read is not kept: a folder of any size takes no memory.
+Only regular files are read. In a folder all other entries are left out, and so are links that lead out of the folder: a
+downloaded folder of text may contain a link to the user's keys. File contents are not kept, so a folder of any size
+takes no memory.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from dht.ground.regular_files import open_regular
 from peer.user_folders import paths_in
 
 MAX_OPEN_FILES = 64
-"""Of a source at a time; a system allows a process 256 at the least."""
+"""Most open files of a source; systems allow a process at least 256."""
 
 
 _NOT_LIBRARY_TEXT = frozenset({"site-packages", "dist-packages", "test", "tests", "idle_test", "__pycache__"})
@@ -36,17 +37,19 @@ TokenArray = NDArray[np.unsignedinteger[Any]]
 
 
 class OpenFiles:
-    """Files that are read here and there; the ones read last stay open, `MAX_OPEN_FILES` of them."""
+    """Files read at random positions; the `MAX_OPEN_FILES` last read stay open."""
 
     def __init__(self) -> None:
         self._descriptors: OrderedDict[Path, int] = OrderedDict()
         weakref.finalize(self, _close_all, self._descriptors)
 
     def read(self, path: Path, start: int, num_bytes: int) -> bytes:
-        """`num_bytes` from `start`.
+        """Read `num_bytes` bytes starting at `start`.
 
         Raises:
-            LocalFault: it cannot be read now, or has become shorter. Another start may do: it was fine at this one.
+            LocalFault: the file cannot be read now, or has become shorter. A restart may help, because the file was
+                valid when
+                training began.
         """
         try:
             if path not in self._descriptors:
@@ -69,7 +72,7 @@ class OpenFiles:
         return content
 
     def forget(self, path: Path) -> None:
-        """Close it: a deleted file takes room on the disk as long as it is open."""
+        """Close the file, because a deleted file occupies the disk while it is open."""
         descriptor = self._descriptors.pop(path, None)
         if descriptor is not None:
             os.close(descriptor)
@@ -81,7 +84,7 @@ def _close_all(descriptors: OrderedDict[Path, int]) -> None:
 
 
 class FileTokens:
-    """A part of a file as tokens; each slice is read when it is asked for.
+    """A part of a file as tokens; each slice is read on access.
 
     Args:
         first, length: in tokens.
@@ -104,26 +107,27 @@ class FileTokens:
         return np.frombuffer(content, self.dtype)
 
     def part(self, start: int, stop: int) -> FileTokens:
-        """Tokens `start` to `stop` of it, not read yet."""
+        """Return tokens `start` to `stop` of this part, without reading them."""
         return FileTokens(self._files, self.path, self.dtype, self._first + start, stop - start)
 
     @property
     def nbytes(self) -> int:
-        """Its length in bytes."""
+        """Length in bytes."""
         return self._length * self.dtype.itemsize
 
 
 Tokens = TokenArray | FileTokens
-"""A row of tokens that is read in pieces."""
+"""A sequence of tokens that is read in pieces."""
 
 
 @dataclass
 class FoundFiles:
-    """What a source consists of.
+    """The files of a source.
 
     Attributes:
         segments: (name relative to its folder, tokens) of each file.
-        num_left_out: entries of folders that were not read: links that lead out, and what is no regular file.
+        num_left_out: entries of folders that were not read: links that lead out, and entries that are not regular
+            files.
     """
 
     segments: list[tuple[str, FileTokens]] = field(default_factory=list)
@@ -131,10 +135,10 @@ class FoundFiles:
 
 
 def library_files() -> FoundFiles:
-    """The Python standard library's own text.
+    """Return the text of the Python standard library.
 
     Raises:
-        UsageFault: this Python has none.
+        UsageFault: this Python has no library text.
     """
     root = Path(sysconfig.get_paths()["stdlib"])
     opened = OpenFiles()
@@ -146,10 +150,10 @@ def library_files() -> FoundFiles:
 
 
 def chosen_files(text: str) -> FoundFiles:
-    """The files and folders of ``PATH[,PATH...]``, whose bytes are tokens.
+    """Return the files and folders of ``PATH[,PATH...]``, whose bytes are tokens.
 
     Raises:
-        UsageFault: a path is missing, unreadable, or no regular file or folder; there is nothing to read.
+        UsageFault: a path is missing, unreadable, or not a regular file or folder; there is nothing to read.
     """
     found, opened = FoundFiles(), OpenFiles()
     for path in paths_in(text):
@@ -165,17 +169,17 @@ def chosen_files(text: str) -> FoundFiles:
 
 
 def files_at(path: Path) -> tuple[list[tuple[str, Path]], int]:
-    """(name relative to the folder, path) of a file or of those in a folder, and how many entries were left out.
+    """Return (name relative to the folder, path) of a file or of those in a folder, and the number of omitted entries.
 
     Raises:
-        UsageFault: there is nothing at that path.
+        UsageFault: the path does not exist.
     """
     check_there(path)
     return _inside(path) if path.is_dir() else ([(path.name, path)], 0)
 
 
 def check_there(path: Path) -> None:
-    """Raises UsageFault: there is nothing at that path."""
+    """Raise UsageFault if the path does not exist."""
     if not path.exists():
         raise UsageFault(
             f"{path} does not exist; expected a file or folder to read (commas separate several); check the data source"
@@ -183,10 +187,10 @@ def check_there(path: Path) -> None:
 
 
 def check_readable(text: str) -> None:
-    """Open all of ``PATH[,PATH...]`` without reading any of it.
+    """Open all files of ``PATH[,PATH...]`` without reading them.
 
     Raises:
-        UsageFault: a path is missing, something there cannot be read, or there is nothing but empty files.
+        UsageFault: a path is missing, a file cannot be read, or all files are empty.
     """
     holds_any = False
     for path in paths_in(text):
@@ -201,7 +205,7 @@ def check_readable(text: str) -> None:
 
 
 def _walk(root: Path, left_out: frozenset[str] = frozenset()) -> Iterator[tuple[str, Path]]:
-    """Entries below `root` as (path relative to it, path), sorted by the former; hidden ones are left out.
+    """Return the entries below `root` as (path relative to it, path), sorted by the former; hidden ones are left out.
 
     Raises:
         UsageFault: a folder cannot be read.
@@ -222,7 +226,7 @@ def _walk(root: Path, left_out: frozenset[str] = frozenset()) -> Iterator[tuple[
 
 
 def _inside(root: Path) -> tuple[list[tuple[str, Path]], int]:
-    """Regular files below `root`, and how many entries were left out."""
+    """Return the regular files below `root`, and the number of omitted entries."""
     real_root = Path(os.path.realpath(root))
     files, num_left_out = [], 0
     for name, path in _walk(root):
@@ -235,13 +239,13 @@ def _inside(root: Path) -> tuple[list[tuple[str, Path]], int]:
 
 
 def _load(files: OpenFiles, path: Path) -> FileTokens:
-    """The bytes of one regular file, none of them read yet.
+    """Return the bytes of one regular file, without reading them.
 
     Raises:
-        UsageFault: it cannot be read.
+        UsageFault: the file cannot be read.
     """
     with reading(path), open_regular(path) as file:
-        # A file of /proc says that it is empty, and what a growing file gets later belongs to no block.
+        # A file of /proc reports size 0, and bytes that a growing file gets later belong to no block.
         num_bytes = os.fstat(file.fileno()).st_size
         mark = file.read(len(codecs.BOM_UTF8))
     first = len(mark) if mark == codecs.BOM_UTF8 else 0
