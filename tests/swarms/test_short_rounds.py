@@ -44,7 +44,7 @@ def share_of_common_rounds(seed, seconds, latency_seconds, *faults, after):
     return sum(commits) / len(commits)
 
 
-@pytest.mark.parametrize(("latency_seconds", "after"), sampled([(0.1, 20.0), (0.05, 20.0), (0.3, 45.0)], 3))
+@pytest.mark.parametrize(("latency_seconds", "after"), sampled([(0.1, 20.0), (0.05, 20.0), (0.3, 60.0)], 3))
 def test_two_whose_rounds_would_be_shorter_than_a_round_trip_train_together(latency_seconds, after):
     assert share_of_common_rounds(1, after + 15.0, latency_seconds, after=after) > 0.95
 
