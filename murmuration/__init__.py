@@ -1,14 +1,14 @@
-"""Murmuration as a library: everything that a script, a notebook or a training loop of your own needs, under one name.
+"""Murmuration as a library: all names that a script, a notebook or your own training loop needs.
 
     import murmuration
 
     with murmuration.join(run_id, module=model, optimizer=optimizer, peers=[address]) as swarm:
         ...
 
-Each name is loaded when it is first used, so that importing this package takes no torch. The names are stable; the
-modules behind them are not.
+Each name is loaded on first use, so importing this package does not import torch. The names are stable; the modules
+behind them are not.
 
-    own_packages.py  our `peer.import_path`, whatever else is called `peer`
+    own_packages.py  our `peer.import_path`, even if the script has its own module `peer`
     command.py       entry point of the `peer` script
     integrations/    callbacks for the training loops of other libraries
 """
@@ -39,16 +39,16 @@ _HOMES = {
     "Incompatible": "dht.ground.errors",
     "DeviceFault": "dht.ground.errors",
 }
-"""Public name -> the module that has it. Type checkers and editors read them in `__init__.pyi`."""
+"""Public name -> the module that defines it. Type checkers and editors read `__init__.pyi` instead."""
 
 __all__ = [*_HOMES]
 
 _USED_HERE = ("dht", "averaging", "peer")
-"""A script may have its own `dashboard`: nothing behind the names above loads ours."""
+"""Packages behind the names above. Our `dashboard` is not among them, so a script may have its own `dashboard`."""
 
 
 def __getattr__(name: str) -> object:
-    # Here, so that the `peer` script passes this file at once: until it has, Ctrl+C prints a traceback.
+    # Imported here, so that the `peer` script gets past this file at once; before that, Ctrl+C prints a traceback.
     import importlib
 
     from murmuration.own_packages import import_path

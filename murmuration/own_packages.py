@@ -1,4 +1,4 @@
-"""Our `peer.import_path` by its place: what is called `peer` where a script runs may be the script's own."""
+"""Loads our `peer.import_path` by its file, because the name `peer` may refer to a module of the running script."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _NAME = "murmuration.import_path"
 
 
 def import_path() -> ModuleType:
-    """Load that module once; importing this file loads nothing else."""
+    """Return our `peer.import_path`, which is loaded once; importing this file loads no other module."""
     if _NAME not in sys.modules:
         path = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "peer", "import_path.py")
         spec = importlib.util.spec_from_file_location(_NAME, path)

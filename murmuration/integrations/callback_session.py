@@ -1,4 +1,4 @@
-"""A session in a run that callbacks enter and leave, since another library's loop has no `with` block for it."""
+"""A session in a run that callbacks enter and leave, because a library's own loop offers no `with` block."""
 
 from __future__ import annotations
 
@@ -15,15 +15,16 @@ from murmuration.integrations.replicas import Replicas
 
 
 class CallbackSession:
-    """Joins at `enter`; leaves at `leave`, at the next `enter` (of any for the run), or when the process ends.
+    """Joins a run in `enter`; leaves in `leave`, before the next `enter`, or when the process ends.
 
     Args:
         run_id, peers, choices: as for `murmuration.join`.
-        on_joined: is given the session once it is there.
-        ends_with_anchor: leaving puts the swarm's anchor into the module, so that what is saved afterwards is it.
+        on_joined: called with the session after joining.
+        ends_with_anchor: whether leaving copies the swarm's anchor into the module, so that a later save contains the
+            anchor.
 
     Attributes:
-        swarm: inside a session of this process; None outside, and in processes of other ranks.
+        swarm: the open session of this process; None outside a session, and in processes of other ranks.
     """
 
     def __init__(
@@ -52,17 +53,17 @@ class CallbackSession:
         *,
         gives_up: Callable[[], bool] = lambda: False,
     ) -> None:
-        """Join in the process of rank 0; in the others take over its parameters.
+        """Join in the process of rank 0; copy its parameters to all other processes.
 
-        Moments of the optimizers come back. Their options and the schedulers stay as the loop has them, since these
-        follow its count of steps, which is not this peer's.
+        The moments of the optimizers are restored from the checkpoint. The options of the optimizers and the states of
+        the schedulers stay as the loop set them, because they follow the loop's step count and not this peer's.
 
         Args:
-            schedulers: of the optimizers, kept by the loop itself.
-            gives_up: asked while it joins: whether somebody wants the loop to end.
+            schedulers: schedulers of the optimizers, whose state the loop saves itself.
+            gives_up: called while joining; returns whether the user wants the loop to end.
 
         Raises:
-            UsageFault, LocalFault, Incompatible: as `murmuration.join`; the loop must not go on.
+            UsageFault, LocalFault, Incompatible: as `murmuration.join`; the loop must not continue.
         """
         self.leave(RuntimeError("the loop before"))
         self._module, self._replicas = module, Replicas(module)
@@ -86,7 +87,7 @@ class CallbackSession:
         self._replicas.follow(self.swarm)
 
     def follow(self) -> bool:
-        """Count an inner step, in all processes; returns whether the loop should end."""
+        """Count an inner step, in all processes, and return whether the loop should end."""
         return self._replicas is not None and self._replicas.follow(self.swarm)
 
     def report(self, loss: float | None = None, tokens: int | None = None) -> None:
@@ -96,16 +97,16 @@ class CallbackSession:
 
     @property
     def has_schedule(self) -> bool:
-        """Whether the run decides the learning rate, by its own clock."""
+        """Whether the run's schedule decides the learning rate."""
         return self.swarm is not None and self.swarm.manifest.training.schedule.changes_rate
 
     def set_rates(self, optimizer: Any, peaks: Sequence[float]) -> bool:
-        """Set the run's share of the peak in each parameter group before a step, where the run decides it.
+        """Set the learning rate of each parameter group before a step, if the run decides the rate.
 
-        In a cool-down that the owner started the loop's own rate stays where it is lower.
+        Without a schedule, a cool-down that the owner started only limits the loop's own rate.
 
         Returns:
-            whether the run decides it.
+            whether the run decides the rate.
         """
         if self.swarm is None:
             return False
@@ -118,16 +119,16 @@ class CallbackSession:
         return self.has_schedule or cooldown < 1
 
     def save_anchor(self, save: Callable[[], object]) -> None:
-        """Call `save` while the module is the anchor; nothing in processes of other ranks."""
+        """Call `save` while the module holds the anchor. Does nothing in processes of other ranks."""
         if self.swarm is not None:
             with self.swarm.anchor():
                 save()
 
     def leave(self, error: BaseException | None = None) -> None:
-        """Say goodbye, keep a checkpoint; nothing outside a session.
+        """Leave the run and save a checkpoint. Does nothing outside a session.
 
         Args:
-            error: what ended the loop; None: it ended by itself, and its last work is sent.
+            error: the exception that ended the loop; None if the loop ended normally, so its last work is sent.
         """
         swarm, module = self.swarm, self._module
         if swarm is None or module is None:
@@ -152,7 +153,7 @@ class CallbackSession:
 
 
 class _KeptByItsLoop:
-    """Tells `join` that a scheduler is taken care of: the loop's own checkpoints have it."""
+    """Replaces a scheduler in the `state` of `join`, because the loop's own checkpoints contain the scheduler."""
 
     def __init__(self, scheduler: Any) -> None:
         self.last_epoch = getattr(scheduler, "last_epoch", 0)
@@ -161,4 +162,4 @@ class _KeptByItsLoop:
         return {}
 
     def load_state_dict(self, state_dict: Any) -> None:
-        """The loop did it, or begins a schedule of its own."""
+        """Do nothing: the loop restores the scheduler, or starts a new schedule."""

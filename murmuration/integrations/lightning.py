@@ -6,7 +6,7 @@
     trainer.fit(module, loader)
     trainer.save_checkpoint("out.ckpt")   # the swarm's anchor
 
-A run is made with `murmuration.create_custom_run(name, module)` from the same module, whose names count.
+Create the run with `murmuration.create_custom_run(name, module)` from the same module: its parameter names must match.
 """
 
 from __future__ import annotations
@@ -32,7 +32,11 @@ log = logging.getLogger(__name__)
 
 
 def tokens_of(batch: Any) -> int:
-    """Elements of `input_ids`, or of the first tensor if it has whole numbers (tokens); otherwise its samples."""
+    """Return the number of tokens in a batch.
+
+    The tokens are the elements of `input_ids` or of the first tensor. If that tensor does not hold integers, each
+    sample counts as one token.
+    """
     if isinstance(batch, Mapping):
         batch = batch["input_ids"] if "input_ids" in batch else next(iter(batch.values()))
     while isinstance(batch, list | tuple) and batch:
@@ -44,18 +48,18 @@ def tokens_of(batch: Any) -> int:
 
 
 class SwarmCallback(Callback):
-    """Joins a run when fitting begins, and leaves it when fitting ends, by an exception too.
+    """Joins a run when fitting begins, and leaves the run when fitting ends, also after an exception.
 
-    All optimizers of the module take part. Where the run has a schedule, that is the learning rate's. Otherwise
-    it is the module's, and the states of its schedulers are in the checkpoints. With several
-    processes (the strategies of DDP) that of rank 0 is the peer.
+    All optimizers of the module take part. If the run has a schedule, the schedule decides the learning rate. Otherwise
+    the module's own schedulers decide the rate, and Lightning's checkpoints contain their states. If there are several
+    processes (the DDP strategies), the process of rank 0 is the peer.
 
     Args:
-        run_id, peers: as for `murmuration.join`; the run is made with `murmuration.create_custom_run`.
-        part: name of the submodule that the run trains; all of the module by default.
-        count: tokens of a batch; these weigh this peer's work.
-        on_joined: is given the session once it is there.
-        ends_with_anchor: afterwards the module is the swarm's anchor instead of this peer's live parameters.
+        run_id, peers: as for `murmuration.join`; `murmuration.create_custom_run` creates the run.
+        part: name of the submodule that the run trains; default: the whole module.
+        count: returns the number of tokens in a batch, by which this peer's work is weighted.
+        on_joined: called with the session after joining.
+        ends_with_anchor: whether the module ends as the swarm's anchor instead of this peer's live parameters.
         choices: any other argument of `murmuration.join`, such as ``invite``, ``data_dir`` or ``on_event``.
 
     Raises:
@@ -81,14 +85,14 @@ class SwarmCallback(Callback):
 
     @property
     def swarm(self) -> Swarm | None:
-        """The session, in the main process while it trains."""
+        """The session, in the main process during training; otherwise None."""
         return self._session.swarm
 
     def on_train_start(self, trainer: Any, pl_module: nn.Module) -> None:
-        """Join."""
+        """Join the run."""
         schedulers = [config.scheduler for config in trainer.lr_scheduler_configs]
         module = pl_module.get_submodule(self._part)
-        # Lightning takes SIGTERM, and looks for it between batches alone.
+        # Lightning handles SIGTERM, but checks for it only between batches.
         self._session.enter(
             module,
             trainer.optimizers,
@@ -104,16 +108,16 @@ class SwarmCallback(Callback):
             )
 
     def on_train_batch_start(self, trainer: Any, pl_module: nn.Module, batch: Any, batch_idx: int) -> None:
-        """Count what is read."""
+        """Count the tokens of the batch."""
         self._session.report(tokens=self._count(batch))
 
     def on_before_optimizer_step(self, trainer: Any, pl_module: nn.Module, optimizer: Any) -> None:
-        """Set the rate, where the run decides it."""
+        """Set the learning rate, if the run decides it."""
         peaks = [group.get("initial_lr", group["lr"]) for group in optimizer.param_groups]
         self._session.set_rates(optimizer, self._peaks.setdefault(id(optimizer), peaks))
 
     def on_train_batch_end(self, trainer: Any, pl_module: nn.Module, outputs: Any, batch: Any, batch_idx: int) -> None:
-        """Tell the loss; stop when the swarm or its owner says so."""
+        """Report the loss; stop if the run has ended or this peer is asked to stop."""
         loss = outputs.get("loss") if isinstance(outputs, Mapping) else outputs
         if isinstance(loss, Tensor):
             self._session.report(loss=float(loss))
@@ -122,9 +126,9 @@ class SwarmCallback(Callback):
             trainer.should_stop = trainer.should_stop or self._session.follow()
 
     def on_train_end(self, trainer: Any, pl_module: nn.Module) -> None:
-        """Leave."""
+        """Leave the run."""
         self._session.leave()
 
     def on_exception(self, trainer: Any, pl_module: nn.Module, exception: BaseException) -> None:
-        """Leave."""
+        """Leave the run."""
         self._session.leave(exception)

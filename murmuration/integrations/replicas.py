@@ -1,8 +1,8 @@
 """Several processes that train one module together (DDP, arXiv 2006.15704) as one peer of a run.
 
-The process of rank 0 joins; the others hold the same parameters and take the same steps. What the swarm changes in
-those of rank 0 is sent to the others, after the step in which it happened. The processes talk over the default group of
-`torch.distributed`; without one there is nothing to do.
+The process of rank 0 joins the run; the other processes hold the same parameters and make the same steps. After each
+step, rank 0 sends the parameters that the swarm has changed to the other processes. The processes communicate over the
+default group of `torch.distributed`; without a group there is only one process.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from murmuration import Swarm, UsageFault
 
 
 class Replicas:
-    """The processes that hold `module`; all of them make one and call the same methods in the same order.
+    """The processes that hold `module`; each process creates a `Replicas` and calls the same methods in the same order.
 
     Args:
-        module: the same in each, on its device; sharded ones (FSDP, DeepSpeed) are refused.
+        module: the same module in each process, on its device; a sharded module (FSDP, DeepSpeed) is refused.
 
     Raises:
         UsageFault: the module is sharded.
@@ -34,15 +34,17 @@ class Replicas:
 
     @property
     def is_main(self) -> bool:
-        """Whether this process is the one that joins."""
+        """Whether this process joins the run."""
         return not _is_distributed() or distributed.get_rank() == 0
 
     @torch.no_grad()
     def follow(self, swarm: Swarm | None) -> bool:
-        """Once after joining and after every inner step: take over what rank 0 got. Returns whether all shall stop.
+        """Copy the changed parameters of rank 0 to this process, and return whether all processes should stop.
+
+        Call this method once after joining, and after each inner step.
 
         Args:
-            swarm: that of rank 0; None in the others.
+            swarm: the session of rank 0; None in the other processes.
         """
         if swarm is None and self.is_main:
             return True

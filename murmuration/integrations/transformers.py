@@ -6,8 +6,8 @@
     trainer.train()
     trainer.save_model("out")   # the swarm's anchor
 
-The trainer keeps its loop, data, precision, logging and evaluation. Where the run has a schedule of its own, that is
-the learning rate's; give `lr_scheduler_type="constant"`.
+The trainer keeps its loop, data, precision, logging and evaluation. If the run has a schedule, the schedule decides the
+learning rate; set `lr_scheduler_type="constant"`.
 """
 
 from __future__ import annotations
@@ -29,32 +29,34 @@ except ImportError as error:
     ) from error
 
 ANCHOR_FOLDER = "anchor"
-"""Folder in each checkpoint of the trainer, beside its live model."""
+"""Folder of the anchor in each checkpoint of the trainer, beside the live model."""
 _CONSTANT = ("constant", "constant_with_warmup")
 
 log = logging.getLogger(__name__)
 
 
 class SwarmCallback(TrainerCallback):
-    """Joins a run when training begins and leaves it when training ends.
+    """Joins a run when training begins, and leaves the run when training ends.
 
-    Tokens are counted by the trainer, which is told to (`include_num_input_tokens_seen`); where the model's input are
-    no tokens, samples are. The loss is the one that it logs. Each checkpoint of the trainer gets a folder ``anchor``
-    with what `save_pretrained` makes of the swarm's anchor. With several processes (DDP) that of rank 0 is the peer.
+    The trainer counts tokens, because the callback sets `include_num_input_tokens_seen`; if the model's input is not
+    tokens, each sample counts as one token. The callback reports the loss that the trainer logs. Each checkpoint of the
+    trainer gets a folder ``anchor``, in which `save_pretrained` saves the swarm's anchor. If there are several
+    processes (DDP), the process of rank 0 is the peer.
 
-    After an exception in the loop the session ends with the process, when the next trainer of this process joins the
-    run, or by `leave`.
-    `train(resume_from_checkpoint=...)` continues the trainer's count, data and schedule; they begin anew without it.
-    Parameters and moments are those of the swarm and of this peer's newest checkpoint in its data folder.
+    After an exception in the loop, the session stays open until `leave` is called, the next trainer of this process
+    joins the run, or the process ends.
+    `train(resume_from_checkpoint=...)` continues the trainer's step count, data and schedule, which otherwise start
+    anew. The parameters always come from the swarm, and the moments from this peer's newest checkpoint in its data
+    folder.
 
     Args:
-        run_id, peers: as for `murmuration.join`; the run is made with `murmuration.create_custom_run` or `peer init`.
-        on_joined: is given the session once it is there, to print its addresses for instance.
-        ends_with_anchor: afterwards the model is the swarm's anchor instead of this peer's live parameters.
+        run_id, peers: as for `murmuration.join`; `murmuration.create_custom_run` or `peer init` creates the run.
+        on_joined: called with the session after joining, for example to print its addresses.
+        ends_with_anchor: whether the model ends as the swarm's anchor instead of this peer's live parameters.
         choices: any other argument of `murmuration.join`, such as ``invite``, ``data_dir`` or ``on_event``.
 
     Raises:
-        UsageFault: (when training begins) an argument is wrong, or the trainer's settings do not go with a swarm.
+        UsageFault: (when training begins) an argument is wrong, or a setting of the trainer does not work in a swarm.
     """
 
     def __init__(
@@ -71,22 +73,22 @@ class SwarmCallback(TrainerCallback):
 
     @property
     def swarm(self) -> Swarm | None:
-        """The session, in the main process while it trains."""
+        """The session, in the main process during training; otherwise None."""
         return self._session.swarm
 
     def leave(self) -> None:
-        """Leave the run, if it is still joined after an exception."""
+        """Leave the run if the session is still open after an exception."""
         self._session.leave(RuntimeError("left by hand"))
 
     def on_init_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
-        """Have tokens counted."""
+        """Let the trainer count tokens."""
         if args.include_num_input_tokens_seen == "no":
             args.include_num_input_tokens_seen = "all"
 
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **given: Any
     ) -> None:
-        """Join."""
+        """Join the run."""
         if args.load_best_model_at_end:
             raise UsageFault(
                 "load_best_model_at_end is set, which puts an older model in place of the swarm's; expected False; "
@@ -114,7 +116,7 @@ class SwarmCallback(TrainerCallback):
     def on_pre_optimizer_step(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **given: Any
     ) -> None:
-        """Say what the step is made of, and at which rate."""
+        """Report the tokens of the step, and set its learning rate if the run decides the rate."""
         is_text = getattr(given["model"], "main_input_name", "input_ids") == "input_ids"
         tokens = state.num_input_tokens_seen - self._seen_tokens
         self._seen_tokens = state.num_input_tokens_seen
@@ -123,7 +125,7 @@ class SwarmCallback(TrainerCallback):
         optimizer = given["optimizer"]
         peaks = [group.get("initial_lr", group["lr"]) for group in optimizer.param_groups]
         if self._session.set_rates(optimizer, peaks):
-            # The trainer logs what its scheduler says.
+            # The trainer logs the rate of its scheduler.
             scheduler = given["lr_scheduler"]
             while hasattr(scheduler, "scheduler"):
                 scheduler = scheduler.scheduler
@@ -137,18 +139,18 @@ class SwarmCallback(TrainerCallback):
         logs: Mapping[str, float] | None = None,
         **_: Any,
     ) -> None:
-        """Tell the training loss."""
+        """Report the training loss."""
         if logs is not None and "loss" in logs:
             self._session.report(loss=float(logs["loss"]))
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **given: Any) -> None:
-        """Stop when the swarm or its owner says so."""
+        """Stop if the run has ended or this peer is asked to stop."""
         if getattr(given["optimizer"], "step_was_skipped", False) and self._session.swarm is not None:
             self._session.swarm.skip_step()
         control.should_training_stop |= self._session.follow()
 
     def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **given: Any) -> None:
-        """Put the anchor beside the live model."""
+        """Save the anchor beside the live model."""
         kept = (given["model"], given.get("processing_class"))
         parts: list[Any] = [part for part in kept if hasattr(part, "save_pretrained")]
         folder = Path(args.output_dir or ".", f"checkpoint-{state.global_step}", ANCHOR_FOLDER)
@@ -156,5 +158,5 @@ class SwarmCallback(TrainerCallback):
             self._session.save_anchor(lambda: [part.save_pretrained(folder) for part in parts])
 
     def on_train_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
-        """Leave."""
+        """Leave the run."""
         self._session.leave()

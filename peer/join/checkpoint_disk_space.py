@@ -1,4 +1,4 @@
-"""Whether the data folder has room for this peer's checkpoints, before a step is trained for nothing."""
+"""Checks, before training starts, that the disk of the data folder has room for this peer's checkpoints."""
 
 from __future__ import annotations
 
@@ -16,11 +16,13 @@ from peer.plan.plan_source import sizes_of
 
 
 def needed_bytes(manifest: RunManifest, *, trains: bool = True) -> int:
-    """What checkpoints and the run's files take on the disk of a peer that trains, as `peer doctor` says it, or serves.
+    """Return the disk space in bytes for checkpoints and the run's files, of a trainer or (not `trains`) a seed.
+
+    `peer doctor` shows the same number.
 
     Raises:
-        ValueError: the run's model cannot be cut as its manifest says.
-        LocalFault: something that its shapes follow from is not here.
+        ValueError: the run's model cannot be cut as its manifest specifies.
+        LocalFault: a file that determines the model's shapes is missing.
     """
     section = manifest.averaging
     codec = codec_of(manifest)
@@ -30,16 +32,16 @@ def needed_bytes(manifest: RunManifest, *, trains: bool = True) -> int:
 
 
 def files_bytes(manifest: RunManifest) -> int:
-    """Of the run's files, which are here before a trainer is built."""
+    """Return the total size of the run's files, which are downloaded before a trainer is built."""
     return sum(file.bytes for file in manifest.files)
 
 
 def room_warning(needed: int, free: int, here: int, folder: Path) -> str:
-    """A sentence when the disk is too small; empty when it is not.
+    """Return a warning if the disk is too small, otherwise "".
 
     Args:
         needed, free: bytes.
-        here: bytes of it that are in the folder already.
+        here: needed bytes that are already in the folder.
     """
     if needed <= free + here:
         return ""
@@ -50,7 +52,7 @@ def room_warning(needed: int, free: int, here: int, folder: Path) -> str:
 
 
 def warn_of_room(manifest: RunManifest, data_dir: Path, checkpoints: Path, *, trains: bool = True) -> str:
-    """`room_warning` of this machine, for a peer that trains or only serves; empty where a figure cannot be had."""
+    """Return `room_warning` for this machine, for a trainer or a seed; "" if a size cannot be determined."""
     try:
         free, needed = shutil.disk_usage(data_dir).free, needed_bytes(manifest, trains=trains)
     except (OSError, ValueError, LocalFault):

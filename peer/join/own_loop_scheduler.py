@@ -1,7 +1,7 @@
-"""Learning-rate schedulers for own loops that go by the run's clock instead of the peer's own steps.
+"""Learning-rate schedulers for a user's own loop that follow the run's clock instead of this peer's steps.
 
-The rate of each parameter group is the one that its optimizer was given to `join` with, times a share. The share is the
-schedule of the manifest at the tokens that the swarm has committed, times the warm-up of this peer's own moments.
+The rate of each parameter group is its rate when the optimizer was passed to `join`, times a share. The share is the
+manifest's schedule at the number of tokens that the swarm has committed, times the warm-up of this peer's moments.
 """
 
 from __future__ import annotations
@@ -19,19 +19,22 @@ Optimizer = torch.optim.Optimizer
 
 
 def warm_up_share(age: int, warmup_steps: int) -> float:
-    """Share of the rate for the step after `age` steps of an optimizer: its moments are means of few gradients yet."""
+    """Return the warm-up's share of the rate for the step after `age` steps of an optimizer.
+
+    The share is below 1 while the optimizer's moments are means of only a few gradients.
+    """
     return min(1.0, (age + 1) / warmup_steps) if warmup_steps else 1.0
 
 
 class RunScheduler(LRScheduler):
-    """Sets the rates after each step of its optimizer, by itself; `step` does the same and may be called as usual.
+    """Sets the rates automatically after each step of its optimizer; a loop may also call `step`, with the same effect.
 
-    It has no state of its own: the run's clock and the age of the optimizer come back with the peer's checkpoint.
+    The scheduler has no state: the peer's checkpoint restores the run's clock and the age of the optimizer.
 
     Args:
-        optimizer: whose rates are set, until `close`.
-        base_rates: of each parameter group, at a share of 1.
-        share: what to multiply them by for the coming step.
+        optimizer: the optimizer whose rates are set until `close`.
+        base_rates: the rate of each parameter group at a share of 1.
+        share: returns the share for the next step.
     """
 
     def __init__(self, optimizer: Optimizer, base_rates: Sequence[float], share: Callable[[], float]) -> None:
@@ -42,23 +45,23 @@ class RunScheduler(LRScheduler):
         self._hook = optimizer.register_step_post_hook(lambda *_: self.step())
 
     def get_lr(self) -> list[float | torch.Tensor]:
-        """The rate of each group for the coming step."""
+        """Return the rate of each parameter group for the next step."""
         share = self._share()
         return [rate * share for rate in self.base_lrs]
 
     def step(self, epoch: int | None = None) -> None:
-        """Take over the share as it is now."""
+        """Set the rates for the current share."""
         self._set(self.get_lr())
 
     def state_dict(self) -> dict[str, Any]:
-        """Nothing: a later session asks the run."""
+        """Return an empty state: a later session reads the share from the run."""
         return {}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Nothing to take."""
+        """Do nothing: there is no state."""
 
     def close(self) -> None:
-        """Leave the optimizer alone from now on, at its base rates."""
+        """Restore the base rates, and stop changing the optimizer."""
         self._hook.remove()
         self._set(self.base_lrs)
         for group in self.optimizer.param_groups:
@@ -74,7 +77,7 @@ class RunScheduler(LRScheduler):
 
 
 class RunSchedulers:
-    """Those of one session. Made before a checkpoint gives the optimizers back the rates that they ended with."""
+    """The schedulers of a session. Created before a checkpoint restores the last rates of the optimizers."""
 
     def __init__(self, optimizers: Sequence[Optimizer], share: Callable[[], float]) -> None:
         self._share = share
@@ -84,10 +87,10 @@ class RunSchedulers:
         self._schedulers: dict[Optimizer, RunScheduler] = {}
 
     def of(self, optimizer: Optimizer) -> RunScheduler:
-        """The scheduler of an optimizer, one for each.
+        """Return the scheduler of an optimizer, always the same object for the same optimizer.
 
         Raises:
-            UsageFault: it was not given to `join`.
+            UsageFault: the optimizer was not passed to `join`.
         """
         inner = innermost(optimizer)
         if inner not in self._base_rates:
@@ -100,7 +103,7 @@ class RunSchedulers:
         return self._schedulers[inner]
 
     def close(self) -> None:
-        """The session is over."""
+        """Close all schedulers, at the end of the session."""
         for scheduler in self._schedulers.values():
             scheduler.close()
         self._schedulers.clear()

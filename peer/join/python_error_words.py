@@ -1,4 +1,4 @@
-"""Sentences of a fault for a reader of Python: they name arguments of `join` where the command line has flags."""
+"""Error sentences for a reader of Python: they name arguments of `join` instead of command line flags."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ _COMMAND_OR_FLAG = re.compile(r"`[^`]*`|--[a-z][a-z0-9-]*")
 
 
 def in_python(sentence: str) -> str:
-    """The sentence with arguments in place of flags; a command between backticks stays as it is typed."""
+    """Return the sentence with arguments instead of flags; commands between backticks stay unchanged."""
     return _COMMAND_OR_FLAG.sub(lambda found: _ARGUMENTS.get(found[0], found[0]), sentence)
 
 
 @contextlib.contextmanager
 def faults_in_python() -> Iterator[None]:
-    """Faults of this peer leave the block with such a sentence."""
+    """Rewrite the sentence of each `LocalFault` that leaves the block with `in_python`."""
     try:
         yield
     except LocalFault as fault:

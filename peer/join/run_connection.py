@@ -1,6 +1,6 @@
-"""One peer's network process as its training loop sees it: from the first dial to goodbye.
+"""A training loop's connection to its peer's network process, from the first dial to the goodbye.
 
-`peer join` and `peer.join.session` are both written on this.
+Both `peer join` and `peer.join.session` use this module.
 """
 
 from __future__ import annotations
@@ -31,21 +31,21 @@ from peer.trainer.loop.mailbox_link import TrainerLink
 from peer.view.swarm_seen import OwnAddresses, SwarmSeen
 
 READY_SECONDS = 600.0
-"""For the first anchors: a joiner downloads the whole model before it trains."""
+"""Timeout for the first anchors: a new member downloads the whole model before it trains."""
 
 
 class RunConnection:
-    """Call `open`, then `link`; at the end `close`, or `abort` when there is no time for goodbyes.
+    """Connects a training loop to the network process: call `open`, then `link`, and finally `close` or `abort`.
 
     Args:
-        show: takes every event; called from a reader thread.
-        note: takes plain sentences for the owner.
-        child: the network process, when it has been started before.
-        hear: as of `NetworkProcess`.
+        show: called with each event, from a reader thread.
+        note: called with plain sentences for the owner.
+        child: the network process, if it has been started already.
+        hear: as for `NetworkProcess`.
 
     Attributes:
-        network: the process, for what it is asked beside that: its addresses, limits, faults, and the run's end.
-        totals: of this peer's earlier sessions, once `link` has read them.
+        network: the network process, for its addresses, limits and faults, and the end of the run.
+        totals: totals of this peer's earlier sessions, after `link` has read them.
 
     Raises:
         UsageFault: the identity file cannot be used.
@@ -73,7 +73,7 @@ class RunConnection:
         return self._mailbox is not None
 
     def open(self, stop: Callable[[], bool]) -> RunManifest | None:
-        """Start the network process and wait for the run's signed manifest. None: asked to stop.
+        """Start the network process, and return the run's signed manifest, or None if `stop` returned True first.
 
         Raises:
             LocalFault: the run could not be found, or the process could not start.
@@ -92,14 +92,14 @@ class RunConnection:
         ref_device: torch.device | None = None,
         buffers: Sequence[tuple[str, torch.Tensor]] = (),
     ) -> TrainerLink:
-        """Connect parameters, as named and ordered by their module, to the network process, and averaged buffers.
+        """Connect the module's parameters and averaged buffers, in the module's order, to the network process.
 
-        `ranks` and `ref_device` as in `TrainerLink`. Steps are counted on from this peer's newest checkpoint, tokens
-        and rounds from the end of its log.
+        `ranks` and `ref_device` are as in `TrainerLink`. The step count continues from this peer's newest checkpoint;
+        the counts of tokens and rounds also use the end of its log.
 
         Raises:
-            Incompatible: they are not those of the run.
-            LocalFault: no memory for the mailbox.
+            Incompatible: the parameters or buffers differ from the run's.
+            LocalFault: there is no memory for the mailbox.
         """
         parts = [tensor_shapes(part) for part in (parameters, buffers)]
         layout = fitting_layout(manifest, *parts)
@@ -127,10 +127,10 @@ class RunConnection:
         return link
 
     def close(self, reason: str, idle: Callable[[], None] = lambda: None) -> None:
-        """Leave in an orderly way and wait until the network process has gone; meanwhile `idle` is called.
+        """Leave the run and wait until the network process has ended; meanwhile call `idle`.
 
         Raises:
-            LocalFault: what had ended it before.
+            LocalFault: the network process had failed before.
         """
         if self._is_open:
             self.network.leave(reason)
@@ -156,10 +156,10 @@ def fitting_layout(
     shapes: Shapes,
     buffer_shapes: Shapes | None = None,
 ) -> FragmentLayout:
-    """The fragments of a module's parameters and averaged buffers, checked against the run's.
+    """Return the fragments of a module's parameters and averaged buffers, after a check against the manifest.
 
     Raises:
-        Incompatible: number, names, shapes or order of them are not those of the run.
+        Incompatible: the number, names, shapes or order of the parameters or buffers differ from the run's.
     """
     layout = layout_of(manifest, shapes, buffer_shapes)
     expected = manifest.model.num_parameters
@@ -192,6 +192,6 @@ def fitting_layout(
 
 
 def _is_wrapped(manifest: RunManifest, shapes: Shapes, buffer_shapes: Shapes) -> bool:
-    """Whether the run has the same names without their first part."""
+    """Return whether the names match the run's names after their first part is removed."""
     parts = [[(name.partition(".")[2], shape) for name, shape in part] for part in (shapes, buffer_shapes)]
     return layout_of(manifest, *parts).digest == layout_digest_of(manifest)

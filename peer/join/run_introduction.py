@@ -1,4 +1,4 @@
-"""What `peer join` and `peer seed` tell their terminal about the run, and what its owner's limits mean for the host."""
+"""Facts about the run that `peer join` and `peer seed` show in their terminal, and rate limits for the host."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from peer.panel.updates import LineLimits, RunFacts
 
 
 def run_facts(run_id: str, manifest: RunManifest) -> RunFacts:
-    """What the manifest says to people."""
+    """Return the manifest's facts for people."""
     return RunFacts(
         run_id,
         manifest.training.schedule.tokens,
@@ -20,10 +20,10 @@ def run_facts(run_id: str, manifest: RunManifest) -> RunFacts:
 
 
 def trained_in(manifest: RunManifest) -> str:
-    """What is trained and sent: all parameters, or the values of an adapter beside a model that stays as it is."""
+    """Return a phrase for the trained values: all parameters, or only the values of an adapter."""
     return "parameters" if manifest.model.adapter is None else "values of a LoRA adapter"
 
 
 def rates_of(limits: LineLimits) -> RateLimits:
-    """The same in bits per second."""
+    """Return the limits in bits per second."""
     return RateLimits(*(None if mbit is None else 1e6 * mbit for mbit in (limits.up_mbit, limits.down_mbit)))

@@ -1,7 +1,7 @@
-"""Whether the training loop that entered a session still runs, told from the frames on the stacks of this process.
+"""Checks whether the training loop that entered a session is still running, from the stack frames of this process.
 
-A `with` block needs none of this: it ends its session whatever happens. A session that was entered by hand, or by a
-callback of another library, stays open when an exception ends its loop, as in an interrupted cell of a notebook.
+A `with` block does not need this check, because it always ends its session. A session that was entered by hand, or by
+a callback of a library, stays open when an exception ends its loop, as in an interrupted notebook cell.
 """
 
 from __future__ import annotations
@@ -18,10 +18,11 @@ _SUSPENDED = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENE
 
 
 class RunningLoop:
-    """The loop of a session; made while the session is entered.
+    """The loop of a session; created while the session is entered.
 
     Attributes:
-        is_library: a training loop of another library entered it, through a callback, and steps nowhere else.
+        is_library: whether a library's training loop entered the session through a callback. Such a loop makes all its
+            steps in the call that entered the session.
     """
 
     def __init__(self) -> None:
@@ -29,20 +30,20 @@ class RunningLoop:
         place = next(place for place, frame in enumerate(callers) if not _is_ours(frame))
         self.is_library = any(_module(frame).startswith(_CALLBACKS) for frame in callers[:place])
         is_stacked = any(frame.f_code.co_name == "enter_context" for frame in callers[:place])
-        # An `ExitStack` leaves as a `with` block does, from wherever it is closed.
+        # An `ExitStack` leaves the session as a `with` block does, wherever the stack is closed.
         self._frame = None if is_stacked else _whole_call(callers[place:]) if self.is_library else callers[place]
 
     def is_over(self, stepped_by: threading.Thread | None) -> bool:
-        """Whether the call that entered the session has returned or failed, and no other thread goes on with it.
+        """Return whether the call that entered the session has ended and no other thread continues the loop.
 
         Args:
-            stepped_by: the thread that took the last step; None: there was none.
+            stepped_by: the thread that made the last step; None if there was no step.
         """
         frame = self._frame
         if frame is None or any(running is frame for running in _running()):
             return False
         if frame.f_code.co_flags & _SUSPENDED:
-            return False  # it may go on, and ends the session when it is thrown away
+            return False  # a suspended generator or coroutine may resume, and ends the session when it is deleted
         is_elsewhere = stepped_by not in (None, threading.current_thread()) and stepped_by.is_alive()
         return self.is_library or not is_elsewhere
 
@@ -67,7 +68,7 @@ def _is_ours(frame: FrameType) -> bool:
 
 
 def _whole_call(callers: list[FrameType]) -> FrameType:
-    """The outermost of the frames at the beginning that belong to one library: its `train` or `fit`."""
+    """Return the outermost of the leading frames that belong to the same library: its `train` or `fit`."""
     library = _module(callers[0]).partition(".")[0]
     whole = callers[0]
     for frame in callers:
