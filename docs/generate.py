@@ -1,9 +1,9 @@
-"""Writes the pages of docs/ that the code already says: commands, manifest, events, library.
+"""Generates the pages of docs/ whose content is in the code: commands, manifest, events, library.
 
-    python -m docs.generate            writes them all
-    python -m docs.generate --check    names those that differ from the code, and ends with exit code 1
+    python -m docs.generate            writes all pages
+    python -m docs.generate --check    lists the pages that differ from the code, and exits with code 1 if there are any
 
-Each page follows from the code: the command tree, the fields of a model, docstrings. So a new flag, field or event
+Each page is derived from the code: the command tree, the fields of a model, docstrings. So a new flag, field or event
 needs no line here.
 """
 
@@ -23,11 +23,11 @@ from typing import Any
 ROOT = Path(__file__).parents[1]
 NOTE = "<!-- Made by `make docs` from {source}: change that, not this page. -->"
 CODE_COLUMNS = 100
-"""Width of signatures."""
+"""Maximum width of a signature."""
 
 
 def table(head: tuple[str, ...], lines: Sequence[tuple[str, ...]]) -> str:
-    """A markdown table; cells may hold anything but a line break."""
+    """Return a Markdown table; a cell may contain any text without line breaks."""
     escaped = [[cell.replace("|", "\\|") for cell in line] for line in lines]
     return (
         "\n".join("| " + " | ".join(line) + " |" for line in [head, tuple("---" for _ in head), *escaped])
@@ -37,22 +37,22 @@ def table(head: tuple[str, ...], lines: Sequence[tuple[str, ...]]) -> str:
 
 
 def prose(text: str) -> str:
-    """One paragraph, wrapped as the written pages are."""
+    """Return one paragraph, wrapped like the hand-written pages."""
     return textwrap.fill(one_line(text), 120, break_long_words=False, break_on_hyphens=False)
 
 
 def one_line(text: str | None) -> str:
-    """A docstring as one line."""
+    """Return a docstring as one line."""
     return " ".join((text or "").split())
 
 
 def sentence_of(text: str) -> str:
-    """The text as a sentence: a capital first, a full stop last."""
+    """Return the text as a sentence, with a capital at the start and a full stop at the end."""
     return text if not text else text[0].upper() + text[1:].rstrip(".") + "."
 
 
 def docs_under(tree: ast.Module | ast.ClassDef) -> dict[str, str]:
-    """Name of each assigned value -> the docstring that stands under it, as one line."""
+    """Return, for each assigned name, the docstring under the assignment, as one line."""
     found = {}
     for node, following in zip(tree.body, [*tree.body[1:], None], strict=True):
         if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
@@ -71,7 +71,7 @@ def docs_under(tree: ast.Module | ast.ClassDef) -> dict[str, str]:
 
 
 def commands() -> Iterator[tuple[str, Any]]:
-    """("peer join", its command) for every command, in the order of `peer --help`."""
+    """Yield ("peer join", its command) for each command, in the order of `peer --help`."""
     from peer.cli.usage.lazy_commands import peer_command
 
     def walk(name: str, command: Any) -> Iterator[tuple[str, Any]]:
@@ -83,7 +83,7 @@ def commands() -> Iterator[tuple[str, Any]]:
 
 
 def flags_of(command: Any) -> str:
-    """The flags of a command, as a line of text; empty: it has none."""
+    """Return the flags of a command as one line of text, or "" without flags."""
     options = [parameter for parameter in command.params if parameter.param_type_name == "option"]
     names = [" / ".join([*option.opts, *option.secondary_opts]) for option in options if not option.hidden]
     return ", ".join(f"`{name}`" for name in names)
@@ -97,10 +97,10 @@ def cli_page() -> str:
     parts = [
         "# Commands",
         prose(
-            "Every command with its flags; `peer COMMAND --help` explains them. Each flag of `peer join` and `peer "
-            "seed` is also a key of the TOML file that `--config FILE` names: `--upload-limit-mbit 10` is "
-            "`upload_limit_mbit = 10`. A flag overrides the file. RUN is a run's id, the address of its page, its "
-            "`murmuration://` link, or the name of a run that this machine joined before."
+            "This page lists each command with its flags; `peer COMMAND --help` explains the flags. Each flag of `peer "
+            "join` and `peer seed` is also a key of the TOML file for `--config FILE`: `--upload-limit-mbit 10` "
+            "corresponds to `upload_limit_mbit = 10`. A flag overrides the file. RUN is a run's id, the address of its "
+            "page, its `murmuration://` link, or the name of a run that this machine joined before."
         ),
         f"Exit codes:\n\n{codes}",
     ]
@@ -113,7 +113,7 @@ def cli_page() -> str:
 
 
 def value_text(value: object) -> str:
-    """A default as a TOML file would have it."""
+    """Return a default in the form of a TOML file."""
     if isinstance(value, bool):
         return f"`{str(value).lower()}`"
     if value is None:
@@ -138,11 +138,11 @@ SHORTER = (
     ("a finite number ", "number, "),
     ("true or false", "boolean"),
 )
-"""Words of error sentences that a table does not need."""
+"""Words of error sentences, and their shorter form for a table."""
 
 
 def expected_of(field: Any) -> str:
-    """What a field takes: choices and bounds, or examples where a pattern decides."""
+    """Describe the values that a field accepts: choices and bounds, or examples if the field has a pattern."""
     from peer.config.validation_sentences import expectation
 
     has_pattern = any(getattr(rule, "pattern", None) for rule in field.metadata)
@@ -204,7 +204,7 @@ def manifest_page() -> str:
 
 
 def kind_text(kind: Any) -> str:
-    """A field's type as JSON knows it."""
+    """Return the JSON type of a field."""
     kind_name = getattr(kind, "__name__", "")
     if kind_name == "PeerId":
         return "PeerId"
@@ -251,7 +251,7 @@ def events_page() -> str:
 
 
 def signature_of(function: Any, name: str) -> str:
-    """How it is called, as its source says."""
+    """Return the signature of a function, from its source."""
     node = ast.parse(inspect.getsource(function)).body[0]
     assert isinstance(node, ast.FunctionDef)
     returned = f" -> {ast.unparse(node.returns)}" if node.returns else ""
@@ -266,7 +266,7 @@ def signature_of(function: Any, name: str) -> str:
 
 
 def first_words(thing: Any) -> str:
-    """The first sentence of its docstring."""
+    """Return the first sentence of an object's docstring."""
     return sentence_of(one_line(inspect.getdoc(thing)).partition(". ")[0])
 
 
@@ -276,12 +276,12 @@ def library_page() -> str:
     parts = [
         "# The library",
         prose(
-            "This page is for developers. After it you know what a program of yours may import. Everything else can "
-            "move between versions. Each name is loaded when it is first used, so `import murmuration` takes no torch. "
-            "[Own loops](own-loop.md) shows them at work."
+            "This page is for developers. It lists all names that your program may import; all other modules may "
+            "change between versions. Each name is loaded on first use, so `import murmuration` does not import torch. "
+            "[Own loops](own-loop.md) has examples."
         ),
         table(
-            ("name", "what it is"),
+            ("name", "description"),
             [
                 (
                     f"`{name}`",
@@ -295,7 +295,7 @@ def library_page() -> str:
         thing = getattr(murmuration, name)
         if not inspect.isfunction(thing) and name not in WITH_MEMBERS:
             continue
-        parts += [f"## `{name}`", f"`help(murmuration.{name})` explains it."]
+        parts += [f"## `{name}`", f"Run `help(murmuration.{name})` for the full description."]
         if inspect.isfunction(thing):
             parts.append(f"```python\n{signature_of(thing, f'murmuration.{name}')}\n```")
         if name in WITH_MEMBERS:
@@ -305,26 +305,26 @@ def library_page() -> str:
                 for member in members
                 if callable(getattr(thing, member)) or isinstance(inspect.getattr_static(thing, member), property)
             ]
-            parts.append(table(("member", "what it does"), rows))
+            parts.append(table(("member", "description"), rows))
     parts.append(
         prose(
-            "Other programs can use the commands: most take `--json`, and the exit codes are "
-            "[fixed](../reference/cli.md). The [dashboard's API](../organiser/dashboard.md#api) is versioned. A model "
-            "file is plain safetensors beside a `config.json`."
+            "Programs in other languages can run the commands: most accept `--json`, and the exit codes are "
+            "[stable](../reference/cli.md). The [dashboard's API](../organiser/dashboard.md#api) is versioned. An "
+            "exported model is a safetensors file and a `config.json`."
         )
     )
     return "\n\n".join(parts)
 
 
 WITH_MEMBERS = ("Swarm",)
-"""Classes whose methods a program calls."""
+"""Classes whose methods a user's program calls."""
 
 
 # --- contributor/threat-model.md ---
 
 
 def with_outside_names(text: str) -> str:
-    """The threat model with the table of what a manifest may name outside of itself."""
+    """Return the threat model with the generated table of external names that a manifest may contain."""
     from peer.sources.outside_names import OUTSIDE_NAMES
 
     rows = [
@@ -356,11 +356,11 @@ PAGES: dict[str, tuple[str, Callable[[], str]]] = {
 
 
 EMBEDDED: dict[str, Callable[[str], str]] = {"docs/contributor/threat-model.md": with_outside_names}
-"""Pages with a part that is generated, each with what puts it in."""
+"""Pages with a generated part, each with the function that inserts this part."""
 
 
 def page(path: str) -> str:
-    """The whole text of one generated page, or of one with a generated part."""
+    """Return the whole text of a generated page, or of a page with a generated part."""
     if path in EMBEDDED:
         return EMBEDDED[path]((ROOT / path).read_text(encoding="utf-8"))
     source, make = PAGES[path]

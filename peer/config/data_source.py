@@ -30,8 +30,8 @@ _KINDS = (TEXT, JSON_LINES, PARQUET, TOKENS)
 _HERE = r"(?:text|jsonl|parquet|tokens):"
 
 SOURCE_PATTERN = rf"^(stdlib:|{_HERE}[^\p{{C}}]*|{HUB_PATTERN}|{WEB_PATTERN})$"
-"""Pattern of a manifest's source. A run signed by older software may name a path; the manifest stays readable, and the
-path is ignored."""
+"""Pattern of a manifest's source. A run signed by older software may name a path; the manifest stays readable, but no
+peer follows the path."""
 OWN_PATTERN = rf"^(stdlib:|{_HERE}[^\p{{C}}]+|{HUB_PATTERN}|{WEB_PATTERN})$"
 """Pattern of a volunteer's own source."""
 
@@ -54,7 +54,7 @@ class DataSection(Section):
             "https://HOST/PATH/meta.json",
         ],
         description="Python's library text, which every machine has; a data set that every machine can download; or "
-        "the kind of data that each volunteer brings with `--data`. A path is ignored",
+        "the kind of data that each volunteer brings with `--data`. A path is refused",
     )
     tokenizer: str | None = Field(
         default=None,

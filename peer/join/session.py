@@ -1,4 +1,4 @@
-"""Train any module with a swarm, from your own loop: any `nn.Module`, any torch optimizer, a script or a notebook.
+"""Train any `nn.Module` with a swarm, from your own loop in a script or notebook, with any torch optimizer.
 
     with murmuration.join(run_id, module=model, optimizer=optimizer, peers=[address]) as swarm:
         for indices in swarm.samples(batch_size, len(dataset)):
@@ -8,10 +8,10 @@
             swarm.report(loss.item())
             optimizer.step()
 
-On entering, the module takes the swarm's parameters. Everything else happens in a hook after `optimizer.step()`, which
-never waits for the network (except in mode "sync"). Rounds run in a process of their own. Leaving the block, by an
-exception too, says goodbye and ends that process. SIGTERM and a closed terminal leave it as Ctrl+C does, by an
-exception (`SystemExit`), unless the script has a handler of its own.
+Entering the block copies the swarm's parameters into the module. All other work happens in a hook after
+`optimizer.step()`, which never waits for the network (except in mode "sync"). Rounds run in a separate process. Leaving
+the block, also by an exception, leaves the run and ends that process. SIGTERM and a closed terminal raise `SystemExit`
+in the block, as Ctrl+C raises `KeyboardInterrupt`, unless the script has its own handler.
 """
 
 from __future__ import annotations
@@ -63,18 +63,18 @@ from peer.trainer.loop.local_training import LocalTraining
 from peer.trainer.loop.several_optimizers import Optimizers
 
 NOT_OF_AN_OWN_LOOP = (*choices_with(ChoiceMark.TRAINING), *choices_with(ChoiceMark.OWN_TERMINAL))
-"""Fields of `PeerConfig` that nothing here could follow: the loop trains, and there is no panel."""
+"""Fields of `PeerConfig` that have no effect here, because the user's loop trains and there is no panel."""
 _SIGNALS = (signal.SIGTERM, signal.SIGHUP)
 _WORTH_A_WARNING = (CheckpointFailed, PartRestarted)
 
 log = logging.getLogger(__name__)
 _Part = TypeVar("_Part")
 _CLAIMED: set[int] = set()
-"""Ids of the parameters that sessions of this process train now."""
+"""Ids of the parameters that open sessions of this process train."""
 _HERE: weakref.WeakSet[Swarm] = weakref.WeakSet()
-"""Those that were made in this process, or in one that it is a fork of."""
+"""Sessions that were created in this process, or in a process that was forked into this one."""
 _OPEN: list[Swarm] = []
-"""Those that were entered in this process and not left. They stay open when a script drops its last reference."""
+"""Sessions that were entered in this process and not left. They stay open even without another reference."""
 
 
 def join(
@@ -90,34 +90,34 @@ def join(
     stop: Callable[[], bool] = lambda: False,
     **choices: Any,
 ) -> Swarm:
-    """Take part in a run with a training loop of your own; to be used in a `with` statement.
+    """Join a run with your own training loop, in a `with` statement.
 
     Args:
-        run_id: the run's id, the address of its page, its `murmuration://` link, or the name of a run joined here, as
-            for `peer join`. A page is asked at once. An invite names its run by itself.
-        module: what is trained, on its device already; its parameters with `requires_grad` are averaged, and its saved
-            buffers of real numbers where the run says so. They must have the names, shapes and order that the run was
-            made with. float32 takes 4 bytes a value beside what training takes, bfloat16, float16 and float64 take 8;
-            other types are refused. Frozen parameters must be those of the run.
-        optimizer: holds all of these parameters; `step` is called once per inner step. A wrapper that has it as
-            ``optimizer``, as accelerate's, counts only the steps that it passes on. A list of optimizers holds all of
-            them together, and an inner step is over when each has stepped. A later session takes back their state
-            and options, as `load_state_dict` does; set an option that shall change in `param_groups` after `join`.
-        peers: addresses of members; none are needed where the run was made, or where this peer was a member before.
-        invite: file with an invite to a private run, used for the key of this peer. A key that the owner listed needs
-            none.
-        data_dir: folder for key, checkpoints and event log, one for each peer; default: as `peer join`.
-        state: what else is kept in checkpoints and given back to a later session, by name: anything with
+        run_id: the run's id, the address of its page, its `murmuration://` link, or the name of a run that this machine
+            joined before, as for `peer join`. `join` opens a page at once. Not needed with an invite.
+        module: the module to train, already on its device. The run averages its parameters with `requires_grad`, and
+            its saved floating-point buffers if the manifest says so; their names, shapes and order must match the
+            run's. In addition to the memory for training, float32 takes 4 bytes per value, and bfloat16, float16 and
+            float64 take 8; other types are refused. Frozen parameters must equal the run's.
+        optimizer: the optimizer of all these parameters; call `step` once per inner step. If a wrapper keeps the
+            optimizer as ``optimizer``, as accelerate's does, only the steps that the wrapper passes on count. Several
+            optimizers together must hold all parameters; an inner step ends when each of them has stepped. A later
+            session restores state and options, as `load_state_dict` does; to change an option, set it in
+            `param_groups` after `join`.
+        peers: addresses of members; not needed where the run was created, or where this peer was a member before.
+        invite: file with an invite to a private run, for the key of this peer. A listed key needs no invite.
+        data_dir: folder for key, checkpoints and event log, one for each peer; default: as for `peer join`.
+        state: additional objects, by name, that checkpoints keep and a later session restores: any objects with
             ``state_dict()`` and ``load_state_dict()``, such as a scheduler, a stateful data loader or a gradient
-            scaler. Their states are tensors, arrays, numbers, text, bytes, lists and mappings of them.
-        on_event: takes every event, from another thread; default: they are logged under ``peer.join.session``.
-        stop: asked before every step; True ends `Swarm.positions` and `Swarm.samples`.
-        choices: other fields of `PeerConfig`, such as ``name`` or ``listen``, but those of `NOT_OF_AN_OWN_LOOP`.
+            scaler. A state consists of tensors, arrays, numbers, text, bytes, and lists and mappings of these.
+        on_event: called with each event, from another thread; default: log events under ``peer.join.session``.
+        stop: called before each step; True ends `Swarm.positions` and `Swarm.samples`.
+        choices: other fields of `PeerConfig`, such as ``name`` or ``listen``, except `NOT_OF_AN_OWN_LOOP`.
 
     Raises:
-        UsageFault: an argument is wrong, or nothing would follow it.
+        UsageFault: an argument is wrong, or has no effect with your own loop.
         NobodyReachable: the page does not answer.
-        Incompatible: the page says that the run has ended.
+        Incompatible: according to the page, the run has ended.
     """
     defaults = {name: PeerConfig.model_fields[name].default for name in NOT_OF_AN_OWN_LOOP}
     if unused := [name for name, usual in defaults.items() if choices.get(name, usual) != usual]:
@@ -143,11 +143,11 @@ def join(
 def _named(
     run_id: str | None, peers: list[str] | tuple[str, ...], invite: str | Path | None
 ) -> tuple[dict[str, Any], Invite | None]:
-    """Run id and addresses, as `peer join` takes them from the same words, and the invite."""
+    """Return the fields for run id and addresses, as `peer join` derives them from the same words, and the invite."""
     if not isinstance(run_id, str | None):
         raise UsageFault(f"run_id is {run_id!r:.80}; expected the run's id, page, link or name as text.")
     if not isinstance(peers, list | tuple):
-        return {"run_id": run_id, "peers": peers}, None  # refused as a choice
+        return {"run_id": run_id, "peers": peers}, None  # PeerConfig refuses the value
     fields = with_named_run({"peers": [*peers] or None}, run_id, log.info)
     read = None if invite is None else read_invite(str(invite))
     if read is not None:
@@ -161,7 +161,7 @@ def _named(
 
 
 class Swarm:
-    """This peer's place in a run, inside the `with` block of `join`."""
+    """This peer's session in a run, inside the `with` block of `join`."""
 
     def __init__(
         self,
@@ -199,15 +199,15 @@ class Swarm:
 
     @faults_in_python()
     def __enter__(self) -> Self:
-        """Find the run, check the module, take the swarm's parameters.
+        """Find the run, check the module, and copy the swarm's parameters into it.
 
-        A session of this process that an earlier loop left open, such as that of an interrupted notebook cell, ends
-        first and gives its data folder to this one.
+        A session of this process that an earlier loop left open, such as an interrupted notebook cell, is closed first,
+        so that this session can use its data folder.
 
         Raises:
-            LocalFault: the run could not be found or entered, `stop` said so meanwhile, or another process uses the
-                data folder.
-            Incompatible: the module is not the run's.
+            LocalFault: the run could not be found or joined, `stop` returned True meanwhile, or another process uses
+                the data folder.
+            Incompatible: the module does not match the run.
         """
         if self._connection is not None:
             raise UsageFault("this Swarm was already entered; call join() again for another session")
@@ -237,10 +237,10 @@ class Swarm:
         return self
 
     def is_abandoned(self, successor: Swarm) -> bool:
-        """Whether the loop of this session is over, and `successor` would take its place.
+        """Return whether the loop of this session is over and `successor` replaces the session.
 
-        A loop that was entered by hand gives way only to one that asks for the same data folder: with another folder
-        the script may want two peers.
+        A session that was entered by hand is only replaced by a session with the same data folder, because a script
+        with two folders may want two peers.
         """
         loop, asked = self._loop, successor._asked
         stepped_by = None if self._training is None else self._training.stepped_by
@@ -250,7 +250,7 @@ class Swarm:
         return is_same_run or any(id(parameter) in self._claimed for parameter in successor._module.parameters())
 
     def abandon(self) -> None:
-        """Leave as after an exception: nothing else does it for a loop that is over."""
+        """Leave the run as after an exception, if the loop has ended without leaving."""
         log.warning(
             "the session in %s was still open although its loop is over; it ends now, and a new one begins",
             self._config.data_dir,
@@ -258,17 +258,17 @@ class Swarm:
         self.__exit__(RuntimeError, RuntimeError("the loop is over"), None)
 
     def become_copy(self) -> None:
-        """This process is a fork: where the other one has joined, training here tells it nothing, and nobody leaves."""
+        """Detach this session in a forked process: only the original process trains for the run and leaves the run."""
         self._is_copy = self._connection is not None or self._training is not None
         if self._training is not None:
             self._training.let_go()
 
     @property
     def files(self) -> Path:
-        """The folder with the files of the run and nothing else, after each was checked against the manifest.
+        """Path of a folder that holds exactly the run's files, after a check of each file against the manifest.
 
         Raises:
-            LocalFault: one was changed or removed meanwhile.
+            LocalFault: a file was changed or removed meanwhile.
         """
         return checked_folder(self._config.data_dir, self.manifest)
 
@@ -311,12 +311,12 @@ class Swarm:
                 self._training.__exit__(kind, error, trace)
                 connection.close(reason, self._training.idle)
             elif connection.has_mailbox:
-                # The network side may be a member by now; before that there is nobody to say goodbye to.
+                # The network process may be a member already; without a mailbox, it cannot have joined.
                 connection.close(reason)
         except LocalFault as fault:
             if error is None:
                 raise
-            # The loop's own exception says more than what followed from it.
+            # The loop's own exception explains more than its consequence.
             log.debug("while leaving: %s", fault)
         finally:
             self._end()
@@ -342,22 +342,22 @@ class Swarm:
 
     @property
     def manifest(self) -> RunManifest:
-        """What all peers of the run agree on."""
+        """The manifest on which all peers of the run agree."""
         return self._entered(self._manifest)
 
     @property
     def peer_id(self) -> PeerId:
-        """This peer's name in the swarm."""
+        """This peer's id in the swarm."""
         return self._entered(self._connection).identity.peer_id
 
     @property
     def addresses(self) -> tuple[str, ...]:
-        """Where others reach this peer: what they give as `peers`."""
+        """Addresses at which other members reach this peer, for their argument `peers`."""
         return self._entered(self._connection).network.addresses
 
     @property
     def training(self) -> LocalTraining:
-        """The hook on the optimizer, for what is not offered here."""
+        """The hook on the optimizer, for functions that `Swarm` does not offer."""
         return self._entered(self._training)
 
     def _claim(self, parameters: Sequence[nn.Parameter]) -> None:
@@ -394,45 +394,46 @@ class Swarm:
 
     @property
     def inner_steps(self) -> int:
-        """Finished inner steps, earlier sessions of this peer included."""
+        """Number of finished inner steps, including earlier sessions of this peer."""
         return self.training.link.inner_steps
 
     @property
     def versions(self) -> tuple[int, ...]:
-        """The anchor version of each fragment in the live parameters."""
+        """For each fragment, the version of the anchor that the live parameters include."""
         return tuple(state.applied_version for state in self.training.link.mailbox.states)
 
     @property
     def tokens(self) -> int:
-        """The run's clock: tokens that the whole swarm has committed, as far as this peer knows. It never goes back."""
+        """The run's clock: number of tokens that the whole swarm has committed, as seen by this peer. Never falls."""
         return self.training.link.run_tokens
 
     @property
     def progress(self) -> float | None:
-        """What of the run's budget, ``training.schedule.tokens``, is done: 0 to 1; None: it has none."""
+        """Completed share of the run's budget ``training.schedule.tokens``, 0 to 1, or None without a budget."""
         return progress_of(self.manifest.training.schedule, self.tokens)
 
     @property
     def learning_rate_factor(self) -> float:
-        """What to multiply a learning rate by for the coming step: 0 to 1.
+        """Factor, 0 to 1, by which to multiply a learning rate for the next step.
 
-        The run's schedule at `tokens`, the same on every peer, times a short warm-up of this peer's own moments.
+        The factor is the run's schedule at `tokens`, which is the same on every peer, times a short warm-up of this
+        peer's own moments.
         """
         own = warm_up_share(self.training.optimizer_age, self.manifest.training.warmup_steps)
         return own * self.training.link.learning_rate_factor
 
     @property
     def accumulation_steps(self) -> int:
-        """Backward passes of an inner step."""
+        """Number of backward passes per inner step."""
         return self.manifest.training.accumulation_steps
 
     def scheduler(self, optimizer: Optimizer) -> RunScheduler:
-        """Let an optimizer follow the run's schedule: its rates times `learning_rate_factor`, set after each step.
+        """Return a scheduler that multiplies the optimizer's rates by `learning_rate_factor` after each step.
 
-        In place of your own scheduler, which would count this peer's steps. Nothing is to be kept in `state`.
+        The scheduler replaces your own scheduler, which would count only this peer's steps. Do not add it to `state`.
 
         Raises:
-            UsageFault: it was not given to `join`.
+            UsageFault: the optimizer was not passed to `join`.
         """
         training = self._open_training
         scheduler = self._entered(self._schedulers).of(optimizer)
@@ -441,20 +442,21 @@ class Swarm:
 
     @property
     def should_stop(self) -> bool:
-        """The loop should end; asked by `positions` and `samples` before every step.
+        """Whether the loop should end; `positions` and `samples` check this before each step.
 
         Raises:
-            LocalFault: the network process ended for good.
+            LocalFault: the network process has ended for good.
         """
         return self._open_training.should_stop
 
     def positions(
         self, num_blocks: int, context: int, num_tokens: int, max_steps: int | None = None
     ) -> Iterator[NDArray[np.int64]]:
-        """Where this peer reads, once per inner step: starts of `num_blocks` blocks of `context` + 1 tokens.
+        """Yield, once per inner step, the start positions of the blocks of text that this peer reads.
 
-        int64 [num_blocks], each in 0..`num_tokens` - `context` - 1. A pure function of the manifest's seed, PeerId and
-        inner step, so that peers read different data. It ends when asked to stop, or after `max_steps` inner steps.
+        A block has `context` + 1 tokens. Each array is int64 [num_blocks], with values in 0..`num_tokens` - `context` -
+        1. The values are a pure function of the manifest's seed, PeerId and inner step, so peers read different data.
+        The iterator ends when this peer is asked to stop, or after `max_steps` inner steps.
         """
         _check_counts(num_blocks=num_blocks, context=context)
         if not num_tokens > context:
@@ -465,41 +467,44 @@ class Swarm:
         return self._open_training.positions(num_blocks, context, num_tokens, max_steps)
 
     def samples(self, batch_size: int, num_samples: int, max_steps: int | None = None) -> Iterator[NDArray[np.int64]]:
-        """`positions` for data that is no text: int64 [batch_size], each in 0..`num_samples` - 1, with repetition.
+        """Yield, once per inner step, the indices of the samples that this peer reads, for data other than text.
 
-        A sample counts as one token in the weights of averaging.
+        Each array is int64 [batch_size], with values in 0..`num_samples` - 1 that may repeat. Like `positions`, but
+        a sample counts as one token in the weights of averaging.
         """
         _check_counts(batch_size=batch_size, num_samples=num_samples)
         return self._open_training.positions(batch_size, 0, num_samples, max_steps)
 
     def report(self, loss: float | None = None, tokens: int | None = None) -> None:
-        """Note the training loss of the coming inner step, and how many tokens it was made of. Optional.
+        """Report the training loss of the next inner step, and the number of tokens that it used. Optional.
 
-        Tokens weigh this peer's work and are its credit. Without them `positions` and `samples` are counted, and a step
-        on data in an order of your own counts as one token. Several calls for one step add up.
+        The number of tokens is the weight of this peer's work, and its credit. Without this number, each step counts
+        the tokens of `positions` or `samples`; a step on data in your own order counts as one token. If there are
+        several calls for the same step, tokens are added and losses are averaged.
         """
         self._open_training.report(loss, tokens)
 
     def skip_step(self) -> None:
-        """Forget what was read since the last step: its gradient was not finite, `optimizer.step` is not called."""
+        """Discard the data read since the last step, because the gradient is not finite and no step follows."""
         self._open_training.skip_step()
 
     def evaluate(self, measure: Callable[[], float]) -> Evaluation | None:
-        """Measure a loss on the swarm's anchor instead of the live parameters; see `LocalTraining.evaluate`."""
+        """Measure a loss on the swarm's anchor instead of this peer's live parameters; see `LocalTraining.evaluate`."""
         return self._open_training.evaluate(measure)
 
     def anchor(self) -> AbstractContextManager[int]:
-        """In a `with` block of its own: the module is the swarm's anchor inside, to be saved or tried.
+        """Return a context manager; inside its block the module holds the swarm's anchor, to save or test it.
 
             with swarm.anchor():
                 model.save_pretrained(folder)
 
-        Afterwards parameters and buffers have the same bits as before, after an exception too. Nothing is sent or
-        merged inside, and no optimizer may step. The value of the block is the sum of the anchor's versions.
+        After the block, also after an exception, parameters and buffers have the same bits as before. Inside the block
+        this peer sends and merges no work, and no optimizer may step. The value of the block (`as`) is the sum of the
+        anchor's versions.
 
         Raises:
-            LocalFault: on entering, it could not be read whole for half a minute.
-            UsageFault: it is used inside itself, or an optimizer steps inside.
+            LocalFault: on entering, the anchor could not be read completely for half a minute.
+            UsageFault: the block is nested in another one, or an optimizer steps inside.
         """
         return self._open_training.anchor()
 
@@ -518,7 +523,7 @@ class Swarm:
             log.warning("%s", problem)
         try:
             self._on_event(event)
-        except Exception:  # anybody's code, in the thread that looks after the network process
+        except Exception:  # the user's code, in the thread that watches the network process
             if not self._is_told_of_on_event:
                 log.warning("on_event failed; training goes on, and further failures are not logged", exc_info=True)
             self._is_told_of_on_event = True
@@ -526,12 +531,12 @@ class Swarm:
 
 @functools.cache
 def _watch_forks() -> None:
-    """From the first session on."""
+    """Register `_after_fork`, once, from the first session on."""
     os.register_at_fork(after_in_child=_after_fork)
 
 
 def _after_fork() -> None:
-    """In the new process."""
+    """Detach all sessions in the new process."""
     for swarm in [*_HERE]:
         swarm.become_copy()
     _CLAIMED.clear()
@@ -539,7 +544,7 @@ def _after_fork() -> None:
 
 
 def _check_arguments(module: Any, optimizer: Any, state: Any, on_event: Any, stop: Any) -> None:
-    """What type checkers would find, for the many loops that have none, and what needs no network to be seen."""
+    """Check the arguments without the network, including types, because many loops run without a type checker."""
     if not isinstance(module, nn.Module):
         raise UsageFault(f"module is a {type(module).__name__}; expected the torch.nn.Module that is trained.")
     check_trained(module)
@@ -563,10 +568,10 @@ def _check_counts(**counts: int) -> None:
 
 
 def ending_on_signals() -> Callable[[], object]:
-    """Have SIGTERM and SIGHUP raise `SystemExit`: the goodbye of a service manager or terminal would be none otherwise.
+    """Let SIGTERM and SIGHUP raise `SystemExit`, so that a session leaves when its service or terminal is closed.
 
     Returns:
-        what puts everything back; nothing is changed outside the main thread or where there is a handler already.
+        a function that restores the handlers. Outside the main thread, or for a signal with a handler, nothing changes.
     """
 
     def end(number: int, frame: FrameType | None) -> None:
