@@ -1,9 +1,9 @@
-"""Deadlines that are learned from what was seen, never fixed: per link where it is known, else the group's. Pure.
+"""Deadlines learned from past durations: for a known link its own, otherwise the group's. Pure.
 
-The rule is the classical one for retransmission (median + k deviations of past durations, between hard bounds). Medians
-are in place of means, so that one stall does not move it. A duration that was waited for in vain counts as twice the
-wait, so a link that became slow gets more time. One that missed three times in a row gets no more than the group.
-Otherwise a peer that promises and never delivers would make everybody wait.
+The rule is the classical one for retransmission (median + k deviations of past durations, between hard bounds), with
+medians instead of means, so that one stall does not change it. A duration that was awaited in vain counts as twice the
+wait, so a link that became slow gets more time. A link that missed three times in a row gets no more than the group.
+Otherwise a peer that promises but never delivers would delay all others.
 """
 
 from __future__ import annotations
@@ -22,22 +22,23 @@ _DEVIATION = 1.4826
 """Scales the median absolute deviation to a standard deviation for normal data."""
 NUM_DEVIATIONS = 4
 FEWEST_ARRIVALS = 3
-"""Two durations have a median but say nothing of their spread."""
+"""Two durations have a median, but do not show the spread."""
 GROUP_ARRIVALS = 32
 LINK_ARRIVALS = 16
-"""Per remote and kind; half of them must change before the median does."""
+"""For each remote and kind; half of them must change before the median does."""
 MISSES_OF_ABSENT = 3
 MAX_LINKS = 256
-"""As many as a roster; the remote that was seen least recently is forgotten first. 150 bytes each."""
+"""As many as a roster; the remote that was observed least recently is forgotten first. 150 bytes each."""
 
 
 @dataclass(slots=True)
 class LearnedDeadline:
-    """median + 4 deviations of the last durations, between hard bounds; `initial_seconds` until three were seen.
+    """Deadline of median + 4 deviations of the last durations, between hard bounds; `initial_seconds` until three are
+    known.
 
     Attributes:
-        most: how many durations are kept.
-        misses: how many of the newest were waited for in vain.
+        most: number of durations kept.
+        misses: number of consecutive newest waits in vain.
     """
 
     initial_seconds: float
@@ -49,12 +50,12 @@ class LearnedDeadline:
     _known: float | None = None
 
     def observe(self, seconds: float) -> None:
-        """Add one duration that was seen; durations beyond the hard bound count as the bound."""
+        """Add an observed duration; the hard bound limits it."""
         self._add(seconds)
         self.misses = 0
 
     def miss(self, seconds: float) -> None:
-        """So long was waited for in vain."""
+        """Add a wait of `seconds` in vain."""
         self._add(2 * seconds)
         self.misses += 1
 
@@ -64,7 +65,7 @@ class LearnedDeadline:
 
     @property
     def seconds(self) -> float:
-        # Asked for much more often than it changes.
+        # Read much more often than it changes.
         if self._known is None:
             value = self.initial_seconds
             if self.is_learned:
@@ -82,11 +83,11 @@ class LearnedDeadline:
 
 
 class LinkDeadlines:
-    """Learned deadlines of one kind of arrival: of each remote its own, of a newcomer the group's.
+    """Learned deadlines of one kind of arrival: a separate one for each known remote, and the group's for new remotes.
 
     Args:
-        initial_seconds, lowest_seconds, highest_seconds: as of `LearnedDeadline`; the bounds hold for each remote. The
-            first two are taken for the last one where they are larger.
+        initial_seconds, lowest_seconds, highest_seconds: see `LearnedDeadline`; the bounds hold for each remote. The
+            last one limits the first two.
     """
 
     def __init__(self, initial_seconds: float, lowest_seconds: float, highest_seconds: float) -> None:
@@ -96,36 +97,36 @@ class LinkDeadlines:
         self._links: Newest[PeerId, LearnedDeadline] = Newest(MAX_LINKS)
 
     def observe(self, peer_id: PeerId, seconds: float) -> None:
-        """Something of `peer_id` arrived after so long."""
+        """Note that something from `peer_id` arrived after `seconds`."""
         self._group.observe(seconds)
         self._link(peer_id).observe(seconds)
 
     def missed(self, peer_id: PeerId) -> None:
-        """Its allowance passed and nothing came."""
+        """Note that nothing arrived from `peer_id` within its allowance."""
         waited = self.allowance(peer_id)
         self._link(peer_id).miss(waited)
 
     def allowance(self, peer_id: PeerId) -> float:
-        """How long to wait for `peer_id`, in seconds."""
+        """Return how long to wait for `peer_id`, in seconds."""
         link = self._links.get(peer_id)
         if link is None or not link.is_learned:
             return self.seconds
         return min(link.seconds, self.seconds) if link.misses >= MISSES_OF_ABSENT else link.seconds
 
     def longest(self, peer_ids: Iterable[PeerId]) -> float:
-        """The longest allowance among `peer_ids`; the group's when there are none."""
-        # A group of newcomers is asked about at every event, and has one allowance.
+        """Return the longest allowance of `peer_ids`; the group's if there are none."""
+        # All newcomers share one allowance, which is needed at each event.
         known = {peer_id if peer_id in self._links else None for peer_id in peer_ids}
         return max((self.seconds if one is None else self.allowance(one) for one in known), default=self.seconds)
 
     def is_absent(self, peer_id: PeerId) -> bool:
-        """Whether it was waited for in vain three times in a row."""
+        """Return whether the last three waits for `peer_id` were in vain."""
         link = self._links.get(peer_id)
         return link is not None and link.misses >= MISSES_OF_ABSENT
 
     @property
     def seconds(self) -> float:
-        """The group's allowance, which holds for a remote that is not known yet."""
+        """The group's allowance, which holds for unknown remotes."""
         return self._group.seconds
 
     def _link(self, peer_id: PeerId) -> LearnedDeadline:
@@ -135,7 +136,7 @@ class LinkDeadlines:
 
 
 class LearnedPace:
-    """The median time between the last few happenings of one kind."""
+    """The median time between the last few events of one kind."""
 
     def __init__(self) -> None:
         self._last_at: float | None = None
@@ -148,5 +149,5 @@ class LearnedPace:
 
     @property
     def seconds(self) -> float | None:
-        """Median interval; None before two happenings."""
+        """Median interval; None before two events."""
         return statistics.median(self._intervals) if self._intervals else None

@@ -1,7 +1,7 @@
 """The leader's half of a round: collect offers, decide when to start, collect results, close. Sans-I/O.
 
-`Leading` exists per fragment version on every peer that received an offer; it does not know whether its own peer is a
-member. All waiting is a function of `now`: call `check` and again at `next_time`.
+A `Leading` exists for each fragment's version on each peer that received an offer. It does not know whether its own
+peer is a member. All waiting is a function of `now`: call `check` now and again at `next_time`.
 """
 
 from __future__ import annotations
@@ -39,13 +39,14 @@ class Leading:
     notary: Notary
     shards_for: Shards
     previous: bytes = b""
-    """Digest of the commit that led to `version`; empty when it is not known here."""
+    """Digest of the commit that led to `version`; empty if unknown."""
     tell: Callable[[Fact | WronglySigned], None] = lambda effect: None
     not_before: float = 0.0
     least_share: float = 0.0
     """The quorum needs more than this share of the trainers, because the others follow no smaller round."""
     is_held: bool = False
-    """It plans nothing: its owner is in another leader's plan, whose commit those who wait here will get, too."""
+    """Whether planning is blocked because this peer is in another leader's plan, whose commit the waiting members will
+    also get."""
     attempt: int = 0
     offers: dict[PeerId, messages.Offer] = field(default_factory=dict)
     late: set[PeerId] = field(default_factory=set)
@@ -53,7 +54,7 @@ class Leading:
     first_at: float = 0.0
     planned_at: float = 0.0
     closes_at: float = math.inf
-    """With a plan: when it closes with the means that are there."""
+    """With a plan: when the round closes with the means that have arrived."""
     heartbeat_at: float = 0.0
     closed: bool = False
     quorum_at: float | None = None
@@ -72,9 +73,10 @@ class Leading:
         is_doubtful: bool = False,
         is_counted: bool = True,
     ) -> None:
-        """Take an offer; it waits for the next version after the plan, with a full roster, or while it is doubtful.
+        """Accept an offer. It waits for the next version if the plan exists, the roster is full, or the offer is
+        doubtful.
 
-        Patience is learned from those that count alone.
+        Only offers of members that count change the learned waits.
         """
         if not self.offers:
             self.first_at = now
@@ -87,15 +89,15 @@ class Leading:
             self.late.discard(peer_id)
             self.attempt = max(self.attempt, offer.attempt)
         elif peer_id not in self.offers and len(self.late) < messages.MAX_ROSTER:
-            self.late.add(peer_id)  # it is in no plan of this round, and gets its commit
+            self.late.add(peer_id)  # in no plan of this round, but gets its commit
         is_known = peer_id in self.offers and self.offers[peer_id].sequence == offer.sequence
         if self.plan is not None and self.plan.signature and is_known:
-            self.send(peer_id, self.plan)  # the member that passes it on did not
+            self.send(peer_id, self.plan)  # the member that should have passed the plan on did not
         else:
             self.send(peer_id, self._wait(num_trainers))
 
     def on_lost(self, peer_id: PeerId) -> None:
-        """Forget an offer that was not planned yet; void the shards of a reducer that vanished."""
+        """Forget an offer that is not in a plan; void the shards of a reducer that disappeared."""
         self.late.discard(peer_id)
         if self.plan is None:
             self.offers.pop(peer_id, None)
@@ -106,7 +108,7 @@ class Leading:
                 self.results[index] = shard.result()
 
     def on_reduced(self, peer_id: PeerId, message: messages.Reduced, now: float) -> bool:
-        """Take a reducer's report. Returns False when it does not belong to this round or this reducer."""
+        """Accept a reducer's report. Return False if the report does not belong to this round or reducer."""
         plan = self.plan
         if plan is None or message.attempt != plan.attempt or message.shard >= len(plan.shards):
             return False
@@ -126,7 +128,7 @@ class Leading:
         return True
 
     def hold(self, is_held: bool) -> None:
-        """Whether no plan may be made now."""
+        """Block or allow planning."""
         self.is_held = is_held
 
     def check(
@@ -137,13 +139,13 @@ class Leading:
         num_known: int = 0,
         awaited: Collection[PeerId] = (),
     ) -> messages.Commit | messages.Abandon | None:
-        """Send what is due at `now`; returns the commit (or the abandonment) when the round closes.
+        """Send the messages due at `now`. Return the commit (or the abandonment) when the round closes.
 
         Args:
-            trainers: those that count, as this peer sees them.
-            given_up: those of them that are not waited for, because they were silent.
-            num_known: with those that do not answer now; the quorum is a share of all.
-            awaited: those that are given time to offer; empty: `trainers`.
+            trainers: the trainers that count, as this peer sees them.
+            given_up: trainers among them that are not awaited, because they were silent.
+            num_known: number of trainers that count, including unresponsive ones; the quorum is a share of all.
+            awaited: trainers that get time to offer; empty: `trainers`.
         """
         if self.closed or not self.offers:
             return None
@@ -168,25 +170,28 @@ class Leading:
         return self._close(now)
 
     def _num_counted(self, trainers: Collection[PeerId]) -> int:
-        """Offers that make a quorum: those of trainers that count; without any of them, a few of newcomers."""
+        """Return the number of offers towards a quorum: those of trainers that count or, without trainers, a few
+        newcomers'.
+        """
         if trainers:
             return len(self.offers.keys() & set(trainers))
         return min(len(self.offers), most_newcomers(self._num_trainers))
 
     def quorum(self, num_trainers: int) -> int:
-        """Offers that a round needs before the grace window may end: ceil(fraction * counted trainers), and enough of
-        them that the others follow it."""
+        """Return the offers that a round needs before the grace window may end: ceil(fraction * counted trainers), and
+        enough of them that other members follow the round.
+        """
         fewest_followed = math.floor(self.least_share * num_trainers) + 1
         return max(fewest_followed, math.ceil(self.quorum_fraction * num_trainers))
 
     @property
     def waiting(self) -> list[PeerId]:
-        """Everybody who offered, in time or too late for this plan: they wait for the commit."""
+        """All members that offered, in time or too late for this plan. They wait for the commit."""
         return sorted({*self.offers, *self.late})
 
     @property
     def next_time(self) -> float:
-        """When `check` has something to do although nothing arrived."""
+        """When to call `check` next if no message arrives."""
         if self.closed or not self.offers:
             return math.inf
         if self.is_held and self.plan is None:
@@ -199,9 +204,10 @@ class Leading:
         return min(self.closes_at, self.heartbeat_at)
 
     def _start_at(self) -> float:
-        """Quorum, then a grace window. Nobody's training waits meanwhile (the grace window of arXiv 2604.21428).
+        """Return when to plan: after a quorum and a grace window. Training does not wait meanwhile (the grace window of
+        arXiv 2604.21428).
 
-        Without a quorum the round waits for as long as a live trainer can take to offer at all.
+        Without a quorum the round waits for as long as a live trainer may take to offer.
         """
         end = self.first_at + self.timing.hard_seconds
         if self.quorum_at is None:
@@ -239,7 +245,7 @@ class Leading:
             plan = self.notary.sign_plan(plan)
             members = [*next_from(self.me, plan, self.me), *(one for one in members if one == self.me)]
         self.plan = plan
-        # Of values that nobody brings work on, no mean will come.
+        # Values without work get no mean.
         self.results = {
             index: shard.result()
             for index, shard in enumerate(shards)
@@ -250,9 +256,9 @@ class Leading:
             self.send(peer_id, plan)
 
     def _with_those_in_time(self, offers: Sequence[messages.Offer]) -> Sequence[messages.Offer]:
-        """The offers in roster order, with who was seen to bring its means too late as one that nobody can reach.
+        """Return the offers in roster order, marking members whose means came too late in past rounds as unreachable.
 
-        Now and then it is tried again: its line may be another one by now.
+        From time to time such a member is tried again, because its line may have changed.
         """
         if self.version % TRIED_EVERY_VERSIONS == 0:
             return offers
@@ -263,7 +269,7 @@ class Leading:
         ]
 
     def _note_missing(self, now: float) -> None:
-        """Trainers that were expected and did not offer in time."""
+        """Report and count the expected trainers that did not offer in time."""
         late = tuple(peer_id for peer_id in self._missing if not self.timing.offer.is_absent(peer_id))
         if late:
             self._tell_expired("offer", late, now - self.first_at)
@@ -287,10 +293,10 @@ class Leading:
         return messages.Wait(self.fragment, self.version, self.attempt, len(self.offers), quorum)
 
     def _extended(self, plan: messages.Plan, now: float) -> float:
-        """When it closes after all: without a single mean not at the first deadline but after as long again, once.
+        """Return when the round closes. Without any mean, the first deadline is extended once, by the same time again.
 
-        What befell every reducer is most likely something that passes, or befell this peer. An attempt that is given up
-        costs more than the wait, because everything is sent again. The hard limit ends it in any case.
+        A failure of all reducers is most likely temporary, or this peer's own. Giving up the attempt costs more than
+        the wait, because everything is sent again. The hard limit holds in any case.
         """
         end = self.planned_at + min(2 * plan.commit_deadline_seconds, self.timing.hard_seconds)
         if now >= end or any(result.digest for result in self.results.values()):

@@ -1,7 +1,8 @@
-"""How much of a contribution a slow line brings to the reducers in time. Pure.
+"""Choice of the shards that a slow line can send to the reducers in time. Pure.
 
-Bytes that cannot arrive before the round is over would only delay the next round's. So a line that is too slow for
-whole contributions carries some of the shards, those whose work is oldest. Work in the rest waits for the next round.
+Bytes that arrive after the end of a round would only delay the next one. A line that is too slow for whole
+contributions therefore sends some of the shards, those with the oldest work. Work in the others waits for the next
+round.
 """
 
 from __future__ import annotations
@@ -12,16 +13,16 @@ from dataclasses import dataclass
 
 @dataclass
 class LineBudget:
-    """What is left of the line's time, in bytes, for one fragment."""
+    """Remaining time of the line, in bytes, for one fragment."""
 
     _left: float = 0.0
 
     def chosen(self, version: int, sizes: Sequence[int], bases: Sequence[int], bytes_each: float) -> set[int]:
-        """Positions in `sizes` (bytes of each shard) of those to send now: the oldest work first, then in turn.
+        """Return the positions in `sizes` (bytes of each shard) to send now: the oldest work first, then in turn.
 
         Args:
-            bases: per shard the version that its oldest work began on.
-            bytes_each: what the line takes for one contribution, see `Waits.bytes_each`.
+            bases: for each shard, the version that its oldest work began on.
+            bytes_each: bytes that the line can send for one contribution, see `Waits.bytes_each`.
         """
         if sum(sizes) <= bytes_each:
             self._left = 0.0

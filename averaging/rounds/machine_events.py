@@ -1,4 +1,4 @@
-"""What a round machine is told (events), and what it asks for or has to report (effects). Values only."""
+"""Inputs of a round machine (events), and its requests and reports (effects). Values only."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from dht.ground.host import PeerId
 
 
 class Event:
-    """What a round machine is told."""
+    """Input of a round machine."""
 
     __slots__ = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Ready(Event):
-    """This peer's contribution is encoded; `offer.version` and `offer.attempt` are filled in by the machine."""
+    """This peer has a contribution to offer. The machine fills in `offer.version` and `offer.attempt`."""
 
     offer: Offer
 
@@ -28,9 +28,9 @@ class Ready(Event):
 class View(Event):
     """The trainers that count (`presence.py`), and the members that only follow (seeds, joiners, newcomers).
 
-    `num_known` also counts the trainers that do not answer now though their records are alive. A peer that lost its own
-    line sees everybody silent, and must not take itself for a quorum. `newcomers` lead when no other trainer can.
-    `awaited` are given time to offer; empty: `trainers`.
+    `num_known` includes unresponsive trainers whose records are alive. A peer that lost its own line finds all others
+    silent, and must not consider itself a quorum. `newcomers` lead when no other trainer can. `awaited` get time to
+    offer; empty: `trainers`. All are sorted by PeerId, without duplicates.
 
     All are kept in the order of the PeerIds, each once.
     """
@@ -49,7 +49,7 @@ class View(Event):
 
 @dataclass(frozen=True, slots=True)
 class Heard(Event):
-    """A checked message arrived."""
+    """A checked message has arrived."""
 
     sender: PeerId
     message: Message
@@ -57,7 +57,7 @@ class Heard(Event):
 
 @dataclass(frozen=True, slots=True)
 class Lost(Event):
-    """The connection to a peer broke or it could not be reached."""
+    """The connection to a peer broke, or the peer could not be reached."""
 
     peer_id: PeerId
     reason: str
@@ -65,7 +65,9 @@ class Lost(Event):
 
 @dataclass(frozen=True, slots=True)
 class ContributionArrived(Event):
-    """A shard's contribution for the round (attempt, leader) is here, from `sender`; or, late, for the previous one."""
+    """A contribution to a shard of the round (attempt, leader) or, if late, of the previous version, has arrived from
+    `sender`.
+    """
 
     sender: PeerId
     attempt: int
@@ -76,7 +78,7 @@ class ContributionArrived(Event):
 
 @dataclass(frozen=True, slots=True)
 class ResultArrived(Event):
-    """A result of the current version is here, from `sender`."""
+    """A result of the current version has arrived from `sender`."""
 
     sender: PeerId
     shard: int
@@ -95,10 +97,10 @@ class ShardReduced(Event):
 
 @dataclass(frozen=True, slots=True)
 class Advanced(Event):
-    """The anchor is now at `version`: the commit under way was applied, or the fragment was fetched.
+    """The anchor is at `version`: the commit in progress was applied, or the fragment was fetched.
 
-    `adopted` are the recent commits of the lineage that was fetched, and None after a commit. `passed_over` are not
-    asked to lead from now on.
+    `adopted` are the recent commits of the fetched lineage, or None after a commit. `passed_over` are not asked to lead
+    from now on.
     """
 
     version: int
@@ -110,7 +112,7 @@ class Advanced(Event):
 
 @dataclass(frozen=True, slots=True)
 class ApplyFailed(Event):
-    """The commit's results cannot be had from anyone; the anchor is where it was."""
+    """The commit's results cannot be fetched from any peer. The anchor did not change."""
 
     commit: Commit
 
@@ -131,7 +133,7 @@ class SendMessage(Effect):
 
 @dataclass(frozen=True, slots=True)
 class SendShards(Effect):
-    """Send this peer's contribution's shards to their reducers."""
+    """Send the shards of this peer's contribution to their reducers."""
 
     plan: Plan
     leader: PeerId
@@ -139,7 +141,7 @@ class SendShards(Effect):
 
 @dataclass(frozen=True, slots=True)
 class ReduceShard(Effect):
-    """Average these members' contributions of one shard, encode, report `ShardReduced`."""
+    """Average these members' contributions to one shard, encode the mean and report `ShardReduced`."""
 
     plan: Plan
     leader: PeerId
@@ -149,7 +151,7 @@ class ReduceShard(Effect):
 
 @dataclass(frozen=True, slots=True)
 class SendResult(Effect):
-    """Stream the encoded mean of a shard."""
+    """Send the encoded mean of a shard."""
 
     result: Result
     to: tuple[PeerId, ...]
@@ -157,14 +159,14 @@ class SendResult(Effect):
 
 @dataclass(frozen=True, slots=True)
 class Apply(Effect):
-    """Fetch missing result shards, apply the commit, report `Advanced`."""
+    """Fetch the missing results, apply the commit and report `Advanced`."""
 
     commit: Commit
 
 
 @dataclass(frozen=True, slots=True)
 class Repair(Effect):
-    """Fetch the fragment's anchor from the swarm; `peer_id` has a heavier one."""
+    """Fetch the fragment's anchor from the swarm; `peer_id` claims a heavier one."""
 
     peer_id: PeerId
     reason: str
@@ -172,7 +174,7 @@ class Repair(Effect):
 
 @dataclass(frozen=True, slots=True)
 class WronglySigned(Effect):
-    """A member sent something that must be signed by it and is not."""
+    """A member sent something without its required signature."""
 
     peer_id: PeerId
     what: str

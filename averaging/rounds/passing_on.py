@@ -1,15 +1,15 @@
-"""Which member passes a message on to which others, so that nobody sends to all of a large round. Pure.
+"""Trees along which members pass messages on, so that no peer sends to all members of a large round. Pure.
 
-The members of a round form one tree for each sender, which everybody derives from the roster. Plan and commit name all
-members, so their bytes grow with the square of a round: a leader sends them to `FAN_OUT` members, which pass them on.
-Up to `DIRECT` members get them from the leader itself: a second hop takes longer than they do.
+The members of a round form one tree for each sender, which all derive from the roster. Plan and commit list all
+members, so sending them to all grows with the square of a round's size: a leader sends them to `FAN_OUT` members, which
+pass them on. Up to `DIRECT` members get them from the leader itself, because a second hop would take longer.
 
-A mean is smaller the more reducers there are, so a reducer sends its own to each member of its site, and to one member
+A mean is smaller if there are more reducers, so a reducer sends its mean to each member of its site, and to one member
 of each other site, which passes it on there.
 
-Reducers pass things on before others do: their lines are fast enough, and they can be reached. Members without work in
-the round form households, one for each reducer. It passes the commit on to its household, and each result to one of it,
-which passes that on to the others.
+Reducers are preferred for passing messages on: their lines are fast enough, and they are reachable. Peers without work
+in the round form households, one for each reducer. The reducer passes the commit on to its household, and each result
+to one peer in it, which passes it on to the others.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ from averaging.wire.messages import Commit, Plan
 from dht.ground.host import PeerId
 
 DIRECT = 64
-"""Members to which a leader sends its plan and commit itself: 1 MB for 64. A second hop of both takes a third of a
-second; of 256 members, sending 17 MB takes longer."""
+"""Members to which a leader sends its plan and commit directly: 1 MB for 64. A second hop of both takes a third of a
+second; for 256 members, sending 17 MB directly takes longer."""
 FAN_OUT = 8
-"""Members that one passes a message on to where there are more."""
+"""Members to which each member passes a message on in larger rounds."""
 
 
 class PassingOn:
     """The trees over the members of one round.
 
     Args:
-        members: each sender is one of them.
-        passers: those of them that pass messages on before others do.
-        fan_out: to how many members one passes a message on at its site, and from site to site.
-        sites: the site of each member, empty when it has none; by default nobody has one.
+        members: all members, including each sender.
+        passers: members that are preferred for passing messages on.
+        fan_out: number of members to which one passes a message on, within its site and from site to site.
+        sites: the site of each member, empty if it has none; by default none has one.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class PassingOn:
         self._place = {peer_id: index for index, peer_id in enumerate(sorted(self._site_of))}
 
     def children(self, sender: PeerId, me: PeerId) -> tuple[PeerId, ...]:
-        """The members to which `me` sends a message of `sender`, which every member gets once."""
+        """Return the members to which `me` sends a message of `sender`. Each member gets the message once."""
         if sender not in self._site_of or me not in self._site_of:
             return ()
         heads, site = self._heads(sender), self._site_from(sender, self._site_of[me])
@@ -59,7 +59,9 @@ class PassingOn:
         return (*self._children(heads, me), *inside) if me == site[0] else inside
 
     def parent(self, sender: PeerId, me: PeerId) -> PeerId | None:
-        """The member that sends a message of `sender` to `me`; None for the sender and for no members."""
+        """Return the member that sends a message of `sender` to `me`; None for the sender and for peers outside the
+        round.
+        """
         if me == sender or sender not in self._site_of or me not in self._site_of:
             return None
         heads, site = self._heads(sender), self._site_from(sender, self._site_of[me])
@@ -71,13 +73,15 @@ class PassingOn:
         return tuple(order[self._fan_out * place + 1 : self._fan_out * (place + 1) + 1])
 
     def _heads(self, sender: PeerId) -> list[PeerId]:
-        """The first member of each site, beginning with that of the sender."""
+        """Return the first member of each site, beginning with the sender's site."""
         names = sorted(self._sites)
         first = names.index(self._site_of[sender])
         return [self._site_from(sender, name)[0] for name in names[first:] + names[:first]]
 
     def _site_from(self, sender: PeerId, site: str) -> list[PeerId]:
-        """Members of a site, beginning with the sender, or with another one that passes on for each sender."""
+        """Return the members of a site, beginning with the sender or, at other sites, with a member that depends on the
+        sender.
+        """
         members = self._sites[site]
         if self._site_of[sender] == site:
             first = members.index(sender)
@@ -87,18 +91,18 @@ class PassingOn:
 
 
 def reducers_of(round_: Plan | Commit) -> tuple[PeerId, ...]:
-    """The members that average shards of a round, in order."""
+    """Return the members that average shards of a round, sorted."""
     return tuple(sorted({round_.roster[shard.reducer].peer_id for shard in round_.shards}))
 
 
 def next_from(leader: PeerId, round_: Plan | Commit, me: PeerId) -> tuple[PeerId, ...]:
-    """The members to which `me` passes a plan or commit on; its leader may have no work in it."""
+    """Return the members to which `me` passes a plan or commit on. Its leader may have no work in it."""
     members = sorted({leader, *(entry.peer_id for entry in round_.roster)})
     return PassingOn(members, reducers_of(round_), FAN_OUT).children(leader, me)
 
 
 passing_on = lru_cache(64)(PassingOn)
-"""The same, made once for the same members: asked about for each mean that arrives."""
+"""Cached `PassingOn`, needed for each arriving mean."""
 
 
 @lru_cache(8192)
@@ -107,13 +111,13 @@ def _hash_of(peer_id: PeerId) -> int:
 
 
 def passer_of(peer_id: PeerId, commit: Commit) -> PeerId:
-    """The reducer in whose household a peer is that has no work in the round."""
+    """Return the reducer whose household contains a peer without work in the round."""
     reducers = reducers_of(commit)
     return reducers[_hash_of(peer_id) % len(reducers)]
 
 
 def household(reducer: PeerId, commit: Commit, known: Iterable[PeerId]) -> tuple[PeerId, ...]:
-    """Those of the known peers without work in a round to which a reducer passes its commit and results on."""
+    """Return the known peers without work in a round to which a reducer passes its commit and results on."""
     reducers, roster = reducers_of(commit), {entry.peer_id for entry in commit.roster}
     if reducer not in reducers:
         return ()

@@ -1,7 +1,7 @@
-"""The reducer's half of a round: whose contributions are waited for, how long, and when to average. Sans-I/O.
+"""The reducer's half of a round: how long to wait for each contribution, and when to average. Sans-I/O.
 
-Each member has its own learned time, bounded by what the plan's leader promised to wait. A shard is averaged when
-nobody is waited for any more. What comes too late for that still teaches how long its sender takes.
+Each member has a separate learned wait, bounded by the wait that the leader's plan promises. The reducer averages a
+shard when it waits for no member any more. A later contribution still shows how long its sender takes.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from averaging.wire.messages import Plan
 from dht.ground.host import PeerId
 
 Key = tuple[int, PeerId, int]
-"""(attempt, leader, shard): what one member averages for one plan."""
+"""(attempt, leader, shard) of one mean."""
 
 
 @dataclass
 class PendingReduction:
-    """One shard of one plan that this peer averages; `until` is when each member is no longer waited for."""
+    """One shard of one plan that this peer averages. `until` holds when the wait for each member ends."""
 
     plan: Plan
     leader: PeerId
@@ -31,13 +31,13 @@ class PendingReduction:
     until: dict[PeerId, float]
     started: bool = False
     due_at: float = field(init=False)
-    """When nobody is waited for any more; minus infinity when all are there. Asked for after every message."""
+    """When all waits end; minus infinity if none is left. Read after each message."""
 
     def __post_init__(self) -> None:
         self.due_at = max(self.until.values(), default=-math.inf)
 
     def stop_waiting_for(self, peer_id: PeerId) -> None:
-        """Its contribution is here, or never will be."""
+        """Stop waiting for this member: its contribution has arrived or never will."""
         if self.until.pop(peer_id, None) is not None:
             self.due_at = max(self.until.values(), default=-math.inf)
 
@@ -49,11 +49,11 @@ class Reducing:
     me: PeerId
     timing: Waits
     num_trainers: int = 0
-    """Live ones, as far as is known."""
+    """Number of live trainers, as far as known."""
     reductions: dict[Key, PendingReduction] = field(default_factory=dict)
     arrived: dict[Key, set[PeerId]] = field(default_factory=dict)
     _keys_of: dict[PeerId, list[Key]] = field(default_factory=dict)
-    """What a sender's contributions are for: a heap, the earliest attempt first."""
+    """By sender: the keys of its contributions, as a heap with the earliest attempt first."""
     _missed: set[tuple[int, PeerId, PeerId]] = field(default_factory=set)
     _past: dict[Key, float] = field(default_factory=dict)
 
@@ -61,7 +61,7 @@ class Reducing:
         self.num_trainers = num_trainers
 
     def on_plan(self, plan: Plan, leader: PeerId, now: float) -> None:
-        """Begin to wait for the members' contributions to the shards that are ours."""
+        """Begin to wait for contributions to the shards that this peer reduces."""
         others = [entry.peer_id for entry in plan.roster if entry.peer_id != self.me]
         patience = self.timing.contribution_seconds(others, plan.attempt, is_pair=self.num_trainers <= 2)
         due = {peer_id: now + min(patience[peer_id], plan.contribution_deadline_seconds) for peer_id in others}
@@ -78,10 +78,10 @@ class Reducing:
             self.reductions[key] = PendingReduction(plan, leader, index, now, until)
 
     def on_arrived(self, sender: PeerId, key: Key, now: float) -> None:
-        """A contribution for the current version is here."""
+        """Note a contribution for the current version."""
         keys = self._keys_of.setdefault(sender, [])
         while keys and keys[0][0] < key[0]:
-            # As its shards do (`ShardStore`): a member is in one attempt at a time.
+            # Dropped like its shards (`ShardStore`): a member is in one attempt at a time.
             self._forget(sender, heappop(keys))
         senders = self.arrived.setdefault(key, set())
         if sender in senders:
@@ -100,7 +100,7 @@ class Reducing:
             del self.arrived[key]
 
     def on_late(self, sender: PeerId, key: Key, now: float) -> None:
-        """A contribution for the previous version is here: of no use, but it tells how long its sender takes."""
+        """Note a contribution for the previous version, which only shows how long its sender takes."""
         planned_at = self._past.get(key)
         if planned_at is not None and (key[0], key[1], sender) in self._missed:
             self._missed.discard((key[0], key[1], sender))
@@ -111,7 +111,7 @@ class Reducing:
             reduction.stop_waiting_for(peer_id)
 
     def check(self, now: float) -> list[Effect]:
-        """What must be averaged at `now`, and who was waited for in vain."""
+        """Return effects that average the shards due at `now`, and report waits in vain."""
         effects: list[Effect] = []
         due = [(key, each) for key, each in self.reductions.items() if not each.started and each.due_at <= now]
         for key, reduction in due:
@@ -131,7 +131,9 @@ class Reducing:
         return effects
 
     def _expired(self, reduction: PendingReduction) -> tuple[PeerId, ...]:
-        """Members that are late for the first of this plan's shards: one silence is one miss, whatever it costs."""
+        """Return the members that are late for the first of this plan's shards: one silence counts as one miss, for any
+        number of shards.
+        """
         found = []
         for peer_id in sorted(reduction.until):
             mark = (reduction.plan.attempt, reduction.leader, peer_id)

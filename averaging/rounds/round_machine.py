@@ -1,17 +1,17 @@
-"""One fragment's rounds at one peer, as a sans-I/O state machine: member, leader and reducer in one.
+"""One fragment's rounds at one peer, as a sans-I/O state machine of member, leader and reducer.
 
-`RoundMachine.step(event, now)` returns effects; `averaging/exchange/exchange.py` performs them and feeds back what
-happens. The machine knows no bytes of arrays, no clocks and no sockets, so that tests can drive any ordering of events.
+`RoundMachine.step(event, now)` returns effects; `averaging/exchange/exchange.py` performs them and feeds back the
+resulting events. The machine uses no arrays, clocks or sockets, so tests can drive any order of events.
 
 A round takes the anchor from `version` to `version + 1` in this order: offer, quorum and grace, plan, contributions to
-reducers, results to members, commit. Then everybody applies it.
+reducers, results to members, commit. Then all members apply the commit.
 
 Rules that must survive every edit:
-- A commit for the current version is applied, from any sender, as long as it was made on the same anchor.
-- A member that loses its leader (gone, or silent beyond the learned deadline) goes to the next in rank.
-- Two commits for one version: a peer that applied the lighter one (tokens, then digest) asks for a repair.
-- An anchor that differs is a reason to look, whatever is claimed for it: `peer.network.node.anchor_repairs` decides by
-  what is signed.
+- The machine applies a commit for the current version from any sender if it was made on the same anchor.
+- A member that loses its leader (gone, or silent beyond the learned deadline) offers to the next in rank.
+- After two commits for one version, a peer that applied the lighter one (tokens, then digest) requests a repair.
+- A different anchor is examined, whatever is claimed for it: `peer.network.node.anchor_repairs` decides by signed
+  commits.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ from averaging.wire.messages import (
 from dht.ground.host import PeerId
 
 MAX_REDIRECTS = 2
-"""At one version. Then a leader is asked to lead nevertheless, and one that sends its members on again is given up."""
+"""Redirects at one version. After them, the member insists on a leader, and gives it up if it redirects again."""
 
 
 @dataclass
@@ -72,16 +72,16 @@ class RoundMachine:
     anchor_digest: bytes = b""
     lineage_tokens: int = 0
     trainers: tuple[PeerId, ...] = ()
-    """Trainers that count and are in rounds with this peer, in order."""
+    """Trainers that count and are in rounds with this peer, sorted."""
     num_known: int = 0
-    """How many trainers count, including those that do not answer now."""
+    """Number of trainers that count, including unresponsive ones."""
     followers: tuple[PeerId, ...] = ()
     newcomers: tuple[PeerId, ...] = ()
     awaited: tuple[PeerId, ...] = ()
     objection: Callable[[PeerId, Offer], str] = lambda sender, offer: ""
-    """Why a remote's offer on the anchor that is here is not taken; empty when it is."""
+    """Returns why an offer on the present anchor is refused; empty if it is accepted."""
     doubt: Callable[[PeerId, Offer], bool] = lambda sender, offer: False
-    """Whether such an offer, with nothing against it, has to wait for a later version."""
+    """Returns whether an offer that was not refused has to wait for a later version."""
     site_of: Callable[[PeerId], str] = lambda peer_id: ""
     leading_type: type[Leading] = Leading
     most_of_median: float = math.inf  # see `plan_shards`
@@ -89,7 +89,7 @@ class RoundMachine:
     log: CommitLog = field(default_factory=CommitLog)
     applying: Commit | None = None
     comes_unasked: bool = False
-    """Whether the results of the commit that is applied are passed on to this peer, which had no work in it."""
+    """Whether other peers send this peer, which had no work in the round, the results of the commit being applied."""
     leading: Leading | None = None
     _offer: Offer | None = None
     _member: RoundAttempt | None = None
@@ -101,9 +101,9 @@ class RoundMachine:
     _began_at: float | None = None
     _previous_began_at: float | None = None
     _passed_on: set[tuple[int, int]] = field(default_factory=set)
-    """(attempt, shard) of the means of this version."""
+    """(attempt, shard) of means of this version that were passed on."""
     _turn: frozenset[PeerId] | None = None
-    """The trainers whose turn it is to contribute; None: that of all."""
+    """The trainers whose turn it is to contribute; None: all."""
     _inbox: deque[machine_events.Event] = field(default_factory=deque)
     _effects: list[Effect] = field(default_factory=list)
 
@@ -111,13 +111,13 @@ class RoundMachine:
         self._reducing = Reducing(self.me, self.timing)
 
     def restart(self, version: int, digest: bytes, lineage_tokens: int, commits: Sequence[Commit] | None) -> None:
-        """Begin at an anchor that was restored or fetched. `commits` led there; None: those that are known."""
+        """Begin at an anchor that was restored or fetched. `commits` led there; None: the known commits."""
         self.version, self.anchor_digest, self.lineage_tokens = version, digest, lineage_tokens
         if commits is not None:
             self.log.replace(commits)
 
     def step(self, event: machine_events.Event, now: float) -> list[Effect]:
-        """Take one event at time `now` and return what must be done about it, in order."""
+        """Process one event at time `now`, and return the effects in order."""
         self._inbox.append(event)
         while self._inbox:
             while self._inbox:
@@ -128,7 +128,7 @@ class RoundMachine:
 
     @property
     def next_time(self) -> float:
-        """When to call `step(Tick())` at the latest; infinity when only an event can change anything."""
+        """When to call `step(Tick())` at the latest; infinity if only an event can change anything."""
         times = [self._reducing.next_time]
         if self.applying is None:
             if self.leading is not None:
@@ -141,7 +141,7 @@ class RoundMachine:
 
     @property
     def is_offering(self) -> bool:
-        """Whether a contribution of this peer is under way in the current version."""
+        """Whether a contribution of this peer is under way at the current version."""
         return self._offer is not None
 
     @property
@@ -149,13 +149,13 @@ class RoundMachine:
         return self._member.plan if self._member is not None else None
 
     def known_commit(self, version: int) -> Commit | None:
-        """The commit that left `version`, as long as its results are kept; also while it is being applied here."""
+        """Return the commit after `version` while its results are kept or it is being applied here."""
         if self.applying is not None and self.applying.version == version:
             return self.applying
         return self.log.newest.get(version) if version >= self.version - HISTORY_COMMITS else None
 
     def anchor_of(self, version: int) -> bytes | None:
-        """Digest of the anchor that this lineage had at `version`, as messages have it; None when it is forgotten."""
+        """Return the digest of this lineage's anchor at `version`, in the form of messages; None if forgotten."""
         if version == self.version:
             return self.anchor_digest
         commit = self.log.newest.get(version)
@@ -206,7 +206,7 @@ class RoundMachine:
         elif isinstance(message, VersionIs):
             self._hear_version(sender, message)
         elif isinstance(message, Plan) and message.version < self.version + (self.applying is not None):
-            # Its leader would wait for contributions and means of those who have left its round.
+            # The plan's leader would wait in vain for members that have left its round.
             self.tell_outcome(sender, message.version)
         elif message.version != self.version or self.applying is not None:
             return
@@ -234,7 +234,7 @@ class RoundMachine:
             self.leading.hold(self.plan is not None and self.leader != self.me)
             trainers, num_known, awaited = self.trainers, self.num_known, self.awaited
             if self._turn is not None:
-                # Members whose turn comes seldom count seldom, and are waited for as well.
+                # Members whose turn is rare seldom count, but are awaited as well.
                 trainers, awaited = tuple(filter(self._turn.__contains__, trainers)), tuple(sorted(self._turn))
                 num_known = len(trainers)
             closing = self.leading.check(trainers, self._given_up(now), now, num_known, awaited)
@@ -251,9 +251,9 @@ class RoundMachine:
             self._take_over(f"the leader was silent for {now - member.heard_at:.1f} s", now)
 
     def _given_up(self, now: float) -> set[PeerId]:
-        """Live trainers that a round does not wait for; right after the round before, it waits for them, too.
+        """Return live trainers that a round does not wait for; empty right after the previous round.
 
-        Otherwise rounds without them could follow each other so fast that they never get to the newest version.
+        Otherwise rounds without them could follow each other too fast for them to reach the newest version.
         """
         is_early = self._previous_began_at is not None and now < self._previous_began_at + QUIET_SECONDS
         return set() if is_early else self._avoid - {self.me}
@@ -266,9 +266,9 @@ class RoundMachine:
         self._turn = next_contributors(self.run_id, self.fragment, self.version, trainers) if is_drawn else None
 
     def _join_in_turn(self, now: float) -> None:
-        """Begin the round of this version when it is this peer's turn; else its work waits for a later version.
+        """Begin the round of this version if it is this peer's turn. Otherwise its work waits for a later version.
 
-        Where no round ends for as long as one may take, all those whose turn it is may be gone: it offers nevertheless.
+        If no round ends within the hard limit, all members whose turn it is may be gone, and this peer offers anyway.
         """
         if self._offer is None or self._member is not None or self.applying is not None:
             return
@@ -305,7 +305,7 @@ class RoundMachine:
         if num_redirects <= MAX_REDIRECTS and is_other:
             self._join_round(member.attempt, now, leader=message.leader)
         elif num_redirects <= MAX_REDIRECTS + 1:
-            # Whom views disagree about is asked to lead nevertheless.
+            # Views disagree about the leader: ask this one to lead anyway.
             self._join_round(next_attempt(member.attempt), now, leader=member.leader)
         else:
             self._take_over("the leader sends its members to others again and again", now)
@@ -321,7 +321,7 @@ class RoundMachine:
             return
         mine = [entry for entry in plan.roster if entry.peer_id == self.me]
         if not mine or mine[0].sequence != self._offer.sequence or member.plan is not None:
-            return  # a leader plans an attempt once; each plan more would cost all of the contribution once more
+            return  # a leader plans an attempt once; each further plan would cost the whole contribution again
         member.follow(plan, now)
         if len(plan.roster) > DIRECT and self.me != member.leader:
             for peer_id in next_from(member.leader, plan, self.me):
@@ -331,7 +331,7 @@ class RoundMachine:
         self._reducing.on_plan(plan, member.leader, now)
 
     def _note_result(self, event: machine_events.ResultArrived, now: float) -> None:
-        """Members see how long each reducer takes, and know it when they lead."""
+        """Learn how long each reducer takes, for the rounds that this member leads."""
         member, plan = self._member, self.plan
         if member is None or plan is None or event.shard >= len(plan.shards) or member.leader == self.me:
             return
@@ -408,7 +408,7 @@ class RoundMachine:
     # --------------------------------------------------------------------------------- commits, forks, catching up
 
     def take_commit(self, sender: PeerId, commit: Commit, now: float) -> None:
-        """A commit came: apply it, or compare it with the one that counts here."""
+        """Apply a received commit, or compare it with the commit applied at that version."""
         if commit.version == self.version:
             if self.applying is not None:
                 return
@@ -427,11 +427,11 @@ class RoundMachine:
                 self._effects.append(
                     machine_events.Repair(sender, f"a heavier commit of version {commit.version} exists")
                 )
-            elif self.outweighs(commit):  # else it was signed twice
+            elif self.outweighs(commit):  # otherwise it was signed twice
                 self.send(sender, mine)
 
     def _pass_on(self, sender: PeerId, commit: Commit) -> None:
-        """Send a commit that is new here to those that get it from this peer."""
+        """Send a new commit to the peers that get it from this peer."""
         roster, leads = [entry.peer_id for entry in commit.roster], sender == commit.leader == self.me
         self.comes_unasked = False
         if len(roster) <= DIRECT:
@@ -443,13 +443,13 @@ class RoundMachine:
             self.send(peer_id, commit)
 
     def household_of(self, commit: Commit) -> tuple[PeerId, ...]:
-        """The peers without work in a large round that get its commit and its results from this peer."""
+        """Return the peers without work in a large round that get its commit and results from this peer."""
         if len(commit.roster) <= DIRECT:
             return ()
         return household(self.me, commit, (*self.trainers, *self.followers))
 
     def to_whom(self, plan: Plan, shard: int | None = None, sender: PeerId | None = None) -> tuple[PeerId, ...]:
-        """The members to which this peer sends its own mean, or passes on that of a shard which came from `sender`."""
+        """Return the members to which this peer sends its mean, or passes on a shard's mean that came from `sender`."""
         members = tuple(entry.peer_id for entry in plan.roster)
         trees = passing_on(members, reducers_of(plan), MAX_ROSTER, tuple(map(self.site_of, members)))
         reducer = self.me if shard is None else plan.reducer_of(shard)
@@ -458,7 +458,7 @@ class RoundMachine:
         return trees.children(reducer, self.me)
 
     def next_to(self, shard: int, sender: PeerId) -> tuple[PeerId, ...]:
-        """The peers to which a mean that came from `sender` is passed on: the first one of each shard."""
+        """Return the peers to which a mean from `sender` is passed on: only the first mean of each shard is."""
         plan = self.plan
         key = (-1 if plan is None else plan.attempt, shard)
         to = () if key in self._passed_on else self._next_of(plan, shard, sender)
@@ -474,7 +474,7 @@ class RoundMachine:
         return () if plan is None or shard >= len(plan.shards) else self.to_whom(plan, shard, sender)
 
     def outweighs(self, commit: Commit) -> bool:
-        """Whether the commit of that past version which counts here is heavier: it is the answer."""
+        """Return whether the commit applied at that version is heavier than `commit`, and so the answer to it."""
         mine = self.log.newest.get(commit.version)
         if mine is None or mine == commit or mine.anchor_digest != commit.anchor_digest:
             return False
@@ -488,19 +488,19 @@ class RoundMachine:
             self.send(sender, self.version_is())
         if theirs.version > self.version and not is_lighter and not self.later.was_asked(sender):
             self.note_ahead(sender, theirs.version)
-        elif theirs.version >= self.version or not is_lighter:  # fewer tokens are a claim as much as more
+        elif theirs.version >= self.version or not is_lighter:  # fewer tokens are as much a claim as more
             what = "another anchor" if is_lighter else "more committed tokens"
             reason = f"it has version {theirs.version} with {what}, this peer version {self.version}"
             self._effects.append(machine_events.Repair(sender, reason))
 
     def note_ahead(self, sender: PeerId, version: int) -> None:
-        """A peer is at a later version: it is asked, once, for the commit that leads there."""
+        """Note that a peer is at a later version, and request the commit that leads there once."""
         self.later.note(sender, version)
         if self.applying is None and not self.later.was_asked(sender) and self.later.ask(sender):
             self.send(sender, CommitRequest(self.fragment, self.version))
 
     def tell_outcome(self, to: PeerId, version: int) -> None:
-        """The commit that left `version`, or where this peer is."""
+        """Send the commit after `version`, or this peer's version."""
         commit = self.known_commit(version)
         self.send(to, commit if commit is not None else self.version_is())
 
@@ -508,7 +508,9 @@ class RoundMachine:
         return VersionIs(self.fragment, self.version, self.anchor_digest, self.lineage_tokens)
 
     def start_over(self, now: float) -> None:
-        """The round goes on as if the commit had not come; somebody else may lead to one that can be applied."""
+        """Continue the round as if the commit had not arrived. Another leader may close it with a commit that can be
+        applied.
+        """
         self.applying = self.leading = None
         if self._member is None:
             self._join_in_turn(now)
@@ -521,7 +523,8 @@ class RoundMachine:
         elif self.applying is not None and event.version == self.applying.version + 1:
             self.log.add(self.applying)
             if self.leading is not None and not self.leading.closed:
-                # Another round was faster; peers that wait for this one must not wait until it looks dead.
+                # Another round was faster. Tell the peers that wait for this one, instead of letting them wait for a
+                # timeout.
                 for peer_id in self.leading.waiting:
                     if peer_id != self.me:
                         self.send(peer_id, self.applying)
@@ -534,7 +537,7 @@ class RoundMachine:
         self._previous_began_at, self._began_at = self._began_at or now, None
         self.applying = self._offer = self._member = self.leading = None
         self._reducing.advance()
-        # A leader that was silent is not asked again for the next version before it was heard of.
+        # A silent leader is not asked for the next version unless it gave a sign of life.
         self._avoid = {*self._silent, *event.passed_over}
         ahead = self.later.advance(self.version)
         early, self._early = self._early, {}
@@ -546,7 +549,7 @@ class RoundMachine:
 
     @property
     def leader(self) -> PeerId | None:
-        """The leaders that have this peer's offer for the current version."""
+        """The leader that has this peer's offer for the current version."""
         return self._member.leader if self._member is not None else None
 
     def _lose(self, peer_id: PeerId, reason: str, now: float) -> None:
@@ -558,7 +561,7 @@ class RoundMachine:
             self._take_over(reason, now)
 
     def _ranked(self) -> list[PeerId]:
-        """Who may lead, the first first: trainers that count, and only without any of them this peer and newcomers."""
+        """Return the possible leaders in order: trainers that count or, without any, this peer and newcomers."""
         candidates = set(self.trainers) - self._avoid or {*self.newcomers, self.me} - self._avoid
         if self._turn is not None:
             candidates = candidates & self._turn or candidates
@@ -566,7 +569,7 @@ class RoundMachine:
 
     @property
     def _digest_before(self) -> bytes:
-        """Of the commit that led to the version here; empty when it is not known."""
+        """Digest of the commit that led to the present version; empty if unknown."""
         before = self.log.newest.get(self.version - 1)
         return b"" if before is None else commit_digest(before)
 
@@ -574,7 +577,7 @@ class RoundMachine:
         self._effects.append(effect)
 
     def send(self, to: PeerId, message: Message) -> None:
-        """Send a message; what this peer sends itself is heard before anything else happens."""
+        """Send a message. A message to this peer itself is processed before any other event."""
         if to == self.me:
             self._inbox.append(machine_events.Heard(self.me, message))
         else:
@@ -583,5 +586,5 @@ class RoundMachine:
 
 @once_per_commit
 def _weight(commit: Commit) -> tuple[int, bytes]:
-    """Of two commits of one version the one with the greater weight counts."""
+    """Return the weight of a commit: of two commits of one version, the heavier counts."""
     return commit.tokens, commit_digest(commit)

@@ -1,10 +1,10 @@
 """Which member reduces which shard of a fragment. Pure.
 
 A member that reduces the share s of a fragment sends, in encoded fragments, `1 - s` of contributions and `s * (M - 1)`
-of means. With its upload rate u it is done after (1 + s * (M - 2)) / u. The shares make the last of the reducers finish
-as early as it can. All of them finish at the same time T, with `s = (u * T - 1) / (M - 2)`, and those with less than
-1/T only contribute. Received is as much as sent, so a line whose download is at least its upload is never held up by
-it.
+of means. With its upload rate u it finishes after (1 + s * (M - 2)) / u. The shares let the last reducer finish as
+early as possible: all finish at the same time T, with `s = (u * T - 1) / (M - 2)`, and members with a rate below 1/T
+only contribute. Each member receives as much as it sends, so a line whose download is at least its upload is never the
+limit.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from averaging.wire.messages import MAX_SHARDS, ShardPlan
 MIN_SHARD_VALUES = 8192
 """Smaller shards (4 kB at 4 bits) would spend more than 3 % of their bytes on frame headers."""
 MAX_SHARD_VALUES = 1 << 19
-"""A quarter of a MiB at 4 bits: larger ones delay the first mean and the last one, smaller ones cost more messages."""
+"""A quarter of a MiB at 4 bits: larger shards delay the first and the last mean, smaller ones cost more messages."""
 EVEN_RATIO = 0.7
-"""Rates that differ by less count as equal. They are measured, and shares follow them with three times their noise."""
+"""Rates with a larger ratio count as equal: rates are measured, and shares amplify their noise three times."""
 TYPICAL_BITS_PER_SECOND = 10e6
-"""Of a home line, for those of whom nothing is known while most are unknown."""
+"""Rate of a home line, assumed for members of unknown rate while most are unknown."""
 MOST_OF_MEDIAN = 1.5
-"""Where claims are not believed, an upload rate beyond so many medians gives no larger part of a fragment. That is
-twice an equal part, because shares follow rates with three times their differences.
+"""In runs with strangers, an upload rate counts up to this many medians. That gives at most twice an equal part,
+because shares follow rates with three times their differences.
 """
 
 
@@ -36,17 +36,17 @@ def plan_shards(
     reachable: Sequence[bool],
     most_of_median: float = math.inf,
 ) -> tuple[ShardPlan, ...]:
-    """Divide a fragment among the members of a round, so that all lines are done with it at the same time.
+    """Divide a fragment among the members of a round, so that all lines finish at the same time.
 
     Args:
         num_values: size of the fragment.
-        block_size: shards begin at multiples of it, so that encoded slices need no re-encoding.
-        upload_bits_per_second: per roster member; 0 means unknown and counts as the median of the known ones. Where
-            most are unknown, the known ones may be those whose owners set a low limit, and say nothing of the others:
-            these count as a typical line at least.
-        reachable: per roster member; nobody can send shards to an unreachable one, so it reduces nothing (unless
-            nobody is reachable: then every member could at best average alone, and the first reduces all).
-        most_of_median: rates count up to so many times the median one.
+        block_size: shards begin at multiples of the block size, so encoded slices need no re-encoding.
+        upload_bits_per_second: for each roster member; 0 means unknown and counts as the median of the known rates. If
+            most are unknown, the known ones may be low limits set by owners, so unknown rates count at least as a
+            typical line.
+        reachable: for each roster member; an unreachable member cannot receive shards, so it reduces nothing. If none
+            is reachable, the first reduces everything, as each member could at best average alone.
+        most_of_median: rates count up to this many medians.
     """
     known = [rate for rate in upload_bits_per_second if rate > 0]
     typical = statistics.median(known) if known else TYPICAL_BITS_PER_SECOND
@@ -80,7 +80,7 @@ def plan_shards(
 
 
 def evened(rates: Mapping[int, float]) -> dict[int, float]:
-    """The rates with those that differ by little replaced by their median, from the fastest down."""
+    """Return the rates, with similar ones replaced by their median, from the fastest down."""
     found: dict[int, float] = {}
     alike: list[int] = []
     for index in sorted(rates, key=lambda index: (-rates[index], index)):
@@ -92,11 +92,11 @@ def evened(rates: Mapping[int, float]) -> dict[int, float]:
 
 
 def _shares(rates: Mapping[int, float], num_members: int) -> dict[int, float]:
-    """Share of the fragment per reducer, sum 1; members too slow to reduce anything are excluded."""
+    """Return each reducer's share of the fragment, sum 1, without members that are too slow to reduce."""
     ordered = sorted(rates, key=lambda index: (-rates[index], index))
     extra = num_members - 2
     if extra <= 0:
-        # Both send one encoded fragment, whichever reduces.
+        # Both send one encoded fragment, whichever of them reduces.
         return _in_proportion({index: rates[index] for index in ordered if rates[index] >= rates[ordered[0]] / 50})
     total, seconds, count = 0.0, 0.0, 0
     for count, index in enumerate(ordered, 1):
