@@ -1,8 +1,9 @@
-"""Chains of signed commits: what leads from an anchor that is known here to one that somebody claims. Pure.
+"""Chains of signed commits: they lead from an anchor known here to a claimed one. Pure.
 
-A commit names the anchor that it leaves, the commit before it, and who contributed how many tokens. Its leader and its
-reducers sign it (`round_signatures.py`). So tokens are summed from commits, never taken from a claim. A commit does not
-say what the anchor after it is: the next commit does, and of the newest anchor the members that have it.
+A commit contains the digest of the anchor that it changes, the digest of the previous commit, and each contributor's
+tokens. Its leader and reducers sign it (`round_signatures.py`), so tokens are summed from commits, never taken from a
+claim. A commit does not contain the digest of the resulting anchor: the next commit does, and for the newest anchor,
+the members that have it report the digest.
 """
 
 from __future__ import annotations
@@ -16,10 +17,10 @@ from averaging.wire.messages import DIGEST_BYTES, Commit
 
 @dataclass(frozen=True, slots=True)
 class Chain:
-    """Commits of one fragment, each of the version after the one before, up to an anchor.
+    """Consecutive commits of one fragment, up to an anchor.
 
     Attributes:
-        version, digest: of the anchor that the last one leads to; the digest with all its bytes.
+        version, digest: version and whole digest of the anchor to which the last commit leads.
     """
 
     commits: tuple[Commit, ...]
@@ -31,27 +32,27 @@ class Chain:
         return sum(commit.tokens for commit in self.commits)
 
     def anchors(self) -> dict[int, bytes]:
-        """Version -> digest of each anchor in it, as messages have it."""
+        """Return version -> digest of each anchor in the chain, in the form of messages."""
         found = {commit.version: commit.anchor_digest for commit in self.commits}
         return {**found, self.version: self.digest[:DIGEST_BYTES]}
 
     def fork_from(self, known: Mapping[int, bytes]) -> int | None:
-        """The newest version at which this chain has the anchor that is `known`; None when there is none."""
+        """Return the newest version whose anchor in this chain is also in `known`, or None."""
         anchors = self.anchors()
         shared = (version for version, digest in anchors.items() if known.get(version) == digest)
         return max(shared, default=None)
 
     def since(self, version: int) -> Chain:
-        """What leaves `version` and later ones."""
+        """Return the part of the chain from `version` on."""
         later = tuple(commit for commit in self.commits if commit.version >= version)
         return Chain(later, self.version, self.digest)
 
 
 def newest_run(commits: Sequence[Commit]) -> tuple[Commit, ...]:
-    """Of commits in the order of their versions, the last ones that follow each other without a gap.
+    """Return the last of these commits (sorted by version) that follow each other without a gap.
 
-    A commit that names another one before it than the one here does not follow it. One whose leader did not know the
-    one before, as after a restart, names none.
+    A commit does not follow a commit with a different digest than its `previous`. `previous` is empty if the leader did
+    not know the commit before, as after a restart.
     """
     run: list[Commit] = []
     for commit in reversed(commits):

@@ -1,17 +1,18 @@
-"""From signed commits to credit: whose tokens are in them, who witnessed that, and which of two histories counts. Pure.
+"""Compute credit from signed commits: each member's tokens, their witnesses, and the choice between two histories.
+Pure.
 
-A round averages one fragment, so a contribution of n tokens counts n times the share of the model's parameters that it
-got in. So one pass over all fragments counts each token once. It is *witnessed* when somebody else signed for it. That
-is the reducer of a mean that it is in, or the leader, which took the offer and judged its tokens. It is only *reported*
-when nobody but the contributor signed, as a peer that trains alone does.
+A round averages one fragment, so a contribution of n tokens counts n times the share of the model's parameters that was
+averaged. One pass over all fragments thus counts each token once. A contribution is *witnessed* if another member
+signed for it: the reducer of a mean that contains it, or the leader, which accepted the offer and checked its tokens.
+It is only *reported* if only the contributor signed, as when a peer trains alone.
 
-Two commits of one version are a fork. Each names the commit before it, so commits form chains. The chain with more
-witnessed tokens counts (then more tokens, then the greater digest), and nothing of the others. All of this depends on
-which commits there are, and not on their order or on how often each came.
+Two commits of one version are a fork. Each contains the digest of the previous commit, so commits form chains. Only the
+chain with the most witnessed tokens counts (then the most tokens, then the greatest digest). The result depends only on
+the set of commits, not on their order or repetition.
 
-This is the only rule: `counted` applies it to a whole file, `Lineage` to one commit after the other, with the same
-result. Credit is whole thousandths of a token throughout, so that sums are exact. Nothing overflows: one share
-saturates at `MAX_SHARE_MILLI`, sums are Python's whole numbers.
+`counted` applies this rule to a whole file, `Lineage` to one commit after the other, with the same result. Credit is in
+whole thousandths of a token, so that sums are exact. Nothing overflows: one share saturates at `MAX_SHARE_MILLI`, and
+sums are Python integers.
 """
 
 from __future__ import annotations
@@ -28,19 +29,19 @@ from averaging.wire.messages import DIGEST_BYTES, Commit
 from dht.ground.host import PeerId
 
 MAX_SHARE_MILLI: Final = 2**50
-"""The most thousandths of a token that one commit credits one machine with: 10^12 tokens, a year of a large cluster.
-A machine that claims more gets this, so that sums over any history that can be stored fit 64 bits."""
+"""The most thousandths of a token that one commit credits to one machine: 10^12 tokens, a year of a large cluster.
+Larger claims are reduced to this, so that sums over any history that can be stored fit 64 bits."""
 MAX_TOKENS: Final = 2**62
-"""The most tokens that a commit weighs in a fork."""
+"""The largest weight of a commit in a fork, in tokens."""
 MAX_FORKS: Final = 8
-"""Commits of one version that are looked at, those with the most tokens: forks have two or three sides, a flood any
+"""Commits of one version that are kept, those with the most tokens: forks have two or three sides, a flood any
 number."""
 
 
 class MachineShare(NamedTuple):
-    """What one commit holds of one machine: credited thousandths of a token, 0 when nothing of it got in.
+    """One machine's share of one commit, in credited thousandths of a token; 0 if none of its work was averaged.
 
-    A tuple: a dashboard's start reads millions of them.
+    A tuple, because a starting dashboard reads millions of them.
     """
 
     peer_id: PeerId
@@ -53,20 +54,21 @@ class MachineShare(NamedTuple):
 
     @property
     def worth(self) -> tuple[int, int, bool]:
-        """What decides between two receipts of one commit about one machine, in whatever order they come."""
+        """Sort key that decides between two receipts of one commit about one machine, in any order."""
         return self.milli_witnessed, self.milli_tokens, self.is_witnessed
 
 
 @dataclass(frozen=True, slots=True)
 class CreditedRound:
-    """A commit as credit sees it; its signatures were checked by who made this.
+    """The fields of a commit that determine credit. Its creator has checked the signatures.
 
     Attributes:
         digest: `averaging.wire.frames.commit_digest_whole`.
-        previous: first 16 bytes of the digest of the commit before; empty when its leader did not know it.
-        tokens: of everybody in it, as averaged into this fragment (`Commit.tokens`).
-        shares: of everyone in the roster.
-        standing: which of too many commits of one version are looked at: thousandths of tokens that are witnessed.
+        previous: first 16 bytes of the digest of the previous commit; empty if its leader did not know it.
+        tokens: tokens of all members, as averaged into this fragment (`Commit.tokens`).
+        shares: the shares of all members in the roster.
+        standing: witnessed thousandths of tokens; the commits with the highest standing are kept if one version has too
+            many.
     """
 
     fragment: int
@@ -80,12 +82,12 @@ class CreditedRound:
 
     @property
     def milli_witnessed(self) -> int:
-        """Credited thousandths of tokens that others witnessed."""
+        """Credited thousandths of tokens that other members witnessed."""
         return sum(share.milli_witnessed for share in self.shares)
 
 
 def round_of(commit: Commit, num_parameters: int) -> CreditedRound:
-    """The members that a commit credits; `num_parameters` of the whole model."""
+    """Return the credit of a commit. `num_parameters`: number of parameters of the whole model."""
     token_values = commit.token_values
     witnessed = [False] * len(commit.roster)
     for result in commit.shards:
@@ -105,16 +107,18 @@ def round_of(commit: Commit, num_parameters: int) -> CreditedRound:
 
 
 def milli(tokens: int, num_values: int, num_parameters: int) -> int:
-    """Thousandths of tokens that were averaged into so many of a model's parameters; exact, halves to even."""
+    """Return the thousandths of tokens that were averaged into `num_values` of a model's parameters; exact, halves to
+    even.
+    """
     quotient, rest = divmod(1000 * tokens * num_values, num_parameters)
     is_up = 2 * rest > num_parameters or (2 * rest == num_parameters and quotient % 2)
     return min(quotient + is_up, MAX_SHARE_MILLI)
 
 
 def counted(rounds: Iterable[CreditedRound]) -> list[CreditedRound]:
-    """Those that count: of every fragment one chain, by version.
+    """Return the commits that count: one chain for each fragment, by version.
 
-    Where commits are missing, or a leader did not know the one before, a chain goes on from the heaviest below.
+    If commits are missing, or a leader did not know the previous one, a chain continues from the heaviest chain below.
     """
     known: dict[int, dict[bytes, CreditedRound]] = {}
     lineages: dict[int, Lineage] = {}
@@ -128,7 +132,7 @@ def counted(rounds: Iterable[CreditedRound]) -> list[CreditedRound]:
 
 
 def with_shares_of(one: CreditedRound, other: CreditedRound) -> CreditedRound:
-    """Join two receipts of one commit; a machine that is in both counts once."""
+    """Join two receipts of one commit. A machine in both counts once."""
     shares: dict[PeerId, MachineShare] = {}
     for share in (*one.shares, *other.shares):
         held = shares.setdefault(share.peer_id, share)
@@ -137,7 +141,7 @@ def with_shares_of(one: CreditedRound, other: CreditedRound) -> CreditedRound:
 
 
 def missing_versions(rounds: Iterable[CreditedRound]) -> dict[int, list[range]]:
-    """Per fragment: versions between the oldest and the newest known commit of which none is known."""
+    """Return for each fragment the versions without a commit between the oldest and the newest known commit."""
     versions: dict[int, set[int]] = {}
     for one in rounds:
         versions.setdefault(one.fragment, set()).add(one.version)
@@ -150,19 +154,19 @@ def missing_versions(rounds: Iterable[CreditedRound]) -> dict[int, list[range]]:
 
 @dataclass
 class MachineTotal:
-    """One machine's credit; tokens as in `MachineShare`."""
+    """One machine's credit, in the units of `MachineShare`."""
 
     peer_id: PeerId
     milli_witnessed: int = 0
     milli_reported: int = 0
-    """Of all commits, with or without a witness: never less than `milli_witnessed`."""
+    """From all commits, with or without a witness: never less than `milli_witnessed`."""
     rounds: int = 0
     rounds_missed: int = 0
-    """Rounds that planned with it and got nothing from it."""
+    """Rounds whose plan contained the machine but whose means do not."""
 
 
 def totals(rounds: Sequence[CreditedRound]) -> list[MachineTotal]:
-    """Every machine in these rounds, those with the most witnessed tokens first; apply `counted` before."""
+    """Return the totals of all machines in these rounds, the most witnessed tokens first. Apply `counted` before."""
     found: dict[PeerId, MachineTotal] = {}
     for one in rounds:
         for share in one.shares:
@@ -176,7 +180,7 @@ def totals(rounds: Sequence[CreditedRound]) -> list[MachineTotal]:
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """What a lineage needs of a commit; attributes as in `CreditedRound`."""
+    """The fields of a commit that a lineage needs; attributes as in `CreditedRound`."""
 
     version: int
     digest: bytes
@@ -192,7 +196,7 @@ class Link:
 
 @dataclass(frozen=True, slots=True)
 class Settlement:
-    """What changed: digests of commits that count no longer, and of those that do now, by version."""
+    """Changes: digests of commits that count no longer, and of commits that now count, by version."""
 
     dropped: list[bytes] = field(default_factory=list)
     taken: list[bytes] = field(default_factory=list)
@@ -217,13 +221,14 @@ def _standing(chain: _Chain) -> tuple[int, int, bytes]:
 
 
 class Lineage:
-    """All known commits of one fragment, and the chain of them that counts. Grows by one commit at a time, in any
-    order; `settle` costs as many steps as there are versions from the lowest that changed."""
+    """All known commits of one fragment, and the chain of them that counts. Accepts commits one by one, in any order;
+    `settle` takes one step for each version from the lowest changed one.
+    """
 
     def __init__(self) -> None:
         self._links: dict[bytes, _Chain] = {}
         self._versions: list[int] = []
-        """Ascending; `_at` and `_best` are in the same order."""
+        """Ascending; `_at` and `_best` have the same order."""
         self._at: list[list[_Chain]] = []
         self._best: list[_Chain] = []
         """The heaviest chain that ends at or below each version."""
@@ -234,18 +239,17 @@ class Lineage:
         return digest in self._links
 
     def is_elsewhere(self, version: int, previous: bytes) -> bool:
-        """Whether commits just below `version` are known and none of them is the `previous` one."""
+        """Return whether commits of the version below `version` are known and none of them is `previous`."""
         place = bisect_left(self._versions, version - 1)
         if not previous or place == len(self._versions) or self._versions[place] != version - 1:
             return False
         return all(chain.link.digest[:DIGEST_BYTES] != previous for chain in self._at[place])
 
     def put(self, link: Link) -> bytes | None:
-        """Take in a commit, or more of one that is known (another receipt of it may be heavier).
+        """Add a commit, or replace a known one (another receipt of it may be heavier).
 
         Returns:
-            The digest that is let go: with `MAX_FORKS` others of this version there is no room for it. It may be the
-            new one.
+            The digest of a dropped commit, if this version already had `MAX_FORKS` others. It may be the new commit.
         """
         held = self._links.get(link.digest)
         if held is not None:
@@ -257,7 +261,7 @@ class Lineage:
         if place == len(self._versions) or self._versions[place] != link.version:
             self._versions.insert(place, link.version)
             self._at.insert(place, [])
-            # Nobody reads it before it is weighed.
+            # Not read before it is weighed.
             self._best.insert(place, _Chain(link))
         same = self._at[place]
         new = _Chain(link)
@@ -274,7 +278,7 @@ class Lineage:
         return least.link.digest
 
     def settle(self) -> Settlement:
-        """Follow the heaviest chain again, after whatever was put in since the last time."""
+        """Recompute the heaviest chain after the commits that were added since the last call."""
         changed_from, self._changed_from = self._changed_from, None
         if changed_from is None:
             return Settlement()
@@ -285,7 +289,7 @@ class Lineage:
         while at is not None and not (at.is_counted and at.link.version < changed_from):
             fresh.append(at)
             at = at.before
-        # From here down nothing changed, so the chain there is the one that was counted.
+        # Below this version nothing changed, so the counted chain is the same.
         above = bisect_right(self._versions, at.link.version) if at is not None else 0
         old = [self._counted.pop(version) for version in self._versions[above:] if version in self._counted]
         staying = set(map(id, fresh))
@@ -310,7 +314,7 @@ class Lineage:
             previous = chain.link.previous
             chain.before = parents.get(previous)
             if chain.before is None:
-                # A commit of the version just below that is not the one named is of another chain.
+                # A commit of the version below that is not `previous` belongs to another chain.
                 is_elsewhere = previous and is_next
                 chain.before = (self._best[place - 2] if place > 1 else None) if is_elsewhere else below
             base = chain.before.weight if chain.before is not None else (0, 0)

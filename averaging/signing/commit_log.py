@@ -1,7 +1,7 @@
-"""What a peer remembers of the lineage of one fragment: signed commits and digests of anchors, within limits. Pure.
+"""A peer's memory of one fragment's lineage: signed commits and digests of anchors, within limits. Pure.
 
-Every commit is there as a frame: for collectors of proofs, for checkpoints, and to weigh a fork. The newest are also
-there as objects, for the rounds and for members that are behind.
+All commits are stored as frames: for collectors of proofs, for checkpoints, and to weigh forks. The newest are also
+stored as objects, for rounds and for members that are behind.
 """
 
 from __future__ import annotations
@@ -14,28 +14,28 @@ from averaging.wire.frames import encode
 from averaging.wire.messages import DIGEST_BYTES, HISTORY_COMMITS, KEPT_COMMITS, Commit
 
 MAX_LOGGED_COMMITS = 512
-"""Per fragment: with a round per second, more than eight minutes for somebody who looks every few seconds."""
+"""For each fragment: with a round per second, more than eight minutes for a collector that asks every few seconds."""
 MAX_LOGGED_BYTES = 1024 * 1024
-"""Per fragment; a commit of eight members takes 2 kB. The last `KEPT_COMMITS` stay whatever they take."""
+"""For each fragment; a commit of eight members takes 2 kB. The last `KEPT_COMMITS` stay whatever their size."""
 MAX_PAGE_BYTES = 1024 * 1024
-"""Of frames in one answer; a reader that wants more asks again from the next version on."""
+"""Bytes of frames in one answer. A reader that wants more asks again from the next version on."""
 
 
 class _Kept(NamedTuple):
     frame: bytes
     anchor_digest: bytes
-    """Of the anchor that it leaves."""
+    """Digest of the anchor that the commit changes."""
     tokens: int
 
 
 @dataclass
 class CommitLog:
-    """Commits of one fragment, oldest first; each is signed by its leader and its reducers.
+    """Commits of one fragment, oldest first, each signed by its leader and reducers.
 
     Attributes:
-        newest: the last `KEPT_COMMITS`, by the version that they leave.
-        digests: of the anchors of recent versions, whole.
-        num_bytes: of all frames.
+        newest: the last `KEPT_COMMITS`, by version.
+        digests: whole digests of the anchors of recent versions.
+        num_bytes: bytes of all frames.
     """
 
     newest: dict[int, Commit] = field(default_factory=dict)
@@ -47,7 +47,7 @@ class CommitLog:
         return len(self._kept)
 
     def add(self, commit: Commit) -> None:
-        """Keep a commit that was applied; it is newer than all that are here."""
+        """Store an applied commit, which is newer than all stored ones."""
         before, frame = self._kept.get(commit.version), encode(commit)
         self.num_bytes += len(frame) - (len(before.frame) if before is not None else 0)
         self._kept[commit.version] = _Kept(frame, commit.anchor_digest, commit.tokens)
@@ -60,7 +60,7 @@ class CommitLog:
             self.num_bytes -= len(self._kept.pop(next(iter(self._kept))).frame)
 
     def replace(self, commits: Iterable[Commit]) -> None:
-        """Forget all commits, which may be of another lineage, and keep these."""
+        """Replace all commits, which may belong to another lineage, with these."""
         self._kept.clear()
         self.newest.clear()
         self.num_bytes = 0
@@ -68,24 +68,24 @@ class CommitLog:
             self.add(commit)
 
     def note_anchor(self, version: int, digest: bytes) -> None:
-        """Remember the digest of the anchor of `version`, which is the newest; those of old versions are forgotten."""
+        """Store the digest of the newest anchor, that of `version`. Drop the digests of old versions."""
         self.digests[version] = digest
         for old in [old for old in self.digests if not version - HISTORY_COMMITS <= old <= version]:
             del self.digests[old]
 
     def anchors(self) -> dict[int, bytes]:
-        """Return by version the digest, as messages have it, of each anchor of this lineage that is remembered."""
+        """Return version -> digest (in the form of messages) of each remembered anchor of this lineage."""
         left = {version: kept.anchor_digest for version, kept in self._kept.items()}
         return left | {version: digest[:DIGEST_BYTES] for version, digest in self.digests.items()}
 
     def had(self, version: int, digest: bytes) -> bool:
-        """Whether the anchor of that version was one whose digest begins so, as far as is remembered."""
+        """Return whether the anchor of that version had a digest that begins with `digest`, as far as remembered."""
         if version in self.digests:
             return self.digests[version].startswith(digest)
         return version in self._kept and self._kept[version].anchor_digest.startswith(digest)
 
     def tokens_since(self, first: int, end: int) -> int | None:
-        """In the commits that left versions `first` to `end` - 1; None when one of them is not here."""
+        """Return the tokens in the commits of versions `first` to `end` - 1; None if one of them is missing."""
         versions = range(first, end)
         if end - first > len(self._kept) or not all(version in self._kept for version in versions):
             return None
@@ -96,7 +96,9 @@ class CommitLog:
         return sum(kept.tokens for kept in self._kept.values())
 
     def frames_to(self, version: int) -> tuple[bytes, ...]:
-        """All that lead to `version` without a gap, oldest first; none when the newest leaves another version."""
+        """Return the frames that lead to `version` without a gap, oldest first; none if the newest commit is of another
+        version.
+        """
         found: list[bytes] = []
         for number in range(version - 1, -1, -1):
             if (kept := self._kept.get(number)) is None:
@@ -105,7 +107,7 @@ class CommitLog:
         return tuple(reversed(found))
 
     def page(self, from_version: int) -> list[bytes]:
-        """The oldest frames that left `from_version` or a later version, as many as one answer holds."""
+        """Return the oldest frames of `from_version` and later versions, as many as fit one answer."""
         found: list[bytes] = []
         num_bytes = 0
         for version, kept in self._kept.items():

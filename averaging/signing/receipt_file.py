@@ -1,8 +1,8 @@
-"""Signed commits as a file that anybody can keep and check: JSON lines, one receipt each. Pure.
+"""Signed commits as a file that anyone can keep and check: JSON lines, one receipt each. Pure.
 
-A receipt holds the signed bytes and, readable beside them, what they say. A checker believes the bytes alone and
-compares the rest with them. The receipt also has what is needed to check a signature: run id and manifest hash. It has
-the sizes of the model's fragments, by which tokens are counted.
+A receipt contains the signed bytes and a readable copy of their content. A checker trusts only the bytes and compares
+the copy with them. The receipt also contains the run id and manifest hash, which are needed to check a signature, and
+the sizes of the model's fragments, which are needed to count tokens.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ KIND: Final = "murmuration receipt 1"
 
 
 class ReceiptFault(ValueError):
-    """A line that is no receipt, or a receipt that was changed; the text says which line and why."""
+    """A line is not a receipt, or a receipt was changed. The text says which line and why."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunFrame:
-    """What the receipts of one run under one manifest share."""
+    """Fields that the receipts of one run under one manifest share."""
 
     run_id: str
     manifest_hash: bytes
@@ -45,15 +45,15 @@ class RunFrame:
 
     @property
     def limits(self) -> Limits:
-        """Of the frames in receipts, which carry no payload."""
+        """Limits of the frames in receipts, which carry no payload."""
         return Limits(self.fragment_sizes, 0)
 
 
 def commit_of(frame: bytes, run: RunFrame, verify: Verify) -> Commit:
-    """The commit in a frame, all signatures checked.
+    """Return the commit in a frame, after checking all signatures.
 
     Raises:
-        ReceiptFault: it is none, or not signed by its leader and all its reducers for this run and manifest.
+        ReceiptFault: the frame is not a commit, or its leader or a reducer did not sign it for this run and manifest.
     """
     commit = _commit_in(frame, run)
     if objection := Checker(Scope(run.run_id, run.manifest_hash), verify).objection(commit):
@@ -62,10 +62,10 @@ def commit_of(frame: bytes, run: RunFrame, verify: Verify) -> Commit:
 
 
 def line_of(frame: bytes, run: RunFrame) -> str:
-    """One receipt as a line of a file, without the line's end.
+    """Return one receipt as a line of a file, without the line end.
 
     Raises:
-        ReceiptFault: the frame is no commit of this run's model.
+        ReceiptFault: the frame is not a commit of this run's model.
     """
     commit = _commit_in(frame, run)
     fields = {
@@ -80,10 +80,10 @@ def line_of(frame: bytes, run: RunFrame) -> str:
 
 
 def read_line(line: str, verify: Verify) -> tuple[RunFrame, Commit]:
-    """One receipt, checked completely.
+    """Return the content of one receipt, completely checked.
 
     Raises:
-        ReceiptFault: it is none, or anything in it was changed.
+        ReceiptFault: the line is not a receipt, or was changed.
     """
     if len(line) > MAX_LINE_BYTES:
         raise ReceiptFault(f"it has {len(line)} characters; expected at most {MAX_LINE_BYTES}")
@@ -109,7 +109,7 @@ def read_line(line: str, verify: Verify) -> tuple[RunFrame, Commit]:
 
 @dataclass(frozen=True, slots=True)
 class Receipts:
-    """What a file of receipts proves."""
+    """Content of a file of receipts."""
 
     run_id: str
     rounds: tuple[CreditedRound, ...]
@@ -117,13 +117,13 @@ class Receipts:
 
 
 def read_receipts(lines: Iterable[str], verify: Verify, run_id: str = "") -> Receipts:
-    """A whole file; empty lines are passed over.
+    """Read a whole file, skipping empty lines.
 
     Args:
-        run_id: the run that all receipts must be of; empty: whichever they are of.
+        run_id: the run of all receipts; empty: any one run.
 
     Raises:
-        ReceiptFault: a line is wrong, names another run or another model, or there is none.
+        ReceiptFault: a line is wrong, belongs to another run or model, or there is no receipt.
     """
     rounds: list[CreditedRound] = []
     sizes: tuple[int, ...] = ()
@@ -186,15 +186,15 @@ def _is_size(size: object) -> bool:
 
 
 def receipt_of(run: RunFrame, frame: bytes) -> bytes:
-    """What a collector keeps of a commit: its signed bytes, and what they are checked against."""
+    """Return the bytes that a collector stores for a commit: the signed bytes, and the data to check them."""
     return pack([run.manifest_hash, list(run.fragment_sizes), frame])
 
 
 def open_receipt(run_id: str, receipt: bytes) -> tuple[RunFrame, bytes]:
-    """(frame of the run, signed bytes) of what `receipt_of` made.
+    """Return (run frame, signed bytes) of a receipt made by `receipt_of`.
 
     Raises:
-        ReceiptFault: it made no such thing.
+        ReceiptFault: the bytes are not such a receipt.
     """
     try:
         items = msgpack.unpackb(receipt, raw=False, max_map_len=0, max_ext_len=0, max_array_len=MAX_FRAGMENTS)

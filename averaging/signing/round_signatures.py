@@ -1,12 +1,12 @@
-"""What members sign about a round, so that anybody can check later who took part. Pure.
+"""Signatures of members about a round, so that anyone can check later who took part. Pure.
 
-A reducer signs each mean that it made: run, manifest, fragment, version, anchor, plan, range and result. It also signs
-whose contributions are in it, with their sequences and tokens. The leader signs the whole commit. Where means are
-audited, members sign each shard of their contributions. All are Ed25519 signatures (RFC
-8032) of 32-byte digests behind a domain of their own. So none can pass for another kind of statement, another run or
-another manifest. The keys are those inside the PeerIds.
+A reducer signs each of its means: run, manifest, fragment, version, anchor, plan, range, result, and the contributions
+in it with their sequences and tokens. The leader signs the whole commit. In runs with audits, members sign each shard
+of their contributions. All are Ed25519 signatures (RFC 8032) of 32-byte digests with a separate prefix for each kind of
+statement, so none can pass for another kind of statement, another run or another manifest. The keys are those inside
+the PeerIds.
 
-Signing and verifying are injected: what is decided here depends on the arguments alone.
+Signing and verifying are injected, so the results here depend only on the arguments.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ CONTRIBUTION_DOMAIN = b"murmuration contribution\0"
 Sign = Callable[[bytes], bytes]
 """message -> signature of this peer, `averaging.wire.messages.SIGNATURE_BYTES` long."""
 Verify = Callable[[PeerId, bytes, bytes], bool]
-"""(whose, message, signature) -> whether it is theirs; never raises."""
+"""(signer, message, signature) -> whether the signature is valid; never raises."""
 
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """What a signature is for: one run under one manifest."""
+    """Scope of a signature: one run under one manifest."""
 
     run_id: str
     manifest_hash: bytes
@@ -65,7 +65,7 @@ def _statement(domain: bytes, scope: Scope, *fields: Any) -> bytes:
 
 
 def rows_digest(rows: Sequence[RosterEntry]) -> bytes:
-    """32 bytes that stand for all members of a round and what they bring."""
+    """Return a 32-byte digest of all members of a round and their contributions."""
     return _digest([_row_fields(row) for row in rows])
 
 
@@ -75,36 +75,39 @@ def _row_fields(row: RosterEntry | WorkPart) -> list[Any]:
 
 
 def mean_statement(scope: Scope, round_: Plan | Commit, leader: PeerId, mean: ShardResult, rows: bytes = b"") -> bytes:
-    """What the reducer of a shard signs; `rows` is the round's `rows_digest`, where it is known."""
+    """Return the statement that the reducer of a shard signs; `rows` is the round's `rows_digest`, if known."""
     rows = rows or rows_digest(round_.roster)
     place = (round_.fragment, round_.version, round_.attempt, leader, round_.anchor_digest, rows)
     return _statement(SHARD_DOMAIN, scope, *place, mean.start, mean.end, mean.digest, mask_of(mean.included))
 
 
 def commit_statement(scope: Scope, commit: Commit) -> bytes:
-    """What a leader signs: every field of a commit, others' signatures too: nobody can change those."""
+    """Return the statement that a leader signs: all fields of a commit, including the signatures of others, so that
+    these cannot be changed.
+    """
     return _statement(COMMIT_DOMAIN, scope, hashlib.sha256(encode(replace(commit, signature=b""))).digest())
 
 
 def plan_statement(scope: Scope, plan: Plan) -> bytes:
-    """What a leader signs of a plan that members pass on."""
+    """Return the statement that a leader signs about a plan that members pass on."""
     return _statement(PLAN_DOMAIN, scope, hashlib.sha256(encode(replace(plan, signature=b""))).digest())
 
 
 def contribution_statement(scope: Scope, sent: Contribution | AuditShare, digest: bytes) -> bytes:
-    """What a member signs about one shard of its contribution; `digest` is that of the payload.
+    """Return the statement that a member signs about one shard of its contribution; `digest` is that of the payload.
 
-    Nothing of the plan is in it: a member that signs two payloads for the same values of one version has two faces.
+    The statement contains nothing of the plan: a member that signs two payloads for the same values of one version is
+    two-faced.
     """
     place = sent.fragment, sent.version, sent.sequence, sent.start, sent.end
     return _statement(CONTRIBUTION_DOMAIN, scope, *place, sent.tokens, digest)
 
 
 class Checker:
-    """Checks what others signed.
+    """Checks signatures of others.
 
     Args:
-        verified: statements known to be good. None checks each time; the peers of a simulation share theirs.
+        verified: cache of statements known to be valid. None: no cache. The peers of a simulation share one.
     """
 
     def __init__(self, scope: Scope, verify: Verify, verified: Seen | None = None) -> None:
@@ -115,19 +118,19 @@ class Checker:
     def is_makers(
         self, maker: PeerId, round_: Plan | Commit, leader: PeerId, mean: ShardResult, rows: bytes = b""
     ) -> bool:
-        """Whether the maker of a mean of this round has signed it; `rows` as in `mean_statement`."""
+        """Return whether the maker of a mean of this round signed it; `rows` as in `mean_statement`."""
         return self._holds(maker, mean_statement(self.scope, round_, leader, mean, rows), mean.signature)
 
     def is_leaders(self, commit: Commit) -> bool:
-        """Whether the leader whom a commit names has signed it."""
+        """Return whether the leader named in a commit signed it."""
         return self._holds(commit.leader, commit_statement(self.scope, commit), commit.signature)
 
     def is_planners(self, leader: PeerId, plan: Plan) -> bool:
-        """Whether a leader has signed a plan."""
+        """Return whether a leader signed a plan."""
         return bool(plan.signature) and self._holds(leader, plan_statement(self.scope, plan), plan.signature)
 
     def objection(self, commit: Commit) -> str:
-        """Why a commit is no proof of anything; empty when its leader and all its reducers have signed it."""
+        """Return why a commit proves nothing; empty if its leader and all its reducers signed it."""
         if not self.is_leaders(commit):
             return f"the commit of version {commit.version} of fragment {commit.fragment} is not signed by its leader"
         rows = rows_digest(commit.roster)
@@ -141,7 +144,7 @@ class Checker:
         return ""
 
     def is_contributors(self, member: PeerId, sent: Contribution | AuditShare, digest: bytes) -> bool:
-        """Whether a member has signed this shard of its contribution, with a payload of this digest."""
+        """Return whether a member signed this shard of its contribution, with a payload of this digest."""
         return self._holds(member, contribution_statement(self.scope, sent, digest), sent.signature)
 
     def _holds(self, peer_id: PeerId, statement: bytes, signature: bytes) -> bool:
@@ -157,7 +160,7 @@ class Checker:
 
 
 class Notary(Checker):
-    """Signs what this peer reduced and led, too."""
+    """Also signs the means this peer reduced and the rounds it led."""
 
     def __init__(self, scope: Scope, sign: Sign, verify: Verify, verified: Seen | None = None) -> None:
         super().__init__(scope, verify, verified)

@@ -1,12 +1,12 @@
-"""Anchors and files for those who join or return: a donor's side, a newcomer's side, and many donors at once.
+"""Transfer of anchors and files to peers that join or return: donor, joiner, and many donors at once.
 
 The files, each built on those above it:
 
-    messages.py          what both sides share: requests, answers, digests of chunks
-    snapshots.py         copies that a donor keeps while somebody fetches them
-    chunk_assignment.py  which chunks come from whom; port: chunks that outlive the process that fetched them (pure)
-    chunked_pieces.py    what is fetched in chunks; port: where the chunks go
-    server.py            the donor's side; port: the files that it gives
+    messages.py          shared by both sides: requests, answers, digests of chunks
+    snapshots.py         copies that a donor keeps while joiners fetch them
+    chunk_assignment.py  which donor sends which chunks; port: chunks that survive a restart (pure)
+    chunked_pieces.py    states and files that are fetched in chunks; port: destination of the chunks
+    server.py            the donor's side; port: the files of the run
     client.py            single requests to one donor
     many_donors.py       one piece from many donors at once
 """

@@ -1,4 +1,4 @@
-"""Which chunks of a fragment are fetched from whom, and what happens to those of a donor that fails. Pure."""
+"""Assignment of a fragment's chunks to donors, including those of donors that fail. Pure."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from dht.ground.host import PeerId
 
 
 class ChunkQueue:
-    """Chunks 0..num_chunks - 1; every donor has at most one contiguous range under way, received in order.
+    """Chunks 0..num_chunks - 1. Each donor has at most one contiguous range under way, received in order.
 
-    When nothing is unassigned any more, a donor without work takes the second half of what the donor with the most left
-    still owes. So the slowest never decides how long the whole takes.
+    When all chunks are assigned, a donor without work takes the second half of the largest remaining range. So the
+    slowest donor never determines the total time.
     """
 
     def __init__(self, num_chunks: int) -> None:
@@ -21,7 +21,7 @@ class ChunkQueue:
         return len(self._missing)
 
     def take(self, donor: PeerId, most: int) -> range | None:
-        """The next range for `donor`, at most `most` chunks long (at least one); None when there is nothing to do."""
+        """Return the next range for `donor`, from one to `most` chunks; None if no work is left."""
         self.give_back(donor)
         assigned = {index for part in self._ranges.values() for index in part}
         free = sorted(self._missing - assigned)
@@ -32,21 +32,21 @@ class ChunkQueue:
         return part
 
     def finish(self, index: int) -> bool:
-        """The chunk arrived; False when another donor has sent it before."""
+        """Note that a chunk arrived. Return False if another donor sent it before."""
         if index not in self._missing:
             return False
         self._missing.remove(index)
         return True
 
     def give_back(self, donor: PeerId) -> None:
-        """What `donor` still owes is free for others."""
+        """Release the range that `donor` has not sent."""
         self._ranges.pop(donor, None)
 
     def _half_of_the_slowest(self, most: int) -> range | None:
         shared = [set(part) for part in self._ranges.values()]
         best: list[int] = []
         for part in self._ranges.values():
-            # A third donor for one chunk would only waste the lines.
+            # A third donor for one chunk would only waste bandwidth.
             owed = [index for index in part if index in self._missing and sum(index in one for one in shared) < 2]
             best = max(best, owed, key=len)
         if not best:
@@ -56,7 +56,7 @@ class ChunkQueue:
 
 
 def _run_from(indices: list[int], most: int) -> range:
-    """The longest contiguous run at the front of sorted `indices`, at most `most` long."""
+    """Return the longest contiguous run at the front of sorted `indices`, at most `most` long."""
     end = indices[0] + 1
     for index in indices[1:most]:
         if index != end:

@@ -1,4 +1,4 @@
-"""What is fetched in chunks from many donors at once: a fragment's state at one version, or a file of the run."""
+"""Pieces that are fetched in chunks from many donors: a fragment's state at one version, or a file of the run."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from dht.ground.host import PeerId
 
 
 class ChunkedPiece(Protocol):
-    """Port: something whose chunks are known by their digests before they come, and where they go."""
+    """Port: a piece whose chunk digests are known in advance, and the destination of its chunks."""
 
     @property
     def name(self) -> str:
-        """In sentences, e.g. "fragment 3"."""
+        """Name for sentences, e.g. "fragment 3"."""
 
     @property
     def chunk_digests(self) -> Sequence[bytes]:
@@ -28,17 +28,17 @@ class ChunkedPiece(Protocol):
     def chunk_bytes(self, index: int) -> int: ...
 
     def request(self, part: range) -> list[Any]:
-        """The message that asks a donor for a range of chunks; a donor that has them answers its kind alone."""
+        """Return the message that requests a range of chunks. A donor that has them answers with its kind alone."""
 
     def put(self, index: int, chunk: bytes) -> None:
-        """Put one checked chunk in its place."""
+        """Store one checked chunk in its place."""
 
 
 class FragmentPiece:
     """`ChunkedPiece` of a fragment's state: anchor, then momentum; see `averaging.transfer.messages`.
 
     Args:
-        header: what was agreed on.
+        header: the agreed header.
     """
 
     def __init__(self, fragment: int, header: Header, num_values: int) -> None:
@@ -66,10 +66,10 @@ class FragmentPiece:
         self._chunks[index][:] = chunk
 
     def snapshot(self, giver: PeerId) -> Snapshot:
-        """The state, when all chunks have come, most of them from `giver`.
+        """Return the state after all chunks have arrived, most of them from `giver`.
 
         Raises:
-            PeerFault: the values are not finite, though they are what the header says.
+            PeerFault: the values are not finite, although they match the header.
         """
         if not (all_finite(self._anchor) and all_finite(self._momentum)):
             raise PeerFault(giver, f"sent values of fragment {self.fragment} that are not finite")

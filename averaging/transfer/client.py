@@ -1,4 +1,4 @@
-"""State transfer as a joiner sees it: single requests to one donor. The messages: see `messages.py`."""
+"""The joiner's side of state transfer: single requests to one donor. `messages.py` describes the messages."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ from dht.ground.host import Host, PeerId, Stream
 from dht.records.lineages import MAX_ANCHOR_VERSION
 
 MAX_PAGE_ANSWER_BYTES = MAX_PAGE_BYTES + MAX_HEADER_BYTES
-"""A page, which ends with the commit that fills it, and the lengths of its frames."""
+"""Bytes of a page, which ends with the commit that fills it, and of the lengths of its frames."""
 
 
 @contextlib.asynccontextmanager
 async def _asking(
     host: Host, handshake_policy: HandshakePolicy, donor: PeerId, request: list[Any]
 ) -> AsyncIterator[Stream]:
-    """A stream on which the one request was sent; its answer is acknowledged when it was understood."""
+    """Send one request on a new stream, and acknowledge the answer after the block has understood it."""
     stream = await open_greeted_stream(host, handshake_policy, donor, STATE_PROTOCOL)
     try:
         await stream.send(pack(request))
@@ -52,7 +52,7 @@ async def _asking(
 async def fetch_digest(
     host: Host, handshake_policy: HandshakePolicy, donor: PeerId, fragment: int, version: int
 ) -> bytes:
-    """The digest that `donor` had of this fragment at `version`; empty when it does not know.
+    """Return the donor's digest of this fragment at `version`; empty if the donor does not know it.
 
     Raises:
         PeerFault: the donor is gone, refused, or answered nonsense.
@@ -67,10 +67,10 @@ async def fetch_digest(
 async def fetch_log(
     host: Host, handshake_policy: HandshakePolicy, donor: PeerId, fragment: int, from_version: int
 ) -> list[bytes]:
-    """One page of the signed commits that left `from_version` or a later version, as frames, oldest first.
+    """Return one page of the signed commits of `from_version` and later versions, as frames, oldest first.
 
-    Nothing in them is checked but their length. The next page begins behind the last one's newest version; an empty
-    page says that the donor knows nothing newer.
+    Only their length is checked. The next page begins after the last page's newest version; an empty page means that
+    the donor has nothing newer.
 
     Raises:
         PeerFault: the donor is gone, refused, or answered nonsense.
@@ -84,10 +84,10 @@ async def fetch_log(
 
 
 def commits_in(page: Sequence[bytes], donor: PeerId, fragment: int, from_version: int, limits: Limits) -> list[Commit]:
-    """The commits in a page that `fetch_log` got; their signatures are not checked.
+    """Return the commits in a page from `fetch_log`, without checking signatures.
 
     Raises:
-        PeerFault: something in it is no commit of the fragment, or out of order.
+        PeerFault: a frame is not a commit of the fragment, or out of order.
     """
     commits = []
     for frame in page:
@@ -102,10 +102,11 @@ def commits_in(page: Sequence[bytes], donor: PeerId, fragment: int, from_version
 async def fetch_header(
     host: Host, handshake_policy: HandshakePolicy, donor: PeerId, fragment: int, num_values: int
 ) -> Header | Literal["none", "busy"]:
-    """What `donor` can give of a fragment; "none": it has no state yet; "busy": it serves others, ask again later.
+    """Return the header of the donor's state of a fragment; "none": it has no state; "busy": it serves others, ask
+    again later.
 
     Raises:
-        PeerFault: the donor is gone, refused, or announced something else than `num_values` values.
+        PeerFault: the donor is gone, refused, or did not announce `num_values` values.
     """
     num_chunks = len(chunk_lengths(num_values))
     async with _asking(host, handshake_policy, donor, ["header", fragment]) as stream:
@@ -126,7 +127,7 @@ async def fetch_header(
 async def fetch_file_header(
     host: Host, handshake_policy: HandshakePolicy, donor: PeerId, digest: bytes, num_chunks: int
 ) -> tuple[bytes, ...] | None:
-    """The digests of the chunks of a file, as `donor` says; None when it does not have the file. Nothing is checked.
+    """Return the chunk digests of a file that `donor` sends, unchecked; None if the donor does not have the file.
 
     Raises:
         PeerFault: the donor is gone, refused, or answered nonsense.
@@ -136,7 +137,7 @@ async def fetch_file_header(
 
 
 class ChunkStream:
-    """One stream to a donor, on which ranges of chunks of one piece are asked for, one after the other."""
+    """Stream to one donor that requests ranges of chunks of one piece, one after the other."""
 
     def __init__(self, stream: Stream, piece: ChunkedPiece) -> None:
         self._stream = stream
@@ -149,12 +150,12 @@ class ChunkStream:
         """Connect to `donor`.
 
         Raises:
-            PeerFault: it is gone or refused.
+            PeerFault: the donor is gone or refused.
         """
         return cls(await open_greeted_stream(host, handshake_policy, donor, STATE_PROTOCOL), piece)
 
     async def ask(self, part: range, seconds: float = FRAME_SECONDS) -> Literal["chunks", "busy", "gone"]:
-        """Ask for a range. "chunks": receive them now; "gone": the donor has another version by now, or no such file.
+        """Request a range. "chunks": receive them now; "gone": the donor now has another version, or no such file.
 
         Raises:
             PeerFault: the donor is gone or answered nonsense.
@@ -172,11 +173,11 @@ class ChunkStream:
         raise PeerFault(donor, f"answered a request for chunks with {answer!r:.60}")
 
     async def receive(self, index: int, seconds: float) -> bytes:
-        """The next chunk of the range, checked against its digest.
+        """Return the next chunk of the range, checked against its digest.
 
         Raises:
-            PeerUnreachable: it did not come within `seconds`, or the donor is gone.
-            PeerFault: it is another chunk than the one that is known.
+            PeerUnreachable: the chunk did not arrive within `seconds`, or the donor is gone.
+            PeerFault: the chunk does not match its digest.
         """
         length, donor = self._piece.chunk_bytes(index), self._stream.remote
         chunk = await in_time(self._stream.receive(length), donor, seconds)

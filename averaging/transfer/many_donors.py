@@ -1,7 +1,7 @@
-"""One piece from many donors at once: everyone who has it sends different chunks.
+"""Fetch one piece from many donors at once: each donor sends different chunks.
 
-The fastest send most, a failing donor's chunks go to the others, and what has arrived stays: `run` may be called again
-with other donors. The digests of the chunks are known before; every chunk is checked against them.
+The fastest donors send most, a failing donor's chunks go to the others, and arrived chunks stay: `run` may be called
+again with other donors. The digests of the chunks are known in advance, and each chunk is checked against them.
 """
 
 from __future__ import annotations
@@ -24,17 +24,18 @@ from dht.ground.host import Host, PeerId
 from dht.ground.tasks import end_tasks, set_within
 
 DONORS_AT_ONCE = 6
-"""Home lines take five to ten times faster than they send: six donors fill one joiner's line."""
+"""Home lines download five to ten times faster than they upload: six donors fill one joiner's line."""
 RANGE_SECONDS = 2.0
-"""A range is as long as its donor sends in this time: short enough to share well, long against the question for it."""
+"""A range has as many chunks as its donor sends in this time: short enough to share well, long compared with a
+request."""
 SHORTEST_PATIENCE_SECONDS = 5.0
-"""No donor counts as stalled before this: home routers stall for seconds under load."""
+"""No donor counts as stalled earlier: home routers stall for seconds under load."""
 BUSY_PAUSE_SECONDS = 1.0
-"""Before a busy donor is asked again, or another one in its place."""
+"""Pause before a busy donor is asked again, or another one in its place."""
 MAX_BUSY_ANSWERS = 60
-"""A donor that was busy so often without a break is no donor."""
+"""A donor that was busy this often in succession is given up."""
 ANSWER_SECONDS = QUEUE_SECONDS + SHORTEST_PATIENCE_SECONDS
-"""For the answer to a question. An honest donor looks for a turn in the first part of this."""
+"""Time for the answer to a request. The donor may wait for its turn during the first part of it."""
 
 log = logging.getLogger(__name__)
 
@@ -43,13 +44,13 @@ class Transfer:
     """A piece while it arrives.
 
     Args:
-        piece: what is fetched.
+        piece: the piece to fetch.
         on_bytes: called with the length of each new chunk.
 
     Attributes:
-        given_bytes: what each donor gave.
-        faults: donors that failed, and how; a corrupt chunk is a PeerFault, silence a PeerUnreachable.
-        moved_on: donors that have another version by now, or do not have it at all.
+        given_bytes: bytes that each donor sent.
+        faults: donors that failed, and how: PeerFault for a corrupt chunk, PeerUnreachable for silence.
+        moved_on: donors that now have another version, or do not have the piece.
     """
 
     def __init__(
@@ -71,7 +72,7 @@ class Transfer:
         self._changed = asyncio.Event()
         self._num_working = 1
         self._waiting: list[PeerId] = []
-        """Donors without a place."""
+        """Donors that wait for a free place."""
         self._silent: dict[PeerId, PeerFault] = {}
         self._num_busy: Counter[PeerId] = Counter()
 
@@ -80,17 +81,20 @@ class Transfer:
         return self._queue.num_missing == 0
 
     async def take_kept(self, chunks: Iterable[bytes]) -> None:
-        """Count the chunks that are in their place already, in order; one without its digest comes again."""
+        """Accept the chunks already in their places, in order. A chunk that does not match its digest is fetched
+        again.
+        """
         for index, chunk in enumerate(chunks):
             if digest_of(chunk) == self._piece.chunk_digests[index] and self._queue.finish(index):
                 self._on_bytes(len(chunk))
-            # Connections stay alive meanwhile, however large the model.
+            # Lets connections stay alive during checks of large models.
             await asyncio.sleep(0)
 
     async def run(self, donors: Sequence[PeerId]) -> bool:
-        """Fetch what is missing from `donors`, the first `DONORS_AT_ONCE` at once and the others as these fail.
+        """Fetch the missing chunks from `donors`: the first `DONORS_AT_ONCE` at once, and others when these fail.
 
-        Returns whether all of it is there; False when no donor is left: then `faults` and `moved_on` say why.
+        Returns whether the piece is complete; if not, no donor is left, and `faults` and `moved_on` contain the
+        reasons.
         """
         self._waiting = waiting = list(donors)
         self._num_busy.clear()
@@ -108,17 +112,18 @@ class Transfer:
                 for task in done:
                     donor = working.pop(task)
                     if self._ended(donor, task):
-                        # Slow is better than nobody: it is asked again, with more patience, when the others are gone.
+                        # A slow donor is better than none: it is asked again, with more patience, when the others are
+                        # gone.
                         stalled.add(donor)
                         waiting.append(donor)
         finally:
             await end_tasks(working)
-        # The next piece should not wait for them again.
+        # The next piece should not wait for silent donors again.
         self.faults.update((donor, fault) for donor, fault in self._silent.items() if donor not in self.given_bytes)
         return self.is_complete
 
     def _ended(self, donor: PeerId, task: asyncio.Task[None]) -> bool:
-        """Note how a donor's work ended; True when it only stalled."""
+        """Record how a donor's work ended. Return True if it only stalled."""
         try:
             task.result()
         except _Busy:
@@ -139,7 +144,7 @@ class Transfer:
             while not self.is_complete:
                 part = self._queue.take(donor, self._range_chunks(chunk_seconds))
                 if part is None:
-                    # A donor that is slow now may still owe something later that is worth taking over.
+                    # A slow donor may later have chunks left that are worth taking over.
                     await set_within(self._changed, RANGE_SECONDS)
                     continue
                 seconds = FRAME_SECONDS if patient else ANSWER_SECONDS
@@ -166,7 +171,9 @@ class Transfer:
             await stream.close()
 
     def _range_chunks(self, chunk_seconds: float) -> int:
-        """As many as the donor sends in `RANGE_SECONDS`, but never so many that nothing is left for the others."""
+        """Return the length of the next range: as many chunks as the donor sends in `RANGE_SECONDS`, leaving some for
+        the others.
+        """
         share = self._queue.num_missing // (2 * self._num_working)
         return max(1, min(MAX_RANGE_CHUNKS, share, round(RANGE_SECONDS / max(chunk_seconds, 1e-3))))
 
@@ -194,16 +201,16 @@ class Transfer:
 
 
 class _Stalled(PeerUnreachable):
-    """Silent for longer than the other donors need."""
+    """The donor was silent for longer than the other donors need."""
 
 
 class _Busy(_Stalled):
-    """Busy while others wait for its place."""
+    """The donor is busy while others wait for its place."""
 
 
 @contextlib.contextmanager
 def _stalls_after(seconds: float, *, patient: bool) -> Iterator[None]:
-    """A donor that says nothing until then has only stalled, unless it was waited for with patience."""
+    """Turn a donor's silence of `seconds` into `_Stalled`, unless the wait was patient."""
     loop = asyncio.get_running_loop()
     began = loop.time()
     try:

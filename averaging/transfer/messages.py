@@ -1,4 +1,4 @@
-"""State transfer: how a late or returned peer gets the current anchors, and how anyone checks a digest.
+"""State transfer: sends the current anchors to late or returning peers, and digests to peers that check them.
 
 Protocol `/murmuration/state/2`; after the usual hello, requests one after the other:
 
@@ -9,15 +9,15 @@ Protocol `/murmuration/state/2`; after the usual hello, requests one after the o
     ["file-header", digest]              -> ["file-header", chunk digests]
     ["file-chunks", digest, first, count] -> ["file-chunks"] + one frame per chunk
 
-A donor without any state, or without that file, answers ["none"], one without room or turn ["busy"].
+A donor without any state, or without that file, answers ["none"]; a donor without room or a free turn answers ["busy"].
 
 The chunks are the little-endian float32 bytes of A, then of m, `averaging.outer.outer_step.DIGEST_CHUNK_BYTES` each.
 Every chunk is checked on arrival against the digests of the header, and the header against the digest that the swarm
-announces. So a donor can delay a joiner but not mislead it. A file of the run is cut likewise, and known by the digests
-in the manifest. The receiver ends with an acknowledgement frame (libp2p has no half-close).
+announces. So a donor can delay a joiner but not mislead it. A file of the run is divided in the same way and identified
+by its digest in the manifest. The receiver ends with an acknowledgement frame (libp2p has no half-close).
 
-`server.py` is the donor's side, `client.py` has single requests, `many_donors.py` fetches a piece from many
-donors at once; here is what they share.
+`server.py` is the donor's side, `client.py` has single requests, and `many_donors.py` fetches a piece from many donors
+at once. This module contains the code that they share.
 """
 
 from __future__ import annotations
@@ -39,30 +39,31 @@ from dht.records.lineages import MAX_LINEAGE_TOKENS
 
 STATE_PROTOCOL = "/murmuration/state/2"
 MAX_REQUEST_BYTES = 256
-"""Of a request for state."""
+"""Longest request for state."""
 FRAME_SECONDS = 30.0
-"""For one chunk of a MiB: 280 kbit/s, slower than any line that could take part in rounds."""
+"""Time for one chunk of a MiB: 280 kbit/s, slower than any line that can take part in rounds."""
 MAX_TRANSFERS = 4
-"""Served at once: they share one upload line; more joiners wait their turn or ask another donor."""
+"""Transfers served at once. They share one upload line; more joiners wait for their turn or ask another donor."""
 MAX_TRANSFERS_PER_PEER = 2
-"""A joiner fetches two fragments at once; it must not keep the others out."""
+"""A joiner fetches two fragments at once, and must not block the others."""
 MAX_STREAMS_PER_PEER = 16
-"""Of state transfer: a joiner has two fragments under way, and a page asks for the commits of some at once."""
+"""Streams of state transfer: a joiner has two fragments under way, and a dashboard fetches the commits of several at
+once."""
 QUEUE_SECONDS = 5.0
-"""A request waits this long for its turn; then the joiner is told to ask somebody else meanwhile."""
+"""A request waits this long for its turn. Then the joiner is told to ask another donor meanwhile."""
 MAX_RANGE_CHUNKS = 64
-"""64 MiB: more than a minute on a home line, so that another range's question costs nothing."""
+"""64 MiB: more than a minute on a home line, so requests for further ranges cost nothing."""
 KNOWN_AROUND = 16
-"""Versions above and below the one asked for among which a donor looks for its own."""
+"""A donor searches this many versions above and below the requested one for its own."""
 WHOLE_DIGEST_BYTES = 32
-"""Of a BLAKE3, as the whole of it travels."""
+"""Length of a whole BLAKE3 digest."""
 ACKNOWLEDGE = b"ok"
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """What a donor says that it has of a fragment: the version, and the BLAKE3 of each chunk of A, then of m."""
+    """Header of a donor's state of a fragment: the version, and the BLAKE3 of each chunk of A, then of m."""
 
     version: int
     lineage_tokens: int
@@ -70,18 +71,18 @@ class Header:
 
     @property
     def digest(self) -> bytes:
-        """The anchor digest that belongs to the chunks."""
+        """The anchor digest for the chunks."""
         return digest_of_chunks(self.chunk_digests)
 
 
 def chunk_lengths(num_values: int) -> list[int]:
-    """Bytes of each chunk of a fragment: of A, then of m."""
+    """Return the bytes of each chunk of a fragment: of A, then of m."""
     whole, rest = divmod(4 * num_values, DIGEST_CHUNK_BYTES)
     return 2 * ([DIGEST_CHUNK_BYTES] * whole + ([rest] if rest else []))
 
 
 def chunks_of(*arrays: F32) -> list[memoryview]:
-    """The bytes of float32 arrays [n], cut into chunks; writing to a chunk writes to its array."""
+    """Return the bytes of float32 arrays [n], divided into chunks. Writing to a chunk writes to its array."""
     views = [array.view(np.uint8).data for array in arrays]
     return [
         view[start : start + DIGEST_CHUNK_BYTES] for view in views for start in range(0, len(view), DIGEST_CHUNK_BYTES)
@@ -89,7 +90,7 @@ def chunks_of(*arrays: F32) -> list[memoryview]:
 
 
 def is_count(value: int, most: int = MAX_LINEAGE_TOKENS) -> bool:
-    """A version or a number of tokens, as far as its range can say."""
+    """Return whether `value` is an integer in the range of a version or number of tokens."""
     return type(value) is int and 0 <= value <= most
 
 
@@ -97,7 +98,7 @@ async def in_time(waiting: Awaitable[T], remote: PeerId, seconds: float = FRAME_
     """Wait for one frame.
 
     Raises:
-        PeerUnreachable: it took longer.
+        PeerUnreachable: the frame took longer.
     """
     try:
         async with asyncio.timeout(seconds):
@@ -111,10 +112,10 @@ BUSY = pack(["busy"])
 
 
 def unpack(data: bytes, remote: PeerId, most: int) -> list[Any]:
-    """One message of at most `most` elements.
+    """Return one message of at most `most` elements.
 
     Raises:
-        PeerFault: it is not an array that begins with a kind.
+        PeerFault: the message is not an array that begins with a kind.
     """
     try:
         value = msgpack.unpackb(data, raw=False, max_map_len=0, max_ext_len=0, max_array_len=most)
@@ -126,10 +127,10 @@ def unpack(data: bytes, remote: PeerId, most: int) -> list[Any]:
 
 
 def file_header_in(data: bytes, remote: PeerId, num_chunks: int) -> tuple[bytes, ...] | None:
-    """The digests of so many chunks of a file, as a donor announced them; None: it does not have the file.
+    """Return the digests of a file's `num_chunks` chunks in a donor's answer; None: the donor does not have the file.
 
     Raises:
-        PeerFault: it is no such answer.
+        PeerFault: the answer has another form.
     """
     match unpack(data, remote, 2):
         case ["none"]:

@@ -1,7 +1,7 @@
-"""The donor's side of state transfer: answers members that ask for anchors, digests or old commits.
+"""The donor's side of state transfer: sends anchors, digests and old commits to members that request them.
 
-What a remote can hold here is bounded in every kind: streams, turns, copies, time per frame. Turns and copies are
-shared between remotes (`dht/streams/fair_turns.py`, `snapshots.py`): one that reads nothing keeps nobody else waiting.
+Each resource of a remote is bounded: streams, turns, copies, time per frame. Remotes share turns and copies
+(`dht/streams/fair_turns.py`, `snapshots.py`), so a remote that reads nothing does not block others.
 """
 
 from __future__ import annotations
@@ -39,17 +39,17 @@ from dht.streams.fair_turns import FairTurns, NoTurn, Turn
 from dht.streams.streams_per_remote import StreamCounts
 
 LONGEST_PAUSE_SECONDS = FRAME_SECONDS / 2
-"""Before a chunk of a transfer that has begun: a joiner waits twice as long for it."""
+"""Longest pause before a chunk of a running transfer: a joiner waits twice as long for the chunk."""
 
 
 class FileSource(Protocol):
-    """Port: the files of the run that a donor gives away, by the digests in the manifest."""
+    """Port: the files of the run that a donor sends, by their digests in the manifest."""
 
     def chunk_digests(self, digest: bytes) -> Sequence[bytes]:
-        """BLAKE3 of each chunk of a file; empty when it is not here."""
+        """Return the BLAKE3 of each chunk of a file; empty if the file is not here."""
 
     def chunk(self, digest: bytes, index: int) -> Awaitable[bytes]:
-        """One chunk as its digest has it; empty when the file was damaged or removed meanwhile."""
+        """Return one chunk that matches its digest; empty if the file was damaged or removed meanwhile."""
 
 
 class NoFiles:
@@ -64,34 +64,34 @@ class NoFiles:
 
 @dataclass
 class _Guest:
-    """A stream that is being served, and the copy of which it took chunks last."""
+    """A stream being served, and the copy that it read last."""
 
     stream: Stream
     held: snapshots.HeldSnapshot | None = None
     num_state_bytes: int = 0
-    """Of state, without headers and old commits."""
+    """Bytes of state, without headers and old commits."""
 
     @property
     def remote(self) -> PeerId:
         return self.stream.remote
 
     def moved_bytes(self) -> int:
-        """That its remote has taken."""
+        """Return the bytes that the remote has accepted."""
         return self.stream.bytes_sent
 
     async def send(self, frame: bytes) -> None:
-        """Raises PeerUnreachable when the remote does not take it in time."""
+        """Send a frame. Raises PeerUnreachable if the remote does not accept it in time."""
         await in_time(self.stream.send(frame), self.remote)
 
 
 class StateServer:
-    """Serves this peer's state to members that ask.
+    """Serves this peer's state to members that request it.
 
     Args:
-        compute: where the digests of a snapshot are computed.
-        most_bits_per_second: what all transfers together may take of the line now.
-        on_served: called with a remote and the bytes of state that it took, when its stream ends.
-        files: of the run.
+        compute: runs the computation of a snapshot's digests.
+        most_bits_per_second: returns the rate that all transfers together may use now.
+        on_served: called with a remote and the bytes of state that it accepted, when its stream ends.
+        files: the files of the run.
     """
 
     def __init__(
@@ -163,18 +163,19 @@ class StateServer:
         return fragment < self._num_fragments and _are_counts(fragment, *others)
 
     async def _in_turn(self, guest: _Guest, send: Callable[[Turn], Coroutine[None, None, None]]) -> None:
-        """Let a transfer have its turn; when there is none, or no room, tell its remote to ask somebody else."""
+        """Run a transfer in its turn. Without a turn or room, answer that the donor is busy."""
         try:
             async with self._transfers.turn(guest.remote, guest.moved_bytes, QUEUE_SECONDS) as turn:
                 if self._wait_seconds > LONGEST_PAUSE_SECONDS:
-                    # A joiner that sees nothing for longer takes this donor for dead: more would go beyond the limit.
+                    # A joiner that receives nothing for longer considers this donor dead, and serving it now would
+                    # exceed the limit.
                     raise NoTurn
                 await send(turn)
         except (NoTurn, snapshots.NoRoom):
             await guest.send(BUSY)
 
     async def _send_page(self, guest: _Guest, fragment: int, version: int) -> None:
-        """Old commits: up to a MiB, one answer at a time to each remote."""
+        """Send old commits: up to a MiB, one answer at a time to each remote."""
         try:
             async with self._pages.turn(guest.remote, guest.moved_bytes, FRAME_SECONDS) as turn:
                 page = pack(["log", *self._source.commit_frames(fragment, version)])
@@ -237,14 +238,14 @@ class StateServer:
         guest.held = None
 
     def _newest_version(self, fragment: int, version: int) -> int:
-        """The newest version known here that is not far above `version`; 0 when there is none."""
+        """Return the newest known version that is not far above `version`; 0 if there is none."""
         around = range(version + KNOWN_AROUND, max(-1, version - KNOWN_AROUND), -1)
         return next((known for known in around if self._source.digest_at(fragment, known)), 0)
 
     async def _send_next(self, guest: _Guest, turn: Turn, held: snapshots.HeldSnapshot, index: int) -> None:
         if index >= len(held.chunks):
             raise PeerUnreachable(guest.remote, "took so little that its copy made room for others")
-        # Bytes of its own: a remote that does not read keeps a chunk in memory, and not the whole copy.
+        # A copy of the chunk: a remote that does not read then keeps only a chunk in memory, not the whole copy.
         chunk = memoryview(bytes(held.chunks[index]))
         await self._pause(len(chunk), turn)
         await self._send_chunk(guest.stream, chunk)
@@ -252,11 +253,11 @@ class StateServer:
         self._snapshots.took(held, guest.remote, len(chunk))
 
     async def _send_chunk(self, stream: Stream, chunk: memoryview) -> None:
-        """All that a joiner takes over passes here, so a test's donor can lie or die at any chunk."""
+        """Send one chunk. A test's donor overrides this method to lie or die at any chunk."""
         await in_time(stream.send(chunk), stream.remote)
 
     async def _pause(self, num_bytes: int, turn: Turn) -> None:
-        """Keep to what all transfers together may take of the line."""
+        """Pause to keep all transfers together within their rate."""
         loop, wait_seconds = asyncio.get_running_loop(), self._wait_seconds
         self._free_at = loop.time() + wait_seconds + 8 * num_bytes / self._most_bits_per_second()
         if wait_seconds > 0:
@@ -265,7 +266,7 @@ class StateServer:
 
     @property
     def _wait_seconds(self) -> float:
-        """Until the line is free for transfers, with all that they were given so far."""
+        """Seconds until the line has carried the bytes that transfers have sent so far."""
         return max(0.0, self._free_at - asyncio.get_running_loop().time())
 
 

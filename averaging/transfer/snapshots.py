@@ -1,7 +1,9 @@
-"""What a donor gives away: copies of fragments, kept while they are being fetched and shared by all who ask.
+"""Copies of fragments that a donor keeps while joiners fetch them, shared by all of them.
 
-A transfer takes longer than a round, so the copy must outlive its version; and ten joiners at once must not cost ten
-copies. At most `MAX_SNAPSHOTS` large copies exist at a time, each until nobody has asked for it for `HOLD_SECONDS`.
+A transfer takes longer than a round, so the copy must outlive its version; and ten simultaneous joiners must not cost
+ten copies. At most `MAX_SNAPSHOTS` large copies exist at a time, each until no remote has requested it for
+`HOLD_SECONDS`. While a remote without a copy waits for room, a copy must be worth its memory: the donor drops a copy
+that is read slowly, or one of several that only the same remote uses.
 
 While a remote without a copy waits for room, a copy must be worth its memory. One of which little is taken goes, and so
 does one of several that the same remote keeps alone.
@@ -23,19 +25,20 @@ from dht.ground.compute import Compute, compute_inline
 from dht.ground.host import PeerId
 
 HOLD_SECONDS = 30.0
-"""As long as a joiner may take for one chunk; then it has given up."""
+"""The longest time that a joiner may take for one chunk; after that it has given up."""
 IDLE_SECONDS = 10.0
-"""Not asked for during this time, a copy makes room for another one: a joiner asks again within a range or two."""
+"""A copy that was not requested for this time makes room for another one: a joiner asks again within a range or two."""
 DONE_SECONDS = 1.0
-"""The same once all streams that took from it have ended in order: a remote that waits asks again at once."""
+"""The same after all streams that read the copy have ended in order, because a waiting remote asks again at once."""
 MAX_SNAPSHOTS = 2
 """Two fragments in turn: joiners fetch the fragments in the same order, two at a time."""
 SMALL_BYTES = 32 * 1024 * 1024
-"""Copies that fit in this together are never too many."""
+"""Copies with at most this total size are not limited in number."""
 LEAST_BYTES_PER_SECOND = DIGEST_CHUNK_BYTES / FRAME_SECONDS
-"""Taken of a copy while others wait for room: 280 kbit/s, the slowest that any transfer may be."""
+"""Lowest rate at which a copy must be read while others wait for room: 280 kbit/s, the slowest allowed transfer."""
 MOST_URGENT = 4
-"""So many times that after having waited so many times `HOLD_SECONDS`: 1.1 Mbit/s, less than a good donor gives."""
+"""Largest factor on that rate, reached after this many times `HOLD_SECONDS` of waiting: 1.1 Mbit/s, less than a good
+donor sends."""
 ASKS_WITHIN_SECONDS = 10.0
 """A remote that waits for room asks again within this time: a joiner pauses for a second, and queues for five."""
 
@@ -53,29 +56,29 @@ class Snapshot:
 
 
 class StateSource(Protocol):
-    """Port: what a donor can give away."""
+    """Port: the state that a donor can send."""
 
     def snapshot(self, fragment: int) -> Awaitable[Snapshot | None]:
-        """A copy of the current state (None: this peer has none yet)."""
+        """Return a copy of the current state; None if this peer has no state."""
 
     def digest_at(self, fragment: int, version: int) -> bytes:
-        """The anchor digest this peer had at a recent version; empty when it does not know."""
+        """Return this peer's anchor digest at a recent version; empty if unknown."""
 
     def commit_frames(self, fragment: int, version: int) -> Sequence[bytes]:
-        """The oldest signed commits that left `version` or a later one, as frames; see `CommitLog.page`."""
+        """Return the oldest signed commits of `version` and later ones, as frames; see `CommitLog.page`."""
 
 
 @dataclass(eq=False)
 class HeldSnapshot:
-    """A copy that is being served.
+    """A copy being served.
 
     Attributes:
         chunk_digests: BLAKE3 of each chunk of A, then of m.
-        chunks: views of its values; empty once it was dropped, so that no transfer keeps its memory.
-        num_streams: on which chunks of it are asked for.
-        is_done: the last of them ended because the joiner wanted nothing more.
-        asked: when each remote asked for it last.
-        taken_bytes: by each remote.
+        chunks: views of its values; empty after it was dropped, so that no transfer keeps its memory.
+        num_streams: number of streams that request its chunks.
+        is_done: whether the last stream ended because the joiner needed nothing more.
+        asked: when each remote last requested it.
+        taken_bytes: bytes read by each remote.
     """
 
     fragment: int
@@ -95,17 +98,19 @@ class HeldSnapshot:
 
     @property
     def useful_bytes(self) -> int:
-        """What remotes have taken of it; nobody needs it more than once."""
+        """Bytes that remotes have read, each byte at most once for each remote."""
         return sum(min(taken, self.num_bytes) for taken in self.taken_bytes.values())
 
     def askers(self, now: float) -> set[PeerId]:
-        """Remotes that asked for it lately."""
+        """Return the remotes that requested the copy recently."""
         return {remote for remote, at in self.asked.items() if now - at < IDLE_SECONDS}
 
 
 @dataclass
 class _Wait:
-    """A remote that has no copy and found no room: since when, when it asked last, and what of each copy was taken."""
+    """A remote without a copy that waits for room: since when, its last request, and the bytes of each copy read by
+    then.
+    """
 
     since: float
     asked_at: float
@@ -127,10 +132,10 @@ class HeldSnapshots:
         return sum(held.num_bytes for held in self._held)
 
     async def newest(self, fragment: int, remote: PeerId) -> HeldSnapshot | None:
-        """The current state, or without room for it the newest copy there is. None: this peer has no state yet.
+        """Return a copy of the current state or, without room, the newest existing copy. None: this peer has no state.
 
         Raises:
-            NoRoom: other fragments are being served; later there will be room.
+            NoRoom: all room is used for other fragments; there will be room later.
         """
         async with self._making:
             copies = [held for held in self._held if held.fragment == fragment]
@@ -140,7 +145,8 @@ class HeldSnapshots:
             return await self._take(fragment, remote)
 
     async def at(self, fragment: int, version: int, digest: bytes, remote: PeerId) -> HeldSnapshot | None:
-        """The copy with that version and digest, made now when it is the current one. None: not here (any more).
+        """Return the copy with that version and digest, making it now if it is the current state. None: not here (any
+        more).
 
         Raises:
             NoRoom: see `newest`.
@@ -155,16 +161,16 @@ class HeldSnapshots:
             return taken if taken is not None and _is_of(taken, fragment, version, digest) else None
 
     def begin(self, held: HeldSnapshot) -> None:
-        """A stream takes chunks of it from now on."""
+        """Note that a stream begins to read the copy."""
         held.num_streams += 1
 
     def took(self, held: HeldSnapshot, remote: PeerId, num_bytes: int) -> None:
-        """A chunk of it has left."""
+        """Note that a chunk of the copy was sent."""
         held.taken_bytes[remote] = held.taken_bytes.get(remote, 0) + num_bytes
         held.asked_at = held.asked[remote] = asyncio.get_running_loop().time()
 
     def end(self, held: HeldSnapshot, *, is_done: bool) -> None:
-        """That stream has ended; `is_done`: because the joiner wanted nothing more of it."""
+        """Note that a stream ended; `is_done`: because the joiner needed nothing more of the copy."""
         held.num_streams -= 1
         held.is_done = is_done and not held.num_streams
 
@@ -188,7 +194,7 @@ class HeldSnapshots:
         return self._asked(held, remote)
 
     def _make_room(self, num_bytes: int) -> bool:
-        """Whether one more copy fits, after idle ones have gone."""
+        """Drop idle copies, and return whether one more copy fits."""
         now = asyncio.get_running_loop().time()
         for held in sorted(self._held, key=lambda held: held.asked_at):
             if self._fits(num_bytes):
@@ -198,7 +204,7 @@ class HeldSnapshots:
         return self._fits(num_bytes)
 
     def _make_room_for(self, remote: PeerId) -> bool:
-        """Whether a copy has made room for a remote that has none, and has waited for long enough."""
+        """Drop a copy for a remote that has none and has waited long enough. Return whether there is room."""
         now = asyncio.get_running_loop().time()
         self._waits = {other: wait for other, wait in self._waits.items() if now - wait.asked_at < ASKS_WITHIN_SECONDS}
         if any(remote in held.askers(now) for held in self._held):
@@ -218,7 +224,7 @@ class HeldSnapshots:
         return self._fits(0)
 
     def _is_kept_by_one(self, held: HeldSnapshot, now: float) -> bool:
-        """Whether a remote keeps this copy alone, and another one beside it."""
+        """Return whether only one remote uses this copy, and also uses another one."""
         askers = held.askers(now)
         others = [other for other in self._held if other is not held]
         return len(askers) < 2 and any(askers <= other.askers(now) for other in others)

@@ -1,7 +1,7 @@
-"""The speeds that peers announced lately: a claim is held against the fastest of them. Pure: time is an argument.
+"""Recently announced speeds of peers: a claim is compared with the fastest of them. Pure: time is an argument.
 
-Work may have been done while another speed was announced than now. That was before a machine got warm, before its owner
-began to play, or before it slept so long that its record expired. Only a peer that never announced a speed has none.
+When the work was done, the peer may have announced another speed: before the machine got warm, before its owner began
+to play, or before a sleep so long that the record expired. Only a peer that never announced a speed has none.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from dht.ground.bounds import Newest
 from dht.ground.host import PeerId
 
 WINDOW_SECONDS = 1800.0
-"""Longer than work waits for its round in any run that was measured. A speed counts for this long, up to twice that."""
+"""Longer than work waited for its round in any measured run. A speed counts for this time, up to twice as long."""
 MAX_PEERS = 16_384
-"""A hundred bytes each; a view has fewer."""
+"""A hundred bytes each; a view has fewer peers."""
 
 
 @dataclass(slots=True)
@@ -25,13 +25,13 @@ class _Speeds:
 
 
 class AnnouncedSpeeds:
-    """Per peer the fastest speed of this window and of the one before."""
+    """The fastest speed of each peer in this window and the previous one."""
 
     def __init__(self) -> None:
         self._speeds: Newest[PeerId, _Speeds] = Newest(MAX_PEERS)
 
     def note(self, peer_id: PeerId, tokens_per_second: float, now: float) -> None:
-        """A peer announces this speed at `now`. However long it said nothing, what it said last counts once more."""
+        """Note that a peer announces this speed at `now`. After any silence, its last announcement counts once more."""
         known = self._speeds.pop(peer_id, None)
         if known is None:
             known = _Speeds(now, tokens_per_second)
@@ -42,6 +42,6 @@ class AnnouncedSpeeds:
         self._speeds[peer_id] = known
 
     def fastest(self, peer_id: PeerId) -> float:
-        """Tokens per second; 0 when the peer announced none."""
+        """Return the fastest speed in tokens per second; 0 if the peer announced none."""
         known = self._speeds.get(peer_id)
         return 0.0 if known is None else max(known.best, known.best_before)

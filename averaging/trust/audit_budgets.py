@@ -1,4 +1,4 @@
-"""How many means one may look at: an auditor costs every member of a round an upload. Pure."""
+"""Limits on the means that one peer may audit: each audit costs all members of a round an upload. Pure."""
 
 from __future__ import annotations
 
@@ -8,25 +8,26 @@ from dht.ground.bounds import Allowances, Newest
 from dht.ground.host import PeerId
 
 OWN_BUDGET, BUDGET = 8.0, 12.0
-"""Audits of one fragment that a member may begin at once. And requests of one auditor that are answered at once: some
-more, so that nobody takes an honest auditor for greedy.
+"""Audits of one fragment that a member may begin at once, and requests of one auditor that are answered at once. The
+second number is larger, so that no member takes an honest auditor for greedy.
 """
 LEAST_REFILL, REFILL_OF_MEAN = 1 / 8, 3.0
-"""Audits that one may begin per version, and how much more often than on average. A hostile auditor has
-each answer twice. So it costs each member a quarter of a shard a round, or six times what an honest one does.
+"""Audits allowed for each version: at least the first number, otherwise the second times the average. A hostile auditor
+gets each answer twice, so it costs each member a quarter of a shard a round, or six times as much as an honest auditor.
 """
 STRANGERS = PeerId("")
-"""All who were in no round and are no members. Together they have what the members of a round have together: they may
-be one with many keys. Members have their own each, for a member that refused an honest auditor would look evasive."""
+"""All peers that were in no round and are not members. Together they have the budget of all members of the round, since
+they may be one host with many keys. Members have separate budgets, because a member that refused an honest auditor
+would look evasive."""
 MAX_REPEATABLE = 4096
-"""Answers that may be had once more."""
+"""Answers that may be repeated once."""
 
 
 class AuditBudgets:
-    """What is left to each auditor and fragment; it comes back with the fragment's versions.
+    """Remaining budget of each auditor and fragment. It refills with the fragment's versions.
 
     Args:
-        audit_fraction: share of the rounds of which somebody recomputes a mean.
+        audit_fraction: share of the rounds in which a member recomputes a mean.
     """
 
     def __init__(self, audit_fraction: float) -> None:
@@ -37,13 +38,13 @@ class AuditBudgets:
     def spend(
         self, auditor: PeerId, fragment: int, version: int, num_members: int, most: float, *, is_member: bool = True
     ) -> bool:
-        """Whether an auditor may look at one more mean of this fragment, which counts then.
+        """Spend one audit of this fragment, and return whether the budget allowed it.
 
         Args:
-            version: the fragment's now.
-            num_members: of the round whose mean it is.
-            most: what it may have left, and begins with.
-            is_member: of the run, or of that round; others share what they have.
+            version: the fragment's present version.
+            num_members: number of members of the audited round.
+            most: the initial and largest budget.
+            is_member: whether the auditor is a member of the run or of that round; others share one budget.
         """
         pause = 1 / max(LEAST_REFILL, REFILL_OF_MEAN * self._audit_fraction / num_members)
         return self._left.spend((auditor, fragment), version, burst=most, seconds=pause) and (
@@ -54,9 +55,9 @@ class AuditBudgets:
     def answers(
         self, auditor: PeerId, request: Hashable, fragment: int, version: int, num_members: int, *, is_member: bool
     ) -> bool:
-        """Whether a request is answered, which counts then.
+        """Return whether a request is answered, and spend the budget for it.
 
-        Each second answer to the same request is free: an honest auditor asks again when the first was lost.
+        Each second answer to the same request is free: an honest auditor asks again if the first answer was lost.
         """
         key = (auditor, request)
         if self._repeatable.pop(key, False):

@@ -1,8 +1,9 @@
-"""How fast a peer is believed to train that announces a speed, or none. Pure.
+"""The speed at which a peer is believed to train, with or without an announced speed. Pure.
 
-A speed is what limits how many tokens a peer may claim, so none may be worth more than all. A peer that has announced
-nothing is as slow as the slowest known peer. It may have just come, its record may be late, or it means to. Nor does
-any number count: a thousand times the median is further apart than a phone and a data centre.
+A speed limits the tokens that a peer may claim, so announcing none must not allow more than any announcement. A peer
+without an announcement counts as the slowest known peer: it may be new, its record may be late, or it may hide its
+speed on purpose. Announcements are limited too: a thousand times the median is further apart than a phone and a data
+centre.
 """
 
 from __future__ import annotations
@@ -14,19 +15,20 @@ from dataclasses import dataclass
 from averaging.outer.fragment_schedule import MOST_OF_MEDIAN_SPEED
 
 FASTEST_OF_MEDIAN = 1000.0
-"""No announced speed counts for more than so many medians."""
+"""An announced speed counts for at most this many medians."""
 NEWCOMER_TOKENS_PER_SECOND = 1e6
-"""Where no speed is known at all, as in the first minute of a run: more than one machine trains."""
+"""Assumed speed when none is known, as in the first minute of a run: more than one machine trains."""
 NOTED_SECONDS = 1.0
-"""Announcements are many seconds apart; in a swarm of thousands every offer would sort all of them."""
+"""Shortest time between two updates: announcements are many seconds apart, and in a swarm of thousands each offer would
+sort all of them."""
 
 
 @dataclass
 class BelievedSpeeds:
-    """The slowest that counts, the median and the fastest speed, in tokens per second.
+    """The slowest speed that counts, the median and the fastest, in tokens per second.
 
-    One peer that announces next to nothing does not make everybody next to nothing. The slowest that counts is an
-    eighth of the median at least.
+    The slowest speed that counts is at least an eighth of the median, so that one very low announcement does not lower
+    the limit for all peers.
     """
 
     slowest: float = NEWCOMER_TOKENS_PER_SECOND
@@ -35,9 +37,9 @@ class BelievedSpeeds:
     _noted_at: float | None = None
 
     def note(self, known_speeds: Callable[[], Sequence[float]], own: float, now: float) -> None:
-        """Look at the known speeds, unless that was just done; zeros are unknown ones.
+        """Update from the known speeds (0: unknown), unless this was just done.
 
-        This peer's speed is certain: half of the peers announcing next to nothing do not make it impossible.
+        This peer's own speed is certain: even if half of the peers announce next to nothing, it stays possible.
         """
         if self._noted_at is not None and 0 <= now - self._noted_at < NOTED_SECONDS:
             return
@@ -51,9 +53,9 @@ class BelievedSpeeds:
         self.fastest = FASTEST_OF_MEDIAN * max(self.usual, own)
 
     def believed(self, announced: float) -> float:
-        """What counts when a peer makes a claim; `announced` is 0 when it has announced nothing that is known here."""
+        """Return the speed that limits a peer's claim; `announced` is 0 if no announcement is known here."""
         return min(announced, self.fastest) if announced > 0 else self.slowest
 
     def possible(self, announced: float) -> float:
-        """What counts when others believed the claim, and may have known more of the peer than is known here."""
+        """Return the speed that limits a claim that others believed, since they may have known more of the peer."""
         return min(announced, self.fastest) if announced > 0 else min(MOST_OF_MEDIAN_SPEED * self.usual, self.fastest)
