@@ -1,17 +1,17 @@
-"""What one peer does about others that send bad input: counts, leaves out, and says so in plain words.
+"""One peer's defence against bad input: counts it, excludes its senders, and reports this in plain words.
 
-A claim of tokens is checked without trust in anybody's books. Work on anchor version b began after b existed. So it
-holds at most `3 * speed * (now - time at which b came here + one learned round)` tokens. Where that time is not known,
-an earlier version's is used, which can only allow more, or what such versions usually take. After this process slept,
-it is the time since when it slept. Versions of two lineages have nothing but their numbers in common, so only claims
-about this peer's lineage are judged.
+A claim of tokens is checked by this peer's own records. Work on anchor version b began after b existed, so it contains
+at most `3 * speed * (now - arrival of b here + one learned round)` tokens. If that arrival is unknown, the arrival of
+an earlier version, which can only allow more, or the typical time of that many versions takes its place. After this
+process slept, the time since before the sleep counts. Equal version numbers of two lineages mean nothing, so only
+claims about this peer's lineage are judged.
 
-The speed is the fastest that the peer announced lately in its signed record, up to a thousand median ones. A peer that
-announced none is believed to be as fast as the slowest (`believed_speeds.py`). More than that waits, without blame,
-until its record is here. Work may also have been done faster than was ever announced (a processor got free), and the
-announcement takes its time. The first claims that are somewhat beyond it are refused without blame, until a newer
-announcement must be known here. A commit is judged more kindly than an offer, because its leader may have had a record
-that is on its way here. What an honest peer let in passes everywhere, and what nobody can have trained passes nowhere.
+The speed is the fastest that the peer recently announced in its signed record, up to a thousand medians. A peer without
+an announcement counts as the slowest (`believed_speeds.py`); larger claims wait, without blame, until its record
+arrives. A peer may also have worked faster than it ever announced (a processor became free), and its next announcement
+takes time. So its first claims that moderately exceed the speed are refused without blame, until a newer announcement
+must have arrived here. Commits are judged more mildly than offers, because the leader may have had a record that has
+not arrived here. Every peer accepts work that an honest peer accepted; no peer accepts work that is impossible.
 """
 
 from __future__ import annotations
@@ -39,22 +39,23 @@ from dht.ground.host import PeerId
 from dht.ground.sleep_detection import Wakefulness
 
 SUCCESSION_OF_PACE = 0.2
-"""Versions follow each other about once in the time between two own sends; much faster ones were waiting elsewhere."""
+"""Versions follow each other about once per interval between two own sends; much faster ones were waiting elsewhere."""
 COMMIT_MARGIN = 2.0
 MOST_DOUBTED = 8.0
-"""So many times more than a peer may have trained is a machine that got free or warm; beyond that is a lie at once."""
+"""Up to this factor beyond the possible work, a machine may have become free or warm; a larger claim is a lie at
+once."""
 MAX_DOUBTED = 1024
 LONGEST_PAUSE_SECONDS = 40 * 86_400.0
-"""Work in a commit whose base came at a time that is not known here is not older: a whole run that slept."""
+"""Longest assumed age of work in a commit whose base arrived at an unknown time: a whole run that slept."""
 ASSUMED_PACES = 4.0
-"""Times of a round of this peer that each version is assumed to have taken that came before this peer looked."""
+"""Rounds of this peer that each version before this peer's start is assumed to have taken."""
 FIRST_ASSUMED_SECONDS = 600.0
-"""The same for all of them before this peer knows how long its rounds take."""
+"""Assumed seconds for all these versions while this peer does not know its rounds' duration."""
 FIRST_RETRY_SECONDS = 1.0
-"""Before a commit that could not be applied is tried again; twice as long each time."""
+"""Pause before a commit that could not be applied is tried again; each further pause is twice as long."""
 LONGEST_RETRY_SECONDS = 60.0
 MAX_FAILED = 64
-"""Of one version; each is signed by its leader."""
+"""Failed commits kept for one version; each is signed by its leader."""
 _LEFT_OUT = "left out here for a while, because too much of its input was refused"
 
 
@@ -63,11 +64,11 @@ class GuardPorts:
     """The outside world of a guard.
 
     Attributes:
-        report: told of refusals.
+        report: called for each refusal.
         on_exclusion: called when a peer begins to be excluded.
-        speed_of: tokens per second that a peer (or this one) announced lately, 0 when unknown.
-        known_speeds: those of all other live trainers.
-        news_seconds: how long it takes until a peer's newer announcement is known here.
+        speed_of: returns the tokens per second that a peer (or this one) recently announced, 0 if unknown.
+        known_speeds: returns the speeds of all other live trainers.
+        news_seconds: returns the seconds until a peer's newer announcement is known here.
     """
 
     clock: Callable[[], float]
@@ -79,16 +80,16 @@ class GuardPorts:
 
 
 class FailedCommits:
-    """Commits of each fragment's present version that could not be applied here, and when the next try is due.
+    """Commits of each fragment's present version that could not be applied here, and the time of the next try.
 
-    The results of a committed round may be had by nobody that answers. Members at that version then show each other the
-    commit. Each of them would try at once, again and again, instead of going for another round. What once could not be
-    had may come back, with the line of its maker, so it is tried again after pauses.
+    Perhaps no responding peer has the results of a committed round. Members at that version then send each other the
+    commit, and each would try to apply it again and again instead of starting another round. The results may come back
+    with their reducer's line, so the commit is tried again after pauses.
     """
 
     def __init__(self) -> None:
         self._pauses: dict[int, tuple[int, Pauses[bytes]]] = {}
-        """Fragment -> version, and the pauses of its commits by their digests."""
+        """Fragment -> version, and the pauses of its commits by digest."""
 
     def note(self, commit: Commit, now: float) -> None:
         version, pauses = self._pauses.get(commit.fragment, (None, None))
@@ -98,13 +99,13 @@ class FailedCommits:
         pauses.begin(commit_digest(commit), now)
 
     def waits(self, commit: Commit, now: float) -> bool:
-        """Whether it failed, and is not due again."""
+        """Return whether the commit failed and is not due for another try."""
         version, pauses = self._pauses.get(commit.fragment, (None, None))
         return pauses is not None and version == commit.version and pauses.holds(commit_digest(commit), now)
 
 
 class Guard:
-    """Refusals by one peer.
+    """Refusals and exclusions by one peer.
 
     Args:
         is_strict: whether strangers take part (see `Leaders`).
@@ -116,7 +117,7 @@ class Guard:
         self.leaders = Leaders(me, is_strict)
         self.failed_commits = FailedCommits()
         self._me = me
-        # Work of the staleness limit, one version of delay, and a commit or two that were on the way meanwhile.
+        # Work at the staleness limit, one version of delay, and a commit or two that were in flight meanwhile.
         self._num_remembered = staleness_limit + 3
         self._oldest_base = staleness_limit + 2
         self._ports = ports
@@ -127,14 +128,14 @@ class Guard:
         self._believed = BelievedSpeeds()
         self._wakefulness = Wakefulness()
         self._doubted: Newest[PeerId, tuple[float, float]] = Newest(MAX_DOUBTED)
-        """Peer -> (first, last) time of claims beyond what it announced."""
+        """Peer -> (first, last) time of claims beyond its announced speed."""
 
     def awake(self) -> None:
-        """This process runs; called several times a second, so that its sleep is noticed."""
+        """Note that this process is running. Called several times a second, so that a sleep is noticed."""
         self._wakefulness.note(self._clock())
 
     def blame(self, peer_id: PeerId, offence: Offence, what: str, evidence: Hashable = None) -> None:
-        """Count an offence of a remote, report it, and leave the remote out when it keeps doing it."""
+        """Count and report an offence of a remote, and exclude the remote after repeated offences."""
         if peer_id == self._me:
             return
         verdict = self.book.add(peer_id, offence, self._clock(), evidence)
@@ -153,12 +154,14 @@ class Guard:
         return self.book.excluded(now).intersection(peer_ids)
 
     def advanced(self, fragment: int, version: int, timing: Waits, *, is_adopted: bool = False) -> None:
-        """The anchor of a fragment is at `version` now; `is_adopted`: it may be of another lineage than before."""
+        """Note that a fragment's anchor is at `version` now; `is_adopted`: it may belong to another lineage than
+        before.
+        """
         now, came_at = self._clock(), self._came_at.setdefault(fragment, {})
         self.leaders.advanced(fragment, version, now, is_adopted=is_adopted)
         last_version, last_at = self._last.get(fragment, (-1, now))
         self._last[fragment] = (version, now)
-        # What was fetched, or made up for in quick succession, came to the others at an unknown time before.
+        # Versions that were fetched, or caught up in quick succession, reached other peers at an unknown earlier time.
         pace = timing.own_pace.seconds
         if is_adopted or version != last_version + 1:
             came_at.clear()
@@ -166,19 +169,20 @@ class Guard:
             came_at.pop(last_version, None)
         else:
             came_at[version] = self._wakefulness.since(now)
-        # Chains of signed commits are held against the time of the anchor that they leave, which may be long ago.
+        # Chains of signed commits are compared with the arrival of their first anchor, which may be long ago.
         for old in sorted(came_at)[: -max(self._num_remembered, MAX_LOGGED_COMMITS)]:
             del came_at[old]
 
     def objection(self, sender: PeerId, message: Message, machine: RoundMachine) -> str:
-        """Why a message is not taken; empty when it is. What can be told without knowing the lineage is blamed.
+        """Return why a message is refused; empty if it is accepted. Faults that show without knowledge of the lineage
+        are blamed.
 
-        The offers of an excluded peer are refused, and its anchors are no reason to repair. A commit in which nobody
-        else is takes nobody along, from any sender. Offers for past versions are heard, because their answer is what
-        helps a peer that is behind.
+        Offers of an excluded peer are refused, and its anchors do not cause repairs. A commit that contains only
+        excluded peers is refused from any sender. Offers for past versions are accepted, because the answer helps a
+        peer that is behind.
 
         Raises:
-            PeerFault: the sender shows a commit as a leader's that this has not signed.
+            PeerFault: the sender sent a commit that the named leader has not signed.
         """
         if isinstance(message, Offer) and message.version >= machine.version:
             if self.excluded([sender]):
@@ -197,23 +201,26 @@ class Guard:
         return ""
 
     def claim_objection(self, sender: PeerId, offer: Offer, timing: Waits) -> str:
-        """Why an offer for the current version on the anchor that is here is not taken; a false claim is blamed."""
+        """Return why an offer for the current version on the present anchor is refused. A false claim is blamed."""
         if sender == self._me:
             return ""
         return self._false_claim(offer.fragment, offer.version, _entry(sender, offer), timing)
 
     def doubts(self, sender: PeerId, offer: Offer, timing: Waits) -> bool:
-        """Whether an offer that nothing proves false has to wait: more is claimed than is believed without a record."""
+        """Return whether an offer must wait although nothing disproves it: it claims more than is believed without a
+        record.
+        """
         entry = _entry(sender, offer)
         return sender != self._me and any(
             claim.tokens > self._most_tokens(offer.fragment, claim, timing) for claim in _claims(entry)
         )
 
     def check_leader(self, sender: PeerId, commit: Commit, machine: RoundMachine) -> None:
-        """Refuse a commit that could be followed here and that its leader has not signed.
+        """Refuse a commit that could be followed here if its leader has not signed it.
 
         Raises:
-            PeerFault: the sender of such a commit broke the protocol, since everybody checks first.
+            PeerFault: the commit is not signed. Its sender broke the protocol, since all peers check commits before
+                sending them.
         """
         is_new = commit.version <= machine.version and machine.known_commit(commit.version) != commit
         if sender != self._me and is_new and not machine.notary.is_leaders(commit):
@@ -224,10 +231,11 @@ class Guard:
             )
 
     def gives_up(self, sender: PeerId, commit: Commit, machine: RoundMachine) -> bool:
-        """Whether a commit that is not followed comes from the leader that has this peer's offer: it will not do.
+        """Return whether this peer must give up its leader: that leader closed the round with a commit that is not
+        followed here.
 
         Raises:
-            PeerFault: the sender shows a commit as that leader's that this has not signed.
+            PeerFault: the sender sent a commit that the named leader has not signed.
         """
         is_leaders = self.leaders.is_strict and commit.leader == machine.leader != self._me
         if not is_leaders or commit.version != machine.version:
@@ -236,15 +244,15 @@ class Guard:
         return True
 
     def unsigned(self, commit: Commit, what: str) -> None:
-        """A commit that its leader signed lacks a reducer's signature: the leader had to check them all."""
+        """Blame the leader of a commit that lacks a reducer's signature: the leader had to check all of them."""
         self.blame(commit.leader, "unsigned", what, (commit.fragment, commit.version, "signatures"))
 
     def chain_objection(self, commits: Sequence[Commit], timing: Waits) -> str:
-        """Why a chain of commits that leaves an anchor of this lineage counts nothing; empty when it is believed.
+        """Return why a chain of commits from an anchor of this lineage is not believed; empty if it is.
 
-        A member in it can have trained no more since that anchor was here than its speed allows, in all commits
-        together. Otherwise a thousand rounds that nobody made would outweigh its own. Among strangers nobody is
-        believed to be more than some times as fast as the median. Nothing is known of anchors that were fetched.
+        In all commits together, a member can have trained no more since that anchor arrived here than its speed allows.
+        Otherwise a thousand invented rounds would outweigh this peer's lineage. Among strangers, no member is believed
+        to be more than a few times as fast as the median. Chains from anchors with unknown arrival are believed.
         """
         seconds = self._seconds_since(commits[0].fragment, commits[0].version, timing) if commits else None
         if seconds is None:
@@ -266,9 +274,9 @@ class Guard:
         return ""
 
     def usable(self, plan: Plan, leader: PeerId, members: Sequence[int], timing: Waits) -> tuple[int, ...]:
-        """Those roster members whose contributions are reduced here.
+        """Return the roster members whose contributions this peer reduces.
 
-        Of all claims in a roster only the leader's own is known to be its author's.
+        Of all claims in a roster, only the leader's own certainly comes from the member itself.
         """
         excluded = self.excluded([entry.peer_id for entry in plan.roster]) - {self._me}
         kept = []
@@ -284,7 +292,7 @@ class Guard:
     def believable(
         self, plan: Plan, contributions: Sequence[ShardContribution], timing: Waits
     ) -> list[ShardContribution]:
-        """Those of contributions that fit the plan whose tokens would not make a commit be refused here."""
+        """Return the contributions whose tokens would not make this peer refuse the commit."""
         roster = plan.roster
         return [
             one
@@ -296,21 +304,21 @@ class Guard:
         ]
 
     def refused(self, plan: Plan, refusals: Sequence[RefusedMember]) -> None:
-        """The reduction left out contributions through their senders' fault."""
+        """Blame the senders of contributions that the reduction refused."""
         for refusal in refusals:
             entry = plan.roster[refusal.member]
             what = f"its contribution to fragment {plan.fragment} {_TEXT[refusal.offence]} ({refusal.what})"
             self.blame(entry.peer_id, refusal.offence, what, (plan.fragment, entry.sequence))
 
     def misfits(self, plan: Plan, arrived: Sequence[int], fitting: Sequence[int]) -> None:
-        """Contributions that arrived for this round but are not the planned ones."""
+        """Blame the senders of contributions that arrived for this round but do not match the plan."""
         for member in sorted(set(arrived) - set(fitting)):
             entry = plan.roster[member]
             what = f"its contribution to fragment {plan.fragment} is not the one in the plan"
             self.blame(entry.peer_id, "misfit", what, (plan.fragment, entry.sequence))
 
     def closed(self, commit: Commit, leader: PeerId | None, offered_at: float, timing: Waits) -> None:
-        """A commit was applied; `leader` had this peer's offer since `offered_at`."""
+        """Judge the leader after a commit was applied; `leader` had this peer's offer since `offered_at`."""
         waited = self._clock() - offered_at
         what = self.leaders.closed(commit, leader, waited, 2 * _slack_seconds(timing))
         if what:
@@ -332,10 +340,10 @@ class Guard:
             return what
         before = machine.known_commit(commit.version - 1)
         is_hasty = self.leaders.is_hasty(commit, before, trainers, now)
-        # Who has just woken up knows neither who is there nor for how long the others have waited.
+        # A peer that has just woken up knows neither the present members nor how long the others have waited.
         is_blamed = is_hasty and self._wakefulness.since(now) == now
         if is_blamed or machine.leader == commit.leader:
-            # Anybody can put a leader's name on a commit; most of those that are not followed need no such check.
+            # Anyone can put a leader's name on a commit; most commits that are not followed need no such check.
             self.check_leader(sender, commit, machine)
         if is_blamed:
             self.blame(commit.leader, "hasty", what, (commit.version, "hasty"))
@@ -344,7 +352,9 @@ class Guard:
         return what
 
     def _compare_histories(self, mine: Commit, other: Commit, machine: RoundMachine) -> None:
-        """A leader closes an attempt once. (A restarted process may do so again, but with nobody beside it.)"""
+        """Blame a leader that closed one attempt with two commits. (A restarted process may do so, but only for rounds
+        without other members.)
+        """
         are_of_one_round = (mine.leader, mine.attempt) == (other.leader, other.attempt)
         if not are_of_one_round or commit_digest(mine) == commit_digest(other):
             return
@@ -353,23 +363,24 @@ class Guard:
             self.blame(mine.leader, "two_faced", what, (mine.fragment, mine.version, "commits"))
 
     def _left_out(self, commit: Commit, what: str) -> None:
-        """A leader closed a round without this peer, which had offered to it."""
+        """Blame a leader that repeatedly closed rounds without this peer, which had offered to it."""
         seconds = self.leaders.judge(commit.leader, self._clock())
         if seconds:
             what = f"asked last to lead for {seconds:.0f} s, because it {what}"
             self.blame(commit.leader, "partial", what, (commit.fragment, commit.version, "partial"))
 
     def _forged_weight(self, sender: PeerId, commit: Commit, timing: Waits) -> str:
-        """Tokens in a commit that its members cannot have trained: neither applied nor compared with another commit.
+        """Return why the tokens in a commit are impossible for its members; the commit is then neither applied nor
+        compared.
 
-        Otherwise a leader alone could outweigh everybody by a number. Only who is in it counts. Its maker is named, no
-        more: a leader that does not know a peer's speed or when its base came cannot tell.
+        Otherwise a leader alone could outweigh all others with a number. Only included members count. The leader is
+        reported but not excluded, because it may not know a peer's speed or the arrival of its base.
         """
         for entry in (commit.roster[index] for index in commit.included):
             for claim in _claims(entry):
                 most = self._most_in_commit(commit.fragment, claim, timing)
                 if commit.version - claim.base_version > self._oldest_base:
-                    # Nobody remembers when so old a base came, and no honest reducer takes such work.
+                    # The arrival of so old a base is forgotten everywhere, and honest reducers refuse work on it.
                     most = 0.0
                 if claim.tokens > most:
                     return self._overweight(sender, commit, f"{claim.tokens} tokens of one peer", most)
@@ -389,7 +400,7 @@ class Guard:
         return self._believed
 
     def _most_tokens(self, fragment: int, claim: RosterEntry, timing: Waits) -> float:
-        """More than this is not believed to be behind a contribution that is offered."""
+        """Return the most tokens that an offered contribution is believed to contain."""
         seconds = self._seconds_since(fragment, claim.base_version, timing)
         if seconds is None:
             pace = timing.own_pace.seconds
@@ -398,21 +409,24 @@ class Guard:
         return most_tokens(self._speeds().believed(self._ports.speed_of(claim.peer_id)), seconds)
 
     def _most_in_commit(self, fragment: int, claim: RosterEntry, timing: Waits) -> float:
-        """The same of one that others have let in: twice the margin, and whom they know may be unknown here."""
+        """Return the most tokens that a contribution in a commit is believed to contain: twice the margin of
+        `_most_tokens`, since the reducers that accepted it may know a speed that is unknown here.
+        """
         seconds = self._seconds_since(fragment, claim.base_version, timing)
         seconds = LONGEST_PAUSE_SECONDS if seconds is None else seconds
         return COMMIT_MARGIN * most_tokens(self._speeds().possible(self._ports.speed_of(claim.peer_id)), seconds)
 
     def _seconds_since(self, fragment: int, base_version: int, timing: Waits) -> float | None:
-        """For how long there can have been work on a version; None when it is not known when that came."""
+        """Return for how long work on a version can have existed; None if the arrival of that version is unknown."""
         came_at = self._came_at.get(fragment, {})
         known = max((known for known in came_at if known <= base_version), default=None)
         return None if known is None else self._clock() - came_at[known] + _slack_seconds(timing)
 
     def _false_claim(self, fragment: int, version: int, entry: RosterEntry, timing: Waits) -> str:
-        """Only what the announced speed and a known time disprove is false; whom nothing is known of is not blamed.
+        """Return why a claim is false: the announced speed and a known arrival must disprove it. A peer without an
+        announced speed is not blamed.
 
-        Work that differs between values is judged where it does, by the base that it has there.
+        Work that differs between ranges of values is judged in each range, by its base there.
         """
         found = (self._false_part(fragment, version, claim, timing) for claim in _claims(entry))
         return next((what for what in found if what), "")
@@ -430,7 +444,9 @@ class Guard:
         return what if is_honest else self._implausible(fragment, claim, what)
 
     def _may_be_faster(self, peer_id: PeerId) -> bool:
-        """Whether its claims went beyond its speed so lately that a newer announcement may not be known here."""
+        """Return whether the peer's claims exceeded its speed only so recently that a newer announcement may not have
+        arrived here.
+        """
         now, news_seconds = self._clock(), self._ports.news_seconds()
         first, last = self._doubted.pop(peer_id, (now, now))
         if now - last > 2 * news_seconds:
@@ -454,7 +470,7 @@ _TEXT = {"undecodable": "holds values that are no numbers", "beyond_norm": "is f
 
 
 def _slack_seconds(timing: Waits) -> float:
-    """How much earlier than here a version may have come to another peer: one round, as learned."""
+    """Return how much earlier a version may have reached another peer: one learned round."""
     return timing.mean.seconds + HEARTBEAT_SECONDS
 
 
@@ -463,7 +479,7 @@ def _entry(sender: PeerId, offer: Offer) -> RosterEntry:
 
 
 def _claims(entry: RosterEntry) -> Sequence[RosterEntry]:
-    """A contribution as one for each range of values in which it holds other work."""
+    """Return a contribution as separate ones for each range of values with different work."""
     if not entry.parts:
         return [entry]
     return [

@@ -1,9 +1,9 @@
-"""Refusals by sender, and the exclusions that follow. Pure: time is an argument.
+"""Offences by sender, and the exclusions that follow. Pure: time is an argument.
 
-Only what a remote proves against itself counts towards its exclusion: bytes on its own authenticated streams, claims in
-its own offers, what it signed. So does what it did not answer to this very peer. What a third peer can bring about (a
-leader that tells members different plans) is counted and shown, no more. Otherwise one liar could make honest peers
-exclude each other.
+Only evidence that comes from a remote itself counts towards its exclusion: bytes on its authenticated streams, claims
+in its own offers, and its signatures. Requests from this peer that the remote left unanswered count too. An offence
+that a third peer can cause (for example, a leader that sends members different plans) is only counted and shown.
+Otherwise one liar could make honest peers exclude each other.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ Offence = Literal[
     "hasty",
     "partial",
 ]
-"""What a remote can be blamed for.
+"""Offences of a remote.
 
 - malformed: a frame, hello or payload against the protocol;
-- undecodable: values that are no numbers;
-- beyond_norm: far longer than the group's;
-- implausible: more tokens than its speed allows, or work on a version of the future;
-- misfit: a contribution of another sequence or shard than the plan's, or a mean signed for another plan;
-- overweight: a commit with tokens that nobody can have trained, made by a leader that may have had no way to tell;
-- unsigned: a commit signed by its leader with means in it that their reducers have not signed;
-- wrong_mean: a mean that is not that of the contributions in it;
-- two_faced: signed two things of which only one can be true;
-- evasive: did not show an auditor what it had sent, or whose signed work its mean is made of;
+- undecodable: values that are not numbers;
+- beyond_norm: work far longer than the group's;
+- implausible: more tokens than its speed allows, or work on a future version;
+- misfit: a contribution with another sequence or shard than the plan's, or a mean signed for another plan;
+- overweight: a commit with impossible tokens, although its leader may have been unable to detect them;
+- unsigned: a commit signed by its leader that contains means without their reducers' signatures;
+- wrong_mean: a mean that does not match the contributions in it;
+- two_faced: signed two contradictory statements;
+- evasive: did not show an auditor its share, or the signed inputs of its mean;
 - hasty: closed a round without the quorum, or with members that took no part in it;
 - partial: as a leader, left out members that had offered in time.
 """
@@ -62,24 +62,26 @@ OFFENCE_TEXT: dict[Offence, str] = {
 }
 UNPROVEN: frozenset[Offence] = frozenset({"misfit", "overweight", "partial"})
 CONVICTING: frozenset[Offence] = frozenset({"wrong_mean", "two_faced"})
-"""Both signatures are there: one is enough, and it takes longer until it is forgotten."""
+"""Signatures prove these offences: one is enough, and is forgotten later."""
 
 STRIKES = 3
-"""One refusal may be a flipped bit or a diverged model; the third in a row is a habit."""
+"""One offence may be a flipped bit or a diverged model; the third in a row is a habit."""
 FIRST_SECONDS = 60.0
-"""As long as a few rounds; a peer that was restarted with better software is soon back."""
+"""A few rounds, so that a peer restarted with better software soon returns."""
 LONGEST_SECONDS = 3600.0
 FIRST_CONVICTED_SECONDS = 1800.0
-"""A wrong mean moves everybody's anchor; software that computes wrong ones by mistake needs its owner's hand too."""
+"""A wrong mean changes all anchors, and software that computes wrong means by mistake also needs its owner's
+attention."""
 LONGEST_CONVICTED_SECONDS = 86_400.0
 FORGIVEN_SECONDS = 600.0
-"""Quiet time after which all is forgotten; twice the last exclusion when that is longer."""
+"""Time without offences after which all are forgotten, or twice the last exclusion if that is longer."""
 MAX_REMEMBERED_PEERS = 1024
 MAX_EVIDENCE = 64
-"""Per peer: shards of one contribution are one offence, and at most so many contributions are under way at once."""
+"""For each peer: all shards of one contribution are one offence, and at most this many contributions are under way at
+once."""
 
 TOKENS_MARGIN = 3.0
-"""A peer's announced speed is a smoothed one, up to an announcement old; machines are shared and throttle."""
+"""An announced speed is smoothed and may be one announcement old; machines are shared and throttle."""
 
 
 @dataclass
@@ -92,7 +94,7 @@ class _Record:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What follows from an offence: nothing new (the same evidence again), a note, or an exclusion."""
+    """Consequence of an offence: none (the same evidence again), a note, or an exclusion."""
 
     is_new: bool
     excluded_seconds: float = 0.0
@@ -100,7 +102,7 @@ class Verdict:
 
 @dataclass
 class BlameBook:
-    """Offences per peer; three that count leave a peer out for a time that doubles until it behaves."""
+    """Offences of each peer. Three that count exclude a peer for a time that doubles until it behaves."""
 
     _records: dict[PeerId, _Record] = field(default_factory=dict)
     _exclusions: Pauses[PeerId] = field(
@@ -108,7 +110,7 @@ class BlameBook:
     )
 
     def add(self, peer_id: PeerId, offence: Offence, now: float, evidence: Hashable = None) -> Verdict:
-        """Count an offence. Equal `evidence` (not None) is the same offence seen again and counts once."""
+        """Count an offence. Equal `evidence` (not None) means the same offence, which counts once."""
         self._forgive(peer_id, now)
         record = self._records.get(peer_id)
         if record is None:
@@ -140,7 +142,7 @@ class BlameBook:
         return self._exclusions.held(now)
 
     def counts(self, peer_id: PeerId) -> dict[Offence, int]:
-        """Its offences since it was last forgiven."""
+        """Return the peer's offences since it was last forgiven."""
         record = self._records.get(peer_id)
         return dict(record.counts) if record is not None else {}
 
@@ -154,5 +156,5 @@ class BlameBook:
 
 
 def most_tokens(tokens_per_second: float, seconds: float) -> float:
-    """More tokens than this cannot have been trained in `seconds` at this speed."""
+    """Return the most tokens that can have been trained in `seconds` at this speed."""
     return TOKENS_MARGIN * tokens_per_second * seconds

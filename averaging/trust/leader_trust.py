@@ -1,17 +1,17 @@
-"""Which commits of others are followed in a run among strangers, and which leaders left this peer out. Pure.
+"""Choice of the commits to follow in a run among strangers, and detection of leaders that exclude this peer. Pure.
 
-A commit moves the anchors of all, and by its form alone a round of one friend is as good as a round of everybody. So
-where strangers take part (`is_strict`: the run has a robust combination), a commit
+A commit changes the anchors of all members, and by its form a round of one friend is as valid as a round of all. So if
+strangers take part (`is_strict`: the run has a robust combination), a commit
 
-- must have more than a quarter of the trainers that count (`presence.py`) in it, as they are seen here. One without is
-  followed only after a time in which the others could have closed a better one. A swarm may really have become that
-  small;
-- is not followed at all if it has no established member in it but this peer, which knows others. Its keys are free;
-- must not name this peer as a contributor when it sent nothing for that plan;
-- never replaces an earlier one that more members were in.
+- must contain more than a quarter of the trainers that count (`presence.py`), as seen here. A smaller commit is
+  followed only after a time in which other members could have closed a better one, because a swarm may really have
+  become that small;
+- is not followed at all if it contains no established member except this peer, which knows others: its keys are free;
+- must not list this peer as a contributor if it sent nothing for that plan;
+- never replaces an earlier commit with more members.
 
-A leader that heard an offer and closed the round without it may have had its reasons once. Counted are rounds whose
-plan came long after the offer, or never. A leader that does so again and again is passed over here for a growing time.
+A leader that got an offer and closed the round without it may have had reasons once. Rounds count if their plan came
+long after the offer, or never. A leader that does so repeatedly is passed over here for a growing time.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from dht.ground.bounds import Newest, Pauses
 from dht.ground.host import PeerId
 
 HOSTILE_SHARE = 0.25
-"""Of the trainers: so many together close no round that is followed. Honest rounds of slow and distant peers have been
-seen with three of eight."""
+"""Share of the trainers that together cannot close a round that is followed. In measurements, honest rounds of slow and
+distant peers had three of eight."""
 HASTY_SECONDS = 4.0
-"""An honest leader waits longer for its quorum, and it cannot have begun before the version was there."""
+"""An honest leader waits longer for its quorum, and cannot begin before the version exists."""
 IGNORED_IN_A_ROW = 3
-"""One offer in five comes too late for its round; three in a row with one leader are no chance, at one in a hundred."""
+"""One offer in five is too late for its round; three in a row with one leader are no chance, at one in a hundred."""
 FIRST_PASSED_OVER_SECONDS = 120.0
 LONGEST_PASSED_OVER_SECONDS = 3600.0
 MAX_LEADERS = 1024
@@ -39,23 +39,24 @@ MAX_LEADERS = 1024
 
 @dataclass
 class Leaders:
-    """What one peer remembers about leaders."""
+    """One peer's memory of leaders."""
 
     me: PeerId
     is_strict: bool = False
     _since: dict[int, tuple[int, float]] = field(default_factory=dict)
     _sent: dict[int, dict[tuple[int, int, PeerId], float]] = field(default_factory=dict)
-    """Per fragment, the plans (version, attempt, leader) that own work was sent for, and when."""
+    """For each fragment, the plans (version, attempt, leader) for which own work was sent, and when."""
     _began_at: dict[int, int] = field(default_factory=dict)
-    """Per fragment the version that this process began with; an earlier process may have sent work to its plans."""
+    """For each fragment, the version with which this process began. An earlier process may have sent work for its
+    plans."""
     _num_ignored: Newest[PeerId, int] = field(default_factory=lambda: Newest(MAX_LEADERS))
-    """Rounds in a row that a leader closed without this peer's offer."""
+    """Consecutive rounds that a leader closed without this peer's offer."""
     _passed_over: Pauses[PeerId] = field(
         default_factory=lambda: Pauses(FIRST_PASSED_OVER_SECONDS, LONGEST_PASSED_OVER_SECONDS, MAX_LEADERS)
     )
 
     def advanced(self, fragment: int, version: int, now: float, *, is_adopted: bool = False) -> None:
-        """The anchor of a fragment is at `version` since now; `is_adopted`: it was fetched."""
+        """Note that a fragment's anchor reached `version` now; `is_adopted`: it was fetched."""
         self._began_at.setdefault(fragment, version if is_adopted else version - 1)
         self._since[fragment] = (version, now)
         sent = self._sent.get(fragment, {})
@@ -74,12 +75,12 @@ class Leaders:
         *,
         is_of_strangers: bool = False,
     ) -> str:
-        """Why a commit of another leader on this peer's lineage is not followed now; empty when it is.
+        """Return why another leader's commit on this peer's lineage is not followed now; empty if it is.
 
         Args:
-            trainers: those that count, as they are seen here.
-            mine: the commit of that version that was applied here.
-            is_of_strangers: no other member in it has been there before (`MemberPresence.are_strangers`).
+            trainers: the trainers that count, as seen here.
+            mine: the commit that this peer applied at that version.
+            is_of_strangers: whether the commit contains no other known member (`MemberPresence.are_strangers`).
         """
         if not self.is_strict or commit.leader == self.me:
             return ""
@@ -106,23 +107,24 @@ class Leaders:
 
     def _in_time(self, commit: Commit, what: str, timing: Waits, now: float) -> str:
         version, since = self._since.setdefault(commit.fragment, (commit.version, now))
-        # A leader waits for its quorum for less, and its commit comes again with each question of those who refused it.
+        # A leader's wait for a quorum is shorter, and each question of peers that refused its commit brings the commit
+        # again.
         patience = LAST_INTERVALS * (timing.interval_seconds or QUIET_SECONDS)
         if version == commit.version and now - since < patience:
             return f"its commit of version {commit.version} of fragment {commit.fragment} is not followed yet: {what}"
         return ""
 
     def is_hasty(self, commit: Commit, before: Commit | None, trainers: Sequence[PeerId], now: float) -> bool:
-        """Whether nobody can have waited for a quorum since its version began anywhere.
+        """Return whether no leader can have waited for a quorum since the version of `commit` began anywhere.
 
-        When the version came here proves nothing. A peer that was cut off, or did not follow at once, or fetched the
-        anchor, hears of it late. The rounds of the others then look as if they had taken no time. Own work in the
-        commit that led to the version does: it cannot have been there before that work was sent. A leader that planned
-        with a quorum has waited: reducers may leave out whose input is bad.
+        The arrival of the version here proves nothing: a peer that was disconnected, did not follow at once, or fetched
+        the anchor gets it late, and the rounds of others then seem to have taken no time. Own work in the previous
+        commit does prove it: the version cannot have existed before that work was sent. A leader that planned with a
+        quorum has waited, since reducers may leave out members with bad input.
 
         Args:
-            before: the commit that led to the version of `commit`; None when it is not known here.
-            trainers: those that count, as they are seen here.
+            before: the commit that led to the version of `commit`; None if unknown.
+            trainers: the trainers that count, as seen here.
         """
         if before is None or self.me not in _members(before):
             return False
@@ -133,12 +135,12 @@ class Leaders:
         return is_next and now - sent_at < HASTY_SECONDS and len(planned) < _fewest(live)
 
     def closed(self, commit: Commit, offered_to: PeerId | None, waited_seconds: float, round_seconds: float) -> str:
-        """A commit was applied; returns what its leader did to this peer, or nothing.
+        """Judge the leader of an applied commit. Return what it did to this peer, or an empty text.
 
         Args:
-            offered_to: who had this peer's offer for the version; None: nobody.
-            waited_seconds: from the offer to the commit.
-            round_seconds: that such a round takes after its plan.
+            offered_to: leader that had this peer's offer for the version; None: none.
+            waited_seconds: seconds from the offer to the commit.
+            round_seconds: seconds that such a round takes after its plan.
         """
         if not self.is_strict or offered_to != commit.leader or offered_to == self.me:
             return ""
@@ -146,17 +148,17 @@ class Leaders:
             self._num_ignored.pop(commit.leader, None)
             return ""
         if waited_seconds <= round_seconds:
-            return ""  # the plan may have been made before
+            return ""  # the plan may have been earlier than the offer
         return self.ignored(commit.leader)
 
     def ignored(self, leader: PeerId) -> str:
-        """A leader closed a round without this peer's offer; says how often by now."""
+        """Count a round that a leader closed without this peer's offer. Return a text with the number so far."""
         number = self._num_ignored.pop(leader, 0) + 1
         self._num_ignored[leader] = number
         return f"left this peer out of {number} rounds in a row that it led"
 
     def judge(self, leader: PeerId, now: float) -> float:
-        """For how long a leader is passed over from now on because of what `closed` counted; 0: not at all."""
+        """Return the seconds for which a leader is passed over from now on because of ignored offers; 0: not at all."""
         if self._num_ignored.get(leader, 0) < IGNORED_IN_A_ROW:
             return 0.0
         del self._num_ignored[leader]

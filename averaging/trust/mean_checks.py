@@ -1,8 +1,8 @@
-"""Which means of a commit look wrong to a peer that is about to apply it: a reason to look closer, no more. Pure.
+"""Detection of suspicious means before a commit is applied, and checks of audited means. Pure.
 
-A member compares a mean with what it contributed to it. When its work came too late for the round, it compares with the
-latest work it has. Then it also compares how much longer than that each mean is. A member without any work compares the
-lengths of the means alone.
+A member compares a mean with its own contribution. If its work was too late for the round, it compares with its latest
+work, and also compares how many times longer than that each mean is. A member without work compares only the lengths of
+the means. A suspicious mean is a reason for an audit, not a proof.
 """
 
 from __future__ import annotations
@@ -22,23 +22,24 @@ from averaging.outer.robust_mean import ShardContribution, combine
 from averaging.wire.messages import Commit
 
 AGAINST = -0.25
-"""Cosine of a mean with this peer's work below which it is suspicious; honest ones are positive, or 0 when all is
-noise.
+"""A mean whose cosine with this peer's work is below this value is suspicious. Honest cosines are positive, or 0 if all
+is noise.
 """
 FAR_LONGER = 4.0
-"""Length of a mean over that of this peer's work; a mean of honest work is shorter than most of it. Also that of one
-mean over the median of the commit's.
+"""Suspicious ratio of the lengths of a mean and this peer's work, or of one mean and the median of the commit's means.
+A mean of honest work is shorter than most of that work.
 """
 WRONG_RATIO = 0.1
-"""Of the mean's length: processors may round the last bit of a sum differently, and then a few codes differ by one."""
+"""Allowed error as a share of the mean's length: processors may round the last bit of a sum differently, which changes
+a few codes by one."""
 
 
 @dataclass(frozen=True, slots=True)
 class ComparedWork:
-    """Work of this peer on the whole fragment, as it was encoded.
+    """This peer's encoded work on the whole fragment.
 
     Attributes:
-        member: its number in the commit's roster; None: it is not that commit's, but from before or for the next one.
+        member: its number in the commit's roster; None: the work belongs to an earlier or later commit.
     """
 
     encoded: EncodedBlocks
@@ -47,10 +48,10 @@ class ComparedWork:
 
 
 def suspicious(commit: Commit, means: Mapping[int, EncodedBlocks], own: ComparedWork | None, codec: Codec) -> list[int]:
-    """The numbers of those `means` of a flat round (number -> what its reducer made of it) that look wrong here."""
+    """Return the shard numbers of those `means` (number -> the reducer's mean) that look wrong here."""
     if own is None:
         return _far_longer_than_others({index: _length(mean, codec) for index, mean in means.items()})
-    # The work of a slow machine is short beside that of others.
+    # A slow machine's work is shorter than that of others.
     excuse = max(1.0, statistics.median_low(entry.steps for entry in commit.roster) / own.steps)
     found, ratios = set(), {}
     for index, mean in means.items():
@@ -61,16 +62,16 @@ def suspicious(commit: Commit, means: Mapping[int, EncodedBlocks], own: Compared
                 found.add(index)
             ratios[index] = _length(mean, codec) / (_length(mine, codec) or 1.0)
     if own.member is None:
-        # Work of another time may have nothing to do with the mean; how long its parts are, it still shows.
+        # Work from another time may be unrelated to the mean, but the lengths of its parts are still comparable.
         found.update(_far_longer_than_others(ratios))
     return sorted(found)
 
 
 def suspicion(own: EncodedBlocks, mean: EncodedBlocks, codec: Codec, excuse: float = 1.0) -> bool:
-    """Whether a mean points against own work on the same values, or is far longer.
+    """Return whether a mean points against own work on the same values, or is far longer.
 
     Args:
-        excuse: how many times longer than this peer's work that of others usually is.
+        excuse: typical ratio of the lengths of other peers' work and this peer's.
     """
     mine, theirs = _decoded(own, codec), _decoded(mean, codec)
     mine_norm, theirs_norm = _norm(mine), _norm(theirs)
@@ -86,19 +87,19 @@ def _far_longer_than_others(lengths: Mapping[int, float]) -> list[int]:
 
 
 def _length(blocks: EncodedBlocks, codec: Codec) -> float:
-    """Root mean square."""
+    """Return the root mean square."""
     return _norm(_decoded(blocks, codec)) / math.sqrt(max(1, blocks.num_values))
 
 
 def _decoded(blocks: EncodedBlocks, codec: Codec) -> F64:
-    """Values whose squares do not leave float64, whatever somebody sends."""
+    """Return the values as float64, so that the squares of any sent values do not overflow."""
     values = np.empty(blocks.num_values, dtype=np.float32)
     codec.decode(blocks, values)
     return values.astype(np.float64)
 
 
 def is_wrong(contributions: Sequence[ShardContribution], mean: EncodedBlocks, rule: OuterRule, codec: Codec) -> bool:
-    """Whether `mean` is not what `contributions` (in roster order) give."""
+    """Return whether `mean` does not match `contributions` (in roster order)."""
     combined = combine(contributions, rule, codec, mean.num_values)
     claimed, right = (np.empty(mean.num_values, dtype=np.float32) for _ in range(2))
     codec.decode(mean, claimed)
@@ -111,10 +112,12 @@ def is_wrong(contributions: Sequence[ShardContribution], mean: EncodedBlocks, ru
 
 
 def _inner_product(first: F64, second: F64) -> float:
-    """Sum of products on one thread, unlike numpy's `dot`: BLAS wakes a thread for each core, and they wait busily."""
+    """Return the inner product, computed on one thread. numpy's `dot` wakes a BLAS thread for each core, and these wait
+    busily.
+    """
     return float(np.einsum("i,i->", first, second))
 
 
 def _norm(values: F64) -> float:
-    """Euclidean norm."""
+    """Return the Euclidean norm."""
     return math.sqrt(_inner_product(values, values))

@@ -1,4 +1,4 @@
-"""Checks of single values in the frames of rounds: what was got, what was expected. Pure.
+"""Checks of single values in the frames of rounds. Errors contain the received and the expected value. Pure.
 
 Each field of a message declares its check beside its type (`messages.py`); `structure` applies them in order.
 """
@@ -16,12 +16,12 @@ from dht.ground.host import PeerId
 FRAME_HEAD_BYTES = 5
 """Wire version and header length."""
 MAX_HEADER_BYTES = 162_000
-"""The largest commit takes 161 kB: that of a round of 256 members with 512 shards, each with work of eight ages."""
+"""The largest commit takes 161 kB: a round of 256 members with 512 shards, each with work of eight ages."""
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What the manifest allows on the wire: sizes of the fragments (values) and the longest payload (bytes)."""
+    """Limits from the manifest: sizes of the fragments (values) and the longest payload (bytes)."""
 
     fragment_sizes: tuple[int, ...]
     max_payload_bytes: int
@@ -89,7 +89,7 @@ def octets(what: str, num_bytes: int) -> Check:
 
 
 def or_void(check_it: Check, void: bytes | str) -> Check:
-    """What `check_it` takes, or this empty value."""
+    """Accept what `check_it` accepts, or this empty value."""
 
     def check(value: Any, limits: Limits) -> Any:
         return void if type(value) is type(void) and not value else check_it(value, limits)
@@ -102,7 +102,7 @@ def fragment(value: Any, limits: Limits) -> int:
 
 
 def members(most: int) -> Check:
-    """Roster numbers from their mask: bit n of the little-endian number stands for member n."""
+    """Decode roster numbers from their mask: bit n of the little-endian number stands for member n."""
 
     def check(value: Any, _limits: Limits) -> tuple[int, ...]:
         if type(value) is not bytes or len(value) > most // 8 or value.endswith(b"\0"):
@@ -117,13 +117,13 @@ _NUMBERS_IN_BYTE = tuple(tuple(bit for bit in range(8) if byte >> bit & 1) for b
 
 @lru_cache(maxsize=1024)
 def _numbers_in(mask: bytes) -> tuple[int, ...]:
-    """A commit of many has a mask for each shard, and mostly the same."""
+    """Cached because a large commit has a mask for each shard, and most are equal."""
     return tuple(8 * place + bit for place, byte in enumerate(mask) for bit in _NUMBERS_IN_BYTE[byte])
 
 
 @lru_cache(maxsize=1024)
 def mask_of(members: tuple[int, ...]) -> bytes:
-    """Roster numbers as the mask that stands for them on the wire."""
+    """Return the mask that represents roster numbers on the wire."""
     mask = bytearray(max(members, default=-1) // 8 + 1)
     for index in members:
         mask[index >> 3] |= 1 << (index & 7)
@@ -134,7 +134,7 @@ _CHECKS: dict[type[Any], dict[str, Check]] = {}
 
 
 def checks_of(kind: type[Any]) -> dict[str, Check]:
-    """Field -> the check that its annotation declares, in the order in which the fields travel."""
+    """Return field -> the check that its annotation declares, in the order of the fields on the wire."""
     if kind not in _CHECKS:
         hints = get_type_hints(kind, include_extras=True)
         _CHECKS[kind] = {field.name: hints[field.name].__metadata__[0] for field in fields(kind)}
@@ -142,7 +142,7 @@ def checks_of(kind: type[Any]) -> dict[str, Check]:
 
 
 def structure(kind: type[Any], expected: str = "") -> Check:
-    """The fields of a value within a message, as a list in the order of its dataclass."""
+    """Check a value within a message: a list of its fields in the order of its dataclass."""
 
     def check(value: Any, limits: Limits) -> Any:
         checks = checks_of(kind)

@@ -1,10 +1,11 @@
-"""Frames of the round protocol: msgpack headers with a strict schema, raw payloads behind them. Pure; knows no arrays.
+"""Frames of the round protocol: msgpack headers with a strict schema, followed by raw payloads. Pure; does not use
+arrays.
 
 A frame is ``version (1 byte) | header length (4 bytes, big-endian) | header | payload``. The header is a msgpack array
 ``[kind, field, field, ...]`` in the order of the dataclass. Only `Contribution`, `Result` and `AuditShare` carry a
-payload. Sets of roster members (`included`) are bit masks: with lists, a round of 256 members would not fit its
-header. Everything is checked against `Limits`, which follow from the manifest, before it is used. Every violation is a
-`PeerFault` that names what was got and what was expected.
+payload. Sets of roster members (`included`) are bit masks: with lists, a round of 256 members would not fit its header.
+All fields are checked against `Limits`, which follow from the manifest, before use. Each violation raises a `PeerFault`
+with the received and the expected value.
 
 docs/contributor/protocol.md lists all messages.
 """
@@ -41,11 +42,11 @@ from dht.ground.errors import PeerFault
 from dht.ground.host import PeerId
 
 WIRE_VERSION = 4
-"""First byte of every round message."""
+"""First byte of each round message."""
 MAX_KNOWN = 4096
-"""Commits of which the digest, or the weight, is kept: all that a peer with 128 fragments has, twice."""
+"""Commits whose digest or weight is cached: twice as many as a peer with 128 fragments stores."""
 MAX_ENCODED = 256
-"""Commits whose frame is kept: 13 MB of rounds of 256 members. A leader sends its commit to all of them."""
+"""Commits whose frame is cached: 13 MB for rounds of 256 members. A leader sends its commit to all of them."""
 _PREFIX = struct.Struct(">BI")
 T = TypeVar("T")
 
@@ -55,7 +56,7 @@ KINDS: dict[str, type[Message]] = {
     for kind in vars(messages).values()
     if isinstance(kind, type) and issubclass(kind, Message) and kind.KIND
 }
-"""All messages; bases of several have no kind of their own."""
+"""All message types, by kind. Base classes have no kind."""
 _WITH_PAYLOAD = (Contribution, Result, AuditShare)
 _IN_FRAGMENT = (*_WITH_PAYLOAD, AuditRequest)
 
@@ -66,7 +67,7 @@ def _fields_of(value: Any) -> list[Any]:
 
 
 def encode(message: Message) -> bytes:
-    """The frame's first part: version, header length and header. A payload is appended by the sender."""
+    """Return the first part of a frame: version, header length and header. The sender appends the payload."""
     return _encoded_commit(message) if isinstance(message, Commit) else _encoded(message)
 
 
@@ -78,9 +79,10 @@ def _encoded(message: Message) -> bytes:
 
 
 def once_per_commit(work: Callable[[Commit], T], most: int = MAX_KNOWN) -> Callable[[Commit], T]:
-    """The same function, which works once for each of the newest commits as long as that lives.
+    """Cache a function's results for the newest commits while these exist.
 
-    What is asked about a commit of 256 members takes milliseconds, and others may ask with a hundred bytes.
+    Computing such a result for a commit of 256 members takes milliseconds, and other peers can request it with a
+    hundred bytes.
     """
     known: Newest[int, tuple[T, weakref.ref[Commit]]] = Newest(most)
 
@@ -100,22 +102,22 @@ _encoded_commit = once_per_commit(_encoded, MAX_ENCODED)
 
 @once_per_commit
 def commit_digest_whole(commit: Commit) -> bytes:
-    """Identity of a commit: SHA-256 of all its fields but the signatures, 32 bytes."""
+    """Return the identity of a commit: SHA-256 of all its fields except the signatures, 32 bytes."""
     return hashlib.sha256(encode(commit.bare)).digest()
 
 
 def commit_digest(commit: Commit) -> bytes:
-    """Its first `DIGEST_BYTES`."""
+    """Return the first `DIGEST_BYTES` of a commit's digest."""
     return commit_digest_whole(commit)[:DIGEST_BYTES]
 
 
 def header_bytes_of(frame: bytes) -> int:
-    """How long a received frame's header is, by what the frame says: what it takes to read grows with that."""
+    """Return the header length that a received frame states, which determines the cost of reading the frame."""
     return int(_PREFIX.unpack_from(frame)[1]) if len(frame) >= _PREFIX.size else 0
 
 
 def place_of(header: bytes | memoryview) -> tuple[str, int, int]:
-    """(kind, fragment, version) of a message of this peer, as `encode` made it."""
+    """Return (kind, fragment, version) of a message of this peer that `encode` made."""
     _, header_bytes = _PREFIX.unpack_from(header)
     kind, fragment, version = msgpack.unpackb(header[_PREFIX.size : _PREFIX.size + header_bytes], raw=False)[:3]
     return kind, fragment, version
@@ -125,7 +127,7 @@ def decode(frame: bytes | memoryview, sender: PeerId, limits: Limits) -> tuple[M
     """Check one received frame completely and return (message, payload).
 
     Raises:
-        PeerFault: any violation of version, length, type, range or shape; nothing else can escape.
+        PeerFault: any violation of version, length, type, range or shape. Raises no other exception.
     """
     view = memoryview(frame)
     if len(view) and view[0] != WIRE_VERSION:
@@ -227,7 +229,7 @@ def _check_commit(commit: Commit, sender: PeerId, limits: Limits) -> None:
     _check_round(commit, sender, limits)
     num_members = len(commit.roster)
     for result in commit.shards:
-        # In ascending order, as masks are read.
+        # Decoded masks are in ascending order.
         if result.included and result.included[-1] >= num_members:
             raise PeerFault(
                 sender, f"listed member {result.included[-1]} in a shard; expected numbers below {num_members}"
@@ -239,4 +241,4 @@ def _check_commit(commit: Commit, sender: PeerId, limits: Limits) -> None:
 
 
 _ROUND_CHECKS: dict[type, WholeCheck] = {Offer: _check_offer, Plan: _check_round, Commit: _check_commit}
-"""What spans the fields of a message."""
+"""Checks that involve several fields of a message."""

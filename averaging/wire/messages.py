@@ -28,28 +28,28 @@ from dht.records.lineages import MAX_LINEAGE_TOKENS, MAX_VERSION
 MAX_ROSTER = 256
 """Members of one round."""
 MAX_SHARDS = 512
-"""So that the commit of a full roster still fits its header (`checks.MAX_HEADER_BYTES`)."""
+"""Limit with which the commit of a full roster still fits its header (`field_checks.MAX_HEADER_BYTES`)."""
 DIGEST_BYTES = 16
-"""Of a digest in a round message."""
+"""Length of a digest in a round message."""
 SIGNATURE_BYTES = 64
-"""Of an Ed25519 signature; `averaging/signing/round_signatures.py` says what is signed."""
+"""Length of an Ed25519 signature; `averaging/signing/round_signatures.py` defines the signed statements."""
 MAX_TOKENS = 2**40
-"""Of one contribution: at ten million tokens/s a day's work. `averaging/trust/claim_guard.py` knows how much less
-counts from whom."""
+"""Most tokens of one contribution: a day's work at ten million tokens/s. `averaging/trust/claim_guard.py` applies
+tighter limits for each peer."""
 MAX_STEPS = 2**28
-"""Of one contribution: three days of inner steps of a millisecond."""
+"""Most inner steps of one contribution: three days of steps of a millisecond."""
 KEPT_COMMITS = 16
-"""Commits alone are small; they tell a peer that changes its lineage what became of its work there."""
+"""Commits are small. They show a peer that changes its lineage what became of its work there."""
 HISTORY_COMMITS = 2
 """Rounds of each fragment whose results, and own contributions for auditors, stay in memory. A member whose connection
-broke during one round needs that round and the one that closed before it asked. A member that was away for longer
-fetches the fragment. Each round costs an eighth of a float32 copy of the model, and another one where means are
-audited."""
+broke during one round needs that round, and the round that closed before the member asked. A member that was away for
+longer fetches the fragment. Each round costs an eighth of a float32 copy of the model, and another eighth in audited
+runs."""
 MAX_PARTS = 8
-"""Ranges of values whose work one contribution tells apart. A line that brings a quarter of the shards each round has
-four."""
+"""Most ranges of values with different work in one contribution. A line that carries a quarter of the shards each round
+has four."""
 MAX_ATTEMPT = 10_000
-"""At one version; who gets there goes on with this number."""
+"""Highest attempt at one version; later attempts keep this number."""
 # -------------------------------------------------------------------- types of fields, each with the check of its value
 
 FragmentNumber = Annotated[int, fragment]
@@ -71,7 +71,7 @@ Seconds = Annotated[float, number(86_400)]
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """What every message begins with."""
+    """Fields with which each message begins."""
 
     KIND: ClassVar[str] = ""
     fragment: FragmentNumber
@@ -86,13 +86,13 @@ class OfAttempt(Message):
 
     @property
     def place(self) -> tuple[int, int, int]:
-        """Fragment, version and attempt, as messages of the same attempt begin."""
+        """Fragment, version and attempt, which all messages of one attempt share."""
         return self.fragment, self.version, self.attempt
 
 
 @dataclass(frozen=True, slots=True)
 class WorkPart:
-    """What a contribution holds of the values before `end` that no part before it has; no tokens: no work.
+    """Work of a contribution on the values from the previous part's end to `end`; zero tokens mean no work.
 
     The work began on `base_version` or later, and took `steps` inner steps.
     """
@@ -107,9 +107,9 @@ Parts = Annotated[tuple[WorkPart, ...], rows(structure(WorkPart), MAX_PARTS)]
 
 
 class Work(Protocol):
-    """Work on a fragment: the mean of the tokens over its values, the most steps and the oldest base.
+    """Work on a fragment: mean tokens over its values, most steps and oldest base.
 
-    `parts` say more where it differs between values; empty: it is the same everywhere.
+    `parts` describe work that differs between values; empty: it is the same for all values.
     """
 
     @property
@@ -123,7 +123,7 @@ class Work(Protocol):
 
 
 def parts_within(work: Work, start: int, end: int) -> Iterator[tuple[int, WorkPart]]:
-    """The work on values [start, end): how many values, and what it holds of them."""
+    """Yield (number of values, part) of the work on values [start, end)."""
     if not work.parts:
         yield end - start, WorkPart(end, work.tokens, work.steps, work.base_version)
         return
@@ -137,7 +137,7 @@ def parts_within(work: Work, start: int, end: int) -> Iterator[tuple[int, WorkPa
 
 @dataclass(frozen=True, slots=True)
 class RosterEntry:
-    """One contribution of a round, as its weight needs it; see `Work`."""
+    """One contribution of a round, with the numbers that determine its weight; see `Work`."""
 
     peer_id: Peer
     tokens: Tokens
@@ -147,7 +147,7 @@ class RosterEntry:
     parts: Parts = ()
 
     def token_values(self, start: int, end: int) -> int:
-        """Tokens times values of the work on values [start, end)."""
+        """Return tokens times values of the work on values [start, end)."""
         return sum(num_values * part.tokens for num_values, part in parts_within(self, start, end))
 
 
@@ -163,15 +163,15 @@ class ShardPlan:
     reducer: Member
 
     def result(self, digest: bytes = b"", included: tuple[int, ...] = (), signature: bytes = b"") -> ShardResult:
-        """What became of it; void by default."""
+        """Return the result of this shard; void by default."""
         return ShardResult(self.start, self.end, self.reducer, digest, included, signature)
 
 
 @dataclass(frozen=True, slots=True)
 class ShardResult:
-    """What became of a shard: the digest of the encoded mean (empty: void) and which roster members are in it.
+    """Result of a shard: the digest of the encoded mean (empty: void) and the roster members in it.
 
-    The reducer signs this (a void shard has no signature).
+    The reducer signs it (a void shard has no signature).
     """
 
     start: Value
@@ -184,7 +184,7 @@ class ShardResult:
 
 @dataclass(frozen=True, slots=True)
 class Offer(OfAttempt):
-    """Member to leader: I have work for this fragment at this version, computed on this anchor."""
+    """Member to leader: offers work on this fragment at this version, computed on this anchor."""
 
     KIND: ClassVar[str] = "offer"
     anchor_digest: Digest
@@ -199,9 +199,9 @@ class Offer(OfAttempt):
 
 @dataclass(frozen=True, slots=True)
 class Wait(OfAttempt):
-    """Leader to member: offer received; the round starts when `quorum` offers and a grace window are in.
+    """Leader to member: confirms an offer. The round starts after `quorum` offers and a grace window.
 
-    `quorum` is 0 once members pass the plan on: a member without it offers again and gets it.
+    `quorum` is 0 once members pass the plan on: a member without the plan offers again and gets it.
     """
 
     KIND: ClassVar[str] = "wait"
@@ -211,7 +211,7 @@ class Wait(OfAttempt):
 
 @dataclass(frozen=True, slots=True)
 class Redirect(Message):
-    """I do not lead this round; `leader` does."""
+    """Redirects a member: `leader` leads this round, not the sender."""
 
     KIND: ClassVar[str] = "redirect"
     leader: Peer
@@ -219,7 +219,9 @@ class Redirect(Message):
 
 @dataclass(frozen=True, slots=True)
 class Plan(OfAttempt):
-    """Leader to members: who takes part, who reduces what, and until when. Signed where members pass it on."""
+    """Leader to members: the roster, the reducer of each shard, and the deadlines. Signed if members pass the
+    plan on.
+    """
 
     KIND: ClassVar[str] = "plan"
     anchor_digest: Digest
@@ -235,7 +237,7 @@ class Plan(OfAttempt):
 
 @dataclass(frozen=True, slots=True)
 class Reduced(OfAttempt):
-    """Reducer to leader: this shard's mean is ready, from these roster members, and I sign that it is so."""
+    """Reducer to leader: reports a shard's mean and the roster members in it, with the reducer's signature."""
 
     KIND: ClassVar[str] = "reduced"
     shard: Shard
@@ -269,20 +271,20 @@ class Commit(OfAttempt):
 
     @property
     def tokens(self) -> int:
-        """What was averaged, in tokens of whole contributions, rounded up: the weight of this commit in a fork.
+        """The averaged work in tokens of whole contributions, rounded up: the weight of this commit in a fork.
 
-        A member counts with the share of the values that its work is in: the rest of it returns and counts next time.
+        A member counts with the share of the values that include its work: the rest returns and counts next time.
         """
         return -(-sum(self.token_values) // self.num_values)
 
     @property
     def tokens_averaged(self) -> tuple[int, ...]:
-        """The same of each roster member."""
+        """The averaged tokens of each roster member."""
         return tuple(-(-token_values // self.num_values) for token_values in self.token_values)
 
     @property
     def token_values(self) -> list[int]:
-        """Of each roster member, the sum over averaged values of the tokens behind them."""
+        """For each roster member, the sum of its tokens over the averaged values."""
         found = [0] * len(self.roster)
         for result in self.shards:
             for member in result.included:
@@ -291,35 +293,35 @@ class Commit(OfAttempt):
 
     @property
     def num_values(self) -> int:
-        """Of the fragment."""
+        """Number of values of the fragment."""
         return self.shards[-1].end if self.shards else 1
 
     @property
     def included(self) -> list[int]:
-        """Roster members that are in at least one shard, in order."""
+        """Roster members that are in at least one shard, sorted."""
         return sorted({index for shard in self.shards for index in shard.included})
 
     @property
     def bare(self) -> Commit:
-        """Without any signature: what its digest is of."""
+        """The commit without any signature, which its digest covers."""
         shards = tuple(replace(shard, signature=b"") for shard in self.shards)
         return replace(self, shards=shards, signature=b"")
 
     def holder(self, index: int) -> PeerId:
-        """The member that sends result `index` to the others."""
+        """Return the member that sends result `index` to the others."""
         return self.roster[self.shards[index].reducer].peer_id
 
 
 @dataclass(frozen=True, slots=True)
 class CommitRequest(Message):
-    """Please send the commit that left `version` of this fragment."""
+    """Requests the commit of `version` of this fragment."""
 
     KIND: ClassVar[str] = "commit_request"
 
 
 @dataclass(frozen=True, slots=True)
 class VersionIs(Message):
-    """My anchor of this fragment: its version, digest and the tokens committed into it."""
+    """Announces the sender's anchor of this fragment: version, digest and committed tokens."""
 
     KIND: ClassVar[str] = "version_is"
     anchor_digest: Digest
@@ -328,7 +330,7 @@ class VersionIs(Message):
 
 @dataclass(frozen=True, slots=True)
 class ResultRequest(Message):
-    """Please send the result of this shard of the round that left `version`."""
+    """Requests the result of this shard of the round at `version`."""
 
     KIND: ClassVar[str] = "result_request"
     shard: Shard
@@ -339,7 +341,7 @@ class ResultRequest(Message):
 class Contribution(OfAttempt):
     """Member to reducer: the encoded outer gradient of one shard; the payload is the encoded blocks.
 
-    Signed where means are audited (`averaging/exchange/audit.py`), empty elsewhere.
+    Signed in runs with audits (`averaging/exchange/audit.py`); otherwise the signature is empty.
     """
 
     KIND: ClassVar[str] = "contribution"
@@ -364,7 +366,7 @@ class Result(Message):
 
 @dataclass(frozen=True, slots=True)
 class AuditRequest(Message):
-    """Auditor to member: please show me what you sent to the reducer of values [start, end) of `version`."""
+    """Auditor to member: requests the member's contribution to values [start, end) of `version`."""
 
     KIND: ClassVar[str] = "audit_request"
     start: Value
@@ -373,7 +375,9 @@ class AuditRequest(Message):
 
 @dataclass(frozen=True, slots=True)
 class AuditShare(Message):
-    """Member to auditor: this is it, signed as it was then; the payload is the encoded blocks."""
+    """Member to auditor: the requested contribution, with the same signature as before; the payload is the encoded
+    blocks.
+    """
 
     KIND: ClassVar[str] = "audit_share"
     sequence: Version
@@ -394,7 +398,7 @@ class SignedInput:
 
 @dataclass(frozen=True, slots=True)
 class AuditInputs(Message):
-    """Reducer to auditor: the contributions that are in my mean of these values, as their senders signed them."""
+    """Reducer to auditor: the contributions in its mean of these values, with their senders' signatures."""
 
     KIND: ClassVar[str] = "audit_inputs"
     start: Value
@@ -403,7 +407,7 @@ class AuditInputs(Message):
 
 
 def next_attempt(attempt: int) -> int:
-    """The number of the attempt after this one, which everybody takes."""
+    """Return the number of the next attempt."""
     return min(attempt + 1, MAX_ATTEMPT)
 
 
@@ -415,7 +419,7 @@ def own_entry(roster: Sequence[RosterEntry], peer_id: PeerId) -> tuple[int, Rost
 
 
 def own_ranges(commit: Commit, peer_id: PeerId) -> tuple[int, tuple[tuple[int, int], ...]]:
-    """(sequence of a peer's contribution in a commit or -1, the ranges of values in which it was included)."""
+    """Return (sequence of a peer's contribution in a commit or -1, ranges of values that include it)."""
     own = own_entry(commit.roster, peer_id)
     if own is None:
         return -1, ()

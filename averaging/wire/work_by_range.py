@@ -1,7 +1,8 @@
-"""Work that differs between ranges of values: some of it was averaged, the rest waits and grows. Pure.
+"""Work that differs between ranges of values: some was averaged, the rest waits and grows. Pure.
 
-A line that brings a part of the shards each round leaves work of several ages in the residual. Each range has its own
-tokens, steps and base, so that what is fresh is not as old as the oldest, and what is too old goes alone.
+A line that carries only part of the shards each round leaves work of several ages in the residual. Each range has
+separate tokens, steps and base, so fresh work does not count as old as the oldest, and only work that is too old is
+dropped.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ Parts = tuple[WorkPart, ...]
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """Work as `averaging.wire.messages.Work` has it; no tokens: no work."""
+    """Work in the form of `averaging.wire.messages.Work`; zero tokens mean no work."""
 
     tokens: int = 0
     steps: int = 0
@@ -26,7 +27,7 @@ class Waiting:
 
     @classmethod
     def of_parts(cls, parts: Sequence[WorkPart]) -> Waiting:
-        """The whole of work in these ranges, in as many of them as a contribution may have."""
+        """Combine the work in these ranges, merging ranges down to the number that a contribution may have."""
         kept = _few(parts)
         busy = [part for part in kept if part.tokens]
         if not busy:
@@ -40,7 +41,7 @@ class Waiting:
 
 
 def with_more(work: Work, num_values: int, more: Work, start: int, end: int) -> Waiting:
-    """The work of both, of `more` only what it holds of values [start, end)."""
+    """Return the sum of both works, using only the values [start, end) of `more`."""
     ends = {start, end, num_values, *(part.end for part in (*work.parts, *more.parts))}
     cuts = sorted(cut for cut in ends if 0 < cut <= num_values)
     parts = []
@@ -55,7 +56,7 @@ def with_more(work: Work, num_values: int, more: Work, start: int, end: int) -> 
 
 
 def without(work: Work, num_values: int, is_gone: Callable[[WorkPart], bool]) -> tuple[Waiting, list[tuple[int, int]]]:
-    """(the work without the parts that are gone, the values [start, end) of those)."""
+    """Return (the work without the parts for which `is_gone` is True, the values [start, end) of those parts)."""
     kept, gone, begin = [], [], 0
     for _, part in parts_within(work, 0, num_values):
         if part.tokens and is_gone(part):
@@ -67,19 +68,19 @@ def without(work: Work, num_values: int, is_gone: Callable[[WorkPart], bool]) ->
 
 
 def with_bases_up_to(work: Work, newest: int) -> Waiting:
-    """The same work, none of it on a base after `newest`."""
+    """Return the work with no base after `newest`."""
     parts = tuple(replace(part, base_version=min(part.base_version, newest)) for part in work.parts)
     return Waiting(work.tokens, work.steps, min(work.base_version, newest), parts)
 
 
 def oldest_base(work: Work, start: int, end: int) -> int:
-    """The version that the oldest work on values [start, end) began on."""
+    """Return the version that the oldest work on values [start, end) began on."""
     bases = (part.base_version for _, part in parts_within(work, start, end) if part.tokens)
     return min(bases, default=work.base_version)
 
 
 def is_whole(work: Work, num_values: int) -> bool:
-    """Whether the parts of work cover a fragment of so many values, and the rest is said of them."""
+    """Return whether the parts cover a fragment of `num_values` and match the totals of the work."""
     if not work.parts:
         return True
     ends = [0, *(part.end for part in work.parts)]
@@ -96,7 +97,7 @@ def is_whole(work: Work, num_values: int) -> bool:
 
 
 def _both(part: WorkPart, more: WorkPart) -> WorkPart:
-    """Two works on the same values. No guard would believe all its tokens on any base but the older one."""
+    """Add two works on the same values, on the older base: no guard would believe all tokens on the newer one."""
     if not (part.tokens and more.tokens):
         return part if part.tokens else replace(more, end=part.end)
     base_version = min(part.base_version, more.base_version)
@@ -104,7 +105,7 @@ def _both(part: WorkPart, more: WorkPart) -> WorkPart:
 
 
 def _few(parts: Sequence[WorkPart]) -> Parts:
-    """Alike neighbours as one, then the smallest with a neighbour, until there are few enough."""
+    """Merge equal neighbours, then the smallest part with a neighbour, until there are few enough."""
     found: list[WorkPart] = []
     for part in parts:
         if found and replace(found[-1], end=part.end) == part:
@@ -118,7 +119,7 @@ def _few(parts: Sequence[WorkPart]) -> Parts:
 
 
 def _joined(first: tuple[int, WorkPart], second: tuple[int, WorkPart]) -> WorkPart:
-    """Two neighbours as one: of tokens and steps the mean over values, of the base that over tokens."""
+    """Merge two neighbours: tokens and steps are the mean over values, the base is the mean over tokens."""
     pair = (first, second)
     num_values = first[0] + second[0]
     token_values = sum(size * part.tokens for size, part in pair)
@@ -128,7 +129,7 @@ def _joined(first: tuple[int, WorkPart], second: tuple[int, WorkPart]) -> WorkPa
 
 
 def _token_mean(parts: Sequence[WorkPart]) -> int:
-    """Over values, rounded up."""
+    """Return the mean tokens over values, rounded up."""
     begins = [0, *(part.end for part in parts)]
     token_values = sum((part.end - begin) * part.tokens for part, begin in zip(parts, begins, strict=False))
     return -(-token_values // parts[-1].end)
