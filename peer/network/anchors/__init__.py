@@ -1,9 +1,9 @@
-"""Anchors of others: whom to ask, which anchor enough members confirm, and how to fetch that one.
+"""Anchors of other members: chooses donors, finds the anchor that enough members confirm, and fetches it.
 
 The files, each built on those above it:
 
-    donors.py           whom to ask, in which order, and whom to avoid
-    claimed_anchors.py  what stands behind an anchor that a member claims
-    donor_agreement.py  which of the anchors that donors offer is fetched
-    fetcher.py          fetches what the swarm has, fragment by fragment
+    donors.py           the members to ask, their order, and the members to avoid
+    claimed_anchors.py  the evidence for an anchor that a member claims
+    donor_agreement.py  chooses among the anchors that donors offer
+    fetcher.py          fetches the swarm's state, fragment by fragment
 """

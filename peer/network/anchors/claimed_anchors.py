@@ -1,6 +1,6 @@
-"""What stands behind an anchor that a member has: the others that have it, and the signed commits that lead to it.
+"""Collects the evidence for a member's anchor: other members that have it, and the signed commits that lead to it.
 
-Everything is asked of the members themselves and checked here. `dht.records.lineages` decides on what was found.
+All answers come from members and are checked here. `dht.records.lineages` decides on the result.
 """
 
 from __future__ import annotations
@@ -24,25 +24,25 @@ from dht.records.lineages import MAX_ANCHOR_VERSION
 from peer.network.anchors.donors import Donors
 
 MAX_LOG_PAGES = 3
-"""A log has a MiB, and more only where the last commits are larger than that."""
+"""Limit on pages of a log, which has 1 MiB, or more if its last commits are larger."""
 NUM_RECENT = 16
-"""Versions back from here that are asked for first: a fork is nearly always younger, and a log up to a MiB long."""
+"""Number of recent versions requested first: most forks are younger, and a log has up to 1 MiB."""
 
 LEAST_GRACE_SECONDS = 4.0
 GRACE_FACTOR = 4.0
-"""Once more than half have answered, the others have so many times as long altogether: a sleeper would take 15 s."""
+"""Once more than half have answered, the others get this multiple of the elapsed time; a sleeping peer takes 15 s."""
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class AnchorSupport:
-    """How many of the known members stand where.
+    """The numbers of known members behind each anchor.
 
     Attributes:
-        behind: those that have the claimed anchor, or one on the way to it that this peer never had.
-        num_own: those on this peer's own lineage, itself included.
-        num_elsewhere: the most that share an anchor on neither.
+        behind: members that have the claimed anchor, or an anchor on the way to it that this peer never had.
+        num_own: members on this peer's own lineage, including this peer.
+        num_elsewhere: the largest number of members that share an anchor on neither lineage.
         num_known: members that answered, and this peer.
     """
 
@@ -54,10 +54,10 @@ class AnchorSupport:
 
 @dataclass
 class Claims:
-    """Asks members what they have.
+    """Asks members for their digests and commits.
 
     Attributes:
-        donors: whom to ask, and who is told of their faults.
+        donors: chooses the members to ask, and records their faults.
     """
 
     host: Host
@@ -67,15 +67,16 @@ class Claims:
     donors: Donors
 
     async def digests(self, fragment: int, version: int, besides: PeerId | None = None) -> dict[PeerId, bytes]:
-        """The digests that up to `MAX_WITNESSES` other members had at a version; empty where one does not know.
+        """Return the digests that up to `MAX_WITNESSES` other members had at a version; empty for a member that does
+        not know.
 
-        Members that cannot be reached are not in it.
+        Members that cannot be reached are left out.
         """
         names = [record.peer_id for record in self.donors.givers(fragment) if record.peer_id != besides]
         return await self.digests_of(self.donors.witnesses(names), fragment, version)
 
     async def digests_of(self, names: Sequence[PeerId], fragment: int, version: int) -> dict[PeerId, bytes]:
-        """The same of certain members."""
+        """Return the digests that certain members had at a version; otherwise as `digests`."""
         async with asyncio.TaskGroup() as group:
             tasks = {name: group.create_task(self._digest(name, fragment, version)) for name in names}
             await _most_and_a_while(tasks.values())
@@ -85,12 +86,13 @@ class Claims:
         return {name: answer for name, answer in answers.items() if answer is not None}
 
     async def chain(self, fragment: int, member: PeerId, known: Mapping[int, bytes], version: int) -> Chain | None:
-        """The anchor that a member has now, and its signed commits up to it; None when it cannot be had.
+        """Return a member's current anchor with its signed commits; None if it cannot be obtained.
 
         Args:
-            known: anchors that this peer has or had, version -> digest as messages have it. From the newest of them on
-                which the commits leave, their signatures are checked; without one, those of all commits.
-            version: of this peer's anchor.
+            known: anchors that this peer has or had, version -> digest as in messages. Signatures are checked from the
+                newest
+                of them from which the commits start; if there is none, for all commits.
+            version: version of this peer's anchor.
         """
         try:
             found = await self._chain(fragment, member, max(0, version - NUM_RECENT))
@@ -112,10 +114,10 @@ class Claims:
     async def standing(
         self, fragment: int, member: PeerId, claimed: Chain, known: Mapping[int, bytes], own: tuple[int, bytes]
     ) -> AnchorSupport:
-        """Members behind the anchor that `member` claims, and behind the `own` one (version, digest).
+        """Count the members behind the anchor that `member` claims, and behind the `own` anchor (version, digest).
 
         Args:
-            known: as for `chain`.
+            known: see `chain`.
         """
         fork = claimed.fork_from(known)
         theirs = {item for item in claimed.anchors().items() if fork is None or item[0] > fork}
@@ -129,24 +131,24 @@ class Claims:
         for name, digest in held.items():
             record = givers[name]
             head = record.versions[fragment], record.digests[fragment]
-            # Records are a little old; a digest that was asked for is not.
+            # Records are slightly outdated; a requested digest is current.
             if digest == claimed.digest or (not digest and any(_is(head, anchor) for anchor in theirs)):
                 behind.append(name)
             elif before.get(name) == own[1] or (not digest and any(_is(head, anchor) for anchor in known.items())):
                 num_own += 1
             elif digest:
                 elsewhere[claimed.version, digest] += 1
-            else:  # those who have gone on beyond what they remember may well be one side
+            else:  # members whose memory no longer reaches this version may all be on one side
                 elsewhere[head if head[0] < claimed.version else (claimed.version, b"")] += 1
         return AnchorSupport(
             tuple(behind), num_own, max(elsewhere.values(), default=0), 1 + len(held) + (member in givers)
         )
 
     async def commits(self, fragment: int, member: PeerId, first: int) -> list[Commit]:
-        """The newest signed commits of a member that left `first` or a later version; signatures are not checked.
+        """Return the newest signed commits of a member from version `first` on, without checking signatures.
 
         Raises:
-            PeerFault: it is gone, refused, or showed something else.
+            PeerFault: the member is gone, refused, or sent an invalid answer.
         """
         commits: list[Commit] = []
         for _ in range(MAX_LOG_PAGES):
@@ -178,7 +180,7 @@ class Claims:
 
 
 async def _most_and_a_while(tasks: Collection[asyncio.Task[bytes | None]]) -> None:
-    """Wait until all are done; or more than half have an answer, and the rest had a while longer."""
+    """Wait until all tasks are done, or until more than half have an answer and the rest had some more time."""
     clock = asyncio.get_running_loop().time
     began_at, pending = clock(), set(tasks)
     until: float | None = None

@@ -1,8 +1,8 @@
-"""Which of the anchors that donors offer is fetched: the one that enough members confirm.
+"""Chooses among the anchors that donors offer: the one that enough members confirm.
 
-One donor's header says what it has; others are asked for their digest at that version. What more than half of them have
-is taken at once. Members that are a round behind are asked again for a while. Then the anchor with most members counts,
-and of equal ones that with more tokens in signed commits (`dht.records.lineages`).
+A donor's header states its anchor; other members are asked for their digest at that version. An anchor that more than
+half of them have is chosen at once. Members that are a round behind are asked again for a while. Then the anchor with
+the most members is chosen, and among equals the one with more tokens in signed commits (`dht.records.lineages`).
 """
 
 from __future__ import annotations
@@ -27,28 +27,28 @@ from peer.network.anchors.claimed_anchors import Claims
 from peer.network.anchors.donors import MAX_WITNESSES, Donors
 
 HEADER_SECONDS = 5.0
-"""Before one more donor is asked what it has: an honest one goes over its whole fragment for that."""
+"""Time before one more donor is asked for its header; a donor reads its whole fragment to answer."""
 CONFIRM_SECONDS = 1.0
 MAX_CONFIRM_ROUNDS = 5
-"""Members that do not know a donor's version yet are asked again so often: they apply a round in less time."""
+"""Number of times that members behind a donor's version are asked again; they apply a round in less time."""
 MAX_CANDIDATES = 4
-"""States of which none has more than half of the members, compared at a time."""
+"""Largest number of anchors compared when none has more than half of the members."""
 BUSY_SECONDS = 2.0
 MAX_BUSY_ROUNDS = 60
-"""Two minutes with every donor busy: then the caller decides."""
+"""After two minutes with every donor busy, the caller decides."""
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class Votes:
-    """What members say about an anchor that a donor has.
+    """The members' votes on a donor's anchor.
 
     Attributes:
-        held: the anchor; its tokens are what most of those who have it announce.
-        confirmed_by: members that have it, the donor included.
-        num_asked: members that answered, the donor included.
-        is_refuted: more of them share another anchor of that version, or more than half do.
+        held: the anchor; its tokens are those that most members with this anchor announce.
+        confirmed_by: members that have the anchor, including the donor.
+        num_asked: members that answered, including the donor.
+        is_refuted: more members share a different anchor of that version, or more than half do.
     """
 
     donor: PeerId
@@ -59,14 +59,16 @@ class Votes:
 
     @property
     def is_confirmed(self) -> bool:
-        """Whether more than half have it; and several, where it is a version that nobody can have counted up to."""
+        """Whether more than half of the members have the anchor; a version beyond `MAX_CLAIMED_VERSION` also needs a
+        second one.
+        """
         is_believable = self.held.version <= MAX_CLAIMED_VERSION or len(self.confirmed_by) > 1
         return is_believable and is_majority(len(self.confirmed_by), self.num_asked)
 
 
 @dataclass(frozen=True, slots=True)
 class Agreement:
-    """Finds out what is fetched, for one joiner."""
+    """Finds the anchor to fetch, for one joiner."""
 
     host: Host
     handshake_policy: HandshakePolicy
@@ -76,11 +78,12 @@ class Agreement:
     async def agree(
         self, fragment: int, num_values: int, candidates: Sequence[PeerId], voters: frozenset[PeerId]
     ) -> Votes | None:
-        """What one of the candidates has; None when none of them has what enough members confirm.
+        """Return the votes for a candidate's anchor; None if no candidate has an anchor that enough members confirm.
 
         Args:
-            voters: members that may confirm it, more than half of them; busy ones are not waited for. Empty:
-                every member.
+            voters: members that may confirm the anchor, more than half of which must do so; busy ones are not waited
+                for.
+                Empty: every member.
         """
         for _ in range(MAX_BUSY_ROUNDS):
             num_busy = 0
@@ -111,7 +114,7 @@ class Agreement:
     async def _header(
         self, fragment: int, num_values: int, donor: PeerId
     ) -> tuple[PeerId, Header | Literal["none", "busy"] | None]:
-        """What a donor says that it has; None when it is not asked, or does not answer."""
+        """Return a donor's header; None if the donor is not asked, or does not answer."""
         if self.donors.is_blamed(donor):
             return donor, None
         try:
@@ -126,12 +129,13 @@ class Agreement:
         return donor, header
 
     async def confirm(self, fragment: int, donor: PeerId, held: Header, voters: frozenset[PeerId]) -> Votes:
-        """Members that have what a donor has; what others refute is not voted on again for a while."""
+        """Find the members that have a donor's anchor; a refuted anchor is not voted on again for a while."""
         version, digest = held.version, held.digest
         if voters:
             others = self.donors.in_own_order(voters - {donor})[:MAX_WITNESSES]
             known = await self.claims.digests_of(others, fragment, version)
-            # They were weighed before: one that is on the way there does not know that version yet, and never may.
+            # The voters were weighed before; one that is still on the way does not have that version, and may never
+            # reach it.
             answers = {name: digest for name, digest in known.items() if digest}
         else:
             answers = await self.claims.digests(fragment, version, besides=donor)
@@ -153,7 +157,7 @@ class Agreement:
         return Votes(donor, held, confirmed_by, len(answers), is_refuted)
 
     def known_tokens(self, fragment: int, held: Header, confirmed_by: Sequence[PeerId]) -> int:
-        """The digest does not cover the tokens: what most members announce for this very anchor counts."""
+        """Return the tokens that most members announce for this anchor, because the digest does not cover them."""
         announced = [
             record.lineage_tokens[fragment]
             for record in self.donors.givers(fragment)
@@ -165,7 +169,7 @@ class Agreement:
         return held.lineage_tokens
 
     def _num_elsewhere(self, fragment: int, votes: Votes) -> int:
-        """How many of the other members share an anchor, as they announce it."""
+        """Return the largest number of other members that announce one anchor."""
         others = [
             (record.versions[fragment], record.digests[fragment])
             for record in self.donors.givers(fragment)
@@ -174,9 +178,9 @@ class Agreement:
         return max(Counter(others).values(), default=0)
 
     async def _choose(self, fragment: int, found: list[Votes], voters: frozenset[PeerId]) -> Votes | None:
-        """Of anchors that not more than half of the members have, the first that comes to more, or the heaviest.
+        """Choose among anchors that at most half of the members have: the first that gets a majority, or the heaviest.
 
-        None when more members share another one: that nobody contradicts a version of which nobody knows says nothing.
+        None if more members share a different anchor: an unknown version that no member contradicts is not confirmed.
         """
         for _ in range(MAX_CONFIRM_ROUNDS):
             await asyncio.sleep(CONFIRM_SECONDS)
@@ -185,7 +189,7 @@ class Agreement:
             if confirmed:
                 return confirmed[0]
         if voters:
-            return None  # whose anchor counts was decided before: they have parted since
+            return None  # the counting anchor was decided before: its members have parted since
         found = [
             one
             for one in found

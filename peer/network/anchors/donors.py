@@ -1,4 +1,4 @@
-"""Which members give anchors, in which order they are asked, and which are left alone for a while."""
+"""Chooses the members that give anchors, and the order to ask them; avoids some of them for a while."""
 
 from __future__ import annotations
 
@@ -17,33 +17,33 @@ from dht.ground.host import PeerId
 from dht.records.peer_record import PeerRecord
 
 BLAME_SECONDS = 600.0
-"""A donor of wrong chunks is not asked again for this long."""
+"""Time for which a donor of wrong chunks is not asked again."""
 MAX_WITNESSES = 12
-"""Other members asked for their digest, at once."""
+"""Number of other members asked for their digest at once."""
 MAX_REMEMBERED = 1024
-"""Donors that are avoided, and anchors that are not voted on again: the oldest is forgotten for another one."""
+"""Limit on avoided donors, and on anchors that are not voted on again; a new one replaces the oldest."""
 FORK_SECONDS = 30.0
-"""What a donor on the lighter side of a fork gives is not voted on again for this long; its next anchor is."""
+"""Time for which the anchor of a donor on the lighter side of a fork is not voted on again; its next anchor is."""
 
 log = logging.getLogger(__name__)
 
 
 class Members(Protocol):
-    """Port: who is there; `peer.network.membership.membership.Membership` is one."""
+    """Port: the members; implemented by `peer.network.membership.membership.Membership`."""
 
     def members(self) -> list[PeerRecord]:
-        """Live members other than this one."""
+        """Return live members other than this peer."""
 
     def suspect(self, peer_id: PeerId, reason: str) -> None:
-        """The peer did not answer."""
+        """Suspect a peer that did not answer."""
 
 
 @dataclass(eq=False)
 class Donors:
-    """The members that one peer fetches anchors from.
+    """The members from which one peer fetches anchors.
 
     Attributes:
-        has_worked: whether a member had work in signed commits that this peer applied.
+        has_worked: whether a member has work in signed commits that this peer applied.
     """
 
     me: PeerId
@@ -56,18 +56,20 @@ class Donors:
         self._outvoted = Newest[tuple[PeerId, int], tuple[bytes, float]](MAX_REMEMBERED)
 
     def givers(self, fragment: int) -> list[PeerRecord]:
-        """Members that have a fragment's anchor."""
+        """Return the members that have a fragment's anchor."""
         records = [record for record in self.members.members() if len(record.lineage_tokens) > fragment]
         return [record for record in records if record.state != "joining" and not self.is_blamed(record.peer_id)]
 
     def in_own_order(self, names: Iterable[PeerId]) -> list[PeerId]:
-        """In an order of its own for each joiner, so that ten joiners do not all ask the same one first."""
+        """Return members in an order that differs between joiners, so that ten joiners do not all ask the same member
+        first.
+        """
         return sorted(names, key=self._spread)
 
     def witnesses(self, names: Iterable[PeerId]) -> list[PeerId]:
-        """Members whose word about anchors counts: those that have worked, and so few others that they decide nothing.
+        """Return the members whose answers about anchors count: those that have worked, and too few others to decide.
 
-        A newcomer knows none that have worked, so all count alike.
+        A newcomer knows no member that has worked, so all members count equally.
         """
         ordered = self.in_own_order(names)
         workers = [name for name in ordered if self.has_worked(name)]
@@ -78,7 +80,9 @@ class Donors:
         return [*workers[: MAX_WITNESSES - len(others)], *others]
 
     def best_first(self, fragment: int) -> list[PeerId]:
-        """Donors by how many announce the same; equal ones in an order of their own for every joiner."""
+        """Return donors by the number of members with the same anchor; the order of equal donors differs between
+        joiners.
+        """
         records = self.givers(fragment)
         sides = Counter((record.versions[fragment], record.digests[fragment]) for record in records)
 
@@ -89,45 +93,45 @@ class Donors:
         return [record.peer_id for record in sorted(records, key=rank)]
 
     def announced(self, donor: PeerId, fragment: int) -> tuple[int, bytes] | None:
-        """(version, first bytes of the digest) that a donor announces; None when it is no donor."""
+        """Return (version, first bytes of the digest) that a donor announces; None if the member is not a donor."""
         heads = (
             (one.versions[fragment], one.digests[fragment]) for one in self.givers(fragment) if one.peer_id == donor
         )
         return next(heads, None)
 
     def note_fault(self, donor: PeerId, fragment: int, fault: PeerFault) -> None:
-        """A request failed."""
+        """Record a failed request."""
         if isinstance(fault, PeerUnreachable):
             self.members.suspect(donor, fault.what)
         else:
             self.blame(donor, fragment, fault.what)
 
     def blame(self, donor: PeerId, fragment: int, what: str) -> None:
-        """It gave something wrong."""
+        """Avoid a member that sent wrong data."""
         log.warning("donor %s of fragment %d is avoided for %.0f s: %s", donor[-8:], fragment, BLAME_SECONDS, what)
         self._blamed.begin(donor, asyncio.get_running_loop().time())
 
     def is_blamed(self, peer_id: PeerId) -> bool:
-        """Whether it gave something wrong not long ago."""
+        """Whether the member sent wrong data recently."""
         return self._blamed.holds(peer_id, asyncio.get_running_loop().time())
 
     def note_answer(self, donor: PeerId, *, in_time: bool) -> None:
-        """It said what it has, or others had said so before it did."""
+        """Record whether the member answered with its header before others did."""
         self._slow.pop(donor, None)
         if not in_time:
             self._slow[donor] = None
 
     def is_slow(self, donor: PeerId) -> bool:
-        """Whether others were faster when it was asked last: it is asked after them."""
+        """Whether other members answered faster at the last request; such a member is asked after them."""
         return donor in self._slow
 
     def outvote(self, donor: PeerId, fragment: int, digest: bytes) -> None:
-        """Others have another anchor than a donor's of that digest."""
+        """Record that other members have a different anchor than the donor's with this digest."""
         self._outvoted[donor, fragment] = digest, asyncio.get_running_loop().time() + FORK_SECONDS
         self._outvoted.move_to_end((donor, fragment))
 
     def is_outvoted(self, donor: PeerId, fragment: int, digest: bytes) -> bool:
-        """Whether others had another digest than this one, or one that begins so."""
+        """Whether other members recently had a different digest than this one; `digest` may be a prefix."""
         refused, until = self._outvoted.get((donor, fragment), (b"", 0.0))
         return asyncio.get_running_loop().time() < until and refused.startswith(digest)
 

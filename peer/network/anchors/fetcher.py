@@ -1,7 +1,8 @@
-"""Fetches anchors from the swarm: what the swarm has, who gives it, and what happens to donors that fail.
+"""Fetches anchors from the swarm, chooses their donors, and handles donors that fail.
 
-Per fragment: what enough members confirm (`peer.network.anchors.donor_agreement`) is fetched from everyone who has it
-(`averaging.transfer.many_donors`). When all of them have moved on to another version, only that fragment begins again.
+For each fragment, the anchor that enough members confirm (`peer.network.anchors.donor_agreement`) is fetched from all
+members that have it (`averaging.transfer.many_donors`). If all of them have moved on to a later version, only that
+fragment is fetched again.
 """
 
 from __future__ import annotations
@@ -28,14 +29,14 @@ from peer.network.anchors.donor_agreement import Agreement, Votes
 from peer.network.anchors.donors import Donors, Members
 
 FRAGMENTS_AT_ONCE = 2
-"""One is agreed on while another is under way; donors hold that many snapshots."""
+"""Members agree on one fragment while another is downloaded; donors hold that many snapshots."""
 MAX_RESTARTS = 5
-"""Of one fragment whose donors move on again and again."""
+"""Restarts of a fragment whose donors keep moving on."""
 log = logging.getLogger(__name__)
 
 
 class HeldState(Protocol):
-    """What the caller has of a fragment; `averaging.outer.fragment_anchor_and_residual.FragmentState` is one."""
+    """The caller's state of a fragment; implemented by `averaging.outer.fragment_anchor_and_residual.FragmentState`."""
 
     @property
     def num_values(self) -> int: ...
@@ -47,11 +48,11 @@ class HeldState(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Fetched:
-    """A fragment's state as the swarm has it.
+    """A fragment's state from the swarm.
 
     Attributes:
-        donors: who sent it, those who sent most first.
-        confirmed_by: members that hold the same digest at the same version, the donor whose header it was included.
+        donors: members that sent it, the largest senders first.
+        confirmed_by: members with the same digest at the same version, including the donor of the header.
     """
 
     snapshot: Snapshot
@@ -61,10 +62,10 @@ class Fetched:
 
 @dataclass
 class Fetcher:
-    """State transfer as a joiner sees it.
+    """State transfer on the joiner's side.
 
     Attributes:
-        checker: of the signatures under commits.
+        checker: checks the signatures of commits.
         has_worked: see `Donors`.
     """
 
@@ -88,10 +89,11 @@ class Fetcher:
         adopt: Callable[[int, Fetched], Awaitable[None]],
         on_progress: Callable[[int, int], None] = lambda done_bytes, total_bytes: None,
     ) -> dict[int, tuple[PeerId, ...]]:
-        """Fetch every fragment of which the swarm has something heavier than `states`, several at once.
+        """Fetch every fragment for which the swarm has a heavier state than `states`, several at once.
 
-        `adopt` is called with each as soon as it is there, `on_progress` with the bytes that have arrived of all.
-        Returns the donors of each fragment that was adopted.
+        `adopt` is called with each fragment on its arrival, `on_progress` with the bytes of all fragments that have
+        arrived.
+        Returns the donors of each adopted fragment.
         """
         wanted = [index for index, state in sorted(states.items()) if self._is_behind(index, state)]
         total_bytes = sum(8 * states[index].num_values for index in wanted)
@@ -125,14 +127,15 @@ class Fetcher:
         held: HeldState | None = None,
         voters: frozenset[PeerId] = frozenset(),
     ) -> Fetched | None:
-        """One fragment of `num_values` values; None when no candidate has what enough members confirm.
+        """Fetch one fragment of `num_values` values; None if no candidate has an anchor that enough members confirm.
 
         Args:
-            candidates: whose header is asked for, in this order; the chunks come from all who confirm it.
-            on_bytes: called with the bytes that have arrived so far; less again after a restart.
-            held: nothing is fetched unless it is heavier than this.
-            voters: members that share an anchor which counts; more than half of them must confirm it. They are asked
-                once, because the caller is in no round of this fragment meanwhile. Empty: every member.
+            candidates: members asked for their header, in this order; chunks come from all members that confirm it.
+            on_bytes: called with the number of bytes arrived so far, which starts again after a restart.
+            held: only an anchor heavier than this is fetched.
+            voters: members that share the counting anchor; more than half of them must confirm it. They are asked only
+                once,
+                because the caller takes part in no round of this fragment meanwhile. Empty: every member.
         """
         for _ in range(1 if voters else MAX_RESTARTS):
             agreed = await self._agreement.agree(fragment, num_values, candidates, voters)
@@ -180,9 +183,10 @@ class Fetcher:
         return Fetched(replace(snapshot, commits=commits), givers, agreed.confirmed_by)
 
     async def _commits(self, fragment: int, snapshot: Snapshot, donors: Sequence[PeerId]) -> tuple[Commit, ...]:
-        """Recent commits of the snapshot's own lineage, up to and beyond its version, from the first who has them.
+        """Return recent commits of the snapshot's own lineage, before and after its version, from the first donor with
+        them.
 
-        A donor may have changed sides after it gave the snapshot; what it tells then is of another lineage.
+        A donor may have changed sides after it sent the snapshot; its commits are then of a different lineage.
         """
         first = max(0, snapshot.version - KEPT_COMMITS)
         for donor in dict.fromkeys(donors):
@@ -206,7 +210,7 @@ class Fetcher:
 
 
 def _summing(on_bytes: Callable[[int], None]) -> Callable[[int], None]:
-    """Takes the length of each chunk, and tells how much has come."""
+    """Return a function that takes the length of each chunk, and passes on the sum."""
     arrived = 0
 
     def count(num_bytes: int) -> None:

@@ -1,6 +1,7 @@
-"""A first look at a run's addresses: does anybody answer there, and is it this run? Loads nothing that takes long.
+"""A first check of a run's addresses: does a peer answer there, and is it of this run? Loads no slow libraries.
 
-A wrong address or run id is told before torch or a DHT is loaded, and waiting for a member costs no processor time.
+So a wrong address or run id is reported before torch or a DHT is loaded, and waiting for a member takes no processor
+time.
 """
 
 from __future__ import annotations
@@ -30,9 +31,9 @@ KNOCK_SECONDS: Final = 5.0
 """Time limit for a connection to open; a home connection with a full queue takes two seconds."""
 PAUSE_SECONDS: Final = 1.0
 MAX_ADDRESSES: Final = 16
-"""As many as a joiner dials at once."""
+"""Number of addresses that a joiner dials at once."""
 ASK_SECONDS: Final = 5.0
-"""Time limit for members to name their run; a run that no member named is looked for further on."""
+"""Time limit for members to state their run; without an answer the search for the run continues later."""
 JOIN_ADVICE: Final = ", or raise --join-timeout; members of a private run answer only invited keys: join with --invite"
 
 Answer = TypeVar("Answer")
@@ -57,21 +58,21 @@ def look_first(
     advice: str = "",
     later: Callable[[], Sequence[str]] = tuple,
 ) -> RunRecord | None:
-    """Wait until somebody answers at one of the addresses, and ask which run is trained there. Blocks.
+    """Wait until a peer answers at one of the addresses, and ask for the run that is trained there. Blocks.
 
     Args:
-        own: this peer's PeerId, when it joins.
-        asks: whether to ask for the run; a private run answers nobody that it does not know.
-        on_waiting: told (why, seconds waited) while nobody answers.
-        advice: what to do when nobody does, for the end of that sentence.
-        later: further addresses, as far as they are known by then; asked before each try.
+        own: this peer's PeerId, if it joins.
+        asks: whether to ask for the run; a private run answers only known keys.
+        on_waiting: called with (reason, seconds waited) while no peer answers.
+        advice: advice at the end of the error sentence if no peer answers.
+        later: returns additional addresses known by then; called before each try.
 
     Returns:
-        the run's record as its owner signed it, if a member gave it.
+        the run's record as signed by its owner, if a member sent it.
 
     Raises:
-        UsageFault: only this peer itself is named, or another run is trained there.
-        NobodyReachable: nobody answered in time, or other peers than the named ones.
+        UsageFault: only this peer's own address was given, or a different run is trained there.
+        NobodyReachable: no peer answered in time, or only peers with different keys.
     """
     if own is not None and addresses and all(parse_peer_multiaddr(address)[0] == own for address in addresses):
         raise own_address(addresses[0])
@@ -80,7 +81,7 @@ def look_first(
     given = addresses
     while True:
         known = dict.fromkeys([*given, *later()])
-        # A page names this peer too, if it was a member a moment ago.
+        # A page also lists this peer if it was a member a moment ago.
         addresses = [address for address in known if parse_peer_multiaddr(address)[0] != own]
         tried = addresses[:MAX_ADDRESSES]
         silent = knock(tried, min(KNOCK_SECONDS, max(0.1, began + patience_seconds - time.monotonic())))
@@ -98,14 +99,16 @@ def look_first(
 
 
 def knock(addresses: Sequence[str], timeout_seconds: float) -> dict[str, str] | None:
-    """Return by address why no peer answers. None: one does, or may, as at an address without TCP. Blocks."""
+    """Return the reason by address why no peer answers. None: a peer may answer, e.g. at an address without TCP.
+    Blocks.
+    """
     answers: queue.SimpleQueue[tuple[str, str | None]] = queue.SimpleQueue()
 
     def try_one(text: str, address: Multiaddr) -> None:
         answers.put((text, _reason(address, timeout_seconds)))
 
     for text in addresses:
-        # Nobody waits for a name that cannot be looked up: the thread ends with the process.
+        # A name that cannot be resolved blocks only its own thread, which ends with the process.
         threading.Thread(target=try_one, args=(text, parse_peer_multiaddr(text)[1]), daemon=True).start()
     end = time.monotonic() + timeout_seconds
     silent: dict[str, str] = {}
@@ -134,7 +137,7 @@ def why_nobody(addresses: Sequence[str], reasons: Mapping[str, str], until: floa
 def nobody_answered(
     run_id: str, addresses: Sequence[str], waited: float, reasons: Mapping[str, str], advice: str = ""
 ) -> str:
-    """The sentence about it; `advice` is what else may be done where this machine has a network."""
+    """Return the error sentence; `advice` is added if this machine has a network."""
     if lacks_network(addresses):
         return f"{NO_NETWORK}, so nobody of {run_id} can be reached; {CONNECT}."
     where = "at the address" if len(addresses) == 1 else f"at any of {plural(len(addresses), 'address')}"
@@ -147,19 +150,19 @@ def nobody_answered(
 
 
 def lacks_network(addresses: Iterable[str]) -> bool:
-    """Whether it is this machine that keeps all these members (multiaddrs) out of reach."""
+    """Whether this machine's missing network is the reason why all these members (multiaddrs) cannot be reached."""
     parts = [part for address in addresses for part in parse_multiaddr(address).parts]
     hosts = [value for name, value in parts if name in _HOSTS]
     return bool(hosts) and not has_way_to(hosts)
 
 
 def is_other_peer(what: str) -> bool:
-    """Whether a dial failed because the peer that answered has another key than the address names."""
+    """Whether a dial failed because the answering peer has a different key than the one in the address."""
     return "mismatch" in what
 
 
 def another_peer(address: str) -> NobodyReachable:
-    """Return the sentence for an address at which another peer answers than the named one."""
+    """Return the error for an address at which a peer with a different key answers."""
     return NobodyReachable(
         f"another peer answers at {address}; expected the PeerId at the end of the address, which its key must prove; "
         "the address is mistyped, or somebody else has it now: copy the run's link again, or ask who gave it to you"
@@ -167,7 +170,7 @@ def another_peer(address: str) -> NobodyReachable:
 
 
 def own_address(address: str) -> UsageFault:
-    """Return the sentence for a peer that is to join at its own address."""
+    """Return the error for a peer that is to join at its own address."""
     return UsageFault(
         f"{address} is the address of this peer's own identity; expected another member's; if another process uses "
         "this key file, give this one its own --identity file"
@@ -175,7 +178,7 @@ def own_address(address: str) -> UsageFault:
 
 
 def _reason(address: Multiaddr, timeout_seconds: float) -> str | None:
-    """Return why no connection opens; None: one does, or this address is of another kind."""
+    """Return why no connection opens; None if one opens, or if the address has no TCP port."""
     names = [value for name, value in address.parts if name in _HOSTS]
     ports = [value for name, value in address.parts if name == "tcp"]
     if not names or not ports:
@@ -190,12 +193,12 @@ def _reason(address: Multiaddr, timeout_seconds: float) -> str | None:
 
 
 def ask_as_invited(run_id: str, addresses: Sequence[str], identity: Identity, ticket_pass: bytes) -> RunRecord | None:
-    """The record of a private run from the members at these addresses, who see this peer's key; None: none gave it.
+    """Return a private run's record from members at these addresses, which see this peer's key; None if none sent it.
 
     Blocks.
 
     Raises:
-        Incompatible: a member says why it does not let this key in, and none does.
+        Incompatible: a member refused this key with a reason, and no member accepted it.
     """
     refusals: dict[PeerId, str] = {}
     admission = invited_admission(run_id, identity, ticket_pass)
@@ -210,7 +213,7 @@ def ask_as_invited(run_id: str, addresses: Sequence[str], identity: Identity, ti
 
 
 def not_admitted(run_id: str, own: PeerId, remote: PeerId, reason: str) -> Incompatible:
-    """Return the sentence for a member that refuses this peer."""
+    """Return the error for a member that refuses this peer."""
     return Incompatible(
         f"member {remote[-8:]} of {run_id} {reason}; expected to be admitted with the key {own}; ask the owner of the "
         "run for an invite for that key (`peer invite --key`), which also admits a revoked one again"
@@ -218,7 +221,7 @@ def not_admitted(run_id: str, own: PeerId, remote: PeerId, reason: str) -> Incom
 
 
 async def _run_there(run_id: str, addresses: Sequence[str]) -> RunRecord | str | None:
-    """The record of this run, or the id of another one that the members there say they train; None: nobody says."""
+    """Return the record of this run, or the id of the run that the members train instead; None without an answer."""
 
     async def ask(host: Host, address: str) -> RunRecord | str | None:
         return await run_of(host, run_id, [address])
@@ -237,10 +240,10 @@ async def _answers(
     ask: Callable[[Host, str], Awaitable[Answer | None]],
     on_fault: Callable[[str, str], object] = lambda address, what: None,
 ) -> list[Answer]:
-    """What is answered at these addresses, asked side by side by a host of its own.
+    """Return the answers of these addresses, which are asked concurrently by a temporary host.
 
     Args:
-        on_fault: called with (address, why) of each that could not be dialled.
+        on_fault: called with (address, reason) for each address that could not be dialled.
     """
     allow_parts_of_hivemind()
     from dht.p2pd.host import P2pdHost
@@ -262,7 +265,7 @@ async def _answers(
             async with asyncio.timeout(ASK_SECONDS):
                 await asyncio.gather(*map(ask_at, addresses))
     except TimeoutError:
-        pass  # one that says nothing takes nothing from what others have said
+        pass  # a silent member does not invalidate the answers of others
     except LocalFault:
-        return []  # what comes next says what is wrong
+        return []  # the next step reports the fault
     return [said[address] for address in addresses if address in said]

@@ -1,6 +1,6 @@
-"""Compares this peer's clock with those of members: where no member has its time, it waits and says what to do.
+"""Compares this peer's clock with those of members; if it agrees with none, waits and reports what to do.
 
-Records with a wrong time are worth nothing to others, and so is the work of a peer that publishes them.
+Other members ignore records with a wrong time, and the work of a peer that publishes them is wasted.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ SETTLE_SECONDS = 2.0
 
 @dataclass
 class ClockCheck:
-    """Reports a wrong clock once, and again when it is wrong by something else.
+    """Reports a wrong clock once, and again when the error changes.
 
     Attributes:
-        read: reads the clocks of members; returns what they show now, in unix seconds.
-        report: takes the event.
+        read: returns the current times on the clocks of members, in unix seconds.
+        report: receives the event.
     """
 
     clock: SwarmClock
@@ -32,9 +32,9 @@ class ClockCheck:
     _told: float = field(default=0.0, init=False)
 
     def look(self) -> bool:
-        """Compare the clocks; returns False when this peer's records would be worth nothing to any member.
+        """Compare the clocks; return False if every member would ignore this peer's records.
 
-        A peer with one member at its side goes on. It takes a lie of everybody that answers to hold a peer up.
+        A peer continues if one member agrees with it. So only a lie of all answering members can stop a peer.
         """
         shown = self.read()
         off = self.clock.seconds_off(shown)
@@ -44,7 +44,7 @@ class ClockCheck:
         return not off or any(self.clock.agrees_with(one) for one in shown)
 
     async def settle(self, refresh: Callable[[], Awaitable[object]]) -> bool:
-        """Wait until this peer's clock is right; returns True. `refresh` asks members before each further look."""
+        """Wait until this peer's clock is right; return True. `refresh` asks members before each additional check."""
         while not self.look():
             await asyncio.sleep(SETTLE_SECONDS)
             await refresh()

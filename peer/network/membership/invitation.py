@@ -1,7 +1,7 @@
-"""An invite at the newcomer's side: read with suspicion, used for this peer's key, and kept as a pass.
+"""An invite on the newcomer's side: validated, bound to this peer's key, and stored as a pass.
 
-The pass (a file of mode 0600 in the data folder) is worth nothing without the key beside it. The one-time secret of an
-invite is used once, here, and not kept.
+The pass (a file of mode 0600 in the data folder) is useless without the key beside it. The one-time secret of an invite
+is used once, here, and not stored.
 """
 
 from __future__ import annotations
@@ -26,11 +26,12 @@ from peer.user_folders import PASS_NAME as PASS_NAME
 
 
 def read_invite(source: str) -> tickets.Invite:
-    """The invite in the file `source`; ``-`` reads standard input.
+    """Read the invite in the file `source`; ``-`` reads standard input.
 
     Raises:
-        UsageFault: the text itself was given, the file cannot be read, is open to others of this machine though it
-            holds a secret, or is no whole invite.
+        UsageFault: the text itself was given; the file cannot be read, contains a secret and is readable by other users
+            of
+            this machine, or is not a complete invite.
     """
     if source.startswith(tickets.INVITE_PREFIX[:-3]):
         raise UsageFault(
@@ -54,10 +55,10 @@ def read_invite(source: str) -> tickets.Invite:
 
 
 def with_invite(flags: Mapping[str, object], invite: tickets.Invite) -> dict[str, object]:
-    """Flags completed by what the invite says: the run, and addresses where none are given.
+    """Return the flags with the invite's run, and its addresses if no addresses are given.
 
     Raises:
-        UsageFault: the flags name another run.
+        UsageFault: the flags contain a different run.
     """
     given = flags.get("run_id")
     if given is not None and given != invite.run_id:
@@ -66,17 +67,17 @@ def with_invite(flags: Mapping[str, object], invite: tickets.Invite) -> dict[str
 
 
 def accept_invite(invite: tickets.Invite, identity: Identity, folder: Path) -> None:
-    """Use an invite for this identity and keep the pass in `folder`.
+    """Use an invite for this identity, and store the pass in `folder`.
 
     Raises:
-        UsageFault: it has expired, or is for another key.
-        LocalFault: the folder cannot be written.
+        UsageFault: the invite has expired, or is for a different key.
+        LocalFault: the folder is not writable.
     """
     write_secret(folder / PASS_NAME, _pass_of(invite, identity))
 
 
 def _pass_of(invite: tickets.Invite, identity: Identity) -> bytes:
-    """Encoded; empty for a key that is listed."""
+    """Return the encoded pass; empty for a key on the member list."""
     ticket = invite.ticket
     if ticket is None:
         return b""
@@ -94,10 +95,10 @@ def _pass_of(invite: tickets.Invite, identity: Identity) -> bytes:
 
 
 def load_pass(folder: Path) -> bytes | None:
-    """The encoded pass in a data folder; empty for a listed key, None when this peer was never invited.
+    """Read the encoded pass in a data folder; empty for a listed key, None if this peer was never invited.
 
     Raises:
-        UsageFault: it is damaged or open to other users of the machine.
+        UsageFault: the pass is damaged or readable by other users of the machine.
     """
     path = folder / PASS_NAME
     try:
@@ -115,7 +116,7 @@ def load_pass(folder: Path) -> bytes | None:
 
 
 def invited_admission(run_id: str, identity: Identity, ticket_pass: bytes) -> Admission:
-    """Return the admission that shows members that this key was invited, before the manifest is known."""
+    """Return the admission that shows this key's invite to members, before the manifest is known."""
     return Admission(
         identity,
         run_id,

@@ -1,6 +1,7 @@
-"""The users of one-time invites, on disk: it stays used when the members that saw it are started again.
+"""Stores the users of one-time invites on disk, so that an invite stays used when members restart.
 
-One line of JSON per use, in the peer's data folder; written before the newcomer is answered. Nothing in it is secret.
+Each use is one line of JSON in the peer's data folder, written before the newcomer is answered. The file contains no
+secrets.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from peer.secret_files import write_secret
 INVITE_USERS_NAME = "used_invites.jsonl"
 """Name of the file in a peer's data folder."""
 MAX_LINE_BYTES: Final = 160
-"""Serial number, PeerId and a time, with their names."""
+"""Length of a line with serial number, PeerId and time, including their keys."""
 
 log = logging.getLogger(__name__)
 
@@ -38,18 +39,18 @@ class InviteUse:
 
 
 class InviteUsers:
-    """The file with the users of one-time invites that this peer let in."""
+    """The file with the users of one-time invites that this peer admitted."""
 
     def __init__(self, folder: Path) -> None:
         self._path = folder / INVITE_USERS_NAME
 
     def remind(self, admission: Admission, now: float) -> None:
-        """Tell `admission` who used invites in earlier sessions.
+        """Load the users of invites from earlier sessions into `admission`.
 
-        Uses of invites that have expired by `now` are forgotten: nobody is let in with them.
+        Uses of invites that have expired by `now` are dropped, because these invites admit no peer.
 
         Raises:
-            LocalFault: the file cannot be read or written.
+            LocalFault: the file is not readable or not writable.
         """
         uses = [use for use in read_users(self._path) if use.expires_at > now]
         for use in uses:
@@ -58,7 +59,7 @@ class InviteUsers:
             write_secret(self._path, b"".join(map(_line, uses)))
 
     def keep(self, ticket: Ticket, peer_id: PeerId) -> None:
-        """Write down who used an invite."""
+        """Record the user of an invite."""
         try:
             with os.fdopen(os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "ab") as file:
                 file.write(_line(InviteUse(ticket.serial, peer_id, ticket.expires_at)))
@@ -75,10 +76,10 @@ class InviteUsers:
 
 
 def read_users(path: Path) -> list[InviteUse]:
-    """The uses in a file; damaged lines are left out with a warning.
+    """Read the uses in a file; damaged lines are skipped with a warning.
 
     Raises:
-        LocalFault: it cannot be read.
+        LocalFault: the file cannot be read.
     """
     try:
         with open_regular(path) as file:
@@ -94,7 +95,7 @@ def read_users(path: Path) -> list[InviteUse]:
         try:
             uses.append(_use_of(json.loads(line)))
         except (ValueError, RecursionError) as error:
-            # A line that a power cut left half written; the invite of a half line counts as unused.
+            # A power cut left an incomplete line; its invite counts as unused.
             log.warning("a line of %s is damaged (%s) and was left out", path, error)
     return uses[:MAX_KNOWN_TICKETS]
 

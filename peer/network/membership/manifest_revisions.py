@@ -1,9 +1,9 @@
-"""Revisions: what the owner changes while a run goes on, and from which version on it counts at this peer.
+"""Revisions: the owner's changes during a run, and the versions from which they apply at this peer.
 
-A revision adds to the manifest's `changes` and leaves all else as it was. So peers that know different revisions talk
-to each other, and the newer one spreads. Each change counts from an anchor version, which is the same moment of the run
-on every peer. The outer learning rate counts from that version of each fragment, so that anchors stay equal to the last
-bit. Everything else counts once the lowest version of a peer's fragments has got there.
+A revision only adds to the manifest's `changes`. So peers with different revisions communicate, and the newer revision
+spreads. Each change applies from an anchor version, which is the same moment of the run on every peer. The outer
+learning rate applies from that version of each fragment, so that anchors stay equal bit for bit. All other changes
+apply once the lowest version of a peer's fragments has reached the version.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ from peer.network.membership.run_handshake_policy import RunHandshakePolicy
 from peer.version import full_version, is_older, software
 
 WHEN_JOINING = MAX_WHOLE_NUMBER
-"""A newcomer has no version yet. It goes by all changes at once: whom it fetches from may have been admitted lately."""
+"""A newcomer has no version and applies all changes at once, because its donors may have been admitted recently."""
 
 
 def in_force(manifest: RunManifest, version: int) -> list[ChangeSection]:
-    """The changes that count at `version`, in the order in which they came to count."""
+    """Return the changes that apply at `version`, in the order of their versions."""
     changes = [change for change in manifest.changes if change.at_version <= version]
     return sorted(changes, key=lambda change: change.at_version)
 
 
 def member_rules(manifest: RunManifest, owner_public_key: bytes, version: int) -> MemberRules:
-    """The keys that may take part at `version`; the later of two changes about one key counts."""
+    """Return the keys that may take part at `version`; for each key the later change applies."""
     members, revoked, revoked_tickets = set(manifest.access.members), set[str](), set[bytes]()
     for change in in_force(manifest, version):
         serials = set(filter(is_serial, change.revoke))
@@ -58,10 +58,10 @@ def member_rules(manifest: RunManifest, owner_public_key: bytes, version: int) -
 
 
 def manifest_of(record: RunRecord) -> RunManifest:
-    """The manifest in a signed record.
+    """Parse the manifest in a signed record.
 
     Raises:
-        Incompatible: it does not fit this software.
+        Incompatible: the manifest does not fit this software.
     """
     try:
         return RunManifest.from_bytes(record.manifest)
@@ -75,7 +75,7 @@ def manifest_of(record: RunRecord) -> RunManifest:
 
 
 def apply_member_rules(admission: Admission, record: RunRecord) -> None:
-    """Let the manifest decide from now on who is a member; one that cannot be read decides nothing."""
+    """Apply the member rules of the manifest to the admission; ignore an unreadable manifest."""
     try:
         manifest = RunManifest.from_bytes(record.manifest)
     except ValueError:
@@ -84,13 +84,13 @@ def apply_member_rules(admission: Admission, record: RunRecord) -> None:
 
 
 def outer_lr_at(manifest: RunManifest, version: int) -> float:
-    """eta0 of the commit that leaves `version` of a fragment."""
+    """Return eta0 of the commit that leaves `version` of a fragment."""
     rates = [change.outer_lr for change in in_force(manifest, version) if change.outer_lr is not None]
     return rates[-1] if rates else manifest.averaging.outer_lr
 
 
 def cooldown_at(manifest: RunManifest, version: int) -> Cooldown | None:
-    """The cool-down of the inner learning rate that counts at `version`; None without any."""
+    """Return the cool-down of the inner learning rate that applies at `version`; None if there is none."""
     found = None
     for change in in_force(manifest, version):
         if change.cooldown_from is not None and change.cooldown_tokens is not None:
@@ -99,13 +99,13 @@ def cooldown_at(manifest: RunManifest, version: int) -> Cooldown | None:
 
 
 def minimum_software_at(manifest: RunManifest, version: int) -> str:
-    """Three numbers; empty when any software is welcome."""
+    """Return the minimum software version, three numbers; empty if all versions are accepted."""
     wanted = [change.minimum_software for change in in_force(manifest, version) if change.minimum_software]
     return wanted[-1] if wanted else ""
 
 
 def is_successor(newer: RunManifest, held: RunManifest) -> bool:
-    """Whether a running peer that holds `held` can go on with `newer`: a later revision that only adds changes."""
+    """Whether a running peer with `held` can continue with `newer`: a later revision that only adds changes."""
     return newer.revision > held.revision and newer.hash == held.hash
 
 
@@ -115,7 +115,7 @@ def describe_changes(newer: RunManifest, held: RunManifest) -> str:
 
 
 def all_changes(manifest: RunManifest) -> list[str]:
-    """Each change of the run so far, in words."""
+    """Describe each change of the run so far."""
     return [_phrase(change) for change in manifest.changes]
 
 
@@ -145,19 +145,19 @@ def _phrase(change: ChangeSection) -> str:
     if noted and not parts:
         return noted
     if len(parts) == 1 and change.cooldown_tokens is not None and not change.at_version:
-        return f"{parts[0]}{noted and f'; {noted}'}"  # the token says when
+        return f"{parts[0]}{noted and f'; {noted}'}"  # the token count gives the time
     before = ", " if change.cooldown_tokens is not None else " "
     return f"{', '.join(parts) or 'nothing'}{before}{when}{noted and f'; {noted}'}"
 
 
 @dataclass(eq=False)
 class ManifestRevisions:
-    """The manifest in force at one peer and what follows from it, from version to version.
+    """The manifest in force at one peer and its consequences, from version to version.
 
     Attributes:
         owner_public_key: 32 bytes.
-        handshake_policy: told when the rules change, and its admission too.
-        report: takes an event, once, when the run has ended here.
+        handshake_policy: updated, like its admission, when the rules change.
+        report: receives an event, once, when the run has ended here.
     """
 
     manifest: RunManifest
@@ -174,16 +174,18 @@ class ManifestRevisions:
         self._enforce(WHEN_JOINING)
 
     def rule_at(self, version: int) -> OuterRule:
-        """The outer rule of the commit that leaves `version` of a fragment."""
+        """Return the outer rule of the commit that leaves `version` of a fragment."""
         outer_lr = outer_lr_at(self.manifest, version)
         return self._rule if outer_lr == self._rule.outer_lr else replace(self._rule, outer_lr=outer_lr)
 
     def rate_factor(self, run_tokens: int, version: int) -> float:
-        """The inner learning rate as a share of its peak when the run's clock shows `run_tokens` at this version."""
+        """Return the inner learning rate as a share of its peak, at `run_tokens` on the run's clock and at this
+        version.
+        """
         return rate_factor(self.manifest.training.schedule, run_tokens, cooldown_at(self.manifest, version))
 
     def take(self, newer: RunManifest) -> bool:
-        """Go on with a later revision; False when it is none (see `is_successor`)."""
+        """Adopt a later revision; return False if it is not a successor (see `is_successor`)."""
         if not is_successor(newer, self.manifest):
             return False
         self.manifest = newer
@@ -192,10 +194,10 @@ class ManifestRevisions:
         return True
 
     def reached(self, version: int) -> None:
-        """The lowest version of this peer's fragments, which are whole, is `version` now.
+        """Record that the lowest version of this peer's complete fragments is now `version`.
 
         Raises:
-            Incompatible: from here on this peer's key is revoked, members refuse it, or its software is too old.
+            Incompatible: this peer's key is revoked from here on, members refuse it, or its software is too old.
         """
         if version != self._version:
             self._version = version
@@ -205,7 +207,7 @@ class ManifestRevisions:
             raise self._fault
 
     def refused(self, told: str) -> None:
-        """Members do not admit this peer any more: `reached` says so from now on."""
+        """Record that members no longer admit this peer; `reached` raises the fault from now on."""
         self._fault = self._fault or Incompatible(
             f"members of the run refuse this peer ({told}); expected to stay a member; ask the owner of the run"
         )

@@ -1,7 +1,7 @@
-"""Addresses at which members may be reached, read anew whenever they are dialled: who comes back may have another port.
+"""Finds addresses of members, again before each dial, because a returning peer may have a different port.
 
-A peer writes its addresses into its own data folder. There a process that waits, or has lost everybody, finds it again,
-as a second command does.
+A peer writes its addresses into its own data folder. There a process that waits or has lost all members finds the peer
+again, and so does a second command.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from peer.run_folders import folders_in_use
 
 
 def addresses_now(config: PeerConfig) -> list[str]:
-    """Those given by hand, those of peers that run on this machine now, and those of earlier sessions."""
+    """Return the given addresses, those of peers running on this machine now, and those of earlier sessions."""
     here = addresses_here(config.run_id, config.data_dir)
     return list(dict.fromkeys([*config.peers, *here, *read_cached_peers(config.cached_peers_path)]))
 

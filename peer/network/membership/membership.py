@@ -1,12 +1,12 @@
-"""Announces this peer, folds records of other members into a view, and suspects members that do not answer.
+"""Announces this peer, merges records of other members into a view, and suspects members that do not answer.
 
-Records reach others in two ways: through the DHT every `announce_seconds`, and directly when something changes that
-others should know at once (joining, leaving). So a newcomer is part of the next round, and no round waits for a leaver.
+Records are sent in two ways: through the DHT every `announce_seconds`, and directly when other members need the change
+at once (joining, leaving). So a newcomer takes part in the next round, and no round waits for a leaving member.
 
-A record costs nothing and only says where to look: a member is *met* when it has opened a stream to this peer, or
-answered one. After each look this peer tries some of those that it has not met. A peer that cannot be reached is
-suspected, whatever its record says: it is left alone for a growing time, then tried again, and counts in no round until
-it has answered. An answer ends the suspicion, but not its growth.
+A record costs nothing and only gives an address: a member is *met* when it has opened a stream to this peer, or
+answered one. After each look into the DHT this peer tries some members that it has not met. A peer that cannot be
+reached is suspected, whatever its record says: it is not contacted for a growing time, then tried again, and takes part
+in no round until it has answered. An answer ends the suspicion, but does not reset the growing time.
 """
 
 from __future__ import annotations
@@ -44,28 +44,28 @@ from peer.events.peer_events import MemberChanged
 
 RECORD_PROTOCOL = "/murmuration/record/1"
 FIRST_SUSPICION_SECONDS = 5.0
-"""How long a peer that did not answer is left alone at first; twice as long each time."""
+"""Time for which a peer that did not answer is not contacted, doubled each time."""
 LONGEST_SUSPICION_SECONDS = 300.0
 """A peer behind an unstable connection is tried again after 5 minutes at the latest."""
 MAX_SUSPECTED = 16_384
-"""Suspected members, and members that this peer introduced itself to; a hundred bytes each. A view has fewer."""
+"""Limit on suspected members, and on members that this peer introduced itself to; 100 bytes each. A view has fewer."""
 LOOK_SECONDS = 8.0
-"""Time of a look into the DHT, retries included."""
+"""Duration of a look into the DHT, including retries."""
 MAX_INTRODUCTIONS = 32
 """Members that a newcomer greets directly; the others find its record in the DHT."""
 INTRODUCTIONS_AT_ONCE = 24
-"""Introductions of one remote. A leaving member introduces itself a dozen times, until a member has its anchors."""
+"""Introductions accepted from one remote. A leaving member makes a dozen, until another has its anchors."""
 INTRODUCTION_SECONDS = 5.0
-"""Time until one more: each may add or remove a member, which changes all fragments and the event log."""
+"""Time until one more is accepted: each may add or remove a member, which changes all fragments and the event log."""
 MEETINGS_AT_ONCE = 8
-"""Members that were never met, or did not answer, tried after each look; free records must not cost more dials."""
+"""Members not met or silent that are tried after each look; the limit keeps free records from costing more dials."""
 ANSWER_SECONDS = 1.0
-"""How long one record answers introductions while this peer's state and anchors stay the same."""
+"""Time for which one signed record answers introductions while this peer's state and anchors stay the same."""
 MOST_SHOWN_AT_ONCE = 64
 """In a larger swarm `on_view` follows a change a little later, together with the next changes."""
 SHOW_SECONDS_PER_MEMBER = 0.001
 LONGEST_SHOW_SECONDS = 5.0
-"""Pause between two such calls. Strangers are met in rounds and in looks, which take longer."""
+"""Longest pause between two calls of `on_view`. Unknown peers are met in rounds and looks, which take longer."""
 
 log = logging.getLogger(__name__)
 
@@ -77,21 +77,21 @@ Head = tuple[int, bytes]
 
 @dataclass(eq=False)
 class Membership:
-    """This peer's record and its view of the others; `run` keeps both fresh until it is cancelled.
+    """This peer's record and its view of other members; `run` keeps both up to date until it is cancelled.
 
     Attributes:
-        describe: this peer's current record; `sequence` and `expires_at` are filled in here.
+        describe: returns this peer's current record, without `sequence` and `expires_at`, which are filled in here.
         wall_clock: unix seconds.
-        on_view: called whenever the set of live peers may have changed; among many by `show_changes`.
-        report: takes an event once per peer that appears or disappears.
-        rules: the number of the run's rules; records of other rules are ignored.
+        on_view: called when the set of live peers may have changed; in a large swarm by `show_changes`.
+        report: receives an event for each peer that appears or disappears.
+        rules: the number of the run's rules; records with different rules are ignored.
         on_refused: called when a remote introduces itself wrongly.
-        on_met: called with a peer that opened a stream to this one, or answered one, and whether it introduced itself;
-            returns whether that was news.
+        on_met: called with a peer that opened a stream to this peer, or answered one, and whether it introduced itself;
+            returns whether the meeting was news.
         has_been_there: whether more than its record is known of a member.
-        counts: whether a member's speed counts among all.
-        site: of this peer; empty: none that it names.
-        verified: records known to be good, when others share them.
+        counts: whether a member's speed is included in the swarm's speeds.
+        site: site of this peer; empty: none given.
+        verified: records with verified signatures, which several views may share.
     """
 
     identity: Identity
@@ -119,48 +119,50 @@ class Membership:
         self._sequence = 0
         self._levels = Levels(self.identity.peer_id)
         self._longer: tuple[float, float] = (0.0, 0.0)
-        """How much longer than usual the newest record lives, and when it was made."""
+        """The additional life of the newest record, and when the record was made."""
         self._answered: tuple[float, object, bytes] = (-math.inf, None, b"")
-        """The newest record that answered an introduction, when, and what it announced."""
+        """The last answer to an introduction: its time, the announced state, and the encoded record."""
         self._silent: Newest[PeerId, None] = Newest(MAX_SUSPECTED)
-        """Peers that did not answer, and have not answered since; they count in no round."""
+        """Peers that have not answered since they failed to; they take part in no round."""
         self._pauses = Pauses[PeerId](FIRST_SUSPICION_SECONDS, LONGEST_SUSPICION_SECONDS, MAX_SUSPECTED)
-        """Until when each of them is left alone; the growth is remembered when one answers."""
+        """The time until which each is not contacted; the growth is kept when a peer answers."""
         self._introduced_to: Newest[PeerId, None] = Newest(MAX_SUSPECTED)
-        """Members that this peer introduced itself to. Each side has to: whom another one met knows nothing of it."""
+        """Members that this peer introduced itself to. Each side must do so, because meetings are not mutual."""
         self._reported: set[PeerId] = set()
-        """Members in `_known` whose coming was reported."""
+        """Members in `_known` whose arrival was reported."""
         self._known: dict[PeerId, PeerRecord] = {}
         self._speeds = AnnouncedSpeeds()
         self._signs: Counter[PeerId] = Counter()
         self._others: list[PeerRecord] = []
-        """Live members other than this one and those suspected, excluded ones too."""
+        """Live members, including excluded ones, without this peer and suspected ones."""
         self._others_of: tuple[tuple[PeerRecord, ...], frozenset[PeerId]] = ((), frozenset())
-        """The records and the suspected peers from which `_others` follows."""
+        """The records and the suspected peers from which `_others` was computed."""
         self.view = SwarmView(self.run_id)
         self._tally = MemberTally()
-        """Counts over the members of `view`, this peer among them."""
+        """Counts over the members of `view`, including this peer."""
         self._is_to_show = asyncio.Event()
         self._allowances = Allowances[PeerId](INTRODUCTIONS_AT_ONCE, INTRODUCTION_SECONDS)
         self.host.handle(RECORD_PROTOCOL, self._serve)
 
     @property
     def life_seconds(self) -> float:
-        """How long a record lives in a small swarm: three announcements, one look-up, a minute by which clocks differ.
+        """The life of a record in a small swarm: three announcements, one look-up, and a minute of clock difference.
 
-        So a peer that never set its clock is seen. One that vanished without a word stays in view for that minute
-        longer, but is suspected as soon as another peer talks to it. In a swarm of many, whose keys are read in turn, a
-        record lives longer by as much as a turn takes.
+        So a peer whose clock was never set is visible. A peer that vanished without a goodbye stays in view a minute
+        longer,
+        but is suspected as soon as another peer contacts it. In a large swarm, whose keys are read in turn, a record
+        lives
+        longer by the duration of a turn.
         """
         wanted = 3 * self.announce_seconds + LOOK_SECONDS + CLOCK_SKEW_SECONDS
         return min(wanted, MAX_PEER_RECORD_LIFE_SECONDS - CLOCK_SKEW_SECONDS)
 
     def members(self) -> list[PeerRecord]:
-        """Live members other than this one that are not suspected."""
+        """Return live members other than this peer that are not suspected."""
         now = self.wall_clock()
         announced = self.view.members(now)
         suspected = frozenset(peer_id for peer_id in self._silent if self._is_left_alone(peer_id, now))
-        # Asked about ten times a second, which takes time in a swarm of thousands; it changes more seldom.
+        # Called about ten times a second, which is slow in a swarm of thousands; the result changes less often.
         if announced is not self._others_of[0] or suspected != self._others_of[1]:
             left_out = {*suspected, self.identity.peer_id}
             self._others = [record for record in announced if record.peer_id not in left_out]
@@ -171,7 +173,7 @@ class Membership:
         return [record for record in self._others if not is_excluded(record.peer_id)]
 
     def split(self) -> tuple[list[PeerId], list[PeerId]]:
-        """Trainers other than this peer that are not suspected, and all other `members`."""
+        """Return trainers other than this peer that are not suspected, and all other `members`."""
         trainers: list[PeerId] = []
         others: list[PeerId] = []
         for record in self.members():
@@ -184,7 +186,7 @@ class Membership:
         return peer_id in self._silent
 
     def suspected(self) -> list[PeerRecord]:
-        """Members other than this peer whose records are alive, and that have not answered since they did not."""
+        """Return members other than this peer with live records that have not answered since they failed to."""
         now = self.wall_clock()
         announced = (self.view.get(peer_id, now) for peer_id in self._silent)
         return [
@@ -201,25 +203,25 @@ class Membership:
         return peer_id in self._silent and self._pauses.holds(peer_id, now)
 
     def tokens_per_second(self, peer_id: PeerId) -> float:
-        """The fastest speed that a peer announced lately, live or not; 0 when none is known."""
+        """Return the fastest speed that a peer announced recently, live or not; 0 if none is known."""
         return self._speeds.fastest(peer_id)
 
     def upload_bits_per_second(self, peer_id: PeerId) -> float:
-        """Upload rate that a live member announces; 0 when it is unknown."""
+        """Return the upload rate that a live member announces; 0 if unknown."""
         known = self._known.get(peer_id)
         return known.upload_bits_per_second if known is not None else 0.0
 
     def news_seconds(self) -> float:
-        """How long a new announcement of a member takes to get here: two announcements."""
+        """Return how long a member's new announcement takes to arrive here: two announcements and a look-up."""
         return 2 * self.announce_seconds + LOOK_SECONDS + turn_seconds(self._levels.read_level)
 
     def speeds(self) -> list[float]:
-        """The speeds of all other members that train now and count, zeros among them."""
+        """Return the speeds of all other counted members that train now, including zeros."""
         records = (record for record in self.members() if record.state == "training")
         return [record.tokens_per_second for record in records if self.counts(record.peer_id)]
 
     def site_of(self, peer_id: PeerId) -> str:
-        """The site that this peer or a live member announces; empty when it has none or is not known."""
+        """Return the site that this peer or a live member announces; empty if it has none or is unknown."""
         if peer_id == self.identity.peer_id:
             return self.site
         known = self._known.get(peer_id)
@@ -231,16 +233,16 @@ class Membership:
         return bool(theirs and self.site) and theirs != self.site
 
     def heads(self, fragment: int) -> Collection[Head]:
-        """The different anchors that members announce, those suspected and this peer included."""
+        """Return the distinct anchors that members announce, including suspected members and this peer."""
         return self._tally.heads(fragment)
 
     def is_duplicate(self) -> bool:
-        """Whether a live process that started earlier has this identity; that one stays, this one must stop."""
+        """Whether an older live process has this identity; the older process stays, and this process must stop."""
         own = self.describe()
         return own.session in self.view.duplicate_sessions(own.peer_id, self.wall_clock())[1:]
 
     def suspect(self, peer_id: PeerId, reason: str) -> None:
-        """The peer did not answer: leave it out for a while."""
+        """Suspect a peer that did not answer: leave it out for a while."""
         if peer_id == self.identity.peer_id:
             return
         now = self.wall_clock()
@@ -256,11 +258,11 @@ class Membership:
             self._show()
 
     def signs_of(self, peer_id: PeerId) -> int:
-        """Count what came that a peer can only have sent while it was awake; a growing count means that it lives on."""
+        """Return a count of received messages that prove the peer awake; a growing count means that it is alive."""
         return self._signs[peer_id]
 
     def heard_from(self, peer_id: PeerId, *, has_introduced_itself: bool = False) -> None:
-        """The peer opened a stream to this one, sent something on it, or answered: it is there."""
+        """Record that the peer opened a stream to this peer, sent a message on it, or answered, so that it is alive."""
         if peer_id in self._known:
             self._signs[peer_id] += 1
         is_news, was_silent = self.on_met(peer_id, has_introduced_itself), peer_id in self._silent
@@ -270,7 +272,7 @@ class Membership:
             self._show()
 
     async def run(self) -> None:
-        """Announce and look; never ends."""
+        """Announce and look repeatedly; never ends."""
         while True:
             await self.announce()
             for _ in range(2):
@@ -278,7 +280,7 @@ class Membership:
                 await self.look()
 
     async def show_changes(self) -> None:
-        """Call `on_view` for what changes in a swarm of many, a while after each other; never ends."""
+        """Call `on_view` for changes in a large swarm, with pauses in between; never ends."""
         while True:
             await self._is_to_show.wait()
             self._is_to_show.clear()
@@ -293,10 +295,13 @@ class Membership:
         await self.store.publish_peer(self.run_id, record.peer_id, encoded, record.expires_at, levels)
 
     async def look(self) -> None:
-        """Fetch the others' records from the DHT: all, or in a swarm of many some keys of them, others each time."""
+        """Fetch other members' records from the DHT: all, or in a large swarm those under some keys, different each
+        time.
+        """
         await self._read()
         if self._note_votes():
-            # Such as when joining a large swarm: only now are the keys known under which this peer's neighbours are.
+            # Needed e.g. when joining a large swarm: only now are the keys known under which this peer's neighbours are
+            # stored.
             await self._read()
             self._note_votes()
 
@@ -312,13 +317,13 @@ class Membership:
         return self._levels.note(self._tally.levels - Counter([] if own is None else [own.level]))
 
     async def introduce(self, to: Sequence[PeerRecord] = ()) -> str:
-        """Send this peer's record directly to live members and take theirs; failures are only suspicions.
+        """Send this peer's record directly to live members and receive theirs; failures are only suspicions.
 
         Args:
-            to: whom; empty: some of all.
+            to: the members to contact; empty: some of all.
 
         Returns:
-            Why members refused this peer, when some answered and none of them welcomed it; empty otherwise.
+            the reason why members refused this peer, if some answered and none accepted it; empty otherwise.
         """
         _, encoded = self._next_sealed()
         chosen = to or self._whom_to_meet()
@@ -327,17 +332,19 @@ class Membership:
         return "" if "" in answers or not refusals else refusals[0]
 
     async def meet_others(self) -> None:
-        """Try members that this peer never introduced itself to, or that did not answer: some at a time; never ends."""
+        """Try members that this peer never introduced itself to, or that did not answer: a few at a time;
+        never ends.
+        """
         while True:
             await asyncio.sleep(self.announce_seconds / 2 * self.randomness.uniform(0.8, 1.2))
             if chosen := self._whom_to_try():
                 await self.introduce(chosen)
 
     def _whom_to_try(self) -> list[PeerRecord]:
-        """A few of the members that count, due or not, so that a split heals soon, and a few others that are due."""
+        """Choose a few counted members, due or not, so that a split heals soon, and a few others that are due."""
         now = self.wall_clock()
         silent = [record for record in self.suspected() if self.has_been_there(record.peer_id)]
-        # Whoever writes here is no longer suspected, and may still answer nothing.
+        # A peer that sends messages here is no longer suspected, but may still not answer.
         due = [record for record in self.members() if not self._pauses.holds(record.peer_id, now)]
         unmet = [record for record in due if record.peer_id not in self._introduced_to]
         known = [record for record in silent if self.counts(record.peer_id)]
@@ -345,26 +352,26 @@ class Membership:
         return [*self.some_of(known, MEETINGS_AT_ONCE), *self.some_of([*others, *unmet], MEETINGS_AT_ONCE)]
 
     def some_of(self, records: Sequence[PeerRecord], count: int) -> list[PeerRecord]:
-        """At most `count` of these records, others each time, so that not every peer chooses the same member."""
+        """Return at most `count` random records, so that not every peer chooses the same member."""
         return self.randomness.sample(records, min(count, len(records)))
 
     def _whom_to_meet(self) -> list[PeerRecord]:
         members = self.members()
         self.randomness.shuffle(members)
         if self._levels.read_level:
-            # Others can wait until they read its key.
+            # Other members can wait until they read this peer's key.
             members = self._nearest_first(members, MAX_INTRODUCTIONS // 2)
         return members[:MAX_INTRODUCTIONS]
 
     def _nearest_first(self, members: Sequence[PeerRecord], num_nearest: int) -> list[PeerRecord]:
-        """Members with some whose PeerIds' hashes begin as its own does moved to the front."""
+        """Move a few members to the front whose hashed PeerIds share the longest prefix with this peer's."""
         own = prefix_of(self.identity.peer_id, 64)
         nearest = sorted(members, key=lambda record: prefix_of(record.peer_id, 64) ^ own)[:num_nearest]
         chosen = {record.peer_id for record in nearest}
         return [*nearest, *(record for record in members if record.peer_id not in chosen)]
 
     async def _exchange(self, peer_id: PeerId, encoded: bytes) -> str | None:
-        """Return why the peer refused this one; empty when it did not, None when it was not reached."""
+        """Return the reason why the peer refused this one; empty if it accepted, None if it was not reached."""
         try:
             stream = await open_greeted_stream(self.host, self.handshake_policy, peer_id, RECORD_PROTOCOL)
             try:
@@ -407,13 +414,13 @@ class Membership:
         self._merge([data])
         self.heard_from(stream.remote, has_introduced_itself=True)
         await stream.send(self._answer())
-        # libp2p has no half-close: wait until the other side has read and closed.
+        # libp2p has no half-close: wait until the remote has read and closed.
         with contextlib.suppress(PeerFault, TimeoutError):
             async with asyncio.timeout(OPEN_SECONDS):
                 await stream.receive(1)
 
     def _answer(self) -> bytes:
-        """This peer's record for a member that introduces itself; where thousands start, it is not signed for each."""
+        """Return this peer's record as an answer; when thousands join, it is not signed again for each."""
         now, described = self.wall_clock(), self.describe()
         says = (described.state, described.versions, described.digests)
         answered_at, said, encoded = self._answered
@@ -426,10 +433,10 @@ class Membership:
         return fitting_peer_record(self.next_record(), self.identity)
 
     def next_record(self) -> PeerRecord:
-        """This peer's record as of now, newer than all before it."""
+        """Return this peer's current record, newer than all earlier ones."""
         self._sequence += 1
         now, vote = self.wall_clock(), self._levels.vote
-        # Never to expire before the record that it replaces: holders would take it for the older one.
+        # Never expires before the record that it replaces, because holders would consider it older.
         still_longer = self._longer[0] - max(0.0, now - self._longer[1])
         longer_seconds = max(turn_seconds(vote), still_longer)
         self._longer = (longer_seconds, now)
@@ -471,7 +478,7 @@ class Membership:
             self._show()
 
     def _take(self, peer_id: PeerId, why_gone: str, now: float) -> bool:
-        """Take over what the view says of one peer; True when it came, went, or began or ended training."""
+        """Apply the view's state of one peer; return True if it appeared, disappeared, or began or ended training."""
         known, record = self._known.get(peer_id), self.view.get(peer_id, now)
         if peer_id == self.identity.peer_id or self._is_left_alone(peer_id, now):
             record = None
@@ -494,9 +501,9 @@ class Membership:
         return known.is_training != record.is_training
 
     def _take_what_passed(self) -> None:
-        """Take over changes without a record: a suspicion ended, a member was excluded, or its ticket ran out.
+        """Apply changes without a record: a suspicion ended, a member was excluded, or its ticket expired.
 
-        Records that expire are among `view.changed`.
+        Records that expire are in `view.changed`.
         """
         now = self.wall_clock()
         doubtful = set(self._silent)
@@ -513,7 +520,9 @@ class Membership:
         self._show()
 
     def _show(self) -> None:
-        """Call `on_view`: at once in a small swarm; where thousands start, a call for each would leave no time."""
+        """Call `on_view`: at once in a small swarm, and delayed in a large one, where a call per change would take all
+        time.
+        """
         if len(self._known) <= MOST_SHOWN_AT_ONCE:
             self.on_view()
         else:
@@ -521,19 +530,19 @@ class Membership:
 
 
 class MemberTally:
-    """Counts what the members in view announce. A swarm of thousands is counted every few seconds."""
+    """Counts the announcements of members in view. A swarm of thousands is counted every few seconds."""
 
     def __init__(self) -> None:
         self.levels: Counter[int] = Counter()
-        """Members by the number of keys over which, as they see it, records should be split."""
+        """Number of members by their vote on the number of keys over which records should be split."""
         self._heads: dict[int, Counter[Head]] = {}
 
     def heads(self, fragment: int) -> Collection[Head]:
-        """The different anchors of a fragment that members announce; joiners still look for theirs."""
+        """Return the distinct anchors of a fragment that members announce; joining members have none."""
         return self._heads.get(fragment, Counter()).keys()
 
     def replace(self, before: PeerRecord | None, after: PeerRecord | None) -> None:
-        """A member's record took the place of another; None: it was not there before, or has gone."""
+        """Replace a member's record; None: the member was absent before, or has gone."""
         if before is not None and after is not None and _announce_the_same(before, after):
             return
         for record, number in ((before, -1), (after, 1)):
@@ -545,7 +554,9 @@ class MemberTally:
 
 
 def _announce_the_same(one: PeerRecord, other: PeerRecord) -> bool:
-    """As nearly every record and the one before it do; quicker than to compare their heads."""
+    """Return whether two records have the same counts, as most successive records do; faster than comparing their
+    heads.
+    """
     are_joining = (one.state == "joining") is (other.state == "joining")
     return are_joining and (one.level, one.versions, one.digests) == (other.level, other.versions, other.digests)
 

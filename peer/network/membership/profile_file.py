@@ -1,4 +1,4 @@
-"""The profile that a contributor chose: a file beside the contributor's key, and the signed profile of a run."""
+"""A contributor's profile: a file beside the contributor's key, and the signed profile for a run."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ MAX_FILE_BYTES = 64 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """Profile of a contributor; of several copies the one with the highest `sequence` counts."""
+    """Profile of a contributor; among several copies the one with the highest `sequence` applies."""
 
     sequence: int = 0
     issued_at: float = 0.0
@@ -37,10 +37,10 @@ class Choice:
 
 
 def load_contributor(path: Path, *, create: bool) -> Identity:
-    """The contributor's key, made with mode 0600 when it is missing and `create` is set.
+    """Load the contributor's key; create it with mode 0600 if it is missing and `create` is true.
 
     Raises:
-        UsageFault: it is missing, cannot be read or made, or others on this machine can read it.
+        UsageFault: the key is missing, cannot be read or created, or is readable by other users of this machine.
     """
     if not create and not path.exists():
         raise UsageFault(
@@ -54,15 +54,15 @@ def load_contributor(path: Path, *, create: bool) -> Identity:
 
 
 def choice_path(key_path: Path) -> Path:
-    """Path of the profile that belongs to this key file."""
+    """Return the path of the profile that belongs to this key file."""
     return key_path.with_name(key_path.name + ".profile.json")
 
 
 def read_choice(path: Path) -> Choice:
-    """The choice in a file; an empty one when there is none yet.
+    """Read the profile choice in a file; an empty one if there is no file.
 
     Raises:
-        UsageFault: the file is unreadable or says something that no profile can hold.
+        UsageFault: the file is unreadable or contains values that no profile can have.
     """
     try:
         with open_regular(path) as file:
@@ -80,10 +80,10 @@ def read_choice(path: Path) -> Choice:
 
 
 def write_choice(path: Path, choice: Choice) -> None:
-    """Replace the file at once, never half of it.
+    """Replace the file atomically.
 
     Raises:
-        LocalFault: it cannot be written.
+        LocalFault: the file is not writable.
     """
     write_secret(path, json.dumps(asdict(choice), indent=2) + "\n")
 
@@ -98,10 +98,11 @@ def changed(
     is_hidden: bool = False,
     machines: tuple[PeerId, ...] | None = None,
 ) -> Choice:
-    """The choice with what is given (None: as before), newer than any before it.
+    """Return the choice with the given values (None: unchanged), newer than all earlier ones.
 
     Raises:
-        UsageFault: name or team is too long or unprintable, the country is none, a machine is no PeerId, or too many.
+        UsageFault: name or team is too long or unprintable, the country is unknown, a machine is not a PeerId, or there
+            are too many machines.
     """
     wanted_name = _showable("name", choice.name if name is None else name)
     wanted_team = _showable("team", choice.team if team is None else team)
@@ -141,9 +142,9 @@ def _showable(label: str, text: str) -> str:
 
 
 def merged(mine: Choice, theirs: Profile | None, me: PeerId, now: float) -> Choice:
-    """Return the profile to publish: the newer of the local and the published one, with this machine in it.
+    """Return the profile to publish: the newer of the local and the published profile, with this machine added.
 
-    So one person's machines, each with a file of its own, end with one list; a name is never taken from the older one.
+    So a person's machines, each with its own file, converge to one list; a name is never taken from the older profile.
     """
     choice = mine
     if theirs is not None and theirs.sequence > mine.sequence:
@@ -155,19 +156,21 @@ def merged(mine: Choice, theirs: Profile | None, me: PeerId, now: float) -> Choi
 
 
 def profile_of(choice: Choice, contributor: Identity, run_id: str, now: float) -> Profile:
-    """The choice as a profile of one run, good for about a week."""
+    """Return the choice as a profile of one run, valid for about a week."""
     expires_at = now + LIFE_SECONDS
     return Profile(run_id=run_id, contributor_id=contributor.peer_id, expires_at=expires_at, **asdict(choice))
 
 
 def unused_key(config: PeerConfig) -> str | None:
-    """Return a hint when this person has a profile that a join does not use; None: no hint. No key signs unasked."""
+    """Return a hint if this person has a profile that a join does not use; None otherwise. No key signs without
+    consent.
+    """
     try:
         path = contributor_key_path()
         if config.contributor_key is not None or not path.is_file():
             return None
     except (OSError, UsageFault):
-        return None  # no home folder, no profile there
+        return None  # without a home folder there is no profile
     return f"this work is not under your profile; to put it there, add {shlex.join(['--contributor-key', str(path)])}"
 
 

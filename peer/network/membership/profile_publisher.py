@@ -1,4 +1,4 @@
-"""Publishes the profile of the person whose machine this is, beside the machine's own record."""
+"""Publishes the profile of this machine's owner, in addition to the machine's own record."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from peer.network.membership.profile_file import choice_path, merged, profile_of
 PUBLISH_SECONDS = 300.0
 """Pause between two publications while nothing changes."""
 ALONE_SECONDS = 20.0
-"""Pause between two tries while no member keeps it."""
+"""Pause between two attempts while no member stores the profile."""
 GLANCE_SECONDS = 2.0
-"""Pause between two looks at the profile file: a person who hides a name wants it gone now."""
+"""Pause between two checks of the profile file; short, because a hidden name should vanish at once."""
 
 log = logging.getLogger(__name__)
 
@@ -31,7 +31,7 @@ class Contributing:
     """Keeps one contributor's profile published from one machine, `me`.
 
     Attributes:
-        key_path: of the contributor's key; the choice is beside it and may be changed while this runs.
+        key_path: path of the contributor's key; the choice beside it may change while this runs.
         wall_clock: unix seconds.
     """
 
@@ -43,7 +43,7 @@ class Contributing:
     wall_clock: Callable[[], float]
 
     async def run(self) -> None:
-        """Publish, again and again, until it is cancelled."""
+        """Publish repeatedly until cancelled."""
         while True:
             before = _stamp(choice_path(self.key_path))
             try:
@@ -57,10 +57,10 @@ class Contributing:
                     break
 
     async def publish(self) -> int:
-        """Publish once; returns how many others keep it.
+        """Publish once; return the number of other members that store the profile.
 
         Raises:
-            LocalFault: the file of the choice is damaged, or cannot be written.
+            LocalFault: the profile file is damaged or not writable.
         """
         now, path = self.wall_clock(), choice_path(self.key_path)
         mine = read_choice(path)
@@ -74,7 +74,7 @@ class Contributing:
 
 
 def _stamp(path: Path) -> tuple[int, int]:
-    """Differs after each change of the file, which is replaced as a whole."""
+    """Return a value that differs after each change of the file, which is replaced as a whole."""
     try:
         found = path.stat()
     except OSError:
@@ -85,12 +85,12 @@ def _stamp(path: Path) -> tuple[int, int]:
 async def newest_profiles(
     store: RecordStore, run_id: str, now: float, most: int | None = None
 ) -> dict[PeerId, Profile]:
-    """Return the newest profiles of contributors of a run that reachable members have; `most` at most."""
+    """Return the newest profiles of a run's contributors from reachable members, at most `most`."""
     found: dict[PeerId, Profile] = {}
     for data in (await store.fetch_profiles(run_id))[:most]:
         with contextlib.suppress(PeerFault):
             one = decode_profile(data, run_id=run_id, now=now)
             other = found.get(one.contributor_id, one)
             found[one.contributor_id] = max(one, other, key=lambda each: (each.sequence, each.expires_at))
-        await asyncio.sleep(0)  # a signature takes a third of a millisecond
+        await asyncio.sleep(0)  # verifying a signature takes a third of a millisecond
     return found

@@ -1,7 +1,7 @@
 """Keeps a peer connected: always looks for members, and reports once when all are lost and once when they are back.
 
-One mechanism for all the ways to lose them: a line that is down for an hour, an address that changed, a laptop that
-slept. After each of them this peer looks at once and is announced at once, instead of when it would have been its turn.
+One mechanism covers all causes of a loss: an hour without a connection, a changed address, a laptop that slept. After
+each of them this peer looks and announces itself at once, without waiting for its next turn.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from dht.ground.tasks import set_within
 from peer.events.peer_events import SwarmContact
 
 TICK_SECONDS = 1.0
-"""Pause between two counts of the members; costs nothing."""
+"""Pause between two counts of the members, which are cheap."""
 ALONE_SECONDS = 5.0
-"""Pause between two attempts to reach a member while none is there."""
+"""Pause between two attempts to reach a member while none is reachable."""
 CONNECTED_SECONDS = 60.0
-"""Pause between two looks that heal and merge the DHT while members are there."""
+"""Pause between two looks that repair and merge the DHT while members are reachable."""
 ASLEEP_SECONDS = 5.0
-"""A tick that took so much longer: this process stood still. Records live longer, so nobody else notices it first."""
+"""Delay of a tick that means this process was suspended. Records live longer, so no member notices it earlier."""
 PATIENCE_SECONDS = 10.0
-"""The swarm is not reported as lost when it is back within so long, as after waking up."""
+"""Time within which the swarm may return without being reported as lost, e.g. after waking up."""
 
 
 @dataclass
@@ -35,13 +35,13 @@ class ReconnectLoop:
     """Always looks for members; reports once when all are lost and once when they are back. `run` never ends.
 
     Attributes:
-        look: dials, looks around and reads records; returns the number of DHT members it knows afterwards.
-        records: what the others' records say now: something that differs after each announcement of a member.
-        silent_seconds: a member without a new record for this long is not there; much less than its record lives, which
-            allows for clocks that are wrong.
-        rejoin: called when members are there after nobody was; announces this peer.
+        look: dials, looks around and reads records; returns the number of DHT members known afterwards.
+        records: returns the other members' records in a form that changes with each announcement.
+        silent_seconds: a member without a new record for this long counts as absent; much shorter than a record's life,
+            which allows for wrong clocks.
+        rejoin: called when members are reachable after a time without any; announces this peer.
         is_training: whether this peer takes inner steps now.
-        wall_clock: unix seconds; they go on while the machine sleeps, which the event loop's seconds do not.
+        wall_clock: unix seconds, which advance while the machine sleeps, unlike the event loop's seconds.
     """
 
     look: Callable[[], Awaitable[int]]
@@ -89,9 +89,9 @@ class ReconnectLoop:
             await asyncio.sleep(TICK_SECONDS)
             now = self.wall_clock()
             if self._wakefulness.note(now):
-                # Whom it has a record of it may have worked with, even if the first count was still to come.
+                # This peer may have worked with members in its records even if it has not counted them yet.
                 self._has_slept = self._has_met or bool(self.records())
-                # What came just before the sleep says nothing about who is there now.
+                # Records from before the sleep do not show which members are reachable now.
                 self._last_changes = {peer_id: (record, -math.inf) for peer_id, record in self.records().items()}
                 self._patient_from = now
                 self._hurry.set()
@@ -99,7 +99,7 @@ class ReconnectLoop:
                 self._must_rejoin.set()
 
     def _count(self) -> int:
-        """Members that have announced themselves lately."""
+        """Return the number of members that announced themselves recently."""
         now = self.wall_clock()
         changes = {}
         for peer_id, record in self.records().items():
@@ -109,7 +109,7 @@ class ReconnectLoop:
         return sum(now - changed_at <= self.silent_seconds for _, changed_at in changes.values())
 
     def _note(self, num_members: int, now: float) -> bool:
-        """Whether members are there after nobody was, as far as this peer knows."""
+        """Return whether members are reachable after a time without any, as far as this peer knows."""
         if num_members:
             was_away = self._is_lost or self._has_slept
             if was_away:

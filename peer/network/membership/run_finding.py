@@ -1,4 +1,4 @@
-"""Finding a run: its signed manifest from members, from the DHT, or from this machine, and why it was not found."""
+"""Finds a run's signed manifest: from members, the DHT, or this machine. Explains why a run was not found."""
 
 from __future__ import annotations
 
@@ -38,17 +38,17 @@ from peer.network.membership.run_protocol import ask_for_run, reached_at
 log = logging.getLogger(__name__)
 
 CACHED_ONLY_SECONDS = 6.0
-"""Time to try addresses of earlier sessions before a peer that has the run record goes on alone."""
+"""Time to try addresses of earlier sessions before a peer with the run record continues alone."""
 
 
 @dataclass
 class _Complaints:
-    """Reasons why the run was not found yet, for the final sentence."""
+    """Reasons why the run was not found so far, for the final sentence."""
 
     invalid: list[str] = field(default_factory=list)
     refusals: dict[PeerId, str] = field(default_factory=dict)
     unreachable: dict[str, str] = field(default_factory=dict)
-    """Address -> what the first dial says of it; a second one fails at once, because the daemon remembers that."""
+    """Address -> error of its first dial; a second dial fails at once, because the daemon remembers the failure."""
     other_runs: list[str] = field(default_factory=list)
 
     def refused(self, remote: PeerId, reason: str) -> None:
@@ -64,17 +64,17 @@ class _Complaints:
 
     @property
     def wrong_peers(self) -> list[str]:
-        """Addresses at which another peer answers than the one that they name."""
+        """Addresses at which a peer with a different key answers."""
         return [address for address, what in self.unreachable.items() if is_other_peer(what)]
 
     @property
     def reasons(self) -> dict[str, str]:
-        """Address -> why nobody was reached there, in words."""
+        """Address -> the reason why no peer was reached there, in words."""
         return {address: dial_reason(address, what) for address, what in self.unreachable.items()}
 
     @property
     def is_final(self) -> bool:
-        """A member that knows the run refused this peer: waiting changes nothing."""
+        """Whether a member refused this peer or trains a different run, so that waiting is useless."""
         return bool(self.refusals) or bool(self.other_runs)
 
 
@@ -87,17 +87,18 @@ async def find_run(
     damage: str,
     on_waiting: Callable[[str, float], None],
 ) -> tuple[RunRecord, RunManifest]:
-    """The run's signed manifest: from any member, or from this machine when the run begins here.
+    """Find the run's signed manifest: from any member, or from this machine if the run begins here.
 
-    Members are asked directly before the DHT is. A private run's members answer there only once both sides know its
-    rules, which `admission` has from then on.
+    Members are asked directly before the DHT. Members of a private run answer in the DHT only after both sides have its
+    rules, which this function sets in `admission`.
 
     Args:
-        local: the record on this machine; damage: why there is none.
-        on_waiting: told (reason, seconds) while nobody has it.
+        local: the record on this machine.
+        damage: the reason why there is no local record.
+        on_waiting: called with (reason, seconds) while no member has the record.
 
     Raises:
-        LocalFault: it was not found in time; the sentence says why and what to do.
+        LocalFault: the run was not found in time; the message gives the reason and advice.
     """
     complaints = _Complaints([damage] if damage else [])
     addresses = addresses_now(config)
@@ -145,7 +146,7 @@ async def find_run(
 
 
 async def _later_addresses(config: PeerConfig, known: list[str], seconds: float) -> list[str]:
-    """Return the addresses to dial after a pause, which a new address ends."""
+    """Return the addresses to dial after a pause, which ends early when a new address appears."""
     end = time.monotonic() + seconds
     while True:
         await asyncio.sleep(min(ALONE_SECONDS, max(0.0, end - time.monotonic())))
@@ -155,7 +156,7 @@ async def _later_addresses(config: PeerConfig, known: list[str], seconds: float)
 
 
 def dial_reason(address: str, what: str) -> str:
-    """Return in words why a dial failed, from the daemon's error."""
+    """Return the reason for a failed dial in words, from the daemon's error."""
     if address.startswith("/dns") and "no good addresses" in what:
         return "this name has no address, or it cannot be looked up now"
     known = ("connection refused", "no route to host", "network is unreachable", "our own address")
@@ -165,7 +166,7 @@ def dial_reason(address: str, what: str) -> str:
 def _not_found(
     config: PeerConfig, me: PeerId, addresses: list[str], num_members: int, waited: float, complaints: _Complaints
 ) -> LocalFault:
-    """Return why the run was not found, and what to do."""
+    """Return the fault that explains why the run was not found, with advice."""
     if complaints.refusals:
         remote, reason = next(iter(complaints.refusals.items()))
         return not_admitted(config.run_id, me, remote, reason)
@@ -198,7 +199,7 @@ def _nobody(run_id: str, addresses: list[str], num_members: int, waited: float, 
 
 
 def local_record(path: Path, run_id: str) -> tuple[RunRecord | None, str]:
-    """The run record on this machine, or why it cannot be used (empty when there is none)."""
+    """Return the run record on this machine, or the reason why it is unusable (empty if there is none)."""
     try:
         return decode_run_record(read_regular(path, MAX_RUN_RECORD_BYTES), run_id=run_id), ""
     except FileNotFoundError:
@@ -210,9 +211,9 @@ def local_record(path: Path, run_id: str) -> tuple[RunRecord | None, str]:
 
 
 def keep_record(path: Path, record: RunRecord) -> None:
-    """Keep the signed manifest, so that this peer can restart the run even if it finds nobody.
+    """Store the signed manifest, so that this peer can restart the run without other members.
 
-    A later one stays: in a folder of the owner it was signed a moment ago, beside this process.
+    A later record on the disk stays: in the owner's folder a revision may have been signed while this process ran.
     """
     kept, _ = local_record(path, record.run_id)
     if kept is not None and (kept.revision > record.revision or kept == record):
@@ -224,12 +225,12 @@ def keep_record(path: Path, record: RunRecord) -> None:
 
 
 def refuse_two_manifests(local: RunRecord, found: RunRecord, manifest: RunManifest, path: Path) -> None:
-    """One revision is one manifest; members of two would refuse each other's every stream."""
+    """Refuse two manifests of one revision, whose members would refuse each other's streams."""
     if local.revision != found.revision or local.manifest == found.manifest:
         return
     try:
         different = RunManifest.from_bytes(local.manifest).differences(manifest)
-    except ValueError:  # of other software, which could not run it: only the members' can be meant
+    except ValueError:  # a manifest of different software, which could not run it, so the members' manifest applies
         return
     raise Incompatible(
         f"the members of {found.run_id} have another manifest of revision {found.revision} than {path}: "

@@ -22,12 +22,12 @@ from peer.version import is_older
 
 @dataclass(slots=True)
 class RunHandshakePolicy:
-    """Greets with this run's manifest hash and refuses peers of another run, manifest or protocol version.
+    """Sends this run's manifest hash, and refuses peers of a different run, manifest or protocol version.
 
-    With an `admission` it also asks for membership, before it reads anything else; without one everybody is a member.
+    With an `admission` it first requires membership; without one, all peers are members.
 
     Attributes:
-        minimum_software: older software is refused, with the reason; empty: any is welcome.
+        minimum_software: older software is refused with a reason; empty: all versions are accepted.
     """
 
     rule: AccessRule
@@ -37,7 +37,7 @@ class RunHandshakePolicy:
     minimum_software: str = ""
 
     def ask_software(self, minimum: str) -> None:
-        """Refuse older software from now on; empty: any is welcome."""
+        """Refuse older software from now on; empty: accept all versions."""
         self.minimum_software = minimum
 
     def hello(self, remote: PeerId) -> bytes:
@@ -79,7 +79,7 @@ class RunHandshakePolicy:
 
     @property
     def may_exclude(self) -> bool:
-        """Whether `is_excluded` can be true of anybody now."""
+        """Whether `is_excluded` can be true for any peer now."""
         return self.admission is not None and self.admission.may_exclude
 
     def is_excluded(self, remote: PeerId) -> bool:

@@ -1,7 +1,7 @@
-"""Fetches the signed manifest of a run from a member, for a newcomer that has only the run id.
+"""Fetches a run's signed manifest from a member, for a newcomer that has only the run id.
 
-In an open run it sends the run id. In a private one it shows a proof of membership beside it, and who has none gets
-no answer at all. A newcomer that does not know which kind the run is tries the first, then the second.
+In an open run the newcomer sends the run id. In a private run it also sends a proof of membership, and gets no answer
+without one. A newcomer that does not know the kind of the run tries the first, then the second.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from peer.network.membership.mistyped_run_id import answer_to_other_run, other_r
 
 RUN_PROTOCOL = "/murmuration/run/1"
 ASK_SECONDS = 10.0
-"""Time limit for one member's answer with the run's record: a relayed dial and two small frames."""
+"""Time limit for a member's answer with the run's record: a relayed dial and two small frames."""
 MAX_STREAMS_PER_PEER = 4
-"""A newcomer asks one member once, or twice when it does not know whether the run is private."""
+"""A newcomer asks a member once, or twice if it does not know whether the run is private."""
 MAX_KNOCK_BYTES = MAX_RUN_ID_LENGTH + MAX_PROOF_BYTES + 32
 """Run id, proof and framing of a newcomer's first frame."""
 RUN_RECORD_LIFE_SECONDS = 7 * 86400.0 - 3600.0
@@ -43,9 +43,9 @@ async def reached_at(
     timeout_seconds: float,
     on_fault: Callable[[str, str], object] = lambda address, what: None,
 ) -> list[str]:
-    """Those of the addresses at which the peer that they name answers, dialled side by side.
+    """Dial the addresses concurrently and return those at which the expected peer answers.
 
-    `on_fault` is told of the others: (address, what the host says of it).
+    `on_fault` is called with (address, error message) for each of the others.
     """
 
     async def dial(address: str) -> bool:
@@ -67,10 +67,11 @@ async def ask_for_run(
     on_invalid: Callable[[str], None] = lambda reason: None,
     on_refused: Callable[[PeerId, str], None] = lambda remote, reason: None,
 ) -> RunRecord | None:
-    """The run's record from the members at `addresses`, asked directly; None when none of them gives it.
+    """Ask the members at `addresses` directly for the run's record; None if no member sends it.
 
-    The DHT has it too, but only once its holders have met, and not for strangers. `on_invalid` is told of records that
-    are not the owner's, `on_refused` of members that say why they refuse.
+    The DHT also has the record, but only once its holders have met, and not for unknown peers. `on_invalid` is called
+    for
+    records that the owner did not sign, `on_refused` for members that refuse with a reason.
     """
     plain = admission.run_id.encode()
     for address in addresses:
@@ -93,7 +94,7 @@ async def ask_for_run(
 
 
 def serve_run(host: Host, admission: Admission, current: Callable[[], RunRecord]) -> None:
-    """Answer `ask_for_run` of others; `current` gives the newest revision known here."""
+    """Answer `ask_for_run` of other peers; `current` returns the newest revision known here."""
 
     streams = StreamCounts(MAX_STREAMS_PER_PEER)
 
@@ -110,7 +111,7 @@ def serve_run(host: Host, admission: Admission, current: Callable[[], RunRecord]
                         await _send_last(stream, encode_run_record(record))
                         return
                     if not admission.is_private:
-                        # An open run's id is public; somebody who has mistyped it is told.
+                        # An open run's id is public, so a peer that asks with a mistyped id gets the right one.
                         await _send_last(stream, make_refusal(answer_to_other_run(record.run_id)))
                     raise PeerFault(stream.remote, f"asked for another run than {record.run_id}")
         except TimeoutError as error:
@@ -120,9 +121,9 @@ def serve_run(host: Host, admission: Admission, current: Callable[[], RunRecord]
 
 
 async def run_of(host: Host, asked: str, addresses: Sequence[str]) -> RunRecord | str | None:
-    """The signed record of the run `asked`, or the id of another run that its members say they train instead.
+    """Return the signed record of the run `asked`, or the id of the run that its members train instead.
 
-    Of the first that says; None: nobody does, as in a private run.
+    The first answering member decides; None if no member answers, as in a private run.
     """
     for address in addresses:
         peer_id, _ = parse_peer_multiaddr(address)
@@ -137,7 +138,7 @@ async def run_of(host: Host, asked: str, addresses: Sequence[str]) -> RunRecord 
 
 
 class _Refused(PeerFault):
-    """A member says why it does not answer."""
+    """A member refused with a reason."""
 
 
 async def _ask(host: Host, peer_id: PeerId, question: bytes) -> bytes:
@@ -151,14 +152,14 @@ async def _ask(host: Host, peer_id: PeerId, question: bytes) -> bytes:
     try:
         check_reply(peer_id, found)
     except PeerFault as fault:
-        # Anything but a refusal: the signature decides what it is.
+        # Only refusals are handled here; the signature validates all other answers.
         if fault.what.startswith("refused us"):
             raise _Refused(peer_id, fault.what) from fault
     return found
 
 
 async def _admitted(stream: Stream, admission: Admission) -> bytes:
-    """The run id that a member asks for."""
+    """Admit a peer of a private run, and return the run id that it asks for."""
     frame = await stream.receive(MAX_KNOCK_BYTES)
     try:
         content = unpack(frame)
@@ -176,7 +177,7 @@ async def _admitted(stream: Stream, admission: Admission) -> bytes:
 
 
 async def _send_last(stream: Stream, frame: bytes) -> None:
-    """libp2p has no half-close: wait until the other side has read and closed."""
+    """Send the last frame, and wait until the remote has read and closed, because libp2p has no half-close."""
     await stream.send(frame)
     with contextlib.suppress(PeerFault):
         await stream.receive(1)

@@ -1,4 +1,4 @@
-"""Whether a network leads out of this machine: what is wrong first when nobody answers."""
+"""Checks whether a network leads out of this machine, the first cause to rule out when no peer answers."""
 
 from __future__ import annotations
 
@@ -8,18 +8,20 @@ from collections.abc import Iterable
 from typing import Final
 
 _ELSEWHERE: Final = ("198.51.100.1", "2001:db8::1")
-"""Addresses of no machine (RFC 5737, RFC 3849); the default route leads there."""
+"""Addresses assigned to no machine (RFC 5737, RFC 3849), which use the default route."""
 CONNECT: Final = "connect it, by cable or wireless, and try again"
 NO_NETWORK: Final = "this machine has no network: no way leads out of it"
 
 
 def has_way_out() -> bool:
-    """Whether the system knows a route to addresses elsewhere; nothing is sent."""
+    """Whether the system has a route to external addresses; sends no packets."""
     return any(map(_has_route, _ELSEWHERE))
 
 
 def has_way_to(hosts: Iterable[str]) -> bool:
-    """Whether one of these IP addresses or names may be reached: it is near, or a way leads out of this machine."""
+    """Whether one of these IP addresses or names may be reachable: it is local, or the machine has a route to the
+    internet.
+    """
     return has_way_out() or any(host == "localhost" or _has_route(host) for host in hosts)
 
 
