@@ -1,12 +1,12 @@
-"""The command line: arguments in, exit code out, nothing else. Commands import what they need when they run.
+"""The command line: arguments in, exit code out. Each command imports its libraries when it runs.
 
-    usage/          how the command line speaks: help, mistakes, exit codes
+    usage/          help, mistakes and exit codes of the command line
     app.py          the `peer` command
-    options.py      flags made from the fields of PeerConfig, and those that several commands share
+    options.py      flags generated from the fields of PeerConfig, and flags that several commands share
     owned.py        the run in its owner's folder, for the commands of an owner
-    named_model.py  the model that export, sample and evaluate take
+    named_model.py  the model for export, sample and evaluate
 
-Each command has a file of its name, and `app` in it:
+Each command has a file of its name, which defines `app`:
 
     dashboard.py    `peer dashboard`
     data.py         `peer data`

@@ -1,17 +1,17 @@
 """The `peer` command: arguments in, exit code out.
 
-Everything heavy (torch, hivemind, aiohttp, pydantic) is imported by the command that needs it, so that a mistyped flag
-is answered at once. A command's file is imported when it is named, and for `peer --help` not even typer is.
+Each command imports its own slow libraries (torch, hivemind, aiohttp, pydantic), so that a mistyped flag fails at once.
+Only the file of the given command is imported; `peer --help` does not even import typer.
 
 Exit codes:
 
-- 0 well
-- 1 a fault of this machine or a bug
-- 2 a wrong flag, file or value
-- 3 nobody reachable: another try may do
-- 4 the run does not fit, or has ended: another try changes nothing
-- 5 device
-- 130 interrupted with Ctrl+C
+- 0: success
+- 1: a problem on this machine, or a bug
+- 2: an invalid flag, file or value
+- 3: no member reachable; retrying may help
+- 4: the run is incompatible with this machine or has ended; retrying does not help
+- 5: the compute device is missing or too small
+- 130: interrupted with Ctrl+C
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from peer.console.notices import say
 from peer.version import software
 
 _COMPLETION = "_PEER_COMPLETE"
-"""Set by the shell, which then wants words and not help."""
+"""Set by the shell when it asks for completions instead of help."""
 _WORDS_ARE_NAMES = ("init", "plan", "receipts", "note")
-"""Commands that take a name or a file, which may well be `help`."""
+"""Commands with a name or a file as argument, which may be called `help`."""
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -58,7 +58,7 @@ def _run_command(words: list[str]) -> int:
 
 
 def _asked_for_help(words: list[str]) -> list[str]:
-    """`help join` and `join help` as `join --help`."""
+    """Return `help join` and `join help` as `join --help`; return all other words unchanged."""
     if words[:1] == ["help"]:
         return [*words[1:], "--help"]
     takes_names = words[:1] == [] or words[0] not in COMMANDS or words[0] in _WORDS_ARE_NAMES

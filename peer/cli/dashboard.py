@@ -27,7 +27,7 @@ MAX_INSTALL_LENGTH = 400
 
 
 FIRST_LOOK_SECONDS = 2.0
-"""For a member to answer before a page comes up without one."""
+"""How long the start of a page waits for a member to answer."""
 
 
 @app.command(
@@ -198,7 +198,7 @@ def dashboard(
 
 
 def _say_who_answers(target: Target) -> None:
-    """Refuse the address of another run; a page may wait for its run, or show one that is over, and says so."""
+    """Refuse the address of a different run; print a notice if no member answers or the run has ended."""
     try:
         target.look_first(FIRST_LOOK_SECONDS)
     except NobodyReachable:
@@ -208,7 +208,11 @@ def _say_who_answers(target: Target) -> None:
 
 
 def _line_of(install: str | None) -> str | None:
-    """Raises UsageFault: no line that a page can show."""
+    """Return the install command without spaces around it.
+
+    Raises:
+        UsageFault: the command is empty, too long or not printable.
+    """
     if install is not None and not (0 < len(install.strip()) <= MAX_INSTALL_LENGTH and install.isprintable()):
         raise UsageFault(
             f"--install has {len(install)} characters, or some that cannot be printed; expected a line of 1 to "
@@ -218,7 +222,11 @@ def _line_of(install: str | None) -> str | None:
 
 
 def _check_host(host: str) -> None:
-    """Raises UsageFault: no address of this machine and no name; an empty one would show the page to everybody."""
+    """Check the host, because an empty host would make the page public.
+
+    Raises:
+        UsageFault: the host is neither an address nor a name.
+    """
     if re.fullmatch(r"[A-Za-z0-9_.:%-]{1,253}", host) is None or ".." in host:
         raise UsageFault(
             f"--host {host[:80]!a} is not an address; expected one of this machine, such as 127.0.0.1 or ::1"
@@ -235,7 +243,7 @@ def _address(text: str) -> str:
 
 
 def _history_of(run_id: str, asked: Path | None) -> Path | None:
-    """The file that was asked for, None for no file, or the usual place, whose folder is made."""
+    """Return the given file, None for `:memory:`, or the default file, after creating its folder."""
     from peer.config.peer_config import load_config
 
     if asked is not None:

@@ -1,4 +1,4 @@
-"""Commands that make data ready for a run: `peer data tokenizer`, `peer data prepare`."""
+"""Commands that prepare data for a run: `peer data tokenizer`, `peer data prepare`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from peer.console.progress import loading, tell_progress
 from peer.user_folders import check_out
 
 app = Commands(
-    help="Make a tokenizer, and shards of tokens that volunteers of a run share.",
+    help="Train a tokenizer, and prepare shards of tokens for the volunteers of a run.",
     no_args_is_help=True,
 )
 
@@ -23,7 +23,7 @@ Files = Annotated[
     list[str],
     typer.Argument(
         metavar="FILES",
-        help="Text, .jsonl and .parquet files, or folders of them; jsonl:PATH, parquet:PATH and text:PATH say which.",
+        help="Text, .jsonl and .parquet files, or folders of them; text:PATH, jsonl:PATH or parquet:PATH sets a kind.",
         show_default=False,
     ),
 ]
@@ -40,7 +40,7 @@ FieldName = Annotated[
 def tokenizer(
     files: Files,
     vocab_size: Annotated[int, typer.Option("--vocab-size", min=257, max=2**20, metavar="N", help="Number of tokens.")],
-    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Where to write it.")],
+    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Output folder for the tokenizer.")],
     field: FieldName = "text",
     as_json: AsJson = False,
 ) -> int:
@@ -64,14 +64,16 @@ def tokenizer(
 
 
 @app.command(
-    short_help="Tokenize text into shards that a run can name.",
+    short_help="Tokenize text into shards for a run.",
     epilog="\b\nExample:\n  peer data prepare --tokenizer ./tokenizer --out ./shards corpus/*.jsonl",
 )
 @exits_with_sentence
 def prepare(
     files: Files,
-    tokenizer: Annotated[Path, typer.Option("--tokenizer", metavar="T", help="A tokenizer.json, or its folder.")],
-    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Where to write shards and meta.json.")],
+    tokenizer: Annotated[
+        Path, typer.Option("--tokenizer", metavar="T", help="A tokenizer.json, or the folder that contains it.")
+    ],
+    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Output folder for shards and meta.json.")],
     field: FieldName = "text",
     eos: Annotated[
         str | None,
@@ -86,10 +88,11 @@ def prepare(
         ),
     ] = 0.01,
     processes: Annotated[
-        int | None, typer.Option("--processes", min=1, max=1024, metavar="N", help="Default: one per core.")
+        int | None,
+        typer.Option("--processes", min=1, max=1024, metavar="N", help="Number of processes; default: one per core."),
     ] = None,
     shard_megabytes: Annotated[
-        int, typer.Option("--shard-megabytes", min=1, max=4096, metavar="N", help="Text per shard.")
+        int, typer.Option("--shard-megabytes", min=1, max=4096, metavar="N", help="Megabytes of text per shard.")
     ] = 64,
     as_json: AsJson = False,
 ) -> int:

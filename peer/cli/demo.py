@@ -23,7 +23,9 @@ app = Commands()
 )
 @exits_with_sentence
 def demo(
-    peers: Annotated[int, typer.Option("--peers", min=2, max=64, metavar="N", help="Peers at the start.")] = 3,
+    peers: Annotated[
+        int, typer.Option("--peers", min=2, max=64, metavar="N", help="Number of peers at the start.")
+    ] = 3,
     minutes: Annotated[
         float,
         typer.Option(
@@ -34,7 +36,9 @@ def demo(
             help="Training time of all peers, at least 40 s; starting them takes longer.",
         ),
     ] = 2.0,
-    as_json: Annotated[bool, typer.Option("--json", help="Summary as one JSON object on the last line.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print the summary as one JSON object on the last line.")
+    ] = False,
     dashboard: Annotated[
         bool, typer.Option("--dashboard/--no-dashboard", help="Serve the web page during the demo.")
     ] = True,
@@ -49,7 +53,7 @@ def demo(
 
 
 def _program() -> str:
-    """How this program was called, for lines that its person may type next."""
+    """Return the command that started this program, for commands that the user can run next."""
     called = Path(sys.argv[0])
     if called.name != "peer":
         return "python -m peer"

@@ -1,4 +1,4 @@
-"""The command that looks at a machine before it joins: doctor."""
+"""`peer doctor`: checks a machine before it joins a run."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ LOOKED_AT = (
     *("run_id", "peers", "device", "listen", "announce", "data", "base", "base_bits", "optimizer_bits"),
     *("upload_limit_mbit", "download_limit_mbit", "data_dir", "identity"),
 )
-"""Fields of `PeerConfig` that change what it finds."""
+"""Fields of `PeerConfig` that affect the checks."""
 
 
 @app.command(
@@ -58,7 +58,7 @@ def doctor(
     has_run = is_named or (config is not None and "run_id" in read_toml(config))
     if not has_run:
         flags |= {"run_id": NO_RUN, "data_dir": flags["data_dir"] or str(user_data_dir_here())}
-    # With the key that `peer join` takes, so that a one-time invite stays good for it.
+    # With the key that `peer join` uses, so that a one-time invite stays valid for that key.
     checked, its_invite = chosen_config(flags, config, invite)
     use_invite(its_invite, checked)
     target = checked_target(checked.run_id, list(checked.peers)) if has_run else None

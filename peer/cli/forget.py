@@ -1,4 +1,4 @@
-"""`peer forget`: deletes what this machine keeps of a run."""
+"""`peer forget`: deletes the folders of a run on this machine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`peer init`: makes a run."""
+"""`peer init`: creates a run."""
 
 from __future__ import annotations
 
@@ -31,7 +31,8 @@ app = Commands()
 @exits_with_sentence
 def init(
     name: Annotated[
-        str | None, typer.Argument(metavar="NAME", help="1 to 40 of a-z, 0-9 and '-'.", show_default=False)
+        str | None,
+        typer.Argument(metavar="NAME", help="Name of the run: 1 to 40 of a-z, 0-9 and '-'.", show_default=False),
     ] = None,
     config: Annotated[
         str | None, typer.Option("--config", metavar="FILE", help="A run.toml with fields of the manifest.")
@@ -199,10 +200,10 @@ def init(
 
 @contextlib.contextmanager
 def _of_arguments() -> Iterator[None]:
-    """What does not fit is --model or another flag: there is no run yet that could need other software.
+    """Turn an Incompatible error into a UsageFault, because there is no run yet and only a flag can be wrong.
 
     Raises:
-        UsageFault: in place of Incompatible.
+        UsageFault: the block raised Incompatible.
     """
     try:
         yield
@@ -215,7 +216,7 @@ def _names(text: str | None) -> tuple[str, ...]:
 
 
 def _built(folder: Path, manifest: Any) -> Any:
-    """The module that a manifest describes; `folder` has its weights, where it begins with given ones."""
+    """Return the module that a manifest describes; `folder` contains its pretrained weights, if there are any."""
     from peer.trainer.hf.base_weights import find_base
     from peer.trainer.hf.run_model import build_run_architecture
 
@@ -225,7 +226,7 @@ def _built(folder: Path, manifest: Any) -> Any:
 
 
 def _usable_context(notes: list[str], manifest: Any) -> int:
-    """The longest context with which a manifest's model can be trained; `notes` takes what its owner should know."""
+    """Return the longest context with which a manifest's model can be trained; add advice for its owner to `notes`."""
     from peer.memory.least_memory import free_memory_bytes
     from peer.trainer.hf.trial import try_model
 

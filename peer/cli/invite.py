@@ -1,4 +1,4 @@
-"""`peer invite`: lets a person into a private run."""
+"""`peer invite`: writes an invite to a private run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`peer join`: takes part in a run and trains."""
+"""`peer join`: joins a run and trains."""
 
 from __future__ import annotations
 
@@ -41,10 +41,10 @@ def peer_flags(context: typer.Context, run: str | None, as_json: bool, plain: bo
 def run_peer(
     flags: Mapping[str, object], config_path: str | None, invite_source: str | None, *, seed_only: bool
 ) -> int:
-    # Checked before anything heavy is imported: a mistyped flag must not cost seconds.
+    # Checked before slow imports, so that a mistyped flag does not cost seconds.
     config, invite = options.chosen_config(flags, config_path, invite_source)
     if not seed_only and os.environ.get("WORLD_SIZE", "1") != "1" and os.environ.get("RANK", "").strip("0"):
-        # Only the first of torchrun's processes has a network side and the folder; the others follow it.
+        # Only torchrun's first process has a network process and uses the folder; all others follow the first process.
         from peer.join.join import run_rank
 
         return int(run_rank())
@@ -71,12 +71,12 @@ def run_peer(
 
             check_addresses(config)
         options.use_invite(invite, config)
-    except BaseException:  # Ctrl+C too: whatever ends the command, the folder is free again
+    except BaseException:  # also Ctrl+C: the folder must always be released
         held.give_up()
         raise
     from peer.panel.terminal import opened_terminal
 
-    # The terminal first: what a child says on standard error must not tear its picture.
+    # The terminal first, so that a child's output on standard error does not disturb the panel.
     with opened_terminal(config, what, held) as terminal:
         if seed_only:
             wait_for_members(config, terminal, trains=False)

@@ -18,7 +18,7 @@ app = Commands()
 def key(run: OwnedRun = None, run_id: RunId = None, data_dir: DataDir = None, identity: IdentityFile = None) -> None:
     """Print the public key (PeerId) of this machine's peer, and create the key file if it is missing.
 
-    Without RUN, it takes the only run on this machine.
+    Without RUN, the command uses the only run on this machine.
     """
     from dht.identity.keys import Identity
     from peer.config.peer_config import IDENTITY_NAME, load_config

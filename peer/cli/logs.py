@@ -1,4 +1,4 @@
-"""`peer logs`: prints what the peer on this machine has done."""
+"""`peer logs`: prints the log of the peer on this machine."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ app = Commands()
 
 
 LOOK_SECONDS = 0.5
-"""Between two looks at a log."""
+"""Seconds between two reads of a log."""
 
 
 MAX_LINES = 100_000
@@ -37,12 +37,14 @@ def logs(
     run: Run = None,
     run_id: RunId = None,
     data_dir: DataDir = None,
-    lines: Annotated[int, typer.Option("--lines", "-n", min=0, max=MAX_LINES, metavar="N", help="How many.")] = 50,
+    lines: Annotated[
+        int, typer.Option("--lines", "-n", min=0, max=MAX_LINES, metavar="N", help="Number of events.")
+    ] = 50,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Keep printing new events until Ctrl+C.")] = False,
 ) -> int:
     """Print the log of the peer on this machine: one sentence for each event, newest last.
 
-    If several peers run, it shows all of them, and explains the prefix of each line first.
+    If several peers run, the command shows the logs of all, and first explains the prefix of each line.
     """
     from peer.events.log_tail import LogReader
     from peer.folder_lock import told_holder_of
@@ -75,7 +77,7 @@ def logs(
             time.sleep(LOOK_SECONDS)
             _print(reader.newer(), labels)
     except BrokenPipeError:
-        raise  # whoever reads this has gone
+        raise  # the reader has closed the pipe
     except OSError as error:
         raise LocalFault(
             f"{error.filename} cannot be read ({error.strerror or error}); expected a log of your own"
@@ -86,17 +88,14 @@ def logs(
 
 
 def _labels(folders: list[Path]) -> dict[Path, str]:
-    """What stands before lines of each: its run's name, and no other text that looks like one.
-
-    Its path where two would be the same.
-    """
+    """Return the prefix for the lines of each folder: its run's name, or its path if two names are the same."""
     short = {folder: _label(folder.name) for folder in folders}
     is_clear = len(set(short.values())) == len(folders)
     return short if is_clear else {folder: str(folder) for folder in folders}
 
 
 def _label(folder_name: str) -> str:
-    """``tinybytes`` of a run's usual folder, ``tinybytes (2)`` of a further one, ``mine/`` of one named by hand."""
+    """Return ``tinybytes`` for a run's default folder, ``tinybytes (2)`` for its second, ``mine/`` for others."""
     usual = re.fullmatch(r"(.+)\.[a-z2-7]{20}(?:-([1-9][0-9]?))?", folder_name)
     if usual is None:
         return f"{folder_name}/"

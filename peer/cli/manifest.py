@@ -16,7 +16,7 @@ from peer.cli.usage.exit_codes import exits_with_sentence
 from peer.cli.usage.plain_command import Commands
 
 LOOK_SECONDS = 3.0
-"""For a member to say where the run is, when an answer is of use and not needed."""
+"""How long to wait for a member to report the run's progress, when the command works without an answer."""
 
 
 app = Commands(
@@ -27,7 +27,7 @@ app = Commands(
 
 @app.command(
     "show",
-    short_help="The manifest in the owner's folder.",
+    short_help="Show the manifest in the owner's folder.",
     epilog="\b\nExample:\n  peer manifest show --data-dir ./owner",
 )
 @exits_with_sentence
@@ -72,7 +72,9 @@ def edit(
     data_dir: DataDir = None,
     at_version: Annotated[
         int | None,
-        typer.Option("--at-version", min=0, metavar="N", help="Anchor version at which it takes effect; 0: at once."),
+        typer.Option(
+            "--at-version", min=0, metavar="N", help="Anchor version at which the change takes effect; 0: at once."
+        ),
     ] = None,
     admit: Annotated[
         list[str] | None, typer.Option("--admit", metavar="PEERID", help="Add this key to the listed keys.")

@@ -1,4 +1,4 @@
-"""`peer members`: lists who may take part in a run."""
+"""`peer members`: lists the keys and invites of a run, and its members that are online."""
 
 from __future__ import annotations
 

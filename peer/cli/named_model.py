@@ -1,4 +1,4 @@
-"""The model that `peer export`, `peer sample` and `peer evaluate` take."""
+"""The model for `peer export`, `peer sample` and `peer evaluate`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ BaseFolder = Annotated[
 
 
 def check_choices(device: str, base: Path | None, data: str | None = None) -> None:
-    """Refuse what no machine has, or this one has not, before torch is loaded and anybody is looked for."""
+    """Refuse unusable devices and missing files before torch is loaded and members are contacted."""
     from peer.config.peer_config import load_config
 
     config = load_config({"run_id": NO_RUN, "data_dir": ".", "device": device, "base": base, "data": data})
@@ -45,7 +45,7 @@ def named_model(
     *,
     takes_files: bool = True,
 ) -> model_source.ModelSource:
-    """The one place a model is taken from."""
+    """Return the source of the model; refuse several sources together."""
     run_id, peers, end = named
     if model is not None:
         if checkpoint is not None or run_id is not None or peers or invite:

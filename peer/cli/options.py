@@ -1,4 +1,4 @@
-"""Flags made from the fields of `PeerConfig`, and those that several other commands share."""
+"""Flags generated from the fields of `PeerConfig`, and flags that several commands share."""
 
 from __future__ import annotations
 
@@ -24,11 +24,9 @@ Run = Annotated[
 RunId = Annotated[str | None, typer.Option("--run-id", metavar="RUN", help="The run: NAME.FINGERPRINT.")]
 Peers = Annotated[
     list[str] | None,
-    typer.Option("--peers", metavar="MULTIADDR...", help="Addresses of members to dial first; several may follow."),
+    typer.Option("--peers", metavar="MULTIADDR...", help="Addresses of members to dial first; one or more."),
 ]
-DataDir = Annotated[
-    str | None, typer.Option("--data-dir", metavar="DIR", help="Where key, checkpoints and logs are kept.")
-]
+DataDir = Annotated[str | None, typer.Option("--data-dir", metavar="DIR", help="Folder for key, checkpoints and logs.")]
 ConfigFile = Annotated[
     str | None, typer.Option("--config", metavar="FILE", help="A peer.toml with the same options; flags override it.")
 ]
@@ -41,7 +39,7 @@ InviteFile = Annotated[
 ]
 ContributorKey = Annotated[
     str | None,
-    typer.Option("--contributor-key", metavar="FILE", help="Key file of the person who gets the credit."),
+    typer.Option("--contributor-key", metavar="FILE", help="Key file of the person who gets credit."),
 ]
 LookTimeout = Annotated[
     float, typer.Option("--timeout", min=0.1, max=3600, metavar="SECONDS", help="How long to look for members.")
@@ -52,9 +50,9 @@ Checkpoint = Annotated[
     typer.Option("--checkpoint", metavar="DIR", help="Data folder of a local peer, instead of live members."),
 ]
 ModelDevice = Annotated[str, typer.Option("--device", metavar="DEVICE", help="auto, cpu, cuda, cuda:N or mps.")]
-AsJson = Annotated[bool, typer.Option("--json", help="JSON on standard output.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON to standard output.")]
 AsPlain = Annotated[
-    bool, typer.Option("--plain", help="Plain lines instead of the panel: news, and a line every 30 s.")
+    bool, typer.Option("--plain", help="Print plain lines instead of the panel: news, and a line every 30 s.")
 ]
 Backend = Annotated[
     str | None,
@@ -63,25 +61,25 @@ Backend = Annotated[
     ),
 ]
 PAGE_PORT: Final = 8080
-"""Of a page on this machine, unless somebody says otherwise."""
+"""Default port of a page on this machine."""
 Port = Annotated[
-    int, typer.Option("--port", min=0, max=65_535, metavar="N", help="Port of the page; 0 takes a free one.")
+    int, typer.Option("--port", min=0, max=65_535, metavar="N", help="Port of the page; 0 uses a free port.")
 ]
 
 
 NO_RUN: Final = "any.aaaaaaaaaaaaaaaaaaaa"
-"""Stands for the run id where none is named; nothing is looked up under it."""
+"""Placeholder for the run id if no run is given; never used for a search."""
 
 
 def output_of(as_json: bool, plain: bool) -> str | None:
-    """Of what kind the output is; None: as the terminal is."""
+    """Return the kind of output, or None if the terminal decides."""
     if as_json and plain:
         raise UsageFault("--json and --plain are given together; expected one of them.")
     return "json" if as_json else "plain" if plain else None
 
 
 def spread_peers(arguments: Sequence[str]) -> list[str]:
-    """Let several addresses follow one `--peers`: repeat the flag before each address but the first."""
+    """Allow several addresses after one `--peers`: repeat the flag before each address except the first."""
     spread: list[str] = []
     among_peers = False
     for argument in arguments:
@@ -96,13 +94,13 @@ def spread_peers(arguments: Sequence[str]) -> list[str]:
 
 
 def with_choices(*, only: Iterable[str] = (), is_seed: bool = False) -> type[PlainCommand]:
-    """A kind of command that has flags for fields of `PeerConfig` before its own.
+    """Return a command class with flags for fields of `PeerConfig`, before the command's own flags.
 
-    Its function finds what was given in `context.obj`: field name -> value, None where the flag is absent.
+    The command's function finds the values in `context.obj`: field name -> value, or None if the flag is absent.
 
     Args:
-        only: names of the fields; empty: all of them.
-        is_seed: there is no flag for what is about training.
+        only: names of the fields; empty for all fields.
+        is_seed: omit the flags about training.
     """
     chosen = frozenset(only)
 
@@ -110,7 +108,7 @@ def with_choices(*, only: Iterable[str] = (), is_seed: bool = False) -> type[Pla
         _own_params: list[Any] | None
         _params: list[Any]
 
-        # Made when somebody asks for them: pydantic would take most of the time of `peer --help`.
+        # Created on first use, because importing pydantic would take most of the time of `peer --help`.
         @property
         def params(self) -> list[Any]:
             if self._own_params is not None:
@@ -134,7 +132,7 @@ def with_choices(*, only: Iterable[str] = (), is_seed: bool = False) -> type[Pla
 
 
 def chosen_config(flags: Mapping[str, object], config_path: str | None, invite_source: str | None) -> tuple[Any, Any]:
-    """The `PeerConfig` that flags, invite, file and defaults make together, and the invite; None: none is named.
+    """Return the `PeerConfig` from flags, invite, file and defaults, and the invite, or None without an invite.
 
     Raises:
         UsageFault: a choice, the file or the invite is wrong.
@@ -150,10 +148,10 @@ def chosen_config(flags: Mapping[str, object], config_path: str | None, invite_s
 
 
 def use_invite(invite: Any, config: Any) -> None:
-    """Use an invite, if there is one, for the key of this peer, which is made when it is missing.
+    """Use an invite, if there is one, for this peer's key, and create the key if it is missing.
 
     Raises:
-        UsageFault: it has expired, or is for another key.
+        UsageFault: the invite has expired, or is for a different key.
         LocalFault: key or pass cannot be written.
     """
     if invite is not None:
@@ -165,10 +163,10 @@ def use_invite(invite: Any, config: Any) -> None:
 
 @cache
 def _choice_flags(only: frozenset[str], is_seed: bool) -> list[Any]:
-    """Parameters as typer makes them of a function's signature, in the order of the fields."""
+    """Return the parameters that typer derives from a function's signature, in the order of the fields."""
     from peer.config.peer_config import ChoiceMark, PeerConfig, choices_with
 
-    # The kind of output is chosen by --json and --plain.
+    # --json and --plain choose the kind of output.
     excluded = {"output", *(choices_with(ChoiceMark.TRAINING) if is_seed else ())}
 
     def command(**choices: object) -> None: ...

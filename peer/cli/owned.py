@@ -14,14 +14,14 @@ OwnedRun = Annotated[
     str | None,
     typer.Argument(
         metavar="RUN",
-        help="The run: its id, the name of a run created here, or the folder that `peer init` wrote.",
+        help="The run: its id, the name of a run created on this machine, or the folder that `peer init` wrote.",
         show_default=False,
     ),
 ]
 
 
 def owned_run(run: str | None, run_id: str | None, data_dir: str | None) -> Any:
-    """The run in its owner's folder: the one that is named, the usual one, or where `peer init --out` put it."""
+    """Return the run in its owner's folder: the given folder, the default one, or the folder of `peer init --out`."""
     from peer.observe.run_names import owned_folders
     from peer.owner.owned_run import open_owned_run
     from peer.user_folders import expanded
@@ -40,7 +40,11 @@ def owned_run(run: str | None, run_id: str | None, data_dir: str | None) -> Any:
 
 
 def publish_if_known(owned: Any, addresses: list[str], timeout: float) -> bool:
-    """Publish when somebody is there; the signed revision stays for later when nobody is."""
+    """Publish the signed revision and return True, or return False if no address of a member is known.
+
+    Raises:
+        NobodyReachable: no member answers; the revision stays signed, for a later `peer manifest publish`.
+    """
     from dht.ground.errors import NobodyReachable
     from peer.owner.publish import publish
 
@@ -61,5 +65,5 @@ def and_published(owned: Any, published: bool) -> str:
 
 
 def for_owner(owned: Any, step: str) -> str:
-    """The command for the next step with this run's manifest, as it is typed in the same working directory."""
+    """Return the command for the next step with this run's manifest, to be run in the same working directory."""
     return shlex.join(["peer", "manifest", step, "--data-dir", str(owned.folder)])

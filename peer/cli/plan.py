@@ -1,4 +1,4 @@
-"""`peer plan`: says what a run asks of a home."""
+"""`peer plan`: estimates the traffic, memory, disk space and time that a run needs."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ def plan(
         ),
     ] = None,
     full: Annotated[
-        bool, typer.Option("--full", help="Round times, rates and memory by part, for organisers.")
+        bool, typer.Option("--full", help="Also show round times, rates and memory by part, for organisers.")
     ] = False,
     timeout: LookTimeout = 20.0,
     as_json: AsJson = False,
 ) -> int:
-    """Estimate what a run takes: traffic, memory, disk, time. --full adds round times."""
+    """Estimate the traffic, memory, disk space and time that a run needs. --full adds round times."""
     if run is None:
         raise UsageFault("Which run? Expected a run file (`peer plan run.toml`), or RUN (its id or page).")
     if not Path(run).exists() and not names_run(run):
@@ -48,7 +48,7 @@ def plan(
         )
     from peer.config.peer_config import load_config
 
-    # Before what counts bytes is loaded, and a live run is asked.
+    # Checked before the slow imports, and before a live run is contacted.
     config = load_config({"run_id": NO_RUN, "data_dir": ".", **context.obj})
     manifest = _planned(run, timeout)
     from peer.plan.report import run_plan
@@ -57,7 +57,7 @@ def plan(
 
 
 def _planned(run: str, timeout_seconds: float) -> Any:
-    """The manifest of a file, of this machine, or of a live run."""
+    """Return the manifest from a file, from this machine, or from a live run."""
     if Path(run).exists():
         from peer.plan.plan_source import load_planned_run
 

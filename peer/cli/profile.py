@@ -1,4 +1,4 @@
-"""Commands about what a contributor says in public: profile."""
+"""`peer profile`: shows and changes a contributor's public profile."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from peer.cli.usage.exit_codes import exits_with_sentence
 from peer.cli.usage.plain_command import Commands
 
 app = Commands(
-    help="Choose what others see about you, the person behind your machines: a name, a country and a team, or nothing.",
+    help="Choose what others see about you: a name, a country and a team, or nothing.",
     epilog='\b\nExample:\n  peer profile set --name "Ada" --country NL',
     no_args_is_help=True,
 )
 
 
-@app.command(short_help="Show it.", epilog="\b\nExample:\n  peer profile show")
+@app.command(short_help="Show your profile.", epilog="\b\nExample:\n  peer profile show")
 @exits_with_sentence
 def show(contributor_key: ContributorKey = None, as_json: AsJson = False) -> int:
     """Show your contributor id and your profile."""
@@ -27,7 +27,9 @@ def show(contributor_key: ContributorKey = None, as_json: AsJson = False) -> int
     return show_profile(_path(contributor_key), as_json)
 
 
-@app.command("set", short_help="Change it.", epilog='\b\nExample:\n  peer profile set --name "Ada" --country NL')
+@app.command(
+    "set", short_help="Change your profile.", epilog='\b\nExample:\n  peer profile set --name "Ada" --country NL'
+)
 @exits_with_sentence
 def set_(
     name: Annotated[str | None, typer.Option("--name", metavar="TEXT", help="Your public name; '' removes it.")] = None,

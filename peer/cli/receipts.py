@@ -1,4 +1,4 @@
-"""Commands about what others signed: receipts."""
+"""`peer receipts`: verifies signed proofs of contribution."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ app = Commands(
 
 @app.callback()
 def _receipts() -> None:
-    """Keeps `verify` a subcommand."""
+    """Keep `verify` a subcommand; typer would otherwise merge a single command into its group."""
 
 
 @app.command(

@@ -1,4 +1,4 @@
-"""`peer revoke`: takes a key or an invite back."""
+"""`peer revoke`: revokes a key or an invite."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def revoke(
     ] = None,
     at_version: Annotated[
         int,
-        typer.Option("--at-version", min=0, metavar="N", help="Anchor version at which it takes effect; 0: at once."),
+        typer.Option("--at-version", min=0, metavar="N", help="Anchor version at which this takes effect; 0: at once."),
     ] = 0,
     peers: Peers = None,
     timeout: LookTimeout = 20.0,

@@ -1,4 +1,4 @@
-"""`peer runs`: lists the runs of this machine."""
+"""`peer runs`: lists the runs on this machine."""
 
 from __future__ import annotations
 

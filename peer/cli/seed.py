@@ -1,4 +1,4 @@
-"""`peer seed`: helps a run without training."""
+"""`peer seed`: serves a run without training."""
 
 from __future__ import annotations
 
@@ -42,11 +42,10 @@ def seed(
 
 
 def _run_in_folder(data_dir: object) -> dict[str, object]:
-    """Run id and data folder, told to the person: of the run in that folder.
+    """Return run id and data folder of the run in `data_dir`, and print a notice; empty if there is no single run.
 
-    Without one, the working folder may be that of a run, or hold a single such folder.
-
-    Nothing is checked here: what is in the folder is, before anything is done with it.
+    Without `data_dir`, the run is in the working folder, or in the only run folder inside it. Later code checks the
+    content of the folder.
     """
     from dht.ground.regular_files import read_regular
     from dht.records.signed_manifest import MAX_RUN_RECORD_BYTES, claimed_run_id

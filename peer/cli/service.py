@@ -23,11 +23,11 @@ from peer.observe.named_run import named_run
 app = Commands()
 
 STOP_SECONDS = 120
-"""For a peer to finish its step and its round after it was asked to leave: far above what a round takes."""
+"""Time for a peer to finish its step and its round after it was asked to leave: far longer than a round."""
 RESTART_SECONDS = 60
-"""After a fault: often enough to come back in the evening, rare enough for a run that has ended."""
+"""Delay of a restart after a failure: short enough to rejoin the same evening, long enough for a run that has ended."""
 NICENESS = 10
-"""Of what trains: half of the way to the lowest priority, so that programs with a window are served first."""
+"""Niceness of a training peer: half of the way to the lowest priority, so that interactive programs come first."""
 
 
 @app.command(
@@ -92,7 +92,7 @@ def service(
 
 
 def _check(what: str, words: list[str]) -> None:
-    """Refuse flags that the command would refuse: a service says so where nobody looks."""
+    """Refuse flags that the command would refuse, because the errors of a service only appear in its log."""
     from peer.cli.usage.lazy_commands import peer_command
     from peer.config.peer_config import load_config
 
@@ -105,7 +105,7 @@ def _check(what: str, words: list[str]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class ServiceFile:
-    """A file for this system, and the commands that begin, show and end what it describes."""
+    """A service file for this system, and the commands that start, show and end the service."""
 
     path: Path
     text: str
@@ -123,18 +123,18 @@ def service_file(
     home: Path,
     niceness: int = 0,
 ) -> ServiceFile | None:
-    """The file that keeps `command` running; None: this system has neither systemd nor launchd.
+    """Return the service file that keeps `command` running, or None on a system without systemd and launchd.
 
     Args:
-        name: of letters, digits, dots and hyphens.
-        command: program and arguments, from an absolute path on.
+        name: name of the service: letters, digits, dots and hyphens.
+        command: absolute path of the program, and its arguments.
         folder: the working directory.
         environment: variables that the command needs.
         platform: as `sys.platform`.
-        niceness: 0 to 19; a higher one gives way to other programs.
+        niceness: 0 to 19; a higher value gives priority to other programs.
 
     Raises:
-        UsageFault: a line break, or another control character, stands in a word that the file would have.
+        UsageFault: a word for the file contains a line break or another control character.
     """
     for word in (*command, str(folder), *environment.values()):
         if not all(character.isprintable() for character in word):
@@ -177,11 +177,11 @@ def service_file(
         f"WorkingDirectory={str(folder).replace('%', '%%')}",
         *(f"Environment={_quoted(f'{key}={value}')}" for key, value in environment.items()),
         f"Nice={niceness}",
-        # A wrong flag, another run or another version is not mended by trying again.
+        # A restart does not repair a wrong flag, a different run or a different version.
         "Restart=on-failure",
         f"RestartSec={RESTART_SECONDS}",
         "RestartPreventExitStatus=2 4 5",
-        # Stopped while it loads or looks for members.
+        # The exit code of a peer that is stopped while it loads or looks for members.
         "SuccessExitStatus=130",
         f"TimeoutStopSec={STOP_SECONDS}",
         "KillMode=mixed",
@@ -199,7 +199,7 @@ def service_file(
 
 
 def _quoted(word: str) -> str:
-    """A word of a unit file: systemd expands % there, cuts at spaces, and takes off quotes."""
+    """Return a word quoted for a unit file, where systemd expands %, splits at spaces and removes quotes."""
     escaped = word.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%")
     is_plain = bool(word) and not any(character.isspace() or character in "\"';" for character in word)
     return escaped if is_plain else f'"{escaped}"'

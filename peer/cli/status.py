@@ -1,4 +1,4 @@
-"""`peer status`: shows a run from outside."""
+"""`peer status`: shows the state of a run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`peer stop`: ends the peer that runs on this machine."""
+"""`peer stop`: stops the peer that runs on this machine."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ def stop(
 ) -> int:
     """Stop the peer on this machine, as Ctrl+C does in its terminal, and wait until it has left.
 
-    RUN may also be the name of a peer, as in `peer runs`. If several match, it asks which one; without a terminal it
-    lists them and stops none.
+    RUN may also be the name of a peer, as in `peer runs`. If several peers match, the command asks which peer to stop;
+    without a terminal it lists the peers and stops none.
     """
     from peer.observe.own_runs import own_folders
     from peer.observe.running_peer import ask_to_leave, has_left, names_in, running_in_any
@@ -67,10 +67,10 @@ def stop(
 
 
 def _chosen(running: Sequence[Any]) -> Any:
-    """The one of several peers that the person at the terminal wants to leave; None: none of them.
+    """Return the peer that the user chooses from a list, or None for no peer.
 
     Raises:
-        UsageFault: nobody is at a terminal, or the answer is no number of the list.
+        UsageFault: there is no terminal, or the answer is not a number of the list.
     """
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         lines = [shlex.join(["peer", "stop", "--data-dir", str(one.folder)]) for one in running]

@@ -1,6 +1,6 @@
-"""All commands of `peer`: what each is for, in which group. `peer/cli/NAME.py` has each. Loads nothing but this table.
+"""The table of all commands of `peer`, in groups, each with one sentence; `peer/cli/NAME.py` defines a command.
 
-`peer --help` is written from here alone, so that it costs no more than starting Python.
+`peer --help` uses only this table, so it takes no longer than starting Python.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import textwrap
 from typing import Final
 
 MAX_COLUMNS: Final = 100
-"""Of help: longer lines are harder to read than more of them."""
+"""Maximum width of help, because long lines are hard to read."""
 
 
 GROUPS: Final[dict[str, dict[str, str]]] = {
@@ -60,7 +60,7 @@ _OPTIONS: Final = {
 
 
 def help_text(columns: int | None = None) -> str:
-    """What `peer --help` prints, for a terminal of so many columns; default: this one's."""
+    """Return the text of `peer --help` for a terminal of `columns` columns; default: the width of this terminal."""
     width = max(50, min(columns or shutil.get_terminal_size().columns, MAX_COLUMNS) - 2)
     lines = ["Usage: peer COMMAND [ARGS]...", ""]
     lines += ["  New here? peer demo", ""]

@@ -1,4 +1,4 @@
-"""How a command ends: its exit code, and one sentence in place of a traceback."""
+"""The end of a command: its exit code, and one sentence instead of a traceback."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ _REFUSED_BY_THE_MACHINE = (
     *(errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.EFBIG),
     *(errno.EMFILE, errno.ENFILE, errno.ENOMEM),
 )
-"""A full or broken disk or output, limits on open files, no memory: nothing that this software can do about."""
+"""A full or broken disk or output, limits on open files, no memory: problems that this software cannot solve."""
 _NO_PATH = (errno.ENAMETOOLONG, errno.ELOOP)
-"""Of what somebody typed as one."""
+"""Errors for a typed path that cannot be a path."""
 
 
 _BEGINNING = re.compile(
@@ -39,11 +39,11 @@ _BEGINNING = re.compile(
     r"(?:\.?\Z|\.? )"
     r"|(?:run|port|user|process|member|fragment|rank|revision|invite|parameter|optimizer) ['0-9]"
 )
-"""A word of a sentence, and not the name of somebody's file or field."""
+"""Matches a sentence that begins with a common word instead of the name of a file or field."""
 
 
 def exits_with_sentence(command: Callable[..., int | None]) -> Callable[..., None]:
-    """Turn what a command raises into one sentence on standard error and an exit code."""
+    """Turn an exception of a command into one sentence on standard error and an exit code."""
 
     @functools.wraps(command)
     def reported(*positional: Any, **named: Any) -> None:
@@ -67,7 +67,7 @@ def exits_with_sentence(command: Callable[..., int | None]) -> Callable[..., Non
             _say("interrupted.")
             code = EXIT_INTERRUPTED
         except BrokenPipeError:
-            # The reader (`| head`) has gone; without this the interpreter complains once more when it ends.
+            # The reader (`| head`) has closed the pipe; without this, the interpreter prints an error when it ends.
             _drop_output()
             code = 1
         except OSError as error:
@@ -87,8 +87,8 @@ def exits_with_sentence(command: Callable[..., int | None]) -> Callable[..., Non
                 _say(f"this machine refused {what}: {error.strerror}; expected free disk space; free some, and retry.")
             _drop_output()
             code = 1
-        except Exception as error:  # noqa: BLE001 (a bug: its owner gets a file to report instead of a screenful)
-            # pydantic has it in an error of its own when it comes while a class is made.
+        except Exception as error:  # noqa: BLE001 (a bug: the user gets a file to report instead of a long traceback)
+            # pydantic wraps KeyboardInterrupt in its own error if the signal arrives while a class is created.
             was_interrupted = KeyboardInterrupt.__name__ in str(error)
             _say("interrupted." if was_interrupted else _bug(error, began))
             code = EXIT_INTERRUPTED if was_interrupted else 1
@@ -98,7 +98,7 @@ def exits_with_sentence(command: Callable[..., int | None]) -> Callable[..., Non
 
 
 def _is_nowhere() -> bool:
-    """Whether the working folder was deleted: relative paths, and those made absolute, lead nowhere then."""
+    """Return whether the working folder was deleted, so that relative paths no longer exist."""
     try:
         os.getcwd()
     except OSError:
@@ -108,9 +108,10 @@ def _is_nowhere() -> bool:
 
 @contextlib.contextmanager
 def _terminable() -> Iterator[None]:
-    """SIGTERM ends a command as Ctrl+C does, cleaning up; without this it would leave what it has started.
+    """Let SIGTERM end a command as Ctrl+C does; otherwise processes that the command started would keep running.
 
-    Set before anything heavy is imported: as the first process of a container a program gets no SIGTERM until then.
+    The handler is set before slow imports, because the first process of a container receives no SIGTERM without a
+    handler.
     """
 
     def interrupt(number: int, frame: FrameType | None) -> None:
@@ -136,7 +137,7 @@ def _bug(error: Exception, began: float) -> str:
 
 
 def replaced_since(began: float) -> str | None:
-    """A file of our loaded code that is gone, or was written after `began` (unix seconds), as `pip install` does."""
+    """Return a file of our loaded code that was removed, or replaced after `began` (unix seconds), as `pip` does."""
     for name, module in sorted(sys.modules.items()):
         path = getattr(module, "__file__", None)
         if name.partition(".")[0] not in PACKAGES or not path:
@@ -147,12 +148,12 @@ def replaced_since(began: float) -> str | None:
         except FileNotFoundError:
             return str(path)
         except OSError:
-            continue  # a disk that does not answer tells nothing
+            continue  # the disk does not answer
     return None
 
 
 def _drop_output() -> None:
-    """What is still to be written goes nowhere: the interpreter would try once more when it ends."""
+    """Discard all further output, because the interpreter would otherwise write it again when it ends."""
     with contextlib.suppress(OSError, ValueError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
@@ -175,7 +176,7 @@ def _write_traceback(error: Exception) -> str:
 
 
 def _typed(values: Iterable[Any]) -> Iterator[str]:
-    """Texts and paths among the values of a command, whole and in the parts that `:` and `,` make of them."""
+    """Yield the texts and paths among a command's values, whole, and split at `:` and `,`."""
     for value in values:
         if isinstance(value, str | Path):
             yield from filter(None, (str(value), *re.split("[:,]", str(value))))
@@ -186,12 +187,12 @@ def _typed(values: Iterable[Any]) -> Iterator[str]:
 
 
 def in_house_style(text: str, typed: Iterable[str] = ()) -> str:
-    """A message as a sentence: with a capital, unless it begins with a name, a flag or a file, and with a full stop.
+    """Return a message as a sentence with a full stop, and a capital unless it begins with a name, a flag or a file.
 
-    Messages are put together of parts, so that the beginning of one may stand inside another.
+    Messages are composed of parts, so the beginning of one message may be in the middle of another.
 
     Args:
-        typed: texts of the command line; a message that begins with one keeps it as it is.
+        typed: texts of the command line; a message that begins with one of them keeps its first letter.
     """
     if _BEGINNING.match(text) and not text.startswith(tuple(typed)):
         text = text[0].upper() + text[1:]

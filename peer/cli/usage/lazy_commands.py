@@ -1,4 +1,4 @@
-"""The `peer` command as typer sees it: a group whose commands are imported one by one, when they are named."""
+"""The `peer` command for typer: a group that imports each command on first use."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from peer.version import software
 
 
 class LazyCommands(Mapping[str, Any]):
-    """Name -> command; `peer/cli/NAME.py` is imported when its command is asked for."""
+    """Name -> command; imports `peer/cli/NAME.py` when its command is read."""
 
     def __init__(self) -> None:
         self._made: dict[str, Any] = {}
@@ -38,19 +38,19 @@ class LazyCommands(Mapping[str, Any]):
 
 
 class LazyGroup(TyperGroup):
-    """A group with all of `COMMANDS`; its help is written from the table alone."""
+    """A group with all of `COMMANDS`, whose help uses only that table."""
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**{**settings, "commands": {}})
         self.commands: Any = LazyCommands()
 
     def make_context(self, *positional: Any, **named: Any) -> Any:
-        """As of any group; Ctrl+C gets its sentence, which the library would leave out."""
+        """Do the same as the base class, but print a sentence on Ctrl+C, which the library omits."""
         with _sentence_on_interrupt():
             return super().make_context(*positional, **named)
 
     def invoke(self, ctx: Any) -> Any:
-        """Likewise, while a command is still read."""
+        """Do the same as the base class, but print a sentence on Ctrl+C."""
         with _sentence_on_interrupt():
             return super().invoke(ctx)
 
@@ -68,7 +68,7 @@ def _sentence_on_interrupt() -> Iterator[None]:
 
 
 def peer_command() -> Any:
-    """The command with all its subcommands."""
+    """Return the `peer` command with all its subcommands."""
     app = typer.Typer(
         name="peer",
         cls=LazyGroup,

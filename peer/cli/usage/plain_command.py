@@ -1,4 +1,4 @@
-"""Commands of typer with plain help, and the sentence on a mistake in a command line."""
+"""Commands of typer with plain help, and the sentence for a mistake in a command line."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ from typer.core import TyperCommand
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 UsageError: type[Any] = typer.BadParameter.__mro__[1]
-"""What typer raises for any mistake in a command line."""
+"""The base class of typer's errors for a mistake in a command line."""
 CONTEXT: Final = {"help_option_names": ["--help", "-h"]}
 _PATHS: Final = ("FILE", "DIR", "PATH")
-"""What help shows for a flag that takes a path."""
+"""Placeholders of flags whose value is a path."""
 
 
 def sentence_of(mistake: Any) -> str:
-    """Return the sentence on a mistake that typer found, with the command that shows the flags."""
+    """Return the sentence for a mistake that typer found, including the command that shows the flags."""
     path = mistake.ctx.command_path if mistake.ctx is not None else "peer"
-    # Its message is the whole help.
+    # The message of this error would be the whole help.
     is_incomplete = type(mistake).__name__ == "NoArgsIsHelpError"
     text = f"`{path}` needs a subcommand" if is_incomplete else mistake.format_message()
     return text if text.endswith("?") else f"{text.rstrip('.')}; see `{path} --help`."
 
 
 class PlainCommand(TyperCommand):
-    """A command that refuses empty words."""
+    """A command that refuses empty arguments."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parse as typer does, but for an empty path or word: a shell variable that is not set names no folder."""
+        """Parse as typer does, but refuse an empty path or word, which comes from an unset shell variable."""
         flags = {name for one in self.params if getattr(one, "metavar", None) in _PATHS for name in one.opts}
         takes_text = any(one.metavar == "TEXT" for one in self.params if one.param_type_name == "argument")
         for flag, value in pairwise(["", *args]):
@@ -42,12 +42,12 @@ class PlainCommand(TyperCommand):
         try:
             return super().parse_args(ctx, args)
         except UsageError as mistake:
-            mistake.ctx = mistake.ctx or ctx  # the library leaves it out for a flag without its value
+            mistake.ctx = mistake.ctx or ctx  # the library omits the context for a flag without its value
             raise
 
 
 class Commands(typer.Typer):
-    """Where commands are registered: each of them has plain help."""
+    """An app that registers commands with plain help."""
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**{"add_completion": False, "rich_markup_mode": None, **settings})
