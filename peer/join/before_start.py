@@ -1,4 +1,4 @@
-"""What a peer sees to before anything heavy is loaded: libraries, ports, its data, and a member that answers."""
+"""Checks of a peer before slow imports: libraries, ports, its data, and a member that answers."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from peer.run_folders import folders_of
 
 
 def check_choices(config: PeerConfig, *, trains: bool) -> None:
-    """See that libraries, data and keys are there and ports free, before this peer has a folder and shows anything.
+    """Check that libraries, data and keys exist and that ports are free, before this peer has a folder or a panel.
 
     Args:
-        trains: this peer, so that it needs data.
+        trains: whether this peer trains and needs data.
 
     Raises:
-        UsageFault: a library that the configuration needs is not installed; or data or a key is not there.
-        LocalFault: a port is taken.
+        UsageFault: a library that the configuration needs is not installed, or data or a key is missing.
+        LocalFault: another program uses a port.
     """
     if trains:
         _check_libraries(config)
@@ -45,17 +45,17 @@ def check_choices(config: PeerConfig, *, trains: bool) -> None:
 
 
 def wait_for_members(config: PeerConfig, terminal: Terminal, *, trains: bool) -> None:
-    """See that a member answers, before anything heavy is loaded. Blocks.
+    """Wait until a member answers, before slow imports, and check the manifest. Blocks.
 
-    A run that can begin on this machine waits for nobody. What its manifest says is checked as far as that needs
-    nothing heavy: its end, and what data and weights it needs.
+    A run that can start on this machine does not need a member. The check covers the end of the run, and the data and
+    weights that this peer must bring.
 
     Args:
-        trains: this peer, so that it needs data.
+        trains: whether this peer trains and needs data.
 
     Raises:
-        LocalFault: nobody is known or nobody answered in time, or another run is trained there; or the run has ended,
-            or this peer did not say which data or weights it has.
+        LocalFault: no address of a member is known, no member answered in time, or a member trains a different run; or
+            the run has ended, or this peer must bring data or weights and has none.
     """
     terminal.step("run")
     record = _record_of_run(config, terminal) or _record_elsewhere(config)
@@ -66,7 +66,11 @@ def wait_for_members(config: PeerConfig, terminal: Terminal, *, trains: bool) ->
 
 
 def check_data(config: PeerConfig) -> None:
-    """Raises UsageFault: --data or --base names what is not there, or cannot be read."""
+    """Check that the files of --data and --base exist and can be read.
+
+    Raises:
+        UsageFault: a file or folder is missing or unreadable.
+    """
     kind, _, places = (config.data or "").partition(":")
     if kind in ("text", "jsonl", "parquet", "tokens"):
         from peer.trainer.text.source_files import check_readable
@@ -97,9 +101,12 @@ def _check_libraries(config: PeerConfig) -> None:
 
 
 def _record_of_run(config: PeerConfig, terminal: Terminal) -> RunRecord | None:
-    """What is kept here where the run can begin on this machine, else what a member says; None: it cannot be told."""
+    """Return the run's record: the kept record if the run can start on this machine, otherwise the one from a member.
+
+    None means that the record cannot be read yet.
+    """
     is_here, kept = _kept_record(config)
-    # Without a state of its own this peer would train a run of the past from the beginning.
+    # Without a checkpoint, this peer would train a run that has ended from the beginning.
     end = end_signed_here(config.run_id, config.data_dir)
     if is_here and (end is None or any(config.checkpoints_path.glob("checkpoint-*"))):
         return kept
@@ -131,7 +138,7 @@ def _record_of_run(config: PeerConfig, terminal: Terminal) -> RunRecord | None:
 
 
 def _record_elsewhere(config: PeerConfig) -> RunRecord | None:
-    """What another peer of this machine keeps: members of a private run tell a newcomer nothing yet."""
+    """Return the record of another peer on this machine, because members of a private run send a newcomer no record."""
     for folder in folders_of(config.run_id):
         with contextlib.suppress(OSError, PeerFault):
             return decode_run_record(read_regular(folder / RUN_RECORD_NAME, MAX_RUN_RECORD_BYTES), run_id=config.run_id)
@@ -139,10 +146,12 @@ def _record_elsewhere(config: PeerConfig) -> RunRecord | None:
 
 
 def _kept_record(config: PeerConfig) -> tuple[bool, RunRecord | None]:
-    """Whether the run's signed manifest is here, so that it can begin on this machine, and what it is, if that is read.
+    """Return whether this machine has the run's signed manifest, so that the run can start here, and the record.
+
+    The record is None if there is no file, or if the file cannot be read.
 
     Raises:
-        Incompatible: what is there is not signed by the run's owner, and nobody is known who could give another one.
+        Incompatible: the run's owner did not sign the file, and no member is known that could send the manifest.
     """
     path = config.run_record_path
     try:
@@ -150,7 +159,7 @@ def _kept_record(config: PeerConfig) -> tuple[bool, RunRecord | None]:
     except FileNotFoundError:
         return False, None
     except OSError:
-        return True, None  # the network side says what is wrong with it
+        return True, None  # the network process reports the problem
     except PeerFault as fault:
         if config.peers or config.cached_peers_path.exists():
             return True, None
@@ -162,15 +171,19 @@ def _kept_record(config: PeerConfig) -> tuple[bool, RunRecord | None]:
 
 
 def _check(record: RunRecord, config: PeerConfig, *, trains: bool) -> None:
-    """Raises LocalFault: the run has ended, the site is none of its, or this peer did not say which data or weights."""
-    # A tenth of a second of classes, which nobody needs if there is no such run.
+    """Check the manifest against this peer's choices.
+
+    Raises:
+        LocalFault: the run has ended, or this peer must bring data or weights and has none.
+    """
+    # Imported here, because these classes take a tenth of a second and are not needed if the run is not found.
     from peer.config.data_source import source_here
     from peer.config.manifest import RunManifest
 
     try:
         manifest = RunManifest.from_bytes(record.manifest)
     except ValueError:
-        return  # the network side says what is wrong with it
+        return  # the network process reports the problem
     end = end_in(manifest, config.run_id, config.data_dir, "from a member")
     if end is not None and end.is_over:
         raise end.refusal()

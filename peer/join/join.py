@@ -1,4 +1,4 @@
-"""`peer join`: one volunteer who trains, from flags to goodbye."""
+"""`peer join`: one peer that trains, from its flags to its goodbye."""
 
 from __future__ import annotations
 
@@ -51,14 +51,15 @@ from peer.trainer.loop.trainer import Trainer
 from peer.trainer.model.inner_optimizer import load_optimizers
 
 EVALUATE_EVERY_SYNCS = 4
-"""Validation loss once per so many intervals of H steps: often enough for a curve, a percent or two of the time."""
+"""Intervals of H steps between two measurements of the validation loss: often enough for a curve, and it takes only one
+or two percent of the time."""
 
 
 def run_rank() -> int:
-    """Work for the first of torchrun's processes, as one of the others. Returns the exit code.
+    """Train in a process of torchrun other than the first, which leads this process. Return the exit code.
 
     Raises:
-        LocalFault: what torchrun says is wrong, or another process has ended.
+        LocalFault: the environment variables from torchrun are wrong, or another process has ended.
     """
     place = place_from(os.environ)
     assert place is not None, "asked for where WORLD_SIZE says that there are several"
@@ -67,14 +68,14 @@ def run_rank() -> int:
 
 
 def run_trainer(config: PeerConfig, child: NetworkChild | None, terminal: Terminal) -> int:
-    """Run one peer that trains until it is asked to leave. Returns the exit code.
+    """Run a peer that trains until it is asked to leave. Return the exit code.
 
     Args:
-        child: its network process, when it has been started before.
-        terminal: where it is seen; it is `interruptible` already.
+        child: the peer's network process, if it has been started already.
+        terminal: the terminal that shows the peer; it is `interruptible` already.
 
     Raises:
-        LocalFault: what stopped it, with what its owner can do.
+        LocalFault: a problem stopped the peer; the message explains what its owner can do.
     """
     place = place_from(os.environ)
     if place is not None:
@@ -91,7 +92,7 @@ def run_trainer(config: PeerConfig, child: NetworkChild | None, terminal: Termin
     record = own_record(config, connection.identity.peer_id)
     with recording(record, terminal.note, OwnRows().row) as listener:
         terminal.tell_also(listener)
-        # Beside the first dials. All that torch's compiler consists of takes seconds of processor time.
+        # During the first dials, because loading torch's compiler takes seconds of processor time.
         threading.Thread(target=load_optimizers, name=EARLY_LOADING, daemon=True).start()
         return _train(config, terminal, place, device, connection)
 
@@ -147,16 +148,16 @@ def _train(
             loaded.corpus.close()
         if group is not None:
             group.end(is_orderly=is_orderly and group.ranks is not None)
-    # As if the signal had come a moment earlier, while this program was loaded.
+    # The same exit code as for a signal that arrives while this program loads.
     return EXIT_INTERRUPTED if terminal.left_early else 0
 
 
 def _num_devices(config: PeerConfig, place: Place | None) -> int:
-    """How many processes train as this peer.
+    """Return the number of processes that train as this peer.
 
     Raises:
         UsageFault: torchrun and the flags contradict each other.
-        DeviceFault: there are fewer GPUs.
+        DeviceFault: this machine has too few GPUs.
     """
     if place is not None and config.devices not in (None, place.size):
         raise UsageFault(
@@ -172,7 +173,7 @@ def _num_devices(config: PeerConfig, place: Place | None) -> int:
 
 
 class _Loaded(NamedTuple):
-    """What a peer trains: its module, what it reads, and the processes that train it."""
+    """The module that a peer trains, its data, and the processes that train the module."""
 
     model: nn.Module
     corpus: Corpus
@@ -182,7 +183,7 @@ class _Loaded(NamedTuple):
 def _load(
     config: PeerConfig, manifest: RunManifest, device: torch.device, group: RankGroup | None, terminal: Terminal
 ) -> _Loaded:
-    """All that takes long and of which nobody else knows yet."""
+    """Check the flags, build the model and open the data: all slow work before the peer joins the run."""
     check_joinable(config.run_id, manifest)
     source = source_here(manifest.data.source, config.data, manifest.data.tokenizer, manifest.data.digest)
     use: Use = "train on a GPU" if device.type != "cpu" else "train"

@@ -1,4 +1,4 @@
-"""`peer seed`: one volunteer who only serves, from flags to goodbye. Loads no torch: it trains nothing."""
+"""`peer seed`: one peer that only serves, from its flags to its goodbye. Does not import torch."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from peer.view.swarm_seen import OwnAddresses
 
 
 def join_command(config: PeerConfig, addresses: Sequence[str]) -> str:
-    """What somebody types who wants to join at this seed; to a private run an invite leads."""
+    """Return the command with which a volunteer joins at this seed; for a private run it uses an invite."""
     command = join_link(config.run_id, addresses).command
     manifest = manifest_here(config.run_record_path, config.run_id)
     if manifest is None:
@@ -34,13 +34,13 @@ def join_command(config: PeerConfig, addresses: Sequence[str]) -> str:
 
 
 def run_seed(config: PeerConfig, terminal: Terminal) -> int:
-    """Run one peer that only serves until it is asked to leave. Returns the exit code.
+    """Run a peer that only serves until it is asked to leave. Return the exit code.
 
     Args:
-        terminal: where it is seen; it is `interruptible` already.
+        terminal: the terminal that shows the peer; it is `interruptible` already.
 
     Raises:
-        LocalFault: what stopped it, with what its owner can do.
+        LocalFault: a problem stopped the peer; the message explains what its owner can do.
     """
     allow_parts_of_hivemind()
     from peer.network.process.network_side import NetworkSide
@@ -75,7 +75,7 @@ def run_seed(config: PeerConfig, terminal: Terminal) -> int:
         terminal.keep_folder()
         await side.run()
 
-    # Before the loop, which gives back at its end what wakes for signals now.
+    # Called before the event loop, which at its end restores the current wake-up descriptor for signals.
     terminal.loaded()
     uvloop.run(serve())
     return 0
