@@ -46,7 +46,7 @@ ROBUST_COMBINE = "centered_clip"
 
 @dataclass(frozen=True, slots=True)
 class NewRun:
-    """What `create_run` left on disk."""
+    """A run that `create_run` wrote to disk."""
 
     run_id: str
     manifest: RunManifest
@@ -54,12 +54,12 @@ class NewRun:
 
     @property
     def owner_key_path(self) -> Path:
-        """The key that alone can change the run (mode 0600)."""
+        """File with the owner's key (mode 0600), the only key that can change the run."""
         return self.folder / OWNER_KEY_NAME
 
     @property
     def run_record_path(self) -> Path:
-        """The signed manifest, as every member keeps and publishes it."""
+        """File with the signed manifest, which every member stores and publishes."""
         return self.folder / RUN_RECORD_NAME
 
 
@@ -77,30 +77,30 @@ def create_run(
     built: Callable[[RunManifest], OwnModule] | None = None,
     usable_context: Callable[[RunManifest], int] | None = None,
 ) -> NewRun:
-    """Write the owner key and the signed run record.
+    """Create a run: write the owner's key and the signed run record.
 
     Args:
         name: first half of the run id, 1 to 40 of a-z, 0-9 and ``-``.
-        config_path: a TOML file with any of the fields of `RunManifest`; defaults otherwise.
-        folder: where to write; default: the data folder of the new run, where `peer seed` and `peer join` find it.
-        replace: sign again over a run that is already there. Its owner key stays, its revision grows by one.
-        access: "open", "allowlist" or "invite"; None: as the file says. In a private run the peer whose key lies in
-            the same folder (made here) is its first member.
-        page: where the run will be shown to everybody; None: as the file says.
-        for_strangers: an open run gets a robust combination where the file names none; one that is signed again keeps
-            its own.
-        files: of the run, which members give to each other; copied into the folder.
-        model: an architecture of transformers to train, in balanced fragments; None: as the file says.
-        built: makes the run's module with its initial values, where parts of `model` are frozen: their digest goes into
-            the manifest.
+        config_path: a TOML file with any fields of `RunManifest`; all other fields keep their defaults.
+        folder: output folder; default: the data folder of the new run, where `peer seed` and `peer join` find the run.
+        replace: sign an existing run in the folder again. The owner's key stays, and the revision grows by one.
+        access: "open", "allowlist" or "invite"; None: from the file. The first member of a private run is the peer
+            whose key is in the same folder; this function creates that key.
+        page: address of the run's public page; None: from the file.
+        for_strangers: give an open run a robust combination if the file sets none; a run that is signed again keeps its
+            combination.
+        files: files of the run, which members serve to each other; copied into the folder.
+        model: an architecture of transformers to train, in balanced fragments; None: from the file.
+        built: returns the run's module with its initial values, to compute the digest of the frozen parts of `model`
+            for the manifest.
         usable_context: tries the run's model, and returns the longest context with which it can be trained, at most the
-            manifest's. A run file that asks for more is refused.
+            manifest's. A run file with a longer context is refused.
 
     Raises:
-        UsageFault: the name or a file is wrong, the data is a path of this machine, or the folder holds a run already.
+        UsageFault: the name or a file is wrong, the data is a path on this machine, or the folder already has a run.
         LocalFault: the folder cannot be written.
     """
-    # Wrong input is found before a key is made.
+    # Check all input before the key is created.
     if model is not None:
         files = (*model.files, *files)
     manifest = _asked_manifest(name, config_path, files, model)
@@ -130,21 +130,22 @@ def create_custom_run(
     files: Sequence[str | Path] = (),
     buffers: str | None = None,
 ) -> NewRun:
-    """`create_run` for a module from its owner's code, to be trained with `murmuration.join`.
+    """Create a run for your own module, to train with `murmuration.join`.
 
     Args:
-        module: a `torch.nn.Module`; its parameters with `requires_grad` are averaged, in balanced fragments. Every
-            peer must build the same ones; their values may differ, a joiner takes those of the swarm.
+        module: a `torch.nn.Module`; the run averages its parameters with `requires_grad`, in balanced fragments. Each
+            peer must build a module with the same parameters; the initial values may differ, because a new peer copies
+            the swarm's values.
         settings: sections and fields of `RunManifest`, e.g. ``{"averaging": {"sync_every": 10}}``. An open run gets a
-            robust combination where they name none; one that is signed again keeps its own.
-        name, folder, replace, files: as for `create_run`. One more file has the names and shapes of the parameters, so
-            that what was trained can be read without the module.
-        buffers: "mean" averages the module's saved buffers of real numbers, such as running statistics, gives them to
-            newcomers and exports them; "local" leaves each peer its own. By default they are averaged unless they are
-            more than an eighth of the parameters.
+            robust combination if the settings contain none; a run that is signed again keeps its combination.
+        name, folder, replace, files: as for `create_run`. An additional file contains the names and shapes of the
+            parameters, so that the trained model can be read without the module.
+        buffers: "mean" averages the module's saved floating-point buffers, such as running statistics, sends them to
+            newcomers and exports them; with "local" each peer keeps its own buffers. Default: "mean", unless the
+            buffers have more than an eighth as many values as the parameters.
 
     Raises:
-        UsageFault: name, settings, module, buffers or a file are wrong, or the folder holds a run already.
+        UsageFault: name, settings, module, buffers or a file are wrong, or the folder already has a run.
         LocalFault: the folder cannot be written.
     """
     _check_kinds(name, folder, files)

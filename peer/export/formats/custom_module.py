@@ -34,17 +34,18 @@ def custom_sha256(tensors: Mapping[str, Tensor]) -> str:
 
 
 def load_export(module: nn.Module, path: str | Path) -> ModelHeader:
-    """Fill a module of your own code with the model that `peer export` wrote.
+    """Copy the model that `peer export` wrote into your own module.
 
     Args:
-        module: built as for the run: the same trained parameters in the same order. Their types and devices stay.
-        path: a folder of `peer export`.
+        module: a module with the run's trained parameters in the same order. Their types and devices stay the same.
+        path: a folder that `peer export` wrote.
 
-    Returns: what the export says of itself: `run_id`, `versions`, `tokens`, `manifest` and more.
+    Returns:
+        the header of the export: `run_id`, `versions`, `tokens`, `manifest` and more.
 
     Raises:
-        UsageFault: there is no such folder, or another software wrote it.
-        Incompatible: the module is not the one that the run trains, or the run is of another kind.
+        UsageFault: the folder does not exist, or different software wrote it.
+        Incompatible: the module is not the run's module, or the run is of a different kind.
         LocalFault: the export is damaged.
     """
     path = Path(path)

@@ -37,7 +37,7 @@ from peer.trainer.model.gpt import build_model, parameters_digest
 
 @dataclass(frozen=True, slots=True)
 class ExportedModel:
-    """A model and what its folder states about it."""
+    """An exported model, with the manifest, config and header from its folder."""
 
     model: nn.Module
     manifest: RunManifest
@@ -46,19 +46,21 @@ class ExportedModel:
 
 
 def read_model(path: Path, base: Path | None = None) -> ExportedModel:
-    """Read a folder that `peer export` wrote.
+    """Read the model from a folder that `peer export` wrote.
 
-    The model is a `LanguageModel` if that is what the run trains, or else the module of transformers. An adapter is
-    merged into its base.
+    The model is a `LanguageModel` for a run with the built-in model, and a module of transformers otherwise. An adapter
+    is merged into its pretrained weights.
 
     Args:
-        base: folder with the weights that an adapter stands on; None: the hub's, where the manifest names them so.
+        path: the folder.
+        base: folder with the pretrained weights of an adapter; None: download them from the hub, if the manifest
+            refers to the hub.
 
     Raises:
-        UsageFault: there is no such folder, another software wrote it, or transformers is needed and not installed.
-        Incompatible: written by another version, or of a run with a model of its owner's own code.
-        DeviceFault: this machine has no memory for it.
-        LocalFault: it is damaged.
+        UsageFault: the folder does not exist, different software wrote it, or transformers is needed but not installed.
+        Incompatible: a different version wrote the folder, or the run trains a custom module.
+        DeviceFault: this machine has too little memory for the model.
+        LocalFault: the folder is damaged.
     """
     path = Path(path)
     try:
