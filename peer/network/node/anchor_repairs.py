@@ -1,9 +1,9 @@
-"""Finds out when this peer's anchors are not the swarm's, and fetches those that count.
+"""Detects when this peer's anchors differ from the swarm's, and fetches the anchors that count.
 
-What a member announces, in a record or in a message, is only a reason to look. Then it shows the signed commits that
-lead to its anchor, other members are asked what they have, and `dht.records.lineages.replaces` decides. Nothing is
-adopted because nobody contradicts it. What is fetched may be another anchor than the one that was weighed. Members go
-on meanwhile, and a hostile one hands out what it likes. Then that one is weighed in its own right, or nothing is
+A member's announcement, in a record or a message, is only a reason to investigate. Then the member must show the signed
+commits that lead to its anchor, other members are asked for theirs, and `dht.records.lineages.replaces` decides. No
+anchor is adopted only because no member contradicts it. The fetched anchor may differ from the weighed one, because
+members go on meanwhile, and a hostile one may send any anchor. The fetched anchor is then weighed itself, or nothing is
 adopted.
 """
 
@@ -29,27 +29,27 @@ from peer.network.membership.membership import Membership
 from peer.network.node.fragment_memory import adopt_snapshot
 
 MAX_WEIGHINGS = 3
-"""Times to weigh one claim, while rounds close here before the others have answered."""
+"""Number of times to weigh one claim, if rounds close here before the others have answered."""
 MAX_LOOKS = 4
-"""Claims looked into one after the other, before an audit or repair ends; the next one goes on."""
+"""Number of claims investigated before an audit or repair ends; the next one continues."""
 FIRST_REFUSAL_SECONDS = 0.5
 LONGEST_REFUSAL_SECONDS = 60.0
-"""A member whose claim does not count is not listened to for this long, twice as long each time. The first is short:
+"""Time for which claims of a member are ignored after one that does not count, doubled each time. It starts short:
 the others of its side may just be applying the round that it is at."""
 LAGGING_SECONDS = 2.0
-"""Members at an earlier version are mostly on the way to its own: these are given this long to show it."""
+"""Members at an earlier version are mostly on the way to this peer's version; they get this time to show it."""
 MAX_REFUSALS = 1024
 
 
 @dataclass(frozen=True, slots=True)
 class _Doubts:
-    """Announcements in records of other members that contradict this peer's anchor.
+    """Announcements of other members that contradict this peer's anchor.
 
     Attributes:
-        ahead: of each anchor of a later version and more tokens, as its members say, one of them: the next one after
-            this peer, so that not everybody who is behind asks the same one. Those of members that have worked come
-            first, then those that most members have.
-        against: of each other anchor that is no later one of this peer's lineage a member; chosen in the same way.
+        ahead: for each anchor of a later version and more tokens, according to its members, one such member: the next
+            one after this peer, so that not all peers behind ask the same member. Members that have worked come first,
+            then the anchors of most members.
+        against: for each other anchor that does not follow this peer's anchor, one such member; chosen in the same way.
     """
 
     ahead: tuple[PeerId, ...]
@@ -58,12 +58,12 @@ class _Doubts:
 
 @dataclass(frozen=True, slots=True)
 class _Better:
-    """An anchor that counts more than its own.
+    """An anchor that counts more than this peer's own.
 
     Attributes:
-        behind: who has it.
-        lineage_tokens: as far as signed commits tell; None: as most of those announce it.
-        is_fork: it does not follow its own.
+        behind: the members that have the anchor.
+        lineage_tokens: tokens according to signed commits; None: as announced by most of those members.
+        is_fork: the anchor does not follow this peer's own.
     """
 
     chain: Chain
@@ -77,7 +77,7 @@ class AnchorRepairs:
     """Audits and repairs of all fragments of one peer.
 
     Attributes:
-        before_unproven: called before an anchor is taken over to which no signed commits lead from this peer's.
+        before_unproven: called before adopting an anchor to which no signed commits lead from this peer's anchor.
     """
 
     exchange: Exchange
@@ -91,12 +91,12 @@ class AnchorRepairs:
     _looking: set[tuple[PeerId, int]] = field(default_factory=set, init=False)
 
     def behind(self) -> dict[int, PeerId]:
-        """Fragments of which a member announces more committed tokens than ours have; and that member."""
+        """Return fragments of which a member announces more committed tokens than this peer has, with that member."""
         doubts = {fragment.index: self._doubts(fragment).ahead for fragment in self.exchange.fragments}
         return {index: ahead[0] for index, ahead in doubts.items() if ahead}
 
     async def audit(self) -> None:
-        """Compare announced anchors with our own; cheap as long as they agree."""
+        """Compare announced anchors with this peer's; cheap as long as they agree."""
         for fragment in self.exchange.fragments:
             if self.exchange.applying.is_repairing(fragment):
                 continue
@@ -108,10 +108,10 @@ class AnchorRepairs:
                     break
 
     async def repair(self, index: int, peer_id: PeerId, reason: str) -> None:
-        """Look into what `peer_id` claims; `Applying.looked_into` follows in any case."""
+        """Investigate the claim of `peer_id`; `Applying.looked_into` follows in any case."""
         fragment = self.exchange.fragments[index]
         try:
-            # The one that knows of a better anchor may be gone by now; any member that has gone on will do.
+            # The member that reported a better anchor may be gone by now; any member that has gone on can replace it.
             doubts = self._doubts(fragment)
             names = dict.fromkeys((peer_id, *doubts.ahead, *doubts.against))
             for name in [name for name in names if not self._is_refused(name, index)][:MAX_LOOKS]:
@@ -129,7 +129,7 @@ class AnchorRepairs:
         num_members: Counter[tuple[int, bytes]] = Counter()
         if not doubtful:
             return _Doubts((), ())
-        # Records are free: those of members that have worked are looked into first.
+        # Records are free, so those of members that have worked are investigated first.
         for record in sorted(self.membership.members(), key=lambda record: not has_worked(record.peer_id)):
             if len(record.versions) <= index or record.state == "joining":
                 continue
@@ -157,7 +157,7 @@ class AnchorRepairs:
         return self._refused.holds((peer_id, index), asyncio.get_running_loop().time())
 
     async def _look(self, fragment: FragmentRuntime, peer_id: PeerId, reason: str) -> bool:
-        """Whether the anchor that a member claims was taken over."""
+        """Return whether the anchor that a member claims was adopted."""
         key = (peer_id, fragment.index)
         if key in self._looking or self._is_refused(*key):
             return False
@@ -166,13 +166,13 @@ class AnchorRepairs:
             found = await self._weigh(fragment, peer_id)
             if found is None:
                 self._refuse(key)
-                # It may be the one that has to give in, and not know it. Or a round of few led there, whose commit was
-                # not followed yet: asked for again, it is by now.
+                # The member may be the one that has to give in, without knowing so. Or a small round led there, whose
+                # commit was not applied here yet; it is requested again.
                 fragment.machine.later.forget(peer_id)
                 self.exchange.applying.say_version(fragment, peer_id)
                 return False
             if not self.exchange.applying.begin_repair(fragment):
-                return False  # somebody else's claim was faster
+                return False  # another member's claim was faster
             try:
                 if found.is_fork:
                     version, num_others = fragment.state.version, len(found.behind)
@@ -208,14 +208,16 @@ class AnchorRepairs:
                 break
         is_young = self._refused.seconds((peer_id, fragment.index)) < LAGGING_SECONDS
         if is_young and chain.version < version and chain.fork_from(known) is None:
-            return None  # after a restart older anchors of this peer's lineage are forgotten, too
+            return None  # after a restart, earlier anchors of this peer's lineage are also forgotten
         return better
 
     async def _weigh_chain(self, fragment: FragmentRuntime, peer_id: PeerId, chain: Chain) -> _Better | None:
-        """Return the anchor that a chain leads to, if it counts; its signatures are checked, and `peer_id` has it."""
+        """Return the anchor that a chain leads to, if it counts; the signatures are already checked, and `peer_id` has
+        it.
+        """
         version, digest, known = fragment.state.version, fragment.state.digest, fragment.anchors()
         standing = await self.fetcher.claims.standing(fragment.index, peer_id, chain, known, (version, digest))
-        # Asking took a while, in which a round may have closed. And nobody is left to fetch it from if it was blamed.
+        # A round may have closed during the requests. And a blamed member cannot be a donor.
         if fragment.state.digest != digest or not standing.behind:
             return None
         if len(standing.behind) == 1 and chain.commits and self._knows_other_members_of(chain.commits[-1], peer_id):
@@ -237,20 +239,21 @@ class AnchorRepairs:
         return _Better(chain, standing.behind, tokens, fork != version)
 
     def _knows_other_members_of(self, commit: Commit, claimed_by: PeerId) -> bool:
-        """Whether live members took part in a commit whose anchor `claimed_by` alone claims.
+        """Return whether live members took part in a commit whose anchor only `claimed_by` claims.
 
-        A commit does not sign the anchor that it leads to: one of its members could hand out any anchor with it. The
-        others confirm the real one as soon as they have applied the commit, or drop out of the live members.
+        A commit does not sign the anchor that it leads to, so one of its members could send any anchor with it. The
+        other
+        members confirm the real anchor once they have applied the commit, or are no longer live.
         """
         others = {entry.peer_id for entry in commit.roster} - {claimed_by, self.exchange.me}
         return any(record.peer_id in others for record in self.membership.members())
 
     async def _replace(self, fragment: FragmentRuntime, better: _Better, reason: str) -> bool | None:
-        """Whether an anchor was taken over; None when something else than what counts was handed out."""
+        """Return whether an anchor was adopted; None if the members sent an anchor that does not count."""
         index = fragment.index
         num_values, voters = fragment.state.num_values, frozenset(better.behind)
         fetched = await self.fetcher.fetch(index, num_values, better.behind, voters=voters)
-        # Fetching took a while, in which this peer may have come to that anchor by itself, and gone on from it.
+        # Meanwhile this peer may have reached that anchor by itself, and gone on from it.
         if fetched is None or fragment.had(fetched.snapshot.version, fetched.snapshot.digest):
             return False
         found = fetched.snapshot
@@ -260,7 +263,7 @@ class AnchorRepairs:
                 index, better.behind[0], fragment.anchors(), fragment.state.version
             )
             if claimed is None or not set(better.chain.commits) <= set(claimed.commits):
-                return False  # what was weighed was the commits of one side and the anchor of another
+                return False  # the commits of one side were weighed with the anchor of the other
             commits = {commit.version: commit for commit in better.chain.commits}
         weighed = await self._weigh_fetched(fragment, better, fetched)
         if weighed is None:
@@ -276,7 +279,9 @@ class AnchorRepairs:
         return True
 
     async def _weigh_fetched(self, fragment: FragmentRuntime, better: _Better, fetched: Fetched) -> _Better | None:
-        """Return the weighed anchor, or a later one of its members if that counts by itself; None: another one."""
+        """Return the weighed anchor, or a later anchor of its members if that counts by itself; None for any other
+        anchor.
+        """
         chain, found = better.chain, fetched.snapshot
         if found.version == chain.version:
             return better if found.digest == chain.digest else None
@@ -290,7 +295,9 @@ class AnchorRepairs:
 
 
 def _of_one_lineage(weighed: Sequence[Commit], given: Sequence[Commit]) -> dict[int, Commit] | None:
-    """Version -> commit; None when they contradict each other: a member changed sides between two of its answers."""
+    """Return version -> commit; None if commits contradict each other, because a member changed sides between two
+    answers.
+    """
     commits = {commit.version: commit for commit in given}
     if any(commits.get(commit.version, commit) != commit for commit in weighed):
         return None
@@ -298,6 +305,6 @@ def _of_one_lineage(weighed: Sequence[Commit], given: Sequence[Commit]) -> dict[
 
 
 def holds(record: PeerRecord, fragment: int, lineage_tokens: int) -> bool:
-    """Whether a member can give newcomers at least these committed tokens of a fragment."""
+    """Return whether a member can give newcomers at least `lineage_tokens` committed tokens of a fragment."""
     known = record.lineage_tokens
     return record.state in ("training", "serving") and len(known) > fragment and known[fragment] >= lineage_tokens

@@ -1,4 +1,4 @@
-"""Reports how far a download is: about one event a second. Pure but for its clock."""
+"""Reports the progress of a download, about one event per second. Pure except for its clock."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from averaging.rounds.round_facts import Fact
 from peer.events.anchor_events import Fetched
 
 PROGRESS_SECONDS = 1.0
-"""Pause between two events about a download: as often as people look."""
+"""Pause between two events about a download: as often as people check."""
 
 
 @dataclass
 class CatchUpMeter:
-    """Counts what arrives.
+    """Counts received bytes.
 
     Attributes:
-        clock: in seconds.
-        report: takes each event.
+        clock: returns seconds.
+        report: receives each event.
     """
 
     clock: Callable[[], float]
@@ -27,7 +27,7 @@ class CatchUpMeter:
     _reported_at: float = 0.0
 
     def arrived(self, done_bytes: int, total_bytes: int) -> None:
-        """Report that so many bytes are there; 0 begins anew."""
+        """Report the number of received bytes; 0 starts again."""
         now = self.clock()
         if done_bytes == 0:
             self._began_at = self._reported_at = now

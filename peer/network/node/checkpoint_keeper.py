@@ -1,8 +1,9 @@
-"""Saves a node's state every few minutes and on leaving, and brings it back at the start.
+"""Saves a node's state every few minutes and on leaving, and restores it at the start.
 
-A moment is asked of the trainer, which copies its side after the coming inner step and says which was its last message
-before that. Every fragment is saved with exactly the messages up to there, so both sides are of one moment although
-neither waits for the other. The checkpoint gets its name when the trainer's files are on the disk too.
+The network process requests a checkpoint from the trainer, which copies its state after the coming inner step and
+reports its last message before that. Each fragment is saved with exactly the messages up to there, so both parts are of
+the same moment although neither process waits for the other. The checkpoint gets its final name when the trainer's
+files are also on the disk.
 """
 
 from __future__ import annotations
@@ -25,16 +26,16 @@ from peer.mailbox.mailbox import Mailbox
 from peer.network.node.trainer_desk import TrainerDesk
 
 LOOK_SECONDS = 0.05
-"""Pause between two looks at the trainer's counters: far below the time that writing takes."""
+"""Pause between two polls of the trainer's counters: far below the duration of a write."""
 
 FIRST_SECONDS = 60.0
-"""Time until the first checkpoint: a newcomer that is killed early, or exports, has more than an empty model."""
+"""Time until the first checkpoint, so that a newcomer that is killed early, or exports, has a checkpoint."""
 
 log = logging.getLogger(__name__)
 
 
 def pauses(every_seconds: float) -> Iterator[float]:
-    """Seconds before each checkpoint of a session: a minute, twice that and so on, up to `every_seconds`."""
+    """Yield the seconds before each checkpoint of a session: a minute, doubled each time, up to `every_seconds`."""
     seconds = FIRST_SECONDS
     while True:
         yield min(seconds, every_seconds)
@@ -43,14 +44,14 @@ def pauses(every_seconds: float) -> Iterator[float]:
 
 @dataclass
 class CheckpointKeeper:
-    """Checkpoints of one node. Disk and arrays are touched in the compute port, never on the event loop.
+    """Checkpoints of one node. Disk and arrays are accessed in the compute port, never on the event loop.
 
     Attributes:
-        fragments: what is saved; each fragment's lock is held while it is written.
+        fragments: the fragments to save; each fragment's lock is held while it is written.
         mailbox: shared with the trainer.
-        desk: the trainer's; None when there is no trainer (a seed).
-        report: takes `CheckpointSaved`, and `CheckpointFailed` once for each time that saving stops working
-            and once more on leaving.
+        desk: the trainer's desk; None without a trainer (a seed).
+        report: receives `CheckpointSaved`, and `CheckpointFailed` once each time saving stops working and once more on
+            leaving.
     """
 
     folder: CheckpointFolder
@@ -63,10 +64,10 @@ class CheckpointKeeper:
     _saving: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     async def find(self, num_others: Callable[[], int]) -> SavedCheckpoint | None:
-        """The newest usable checkpoint; None when there is none. Newer ones are put aside, and reported.
+        """Find the newest usable checkpoint; None if there is none. Newer unusable ones are moved aside and reported.
 
         Args:
-            num_others: says how many members are there.
+            num_others: returns the number of other members.
         """
         saved, unusable = await self.compute(self.folder.newest)
         for one in unusable:
@@ -81,7 +82,7 @@ class CheckpointKeeper:
         return saved
 
     async def bring_back_commits(self, fragment: FragmentRuntime, saved: SavedCheckpoint) -> None:
-        """Give a restored fragment the signed commits that led to its anchor; it also goes on without them."""
+        """Restore the signed commits that led to a restored fragment's anchor; the fragment also works without them."""
         try:
             commits = await self.compute(partial(saved.commits, fragment.index, fragment.machine.notary))
         except ValueError as error:
@@ -96,27 +97,29 @@ class CheckpointKeeper:
             fragment.log.replace(commits)
 
     async def keep_lineage(self) -> None:
-        """The anchors are about to be replaced on the word of others alone: the newest checkpoint stays for a week."""
+        """Keep the newest checkpoint for a week, because unproven anchors of other members are about to replace this
+        peer's.
+        """
         try:
             kept = await self.compute(self.folder.keep_lineage)
         except OSError as error:
             log.warning("no checkpoint of this peer's lineage could be marked (%s)", error.strerror)
             return
         if kept is not None:
-            # Nobody has to do anything: each return after a pause does this.
+            # The owner does not have to act: this happens at each return after a pause.
             log.info("%s stays for a week: the anchors are replaced by those that most members have", kept)
 
     async def run(self) -> None:
-        """Save again and again; never ends."""
+        """Save repeatedly; never ends."""
         for seconds in pauses(self.folder.every_seconds):
             await asyncio.sleep(seconds)
             await self.save()
 
     async def save(self, *, is_last: bool = False) -> None:
-        """Save once. A full or read-only disk is told in an event and changes nothing else.
+        """Save once. A full or read-only disk is only reported in an event.
 
         Args:
-            is_last: nothing will be sent afterwards.
+            is_last: whether this peer sends no more messages afterwards.
         """
         async with self._saving:
             if not all(fragment.state.digest for fragment in self.fragments):
@@ -149,7 +152,7 @@ class CheckpointKeeper:
             write = partial(draft.finish, self._totals(), has_trainer=self.desk is not None, is_last=is_last)
             path = await self.compute(write)
         except (OSError, ValueError):
-            # What the trainer makes in a folder that is being deleted would stay, and keep room a full disk has not.
+            # Files that the trainer writes into a folder being deleted would stay, and occupy a full disk.
             if self.mailbox.trainer.moment == draft.number:
                 await self._trainer_has_written()
             await self.compute(draft.discard)
@@ -157,7 +160,7 @@ class CheckpointKeeper:
         self.report(CheckpointSaved(path=str(path), versions=draft.versions))
 
     def _totals(self) -> Totals:
-        """Totals of this peer so far."""
+        """Return this peer's totals so far."""
         trainer, network = self.mailbox.trainer, self.mailbox.network
         return Totals(
             inner_steps=trainer.inner_steps,
@@ -167,7 +170,7 @@ class CheckpointKeeper:
         )
 
     async def _take_moment(self, draft: CheckpointDraft, desk: TrainerDesk) -> None:
-        """Both sides of one moment; raises OSError when either cannot be written."""
+        """Save both processes' parts of one moment; raises OSError if either cannot be written."""
         trainer = self.mailbox.trainer
         waiting = [fragment.index for fragment in self.fragments]
         desk.expect(draft.number, waiting)

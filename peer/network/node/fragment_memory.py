@@ -1,4 +1,4 @@
-"""Fragments over the shared memory of a mailbox: built, marked while they change, and kept for a restarted process."""
+"""Fragments in the shared memory of a mailbox: built, marked while they change, and kept for a restarted process."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ def build_fragments(
     leading_type: type[Leading] = Leading,
     of_buffers: int | None = None,
 ) -> list[FragmentRuntime]:
-    """One runtime per fragment; its arrays are those of the mailbox. `guard` checks offers; None: all are taken.
+    """Build one runtime per fragment, whose arrays are the mailbox's. `guard` checks offers; None: all are accepted.
 
-    `rule` and `codec` are those of parameters; `of_buffers` is the fragment of running statistics.
+    `rule` and `codec` apply to parameters; `of_buffers` is the index of the fragment of running statistics.
     """
     of_parameters = rule, codec
     runtimes = []
@@ -84,7 +84,7 @@ def build_fragments(
 
 @contextmanager
 def changing(mailbox: Mailbox, index: int, state: FragmentState) -> Iterator[None]:
-    """Mark the shared arrays as torn while they change, so that a restarted network process can tell."""
+    """Mark the shared arrays as torn while they change, so that a restarted network process can detect it."""
     shared = mailbox.states[index]
     with shared.changing():
         yield
@@ -92,7 +92,7 @@ def changing(mailbox: Mailbox, index: int, state: FragmentState) -> Iterator[Non
 
 
 def persist(mailbox: Mailbox, fragment: FragmentRuntime) -> None:
-    """Write what a restarted network process needs beside the shared arrays."""
+    """Write the values that a restarted network process needs in addition to the shared arrays."""
     _persist(mailbox.states[fragment.index], fragment.state)
 
 
@@ -102,7 +102,7 @@ def _persist(shared: SharedFragment, state: FragmentState) -> None:
 
 
 def inherited(shared: SharedFragment, codec: Codec) -> Sent | None:
-    """The contribution that an earlier network process had under way."""
+    """Return the contribution that an earlier network process was sending; None if there is none."""
     if not shared.sent_sequence or not len(shared.sent):
         return None
     payload = bytes(shared.sent)
@@ -124,7 +124,7 @@ def _persist_work(shared: SharedFragment, state: FragmentState) -> None:
     if sent is None or not len(shared.sent):
         shared.sent_sequence = 0
     elif shared.sent_sequence != sent.sequence:
-        # A reader that finds the sequence finds all of it.
+        # Written last: a reader that sees the sequence number sees all values.
         shared.sent_sequence = 0
         fence()
         place = 0
@@ -139,5 +139,5 @@ def _persist_work(shared: SharedFragment, state: FragmentState) -> None:
 
 
 def adopt_snapshot(state: FragmentState, snapshot: Snapshot) -> None:
-    """Take over an anchor fetched from the swarm."""
+    """Adopt an anchor fetched from the swarm."""
     state.adopt(snapshot.anchor, snapshot.momentum, snapshot.version, snapshot.lineage_tokens, snapshot.digest)

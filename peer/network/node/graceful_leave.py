@@ -1,4 +1,4 @@
-"""Leaves in order: last work reaches a round, others get the anchors, a goodbye is sent, a checkpoint is saved."""
+"""Leaves in order: the last work reaches a round, members get the anchors, a goodbye is sent, a checkpoint is saved."""
 
 from __future__ import annotations
 
@@ -15,28 +15,28 @@ from peer.network.node.checkpoint_keeper import CheckpointKeeper
 from peer.network.node.trainer_desk import TrainerDesk
 
 POLL_SECONDS = 0.02
-"""Pause between two looks whether the last round has ended."""
+"""Pause between two checks whether the last round has ended."""
 SETTLE_SECONDS = 5.0
-"""A leaving peer waits this long at most for the round that carries its last work."""
+"""Longest wait of a leaving peer for the round with its last work."""
 HAND_OVER_SECONDS = 15.0
-"""And then this long until a member that stays has what it has: a fragment of a small model over a slow line."""
+"""Longest wait then until a staying member has this peer's anchors: a fragment of a small model at low bandwidth."""
 FIRST_PAUSE_SECONDS = 0.5
 LONGEST_PAUSE_SECONDS = 2.0
-"""Pause between two looks whether a member has the anchors; each pause is half as long again as the last."""
+"""Pause between two checks whether a member has the anchors; each pause is 1.5 times the previous one."""
 MOST_ASKED = 8
-"""Members who are told each time what they lack. One is enough; where all of a large swarm leave at once, as when
+"""Number of members notified each time of missing anchors. One is enough; if all of a large swarm leave at once, as when
 the last token is trained, each would otherwise tell each."""
 FAREWELL_SECONDS = 3.0
-"""To tell the others. A member that is not reached learns it when the record expires."""
+"""Time to notify other members. For a member that is not reached, the record expires."""
 KEEP_SECONDS = 30.0
-"""Time limit for the checkpoint of a refused peer; its trainer writes its part after its inner step."""
+"""Time limit for the checkpoint of a refused peer, whose trainer writes its part after its inner step."""
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class GracefulLeave:
-    """The last things a node does; `keeper` is None where nothing is kept."""
+    """The last actions of a node; `keeper` is None if no checkpoints are kept."""
 
     exchange: Exchange
     membership: Membership
@@ -45,7 +45,7 @@ class GracefulLeave:
     clock: Callable[[], float]
 
     async def finish_rounds(self, is_wanted: Callable[[], bool] = lambda: True) -> None:
-        """Let rounds that carry own work finish, as long as that is wanted."""
+        """Wait until rounds with this peer's work have finished, while `is_wanted` returns true."""
         end = self.clock() + SETTLE_SECONDS
         while is_wanted() and self.clock() < end:
             await self.desk.take_work()
@@ -54,30 +54,31 @@ class GracefulLeave:
             await asyncio.sleep(POLL_SECONDS)
 
     async def say_goodbye(self) -> None:
-        """Tell the others, whose records say so from now on; members that are gone by now are waited for in vain."""
+        """Announce the goodbye to other members, within a time limit because some may be gone already."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(FAREWELL_SECONDS):
                 await self.membership.introduce()
                 await self.membership.announce()
 
     async def keep_work(self) -> None:
-        """The last checkpoint: nothing is sent any more."""
+        """Save the last checkpoint; no work is sent afterwards."""
         self.exchange.sending.take_part(False)
         if self.keeper is not None:
             await self.keeper.save(is_last=True)
 
     async def keep_work_in_time(self) -> None:
-        """Do the same for a refused peer: its trainer ends, even if it waits for a round in vain."""
+        """Call `keep_work` for a refused peer within a time limit, after ending a trainer that may wait for a round."""
         self.desk.mailbox.network.stop = 1
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(KEEP_SECONDS):
                 await self.keep_work()
 
     async def hand_over(self) -> None:
-        """Leave nobody with less than this peer has: the last trainer's commits live on in the seeds.
+        """Wait until a staying member has this peer's anchors, so that the last trainer's commits survive in the seeds.
 
-        Members that say that they are leaving do not count. This peer's record says so already: of two that leave at
-        the same moment each would otherwise rely on the other.
+        Members that announce their leave do not count. This peer's record already announces its own leave; otherwise
+        two
+        members leaving at the same time would rely on each other.
         """
         end = self.clock() + HAND_OVER_SECONDS
         goals = [fragment.state.lineage_tokens for fragment in self.exchange.fragments]
@@ -103,5 +104,5 @@ class GracefulLeave:
                     self.exchange.applying.say_version(self.exchange.fragments[index], record.peer_id)
             await asyncio.sleep(min(pause_seconds, end - self.clock()))
             pause_seconds = min(1.5 * pause_seconds, LONGEST_PAUSE_SECONDS)
-            # They say how far they are, or that they are leaving too.
+            # Their answers contain their versions, or that they are leaving too.
             await self.membership.introduce(asked)

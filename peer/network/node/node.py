@@ -1,6 +1,6 @@
 """The network side of one peer: composes membership, rounds and state transfer around a mailbox.
 
-Everything concrete is injected (host, store, clocks, compute). So the same class runs in the network process of a
+All concrete parts are injected (host, store, clocks, compute). So the same class runs in the network process of a
 volunteer, in a seed, and in the simulator under virtual time.
 """
 
@@ -51,18 +51,18 @@ from peer.network.node.trainer_desk import TrainerDesk
 from peer.view.run_clock import committed_tokens
 
 FLUSH_SECONDS = 2.0
-"""Time limit to send what the last round needs."""
+"""Time limit to send the data of the last round."""
 PACE_SECONDS_PER_MEMBER = 0.005
-"""Pause between two searches for the fastest member: among thousands they take time, and it hardly changes."""
+"""Pause between two searches for the fastest member: among thousands it is slow, and the result hardly changes."""
 FIRST_REPORT_SECONDS = 1.0
-"""Until the first report of the trainer's totals. Each pause is twice the last one, up to half of `announce_seconds`:
+"""Time until the first report of the trainer's totals. Each pause is twice the last one, up to `announce_seconds` / 2:
 sessions of a minute leave a curve too."""
 REPLAY_SECONDS = 5.0
 """Time limit for a joiner to apply commits made during its download: small messages and result shards. A
 joiner that takes longer begins with what it has, and the commits come meanwhile."""
 
 SERVING_SHARE = 0.5
-"""Share of the measured upload rate for newcomers: they have other donors, and a late round costs all members."""
+"""Share of the measured upload rate for newcomers: they have other donors, and a late round delays all members."""
 
 log = logging.getLogger(__name__)
 
@@ -71,7 +71,7 @@ log = logging.getLogger(__name__)
 class Node:
     """See the module docstring. `run` ends when the trainer has finished or `leave` was called.
 
-    `checkpoints` is where the state is kept on disk; None keeps nothing (simulation).
+    `checkpoints` is the folder of checkpoints; None keeps none (simulation).
     """
 
     who: NodeIdentity
@@ -231,13 +231,13 @@ class Node:
         """Join, catch up, take part until the trainer has finished, leave.
 
         Raises:
-            LocalFault: another process uses this identity, or the state cannot be had.
+            LocalFault: another process uses this identity, or the state cannot be obtained.
         """
         tasks: list[asyncio.Task[Any]] = []
         loop = asyncio.get_running_loop()
         try:
             await self.membership.look()
-            # Asked to leave before its fragments are where it starts from: nobody knows this peer.
+            # The peer was asked to leave before its fragments had a starting state, so no member knows it.
             if not await is_done_before(loop.create_task(self._start.run()), self._leaving):
                 self.reporter.left(self._leave_reason)
                 return
@@ -279,7 +279,7 @@ class Node:
         self.reporter.left(self._leave_reason)
 
     async def _replay_missed(self) -> None:
-        """Take the commits that were made while the anchors were fetched: nobody begins one version behind."""
+        """Take the commits made while the anchors were fetched, so that no peer begins one version behind."""
         end = self.ports.clock() + REPLAY_SECONDS
         asked: set[tuple[int, int]] = set()
         while self.ports.clock() < end and not self._leaving.is_set():
@@ -293,7 +293,7 @@ class Node:
             await asyncio.sleep(REPLAY_SECONDS / 50)
 
     def note_paths(self, is_dialable: bool, can_reduce: bool) -> None:
-        """Whether others can open connections to this peer, and whether it can be given shards to reduce."""
+        """Set whether other peers can dial this peer, and whether this peer can reduce shards."""
         self.is_dialable = is_dialable
         self.exchange.sending.note_reachable(can_reduce)
 
@@ -303,7 +303,7 @@ class Node:
         self._leaving.set()
 
     def versions(self) -> tuple[int, ...]:
-        """The anchor version of every fragment."""
+        """Return the anchor version of every fragment."""
         return tuple(fragment.machine.version for fragment in self.fragments)
 
     async def _settle(self) -> None:
@@ -332,7 +332,7 @@ class Node:
                 self._background.spawn(self._rest_or_go_on())
             if trainer.finished:
                 await self.desk.take_work()
-                if not self._leaving.is_set():  # the trainer may have said meanwhile why it ends
+                if not self._leaving.is_set():  # the trainer may have given a reason meanwhile
                     self.leave("the trainer finished")
             if self.ports.clock() - reported_at >= report_seconds:
                 reported_at = self.ports.clock()
@@ -346,7 +346,7 @@ class Node:
             await self.ports.rest(self.ports.poll_seconds)
 
     async def _rest_or_go_on(self) -> None:
-        """The owner paused training, or goes on: until then this peer serves as a seed does, and others know it."""
+        """Serve like a seed while the owner pauses training, and announce the change to other members."""
         await self._leave.finish_rounds(lambda: self._rests)
         if self._leaving.is_set():
             return
@@ -356,7 +356,7 @@ class Node:
         await self.membership.announce()
 
     def _show_readings(self) -> None:
-        """Tell the trainer what others read."""
+        """Write the other members' reading positions to the mailbox."""
         own = self.mailbox.own_reading.read()
         others = [
             (record.peer_id, reading)
@@ -367,7 +367,9 @@ class Node:
             self.mailbox.others_reading.write(view_of(others, own.data, own.epoch))
 
     def _set_clock(self) -> None:
-        """Tell the trainer where the run is. After a repair or a fork the clock stands still until others get there."""
+        """Write the run's clock to the mailbox. After a repair or a fork it stands still until the committed tokens
+        catch up.
+        """
         network = self.mailbox.network
         committed = committed_tokens(fragment.state.lineage_tokens for fragment in self.fragments)
         network.run_tokens = max(network.run_tokens, committed)
@@ -378,7 +380,7 @@ class Node:
         return self.mailbox.trainer.tokens_per_second if is_me else self.membership.tokens_per_second(peer_id)
 
     def _set_pace(self) -> int:
-        """Slow peers send after fewer inner steps, so that everybody is ready at about the same time.
+        """Make slow peers send after fewer inner steps, so that all peers are ready at about the same time.
 
         Returns the number of other members that train.
         """
@@ -393,7 +395,7 @@ class Node:
     def _on_message(self, sender: PeerId, message: Message, payload: memoryview, frame_bytes: int) -> None:
         self.membership.heard_from(sender)
         if self._state == "joining":
-            # Still catching up: whatever is missed now is asked for as soon as rounds begin.
+            # While catching up, messages are dropped; missed ones are requested as soon as rounds begin.
             return
         self.exchange.on_message(sender, message, payload, frame_bytes)
 
@@ -419,7 +421,9 @@ class Node:
             self._background.spawn(self._hand_over(index))
 
     async def _hand_over(self, index: int) -> None:
-        """In lock step the trainer waits for this: it must not wait for the next poll as well."""
+        """Deliver at once in mode sync, where the trainer waits for the change and must not also wait for the next
+        poll.
+        """
         async with self.fragments[index].busy:
             pass
         await self.desk.retry()
@@ -456,7 +460,7 @@ class Node:
             )
 
     async def _audit(self) -> None:
-        """Compare announced anchors with our own after every round, and whenever records have come."""
+        """Compare announced anchors with this peer's after every round, and when records have arrived."""
         while True:
             self._moved.clear()
             await set_within(self._moved, self.manifest.network.announce_seconds)
@@ -466,7 +470,7 @@ class Node:
     # ----------------------------------------------------------------------------------------- StateSource for donors
 
     async def snapshot(self, fragment: int) -> Snapshot | None:
-        """A consistent copy of one fragment's committed state."""
+        """Return a consistent copy of one fragment's committed state."""
         runtime = self.fragments[fragment]
         if not self.desk.is_open:
             return None
@@ -478,17 +482,17 @@ class Node:
             return Snapshot(state.version, state.lineage_tokens, anchor, momentum, state.digest)
 
     def digest_at(self, fragment: int, version: int) -> bytes:
-        """The digest this peer had at a recent version; empty when unknown."""
+        """Return this peer's digest at a recent version; empty if unknown."""
         return self.fragments[fragment].log.digests.get(version, b"")
 
     def commit_frames(self, fragment: int, version: int) -> Sequence[bytes]:
-        """Signed commits that left `version` or a later one, as frames."""
+        """Return the signed commits from `version` on, as frames."""
         return self.fragments[fragment].log.page(version)
 
     # ----------------------------------------------------------------------------------------------------- details
 
     def own_record(self) -> PeerRecord:
-        """This peer's present record, unsigned."""
+        """Return this peer's current record, unsigned."""
         trainer, fragments, traffic = self.mailbox.trainer, self.fragments, self.links.traffic
         reading = self.mailbox.own_reading.read()
         return PeerRecord(
@@ -532,6 +536,6 @@ def _finite(value: float) -> float | None:
 
 
 def bits_for_newcomers(most: float, links: Links) -> float:
-    """Return the upload for newcomers now, in bits per second: `most`, and half while rounds have data to send."""
+    """Return the upload limit for newcomers in bits per second: `most`, reduced while rounds have data to send."""
     rate = links.traffic.upload_bits_per_second
     return min(most, SERVING_SHARE * rate if rate and links.has_bulk_waiting else math.inf)

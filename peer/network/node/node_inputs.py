@@ -1,4 +1,4 @@
-"""Identity of a node, and the ports that it gets."""
+"""The identity of a node, and the ports that it uses."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from peer.events.peer_events import Event
 from peer.network.membership.run_handshake_policy import RunHandshakePolicy
 
 POLL_SECONDS = 0.02
-"""Pause between two looks at the outbox: far below an inner step of any model worth training here."""
+"""Pause between two polls of the outbox: far below an inner step of any model worth training here."""
 
 
 @dataclass(frozen=True, slots=True)
 class NodeIdentity:
-    """Key, run and role of this peer, and what it says about itself."""
+    """Key, run and role of this peer, and the facts that it announces about itself."""
 
     identity: Identity
     run_id: str
@@ -41,7 +41,7 @@ class NodeIdentity:
 
 @dataclass(frozen=True, slots=True)
 class NodePorts:
-    """Everything that differs between real life and simulation."""
+    """The dependencies that differ between real life and simulation."""
 
     host: Host
     store: RecordStore
@@ -53,12 +53,12 @@ class NodePorts:
     randomness: random.Random
     poll_seconds: float = POLL_SECONDS
     rest: Callable[[float], Awaitable[None]] = asyncio.sleep
-    """Waits between two looks into the mailbox; the simulator knows when there is something to see."""
+    """Waits between two polls of the mailbox; the simulator wakes it when the mailbox changes."""
     verified: VerifiedRecords | None = None
-    """Records known to be good; None begins with none. The peers of a simulation share theirs."""
+    """Records with verified signatures; None begins with none. The peers of a simulation share theirs."""
     owner_public_key: bytes = bytes(32)
-    serve_bits_per_second: float = math.inf  # most upload for newcomers that fetch state
+    serve_bits_per_second: float = math.inf  # upload limit for newcomers that fetch state
     line: Pace | None = None  # None: rounds do not pace themselves
     max_queued_bytes: int = MAX_QUEUED_BYTES  # per lane to a remote
-    parts: RoundParts = HONEST  # what rounds are made of
-    files: FileSource | None = None  # of the run; None: it has none
+    parts: RoundParts = HONEST  # the implementation of rounds
+    files: FileSource | None = None  # the run's files; None: the run has none

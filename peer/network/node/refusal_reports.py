@@ -1,4 +1,4 @@
-"""Refusals of remotes as events: a flood of them makes one event every few seconds."""
+"""Reports refusals of remotes as events; a flood of refusals makes one event every few seconds."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from dht.ground.host import PeerId
 from peer.events.peer_events import RefusedPeer
 
 REFUSAL_SECONDS = 10.0
-"""Pause between two events about one remote; so a flood costs 20 bytes per second of disk."""
+"""Pause between two events about one remote, so that a flood takes only 20 bytes of disk per second."""
 MAX_REFUSED_PEERS = 1000
 
 
 class RefusalReports:
-    """Of one node.
+    """The refusals of one node.
 
     Args:
         clock: seconds that never go back.
         wall_clock: unix seconds.
-        report: takes each event.
+        report: receives each event.
     """
 
     def __init__(
@@ -31,12 +31,12 @@ class RefusalReports:
         self._wall_clock = wall_clock
         self._report = report
         self._reported = Newest[PeerId, tuple[float, frozenset[str]]](MAX_REFUSED_PEERS)
-        """When each remote was reported last, and for which kinds so far."""
+        """The time of each remote's last report, and the kinds reported so far."""
 
     def add(self, refusal: PeerRefused) -> None:
-        """A remote was turned away; reported at most once in `REFUSAL_SECONDS`, or it could fill the log.
+        """Report that a remote was refused, at most once in `REFUSAL_SECONDS`, because the remote could fill the log.
 
-        What a remote did for the first time, and that it is left out from now on, is rare and reported at once.
+        A first refusal of its kind, and an exclusion, are rare and reported at once.
         """
         now, remote = self._clock(), refusal.peer_id
         kinds = frozenset(kind for kind, _ in refusal.counts)

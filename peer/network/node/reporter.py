@@ -1,4 +1,4 @@
-"""Reports what happens on the network side as events, and counts what the peer's record says about itself."""
+"""Reports the network side's facts as events, and computes values for the peer's record."""
 
 from __future__ import annotations
 
@@ -43,11 +43,11 @@ class Reporter:
         self.catch_up = CatchUpMeter(self.clock, self.report)
 
     def report(self, fact: Fact) -> None:
-        """Report a fact as an event of now."""
+        """Report a fact as an event with the current time."""
         self.emit(Event(self.wall_clock(), self.me, fact))
 
     def joined(self, run_id: str, device: str, versions: tuple[int, ...], budget_tokens: int | None) -> None:
-        """Training begins: time is counted from here, and what the trainer waited for its first anchors is not."""
+        """Report that training begins. Time is counted from here, without the trainer's wait for its first anchors."""
         trainer = self.mailbox.trainer
         self._joined_at = self.clock()
         self._spent_before = trainer.wait_seconds + trainer.exchange_seconds
@@ -65,7 +65,7 @@ class Reporter:
         )
 
     def restored(self, before: Totals) -> None:
-        """The totals of earlier sessions, by this peer's checkpoint; its log may know of later work."""
+        """Set the totals of earlier sessions from this peer's checkpoint; its log may contain later work."""
         self._earlier_inner_steps = before.inner_steps
         self._earlier_tokens = max(self._earlier_tokens, before.tokens)
         self._earlier_rounds = max(self._earlier_rounds, before.rounds_contributed)
@@ -73,23 +73,23 @@ class Reporter:
         network.rounds_contributed = max(network.rounds_contributed, before.rounds_contributed)
 
     def caught_up(self, donors: Mapping[int, tuple[PeerId, ...]], num_bytes: int, seconds: float) -> None:
-        """All is there; `donors` of each fragment, those who sent most first."""
+        """Report the end of a download; `donors` of each fragment, the largest senders first."""
         places = [(place, donor) for names in donors.values() for place, donor in enumerate(names)]
         named = tuple(dict.fromkeys(donor for _, donor in sorted(places, key=lambda item: item[0])))
         self.report(Fetched(num_bytes, seconds, named, fragments=tuple(sorted(donors))))
 
     def tokens_per_second(self) -> float:
-        """This peer's speed, as others are told; 0 when its trainer has stopped."""
+        """Return the announced speed of this peer; 0 if its trainer has stopped."""
         return self._pulse.tokens_per_second(self.mailbox.trainer, self.clock())
 
     def left(self, reason: str) -> None:
-        """It is over."""
+        """Report that this peer has left."""
         trainer = self.mailbox.trainer
         rounds_contributed = self.mailbox.network.rounds_contributed
         self.report(events.LeftRun(reason, trainer.inner_steps, trainer.tokens, rounds_contributed))
 
     def progress(self, sent_abroad_bytes: int = 0) -> None:
-        """The trainer's counters, and its validation loss when it is new."""
+        """Report the trainer's counters, and its validation loss if it is new."""
         trainer = self.mailbox.trainer
         elapsed = max(self.clock() - self._joined_at, 1e-9)
         spent = trainer.wait_seconds + trainer.exchange_seconds - self._spent_before
@@ -115,21 +115,21 @@ class Reporter:
             self.report(events.Evaluated(evaluation.loss, evaluation.version))
 
     def in_round(self, fact: Fact) -> None:
-        """A fact of a round."""
+        """Report a fact of a round."""
         if isinstance(fact, RoundStarted):
             self.round_clock.began(fact, self.wall_clock())
         self.report(fact)
 
     def commit_taken(self, taken: CommitTaken) -> None:
-        """A commit was applied here."""
+        """Count a commit that was applied here."""
         self.round_clock.applied(taken, self.wall_clock())
         self.mailbox.network.rounds_contributed += taken.own_included
 
 
 class TrainingPulse:
-    """Speed of the trainer, until its steps stand still; times are of one monotonic clock.
+    """Measures the trainer's speed until its steps stand still; times are of one monotonic clock.
 
-    A trainer that was frozen, or whose device hangs, leaves its last speed in the mailbox.
+    A trainer that froze, or whose device hangs, leaves its last speed in the mailbox.
     """
 
     def __init__(self, now: float) -> None:
@@ -137,9 +137,9 @@ class TrainingPulse:
         self._moved_at = self._looked_at = now
 
     def tokens_per_second(self, trainer: TrainerCounters, now: float) -> float:
-        """Return the speed of the usual step; 0 once no step has ended for too long."""
+        """Return the speed of the typical step; 0 once no step has ended for too long."""
         speed, num_steps = trainer.tokens_per_second, trainer.inner_steps
-        # If nobody has looked for so long, this process slept, and the trainer with it.
+        # A long pause between two calls means that this process slept, and the trainer with it.
         if num_steps != self._num_steps or now - self._looked_at > STALLED_SECONDS:
             self._num_steps, self._moved_at = num_steps, now
         self._looked_at = now
@@ -148,7 +148,7 @@ class TrainingPulse:
 
 
 class RoundClock:
-    """Measures how this peer spends its rounds, for its record; times are unix seconds.
+    """Measures the phases of this peer's rounds, for its record; times are unix seconds.
 
     `newest` is the last round that was planned with this peer and then applied here.
     """
@@ -159,16 +159,16 @@ class RoundClock:
         self._began: dict[int, tuple[int, float]] = {}
 
     def began(self, fact: RoundStarted, at: float) -> None:
-        """A plan came. A later attempt at the same round belongs to it."""
+        """Record that a plan arrived. A later attempt at the same round belongs to the same plan."""
         if self._began.get(fact.fragment, (-1, 0.0))[0] != fact.version:
             self._began[fact.fragment] = (fact.version, at)
 
     def applied(self, taken: CommitTaken, at: float) -> None:
-        """A commit was applied; one of a round that passed this peer by tells nothing about it."""
+        """Record that a commit was applied; ignore a round in which this peer took no part."""
         version, began_at = self._began.pop(taken.commit.fragment, (-1, 0.0))
         if version != taken.commit.version:
             return
-        # A clock that was set back makes nothing negative. Rounds of several fragments may run at one time.
+        # A clock that was set back makes no value negative. Rounds of several fragments may overlap.
         compute_seconds = max(0.0, began_at - self._ended_at)
         self.newest = RoundTimes(
             fragment=taken.commit.fragment,

@@ -28,12 +28,12 @@ from peer.network.node.trainer_desk import TrainerDesk
 
 @dataclass
 class StartingState:
-    """Brings every fragment to the best state there is: `run` once, before any round, then `hand_over`.
+    """Brings every fragment to the best available state: `run` once, before any round, then `hand_over`.
 
     Attributes:
-        trains: whether a trainer is at the other end of the mailbox; a seed takes its state from the swarm.
+        trains: whether the mailbox has a trainer; a seed takes its state from the swarm.
         keeper: the checkpoints of this peer; None keeps none.
-        look_seconds: pause between two looks for somebody with a state.
+        look_seconds: pause between two searches for a member with a state.
     """
 
     mailbox: Mailbox
@@ -51,7 +51,9 @@ class StartingState:
     _given_up: set[int] = field(default_factory=set, init=False)
 
     async def run(self) -> None:
-        """Anchors for every fragment: an earlier network process's, fetched from the swarm, or the initial ones."""
+        """Set the anchor of every fragment: from an earlier network process, from the swarm, or from initial
+        parameters.
+        """
         has_begun = bool(self.mailbox.network.ready)
         missing = [fragment.index for fragment in self.fragments if not self._resume(fragment)]
         if has_begun:
@@ -59,7 +61,8 @@ class StartingState:
                 self._salvage(missing)
                 await self._catch_up()
         else:
-            # The trainer posts its initial parameters once. What has a digest got them, and was torn by a later death.
+            # The trainer posts its initial parameters once. A fragment with a digest received them, and was torn by a
+            # later death.
             torn = [index for index in missing if self.mailbox.states[index].digest != bytes(32)]
             self._salvage(torn)
             missing = [index for index in missing if index not in torn]
@@ -68,7 +71,7 @@ class StartingState:
             if not self.mailbox.network.restored_moment:
                 await self._restore()
             elif self.keeper is not None:
-                # An earlier process got so far in this very start: what it knew of the checkpoint is known again.
+                # An earlier process had already restored in this start; load the same facts about the checkpoint again.
                 saved = await self.keeper.find(self._num_others)
                 is_same = saved is not None and saved.number == self.mailbox.network.restored_moment
                 self._saved = saved if is_same else None
@@ -79,7 +82,7 @@ class StartingState:
             await self.compute(self._saved.note_use)
 
     async def hand_over(self) -> None:
-        """Give the trainer what the fragments are now, to begin with or to go on with."""
+        """Send the trainer the current state of the fragments, to begin or to continue with."""
         if not self.trains:
             self.desk.open_without_trainer()
             return
@@ -94,7 +97,8 @@ class StartingState:
             return False
         state.begin_at(shared.version, shared.lineage_tokens)
         work = (shared.unsent_tokens, shared.unsent_steps, shared.unsent_base_version)
-        # A process that ends while it writes them leaves ranges that do not fit; then all is as old as the oldest.
+        # A process that dies while writing leaves ranges that do not fit; then all work counts as old as its oldest
+        # part.
         parts = shared.unsent_parts
         state.give_back(
             OwnWork(
@@ -107,7 +111,7 @@ class StartingState:
         return True
 
     async def _take_initial(self, missing: set[int]) -> None:
-        """Wait for the trainer's initial parameters; work that it hands over meanwhile stays in its slots."""
+        """Wait for the trainer's initial parameters; work that the trainer posts meanwhile stays in its slots."""
         while missing:
             for message in self.mailbox.outbox.take():
                 if message.kind is not WorkKind.INITIAL:
@@ -118,7 +122,7 @@ class StartingState:
                     fragment.state.momentum.fill(0)
                     fragment.state.residual.fill(0)
                     await self.compute(fragment.state.refresh_digest)
-                # Persisted before the slot is released: the trainer posts them only once.
+                # Persisted before the slot is released, because the trainer posts them only once.
                 self.mailbox.outbox.release(message.slot)
                 fragment.restart()
                 missing.discard(message.fragment)
@@ -126,7 +130,7 @@ class StartingState:
                 await asyncio.sleep(self.desk.poll_seconds)
 
     async def _restore(self) -> None:
-        """Go on from the newest checkpoint; where the swarm has something heavier, `_catch_up` replaces it."""
+        """Restore the newest checkpoint; `_catch_up` replaces it if the swarm has a heavier state."""
         network = self.mailbox.network
         saved = None if self.keeper is None else await self.keeper.find(self._num_others)
         if saved is None or self.keeper is None:
@@ -147,9 +151,9 @@ class StartingState:
         return len(self.membership.members())
 
     def _salvage(self, torn: list[int]) -> None:
-        """An earlier network process died while it wrote these anchors: anybody else's are better.
+        """Repair anchors torn by the death of an earlier network process; any other member's anchor replaces them.
 
-        A peer that is alone goes on with what is there; nobody else has another state that it could contradict.
+        A peer that is alone continues with the repaired values; no other member has a state that could contradict them.
         """
         for index in torn:
             fragment, shared = self.fragments[index], self.mailbox.states[index]
@@ -161,7 +165,7 @@ class StartingState:
             fragment.restart()
 
     async def _catch_up(self) -> None:
-        """Fetch every fragment of which the swarm has something better; a seed waits until somebody has a state."""
+        """Fetch every fragment for which the swarm has a better state; a seed waits until some member has a state."""
         began = self.reporter.clock()
         while True:
             await self._fetch_better()
@@ -188,7 +192,7 @@ class StartingState:
             await self.keeper.keep_lineage()
         is_new_session = not self.mailbox.network.ready
         if is_new_session and not self._is_unsent():
-            # The swarm went on without this peer's unsent work, or with it: it must not come twice.
+            # The swarm went on with or without this peer's unsent work, which must not be counted twice.
             num_tokens = state.unsent_tokens + (state.pending.tokens if state.pending is not None else 0)
             state.give_up_work()
             self._given_up.add(index)
@@ -199,11 +203,11 @@ class StartingState:
         if lost:
             self.reporter.report(WorkLost(index, state.version, lost, "fork"))
         if is_new_session:
-            state.lift_base_ceiling()  # its trainer begins on this very anchor
+            state.lift_base_ceiling()  # its trainer begins at this anchor
         fragment.restart([commit for commit in snapshot.commits if commit.version < snapshot.version])
 
     def _is_unsent(self) -> bool:
-        """Whether what waited in the checkpoint has certainly not been sent in a session after it."""
+        """Return whether the unsent work in the checkpoint was certainly not sent in a later session."""
         if self._saved is None:
             return self.mailbox.network.restored_moment <= 0
         return self._saved.is_settled

@@ -1,4 +1,4 @@
-"""The network side's end of the mailbox: takes work from the trainer, hands changes to it, and never waits for it."""
+"""The network process's end of the mailbox: takes work from the trainer, sends it changes, and never waits for it."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ TakeWork = Callable[[int, Callable[[FragmentState], None]], Awaitable[None]]
 
 @dataclass
 class TrainerDesk:
-    """See the module docstring. Changes of a fragment are handed over once `open` has posted its starting point.
+    """See the module docstring. Changes of a fragment are delivered once `open` has posted its starting point.
 
-    Whole fragments are worked out and copied in `compute`, never on the event loop.
+    Whole fragments are computed and copied in `compute`, never on the event loop.
 
     Attributes:
-        take: what the trainer's work is handed to.
+        take: receives the trainer's work.
         undelivered: fragments that wait for a free slot of the trainer's inbox, in this order.
     """
 
@@ -53,33 +53,33 @@ class TrainerDesk:
     _distrusted: set[int] = field(default_factory=set, init=False)
 
     async def open(self, *, keeps_work: Collection[int]) -> None:
-        """Hand over the starting point; unsent work of the trainer stays in the fragments `keeps_work`."""
+        """Post the starting point; the trainer's unsent work stays in the fragments `keeps_work`."""
         inbox = self.mailbox.inbox
         for fragment in self.fragments:
             kind = MergeKind.REBASE if fragment.index in keeps_work else MergeKind.SET
             while (draft := inbox.draft(fragment.index)) is None:
                 if self.mailbox.trainer.finished:
                     break
-                # The trainer frees slots in another process: there is no event to wait for.
+                # The trainer frees slots in another process, so there is no event to wait for.
                 await asyncio.sleep(self.poll_seconds)
             if draft is not None:
                 async with fragment.busy:
                     await self._post_whole(draft, kind, fragment.state.shown, version=fragment.state.version)
-                    # The trainer frees slots slowly: rounds of this fragment go on while others wait for one.
+                    # Slots become free slowly: rounds of this fragment go on while other fragments wait for a slot.
                     self._started.add(fragment.index)
         self._rebasing = bool(keeps_work)
         self.is_open = True
 
     def open_without_trainer(self) -> None:
-        """Begin with nobody to hand anything to: a seed's node."""
+        """Begin without a trainer, in a seed's node."""
         self.is_open = True
 
     async def take_work(self) -> None:
-        """Pass on what the trainer has posted, oldest first."""
+        """Pass on the trainer's posted work, oldest first."""
         async with self._taking:
             if self._rebasing:
-                # The trainer subtracts what lies in the outbox from its new starting point: until then it must stay
-                # there. One that has finished takes no new starting point.
+                # The trainer subtracts work in the outbox from its new starting point, so the work must stay there
+                # until then. A finished trainer takes no new starting point.
                 if self.mailbox.inbox.num_free() < NUM_SLOTS and not self.mailbox.trainer.finished:
                     return
                 self._rebasing = False
@@ -93,11 +93,11 @@ class TrainerDesk:
                 self.mailbox.outbox.release(message.slot)
 
     def expect(self, number: int, fragments: Sequence[int]) -> None:
-        """Once the trainer has taken moment `number`, these fragments get none of its later work until `release`."""
+        """Withhold work that the trainer posts after moment `number` from these fragments, until `release`."""
         self._moment, self._held = number, set(fragments)
 
     def release(self, fragment: int) -> None:
-        """The fragment gets all work again."""
+        """Pass all work to the fragment again."""
         self._held.discard(fragment)
 
     async def take_up_to(self, sequence: int) -> None:
@@ -109,7 +109,7 @@ class TrainerDesk:
             await asyncio.sleep(self.poll_seconds)
 
     def _is_held(self, message: WorkMessage) -> bool:
-        # Looked at after the message was seen: whatever the trainer posted after the moment is recognised as later.
+        # Checked after the message was read, so that work posted after the moment is always recognised as later.
         trainer = self.mailbox.trainer
         is_later = trainer.moment == self._moment and message.sequence > trainer.moment_sequence
         return is_later and message.fragment in self._held
@@ -121,7 +121,7 @@ class TrainerDesk:
 
         def fill(state: FragmentState) -> None:
             state.receive_work(message.values, message.num_tokens, message.num_steps, message.base_version)
-            # At once: a starting point that is made from now on contains this work.
+            # Set at once, because starting points made from now on contain this work.
             shared.absorbed_sequence = message.sequence
 
         await self.take(message.fragment, fill)
@@ -129,7 +129,9 @@ class TrainerDesk:
 
     @contextmanager
     def lend(self, index: int) -> Iterator[Change]:
-        """Lend memory for a change of this fragment: a slot of the trainer's inbox, or one that discards it."""
+        """Lend memory for a change of this fragment: a slot of the trainer's inbox, or a buffer that discards the
+        change.
+        """
         takes_changes = self.is_open and self.section.mode not in ("streaming", "sync")
         is_taken = takes_changes and not self._rebasing and index not in self.undelivered
         draft = self.mailbox.inbox.draft(index) if is_taken else None
@@ -144,10 +146,11 @@ class TrainerDesk:
                 self.mailbox.inbox.drop(draft)
 
     def deliver(self, index: int, change: Change | None, version: int) -> None:
-        """Hand a change to the trainer where it was written to a slot; else `retry` hands over the fragment as a whole.
+        """Post a change that was written to a slot; otherwise `retry` delivers the whole fragment.
 
-        So rounds that are faster than inner steps take no memory here. In mode sync all is handed over as a whole, so
-        that no rounding adds up: lock step promises that equal anchors mean equal parameters.
+        So rounds that are faster than inner steps take no memory here. In mode sync fragments are always delivered
+        whole, so
+        that rounding errors do not accumulate: lock step guarantees that equal anchors mean equal parameters.
         """
         if not self._has_start(index) or self.section.mode == "streaming" or index in self.undelivered:
             return
@@ -159,20 +162,21 @@ class TrainerDesk:
         self.mailbox.inbox.post(draft, MergeKind.ADD, version=version)
 
     def deliver_anchor(self, index: int) -> None:
-        """Mode streaming: have the new anchor handed over, to be blended at once."""
+        """Schedule the delivery of the new anchor in mode streaming, where it is blended at once."""
         if self._has_start(index):
             self.undelivered[index] = None
 
     def put_back(self, index: int) -> None:
-        """Hand over a fragment as a whole, and let go what the trainer did since: its parameters are not trusted."""
+        """Deliver a fragment whole, and discard the trainer's later work, because its parameters are not trusted."""
         self.undelivered[index] = None
         self._distrusted.add(index)
 
     async def retry(self) -> None:
-        """Hand over whole fragments that are not handed over yet, as far as they are at rest and there are slots.
+        """Deliver whole fragments that are waiting, if they are not busy and there are slots.
 
-        Work that the trainer posts stays in the outbox until it has taken them (see `take_work`). That is an inner step
-        at most, and in mode sync the trainer waits for this anyway.
+        Work that the trainer posts stays in the outbox until the trainer has taken the fragments (see `take_work`): one
+        inner
+        step at most, and in mode sync the trainer waits for this anyway.
         """
         async with self._taking:
             if self._rebasing or not self.is_open:
@@ -191,7 +195,7 @@ class TrainerDesk:
         return self.is_open or index in self._started
 
     async def _hand_over(self, fragment: FragmentRuntime, draft: Draft) -> None:
-        """Post what the live parameters show of a fragment now; the caller holds `fragment.busy`."""
+        """Post the current live parameters of a fragment; the caller holds `fragment.busy`."""
         index, state = fragment.index, fragment.state
         is_distrusted = index in self._distrusted
         del self.undelivered[index]

@@ -1,4 +1,4 @@
-"""Starts the process that a peer's network side runs in. Imports nothing slow: both processes load side by side."""
+"""Starts the process for a peer's network side. Imports nothing slow, so that both processes load concurrently."""
 
 from __future__ import annotations
 
@@ -14,23 +14,24 @@ from peer.child_process import DEVNULL, ChildProcess
 from peer.import_path import python_command, python_environment
 
 CHILD_ENVIRONMENT = {
-    # The device's cores belong to the trainer, and each thread of numpy's linear algebra that waits for work takes
-    # memory. A numpy that was built with OpenMP goes by the second name.
+    # The device's cores belong to the trainer, and each waiting thread of numpy's linear algebra takes memory. A numpy
+    # built with OpenMP uses the second variable.
     "OPENBLAS_NUM_THREADS": "1",
     "OMP_NUM_THREADS": "1",
-    # numpy asks for huge pages for large arrays. Where memory is in pieces the kernel moves others' first, which makes
-    # the first touch several times as long; and of the last page of each array the rest is taken for nothing.
+    # numpy requests huge pages for large arrays. In fragmented memory the kernel first moves other pages, which makes
+    # the first access several times slower; and the rest of each array's last page is wasted.
     "NUMPY_MADVISE_HUGEPAGE": "0",
-    # Fragment-sized vectors come and go: without these glibc keeps several copies of the model in its free lists.
+    # Fragment-sized vectors are allocated and freed often: without these settings glibc keeps several copies of the
+    # model in its free lists.
     "MALLOC_ARENA_MAX": "2",
     "MALLOC_MMAP_THRESHOLD_": str(2 << 20),
-    # What is smaller, frames of a quarter of a MiB and chunks of one, is kept for the next one: memory that goes back
-    # to the kernel in between took a third of a round's processor time.
+    # Smaller blocks, such as frames of 256 KiB and chunks of 1 MiB, are kept for reuse: returning them to the kernel
+    # took a third of a round's processor time.
     "MALLOC_TRIM_THRESHOLD_": str(16 << 20),
 }
 
 OWNERS_SIGNALS = frozenset({signal.SIGINT, signal.SIGTERM, signal.SIGHUP})
-"""They reach every process of a group; the trainer's process decides what they mean. Held back in the child until it
+"""Signals that reach every process of a group; the trainer's process handles them. Blocked in the child until the child
 ignores them: Python would answer one that comes while it loads with a traceback."""
 
 
@@ -43,7 +44,7 @@ class NetworkChild:
     is_taken: bool = False
 
     def take(self) -> NetworkChild:
-        """It is the caller's from now on, who ends it."""
+        """Pass ownership to the caller, which must end the process."""
         self.is_taken = True
         return self
 
@@ -70,10 +71,10 @@ def start_network_child() -> NetworkChild:
 
 
 def send_line(connection: socket.socket, kind: str, descriptors: Sequence[int] = (), **fields: Any) -> None:
-    """A line of JSON to the process at the other end; where that has just gone, its end is noticed elsewhere.
+    """Send a line of JSON to the process at the other end; ignore a closed connection, which is detected elsewhere.
 
     Args:
-        descriptors: of files that it gets with a short line.
+        descriptors: file descriptors to send with a short line.
     """
     line = json.dumps({"kind": kind, **fields}).encode() + b"\n"
     with contextlib.suppress(OSError):
@@ -85,7 +86,7 @@ def send_line(connection: socket.socket, kind: str, descriptors: Sequence[int] =
 
 @contextlib.contextmanager
 def early_network_child() -> Iterator[NetworkChild]:
-    """Start it before its owner has loaded what it needs itself; ends it when nobody has taken it meanwhile."""
+    """Start the process before the caller loads its own libraries; end it if no caller has taken it meanwhile."""
     child = start_network_child()
     try:
         yield child

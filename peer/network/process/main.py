@@ -1,7 +1,7 @@
 """The network process: `python -m peer.network.process.main FD`, started and supervised by the trainer's process.
 
-FD is one end of a Unix socket pair. Lines of JSON go both ways; the mailbox comes as a file descriptor beside a line.
-When the other end closes, the trainer's process is gone, and this process ends too.
+FD is one end of a Unix socket pair. Both processes send lines of JSON; the mailbox is sent as a file descriptor with a
+line. When the other end closes, the trainer's process is gone, and this process ends too.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ from peer.network.process.child_start import OWNERS_SIGNALS, send_line
 
 MAX_LINE_BYTES = 1 << 20
 END_SECONDS = 30.0
-"""To close everything when all is said. A task or a thread that does not end holds nobody up for longer."""
+"""Time limit for closing everything at the end. A task or thread that does not end delays the exit no longer."""
 _OUR_ROOMS = ("averaging", "dht", "peer")
 ORDERS = ("leave", "limits")
-"""What the owner may say at any time."""
+"""Orders that the owner may send at any time."""
 
 
 def main() -> int:
@@ -50,18 +50,21 @@ def main() -> int:
     handler = logging.StreamHandler()
     handler.setFormatter(LogLines())
     logging.basicConfig(level=logging.WARNING, handlers=[handler])
-    # Ctrl+C in a terminal, closing it, or the end of a system service reaches every process of the group; the
-    # trainer's process decides what it means, and when it ends, this one does.
+    # Ctrl+C in a terminal, closing it, or the end of a system service reaches every process of the group; the trainer's
+    # process handles these signals, and when it ends, this process ends.
     for number in OWNERS_SIGNALS:
         signal.signal(number, signal.SIG_IGN)
-    # What it starts itself, such as the daemon, hears them.
+    # Processes started from here, such as the daemon, receive the signals.
     signal.pthread_sigmask(signal.SIG_UNBLOCK, OWNERS_SIGNALS)
-    # Rounds of four peers on two cores over lines of 400 Mbit/s take a sixth less time than with asyncio's own loop.
+    # With uvloop, rounds of four peers on two cores with 400 Mbit/s take a sixth less time than with asyncio's own
+    # loop.
     return uvloop.run(_run(connection, _end_soon))
 
 
 class LogLines(logging.Formatter):
-    """Warnings among the plain lines of a peer, in their form: the time and a sentence; of others with their module."""
+    """Formats warnings like the other lines of a peer, as a time and a sentence; other packages' warnings with their
+    module.
+    """
 
     def __init__(self) -> None:
         super().__init__("%(asctime)s %(message)s", "%H:%M:%S")
@@ -82,10 +85,10 @@ def _end_soon(code: int) -> None:
 
 
 async def _run(connection: socket.socket, end_soon: Callable[[int], None]) -> int:
-    """Exit code. What stopped it is said before the event loop and all that still runs in it are taken down.
+    """Run and return the exit code. A fault is sent before the event loop and its remaining tasks are closed.
 
     Args:
-        end_soon: called when there is nothing more to do than that, with the exit code.
+        end_soon: called with the exit code when only this closing is left.
     """
     try:
         await _take_part(connection, end_soon)
@@ -114,7 +117,7 @@ async def _take_part(connection: socket.socket, end_soon: Callable[[int], None])
         try:
             data, descriptors, _, _ = socket.recv_fds(connection, 65536, 1)
         except OSError:
-            # A killed trainer resets the connection when it left lines unread.
+            # A killed trainer resets the connection if it left lines unread.
             data, descriptors = b"", []
         if not data:
             loop.remove_reader(connection)
@@ -144,8 +147,8 @@ async def _take_part(connection: socket.socket, end_soon: Callable[[int], None])
     def emit(event: Event) -> None:
         send_line(connection, "event", event=to_json(event))
         if isinstance(event.fact, JoinedRun):
-            # All modules are loaded by now. A full collection would walk through all that they made, which holds
-            # everything up for a tenth of a second of processor time; on a crowded machine other peers notice.
+            # All modules are loaded by now. A full collection would traverse all their objects and block for 0.1 s of
+            # processor time, which other peers notice on a crowded machine.
             gc.freeze()
 
     side = NetworkSide(
@@ -184,5 +187,5 @@ if __name__ == "__main__":
     logging.shutdown()
     sys.stdout.flush()
     sys.stderr.flush()
-    # Everything is closed. Taking the modules apart one by one would only hold up the process that waits for the end.
+    # Everything is closed. Unloading the modules would only delay the process that waits for the end.
     os._exit(exit_code)

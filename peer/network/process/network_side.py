@@ -1,4 +1,4 @@
-"""From a run id and an address to a running node: host, DHT, the run's manifest, and the loops that keep them alive.
+"""Builds a running node from a run id and an address: host, DHT, the run's manifest, and the loops that maintain them.
 
 Runs inside the network process of a volunteer (see `main.py`) and directly inside `peer seed`.
 """
@@ -67,14 +67,14 @@ from peer.view.swarm_seen import SwarmSeen
 T = TypeVar("T")
 
 FRAMES_PER_REMOTE = 4
-"""Largest frames of the run in memory for each remote: two under way, and as much in the buffers of its streams."""
+"""Number of the run's largest frames in memory for each remote: two being sent, two in buffers of its streams."""
 LAST_LOOK_SECONDS = 2.0
-"""On leaving, to remember who is there for the next time; a daemon that is just being started is not waited for."""
+"""Time on leaving to store members' addresses for the next start; a daemon that is just starting is not waited for."""
 NUM_SILENT_ANNOUNCEMENTS = 3
 SILENT_SECONDS = 8.0
-"""Three announcements and the time to look them up: a member that was not heard of for this long is not there."""
+"""Time to look up three announcements: a member without a new record for longer counts as absent."""
 END_ANNOUNCEMENTS = 3
-"""A seed stays for so many announcements when the run has ended. Pages, and peers that were away, read it meanwhile."""
+"""Number of announcements for which a seed stays after the run's end, so that pages and returning peers can read it."""
 
 log = logging.getLogger(__name__)
 
@@ -86,13 +86,13 @@ class NetworkSide:
     Attributes:
         config: the volunteer's choices.
         role: "trainer" or "seed".
-        on_event: takes every event.
+        on_event: receives every event.
         on_addresses: called with the dialable addresses once the host is up.
-        make_mailbox: given the signed manifest, returns the mailbox to work on and the device's name.
-        on_seen: called every few seconds with what this peer sees of the swarm.
+        make_mailbox: called with the signed manifest; returns the mailbox to work on and the device's name.
+        on_seen: called every few seconds with this peer's view of the swarm.
 
     Raises:
-        LocalFault: its keys, or what it kept of earlier sessions, cannot be used.
+        LocalFault: its keys, or files of earlier sessions, are unusable.
     """
 
     config: PeerConfig
@@ -112,7 +112,7 @@ class NetworkSide:
         self._admission = self._make_admission()
         limits = config.upload_limit_mbit, config.download_limit_mbit
         self._limits = RateLimits(*(None if limit is None else 1e6 * limit for limit in limits))
-        """What the volunteer lets the line carry."""
+        """The volunteer's bandwidth limits."""
         self._host = self._make_host()
         self._store = HivemindStore(self._host, admission=self._admission, now=self._clock)
         self._clock_check = ClockCheck(self._clock, self._store.member_clocks, self._report)
@@ -124,18 +124,18 @@ class NetworkSide:
         self._node: Node | None = None
 
     def leave(self, reason: str) -> None:
-        """Leave in an orderly way; before the node runs, as soon as it would."""
+        """Leave in an orderly way; if the node does not run yet, leave as soon as it does."""
         self._leave_reason = reason
         self._leaving.set()
         if self._node is not None:
             self._node.leave(reason)
 
     def listening(self) -> list[str]:
-        """Multiaddrs of this machine that are listened on, with the ports that were free."""
+        """Return the multiaddrs on which this machine listens, with the chosen ports."""
         return [str(address) for address in self._host.daemon.listens]
 
     def limit(self, limits: RateLimits) -> None:
-        """From now on the line may carry so much."""
+        """Set new bandwidth limits."""
         self._limits = limits
         self._host.limit(limits)
         if self._node is not None:
@@ -147,7 +147,7 @@ class NetworkSide:
     def _emit(self, event: Event) -> None:
         self.on_event(event)
         if isinstance(event.fact, RunChanged) and event.fact.has_ended and self.role != "trainer":
-            # A trainer's process decides for itself, when its step is done.
+            # A trainer's process decides by itself after its step.
             wait_seconds = END_ANNOUNCEMENTS * self._node.manifest.network.announce_seconds if self._node else 0.0
             asyncio.get_running_loop().call_later(wait_seconds, self.leave, "the run has ended")
 
@@ -155,7 +155,7 @@ class NetworkSide:
         """Join, take part, leave.
 
         Raises:
-            LocalFault: what stopped it, with what its owner can do.
+            LocalFault: the fault that stopped the peer, with advice for its owner.
         """
         host, store = self._host, self._store
         async with contextlib.AsyncExitStack() as stack:
@@ -195,12 +195,13 @@ class NetworkSide:
             )
             if files is None:
                 return
-            # Not before its files are here: the trainer that reads them starts with this.
+            # After its files have arrived, because the trainer that reads them starts at this point.
             made = await self._unless_left(self.make_mailbox(record, manifest))
             if made is None:
                 return
             node = self._node = self._build_node(manifest, *made, handshake_policy, files, record.owner_public_key)
-            # Until a round has measured the line: nobody should be given more to reduce than may be sent.
+            # Applies until a round has measured the bandwidth: members must not give this peer more to reduce than it
+            # may send.
             node.links.limit(self._limits.upload_bits_per_second, self._limits.download_bits_per_second)
             if self._leave_reason is not None:
                 node.leave(self._leave_reason)
@@ -229,7 +230,7 @@ class NetworkSide:
                         await self._kept_addresses.keep()
 
     def _make_admission(self) -> Admission:
-        """By the manifest that is here, as far as there is one."""
+        """Make the admission from the local manifest, if there is one."""
         folder = self.config.data_dir
         users, ticket_pass = InviteUsers(folder), load_pass(folder)
         admission = Admission(
@@ -260,7 +261,9 @@ class NetworkSide:
 
     @property
     def _relays_for_others(self) -> bool:
-        """Seeds do unless their owner says no. In a private run nobody does: it cannot know strangers from members."""
+        """Seeds relay unless their owner refuses. In a private run no peer relays, because a relay cannot recognise
+        members.
+        """
         asked = self.config.relay_for_others
         return (self.role == "seed" if asked is None else asked) and not self._admission.is_private
 
@@ -332,7 +335,7 @@ class NetworkSide:
         return Node(who, manifest, ports, mailbox, folder)
 
     def _watch_daemon(self, node: Node) -> None:
-        """Tell when the daemon was started again, and where it is reached from then on."""
+        """Report each restart of the daemon, and the new addresses."""
         host = self._host
         shown, num_restarts = host.addresses(), host.daemon.num_restarts
 
@@ -348,7 +351,7 @@ class NetworkSide:
         host.add_restart_listener(report_restart)
 
     async def _unless_left(self, waiting: Coroutine[None, None, T]) -> T | None:
-        """What is waited for, or None when this peer was asked to leave meanwhile."""
+        """Return the awaited result, or None if this peer was asked to leave meanwhile."""
         work = asyncio.create_task(waiting)
         return work.result() if await is_done_before(work, self._leaving) else None
 
@@ -397,7 +400,7 @@ class NetworkSide:
     def _show_addresses(self) -> None:
         self.on_addresses(self._host.addresses())
         with contextlib.suppress(OSError):
-            # Only a convenience for this machine's owner, who may have a full disk.
+            # Only a convenience for this machine's owner; the disk may be full.
             write_cached_peers(self.config.data_dir / ADDRESSES_NAME, self._host.addresses())
 
     def _report_refusal(self, remote: PeerId, rule: str) -> None:
@@ -406,11 +409,11 @@ class NetworkSide:
 
 
 def _is_training(node: Node) -> bool:
-    """Whether its trainer takes inner steps: it may still be catching up, or be a seed's."""
+    """Return whether the trainer takes inner steps; false while catching up, and for a seed."""
     return node.who.role == "trainer" and bool(node.mailbox.network.ready)
 
 
 def _log_early_end(task: asyncio.Task[None]) -> None:
-    """What runs beside the node ends with it; a bug in it must be seen, though the node goes on."""
+    """Log the fault of a background task; such a bug must be visible, although the node continues."""
     if not task.cancelled() and (error := task.exception()) is not None:
         log.error("a part of this peer ended: %s", error, exc_info=error)

@@ -1,4 +1,4 @@
-"""What the person at this peer's panel sees of the others: a look every few seconds, and names."""
+"""This peer's view of the swarm for its panel: the members every few seconds, and people's names."""
 
 from __future__ import annotations
 
@@ -22,24 +22,24 @@ from peer.network.node.node import Node
 from peer.view.swarm_seen import MAX_NAMES, SwarmSeen, SwarmWatch
 
 SEEN_SECONDS = 2.0
-"""Between two looks at the members for the person at this peer's panel; in a swarm of many longer."""
+"""Pause between two updates of the panel's members; longer in a large swarm."""
 SEEN_SECONDS_PER_MEMBER = 0.01
 PROFILES_SECONDS = 300.0
-"""Between two looks at what people say of themselves, which seldom changes; a newcomer waits as long for its name."""
+"""Pause between two reads of profiles, which seldom change; a newcomer's name may take as long to appear."""
 FIRST_PROFILES_SECONDS = 10.0
-"""After joining: not while the state comes."""
+"""Time until the first read of profiles, so that it does not disturb the state transfer."""
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class PanelLooks:
-    """Looks for the panel of one peer.
+    """Collects the panel's view of the swarm for one peer.
 
     Attributes:
-        contributor: key of the person whose machine this is; None: it has none.
+        contributor: key of this machine's owner; None: there is none.
         wall_clock: unix seconds.
-        on_seen: called every few seconds with what this peer sees of the swarm.
+        on_seen: called every few seconds with this peer's view of the swarm.
     """
 
     config: PeerConfig
@@ -49,7 +49,7 @@ class PanelLooks:
     on_seen: Callable[[SwarmSeen], object]
 
     async def _profiles(self) -> dict[bytes, Profile]:
-        """What people say of themselves, by their contributor keys."""
+        """Return people's profiles, by their contributor keys."""
         try:
             found = await newest_profiles(self.store, self.config.run_id, self.wall_clock(), MAX_NAMES)
         except (PeerFault, LocalFault) as fault:
@@ -58,7 +58,9 @@ class PanelLooks:
         return {public_key_of(key): one for key, one in found.items()}
 
     def _own_profile(self) -> Profile | None:
-        """What this person says in the file, which may change at any time; None: nothing, or it cannot be read."""
+        """Return this person's profile from the file, which may change at any time; None if there is none or it is
+        unreadable.
+        """
         if self.contributor is None or self.config.contributor_key is None:
             return None
         try:
@@ -69,7 +71,7 @@ class PanelLooks:
         return profile_of(choice, self.contributor, self.config.run_id, self.wall_clock())
 
     async def run(self, node: Node) -> None:
-        """Say every few seconds what this peer sees of the swarm."""
+        """Pass this peer's view of the swarm to `on_seen` every few seconds."""
         watch = SwarmWatch(node.me, self.config.name, "" if self.contributor is None else self.contributor.peer_id)
         profiles_at = time.monotonic() + FIRST_PROFILES_SECONDS
         while True:
@@ -85,7 +87,7 @@ class PanelLooks:
 
 
 def work_in(commits: Iterable[Commit]) -> dict[PeerId, int]:
-    """Return the tokens of each member in signed commits, as far as they were averaged."""
+    """Return each member's averaged tokens in signed commits."""
     work: Counter[PeerId] = Counter()
     for commit in commits:
         averaged = zip(commit.roster, commit.tokens_averaged, strict=True)

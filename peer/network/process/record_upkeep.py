@@ -1,4 +1,4 @@
-"""The run's signed record while a peer is there: published again, and replaced by later revisions."""
+"""Maintains the run's signed record while a peer runs: republishes it, and adopts later revisions."""
 
 from __future__ import annotations
 
@@ -27,22 +27,22 @@ from peer.network.membership.run_protocol import RUN_RECORD_LIFE_SECONDS, ask_fo
 from peer.network.node.node import Node
 
 LOOKS_PER_REVISION_LOOK = 3
-"""A later revision of the manifest is looked for once in three announcements."""
+"""Number of announcements between two searches for a later revision of the manifest."""
 MAX_ASKED_MEMBERS = 5
-"""Of a private run, for its manifest: until one gives it, or says why it does not."""
+"""Most members of a private run asked for its manifest, until one sends it or refuses with a reason."""
 REPUBLISH_SECONDS = 600.0
-"""At most, between two publications of the run record by one member."""
+"""Longest pause between two publications of the run record by one member."""
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(eq=False)
 class RecordUpkeep:
-    """What this peer does for the run's record.
+    """One peer's maintenance of the run's record.
 
     Attributes:
-        record: the newest that is followed here.
-        met_members: set when this peer meets others, or has something newer for them.
+        record: the newest record that this peer follows.
+        met_members: set when this peer meets members, or has a newer record for them.
     """
 
     config: PeerConfig
@@ -57,7 +57,7 @@ class RecordUpkeep:
     _refused_revision: int = 0
 
     async def republish(self) -> None:
-        """Any member keeps the run findable, at once when it meets others; the owner's machine may be away."""
+        """Republish the record, at once after meeting members, because the owner's machine may be offline."""
         while True:
             self.met_members.clear()
             try:
@@ -68,7 +68,7 @@ class RecordUpkeep:
             await set_within(self.met_members, REPUBLISH_SECONDS * random.uniform(0.5, 1.0))
 
     async def follow_revisions(self, node: Node) -> None:
-        """Look for later revisions of the manifest, take them over, and pass them on."""
+        """Look for later revisions of the manifest, adopt them, and publish them."""
         while True:
             pause = LOOKS_PER_REVISION_LOOK * node.manifest.network.announce_seconds
             await asyncio.sleep(pause * random.uniform(0.7, 1.0))
@@ -82,7 +82,7 @@ class RecordUpkeep:
                 log.warning("looking for a revision of the manifest failed: %s", fault)
 
     async def _ask_members(self, node: Node) -> RunRecord | None:
-        """The manifest from a member itself: whom the DHT does not answer any more hears here why."""
+        """Ask members directly for the manifest; a peer that the DHT no longer answers gets the reason here."""
         refusals: dict[PeerId, str] = {}
         asked = _some_of(addresses_now(self.config), node.me)
         found = await ask_for_run(self.host, self.admission, asked, on_refused=refusals.__setitem__)
@@ -113,7 +113,7 @@ class RecordUpkeep:
 
 
 def _some_of(addresses: list[str], me: PeerId) -> list[str]:
-    """One address each of some other peers, in any order."""
+    """Return one address each of a few other peers, in random order."""
     named = {parse_peer_multiaddr(address)[0]: address for address in reversed(addresses)}
     named.pop(me, None)
     return random.sample(list(named.values()), min(len(named), MAX_ASKED_MEMBERS))

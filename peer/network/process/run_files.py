@@ -1,4 +1,4 @@
-"""The files of a run, checked or fetched before its node begins and then given to others; addresses on the disk."""
+"""Checks or fetches the files of a run before its node begins, then serves them; also stores addresses on the disk."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ async def have_files(
     handshake_policy: RunHandshakePolicy,
     report: Callable[[Fact], None],
 ) -> ServedFiles:
-    """Every file of the run, in the data folder, and what is needed to give them to others.
+    """Provide every file of the run in the data folder; return the files in the form in which they are served.
 
     Raises:
-        LocalFault: one of them cannot be had, or cannot be written.
+        LocalFault: a file cannot be fetched, or cannot be written.
     """
     if not manifest.files:
         return ServedFiles({})
@@ -49,7 +49,7 @@ async def have_files(
     meter.arrived(0, 1)
 
     async def donors() -> Sequence[PeerId]:
-        # A seed that waits for the first trainer has no record yet, and may be the only one that has the files.
+        # A seed that waits for the first trainer has no record yet, but may be the only peer with the files.
         given = [parse_peer_multiaddr(address)[0] for address in config.peers]
         found = dict.fromkeys([*given, *await _recorded(store, config.run_id), *await host.connected_addresses()])
         return [name for name in found if name != host.peer_id]
@@ -73,7 +73,7 @@ async def have_files(
 
 
 async def _recorded(store: HivemindStore, run_id: str) -> list[PeerId]:
-    """Members with a live record; of very many a sample, which is enough."""
+    """Return members with a live record; in a very large swarm a sample."""
     names, now = [], time.time()
     for record in await store.fetch_peers(run_id):
         with contextlib.suppress(PeerFault):
@@ -83,18 +83,18 @@ async def _recorded(store: HivemindStore, run_id: str) -> list[PeerId]:
 
 @dataclass
 class KeptAddresses:
-    """The addresses of this peer's sessions."""
+    """Stores addresses of members between this peer's sessions."""
 
     config: PeerConfig
     host: P2pdHost
     _is_failing: bool = False
 
     async def keep(self) -> None:
-        """Keep where members are for the next start; a disk that takes nothing costs one sentence."""
+        """Store members' addresses for the next start; log one sentence if the disk is not writable."""
         connected, path = await self.host.connected_addresses(), self.config.cached_peers_path
         found = [address for peer_id in sorted(connected) for address in connected[peer_id]]
         try:
-            # A member may not have announced its addresses yet; what this peer came by leads there, too.
+            # A member may not have announced its addresses yet; the addresses that this peer joined by also lead to it.
             write_cached_peers(path, [*found, *read_cached_peers(path), *self.config.peers])
             self._is_failing = False
         except OSError as error:

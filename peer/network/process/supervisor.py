@@ -1,6 +1,6 @@
 """The trainer's side of the network process: starts it, passes the mailbox, forwards events, restarts it when it dies.
 
-Training goes on meanwhile. The mailbox keeps anchors and unsent work, so a new network process continues where the
+Training continues meanwhile. The mailbox keeps anchors and unsent work, so a new network process continues where the
 killed one stopped, with the same identity.
 """
 
@@ -33,27 +33,27 @@ from peer.network.process.child_start import NetworkChild, send_line, start_netw
 from peer.view.swarm_seen import OwnAddresses, SwarmSeen
 
 STOP_SECONDS = 40.0
-"""For an orderly leave: settling the last round (5 s), handing over (15 s), goodbyes, and closing the daemon."""
+"""Time for an orderly leave: the last round (5 s), the hand-over (15 s), goodbyes, and closing the daemon."""
 
 SLOW_DISK_BYTES_PER_SECOND = 50e6
-"""A hard disk under load, for the checkpoint on leaving."""
+"""Assumed speed of a hard disk under load, for the checkpoint on leaving."""
 CHECKPOINT_SHARE = 2.5
-"""What both sides write, as a multiple of the mailbox: it has three to four copies of the model, AdamW four more."""
+"""Size of a checkpoint as a multiple of the mailbox, which has three to four copies of the model; AdamW adds four."""
 IDLE_SECONDS = 0.05
-"""Between two looks at a child that is leaving."""
+"""Pause between two checks of a child that is leaving."""
 
 ABORT_SECONDS = 3.0
-"""To end the daemon and delete its sockets; an owner who presses Ctrl+C a third time does not wait for it."""
+"""Time to end the daemon and delete its sockets; a third Ctrl+C of the owner skips this wait."""
 
 WINDOW_SECONDS = 3600.0
 MAX_RESTARTS = 20
-"""In one `WINDOW_SECONDS`; a process that dies more often will not get better, and its owner should hear of it."""
+"""Most restarts in one `WINDOW_SECONDS`; a process that dies more often will not recover, and its owner is informed."""
 MAX_RESTARTS_AT_START = 4
-"""Before it has found its run: its owner sits before it, and what is wrong from the beginning mostly stays wrong."""
+"""Most restarts before the run is found: its owner is present, and faults at the start seldom go away."""
 FIRST_PAUSE_SECONDS = 1.0
 LONGEST_PAUSE_SECONDS = 60.0
 CALM_SECONDS = 300.0
-"""Deaths longer ago than that do not make the next pause longer."""
+"""Time after which a death no longer lengthens the next pause."""
 
 _FAULTS: dict[int, type[LocalFault]] = {
     fault.exit_code: fault for fault in (LocalFault, UsageFault, NobodyReachable, Incompatible, DeviceFault)
@@ -66,10 +66,10 @@ class NetworkProcess:
 
     Attributes:
         config: the volunteer's choices, for the child.
-        show: takes every event (called from a reader thread).
-        note: takes plain sentences for the owner.
-        first: the child to begin with, when it has been started before.
-        hear: takes what is seen of the swarm every few seconds, and this peer's addresses; default: `note` says these.
+        show: receives every event (called from a reader thread).
+        note: receives plain sentences for the owner.
+        first: a child that was started before; None: start one.
+        hear: receives the view of the swarm every few seconds, and this peer's addresses; by default `note` gets these.
     """
 
     config: PeerConfig
@@ -90,7 +90,7 @@ class NetworkProcess:
         self._leaving = threading.Event()
         self._restarts = Restarts()
         self._passing: LocalFault | None = None
-        """What the child that died last said of it, when that may pass."""
+        """The last fault of the child that died last, if it may be temporary."""
         self._child: NetworkChild | None = None
         self._lock = threading.Lock()
         self._thread = threading.Thread(target=self._supervise, name="network-supervisor", daemon=True)
@@ -106,7 +106,7 @@ class NetworkProcess:
         self._thread.start()
 
     def wait_for_run(self, stop: Callable[[], bool]) -> RunRecord | None:
-        """Wait until the child has the run's signed manifest; None when asked to stop.
+        """Wait until the child has the run's signed manifest; None if `stop` returns true.
 
         Raises:
             LocalFault: the child could not find the run or could not start.
@@ -119,22 +119,22 @@ class NetworkProcess:
         return self._record
 
     def give_mailbox(self, mailbox: Mailbox, device: str) -> None:
-        """Hand the mailbox to the child, and to every later one."""
+        """Pass the mailbox to the child, and to every later child."""
         with self._lock:
             self._mailbox = (mailbox, device)
             self._send_mailbox()
 
     def limit(self, limits: RateLimits) -> None:
-        """Let the child, and every later one, send and take no more than this."""
+        """Set the bandwidth limits of the child, and of every later child."""
         with self._lock:
             self._limits = limits
             self._send_limits()
 
     def check(self) -> None:
-        """Raise what ended the child for good, if anything did.
+        """Raise the fault that ended the child for good, if there is one.
 
         Raises:
-            LocalFault: with the child's own sentence.
+            LocalFault: the child ended; the message is the child's own.
         """
         if self._fault is not None:
             raise self._fault
@@ -145,10 +145,10 @@ class NetworkProcess:
         self._send("leave", reason=reason)
 
     def close(self, idle: Callable[[], None] = lambda: None) -> None:
-        """Wait for the child to leave and to write its last checkpoint; when that takes too long it is killed.
+        """Wait until the child has left and written its last checkpoint; kill it after a time limit.
 
         Args:
-            idle: called again and again meanwhile: the trainer's part in the last checkpoint.
+            idle: called repeatedly meanwhile; writes the trainer's part of the last checkpoint.
         """
         self._leaving.set()
         num_bytes = self._mailbox[0].num_bytes if self._mailbox is not None else 0
@@ -161,7 +161,7 @@ class NetworkProcess:
                 return
 
     def abort(self) -> None:
-        """End the child at once: no goodbyes, but it takes its daemon and its sockets away."""
+        """End the child at once without goodbyes; the child still ends its daemon and deletes its sockets."""
         self._leaving.set()
         if self._child is None:
             return
@@ -202,7 +202,7 @@ class NetworkProcess:
             self._child.connection.close()
             code = self._child.process.wait()
             if code < 0:
-                # It was killed and could not take its sockets away.
+                # A killed child could not delete its sockets.
                 remove_stale()
             if self._leaving.is_set() or self._fault is not None:
                 break
@@ -227,7 +227,7 @@ class NetworkProcess:
         self._found.set()
 
     def _read_until_closed(self, connection: socket.socket) -> None:
-        # A child that dies with lines unread resets the connection, which is an end like any other.
+        # A child that dies with lines unread resets the connection, which is treated as a normal end.
         with connection.makefile("rb") as lines, contextlib.suppress(ConnectionError):
             for line in lines:
                 try:
@@ -267,17 +267,17 @@ class NetworkProcess:
 
 
 class Restarts:
-    """Says when a child that died starts again: soon, later each time, at last no more."""
+    """Decides when a dead child restarts: after growing pauses, and finally no more."""
 
     def __init__(self) -> None:
         self._died_at: deque[float] = deque()
 
     def pause_seconds(self, now: float, *, has_begun: bool) -> float | None:
-        """It died at `now`: how long to wait until it is started again; None: it is not.
+        """Return the pause before a restart after a death at `now`; None: no restart.
 
         Args:
-            now: by a clock that nobody sets.
-            has_begun: it had found its run.
+            now: seconds of a monotonic clock.
+            has_begun: whether the child had found its run.
         """
         while self._died_at and now - self._died_at[0] >= WINDOW_SECONDS:
             self._died_at.popleft()

@@ -1,13 +1,13 @@
-"""Paths to members: which kinds there are, how members measure them for each other, which one is taken.
+"""Paths to members: their kinds, how members measure them for each other, and how one is chosen.
 
 The files, each built on those above it:
 
-    path_and_relay_choice.py  which kind of path leads to a peer, whose relay to use (pure)
-    probe_messages.py         what members tell each other of the line between them (pure)
+    path_and_relay_choice.py  classifies the path to a peer, and chooses relays (pure)
+    probe_messages.py         messages about the connection between two members (pure)
     probe_server.py           the serving side of probes: bounded bytes, few dials
     probe_client.py           the asking side
-    hole_punching.py          two homes hang up and dial again in turn
-    paths.py                  the path manager: direct, a hole, a relay
+    hole_punching.py          two peers behind routers disconnect and redial in turn
+    paths.py                  the path manager: direct, hole-punched, relayed
 
 Source: NTP (RFC 5905) for the offset of two clocks.
 """

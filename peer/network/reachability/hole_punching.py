@@ -1,6 +1,6 @@
-"""Two homes that reach each other through a relay alone: each hangs up in turn and dials again, for a hole.
+"""Hole punching between two homes that reach each other only through a relay: each disconnects and redials in turn.
 
-A dial through a relay makes the daemon try for a direct path. Routers let it through when both sides send at once.
+A dial through a relay makes the daemon try a direct path. Routers let it through if both sides send at the same time.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from dht.p2pd.host import P2pdHost
 from peer.network.reachability.probe_messages import PROBE_PROTOCOL
 
 PUNCH_AFTER_SECONDS: Final = (3.0, 12.0, 25.0)
-"""After a relayed path was seen: libp2p itself tries once, at a moment when the other side is seldom ready. Each new
+"""Times after a relayed path appeared: libp2p itself tries once, when the other side is seldom ready. Each new
 try begins with a new dial; sides take turns, so that they do not hang up on each other."""
 PUNCH_AGAIN_SECONDS: Final = 3600.0
-"""Routers that did not let it through three times will not soon: an hour later somebody may have another address."""
+"""Routers that blocked three attempts will block the next; an hour later a side may have a new address."""
 REDIAL_SECONDS: Final = (0.3, 0.5)
-"""Between hanging up and dialling: the other side's daemon forgets the old connection first."""
+"""Pause between disconnecting and redialling, in which the other side's daemon drops the old connection."""
 DIAL_SECONDS: Final = 15.0
 
 
@@ -35,7 +35,7 @@ class _RelayedPeer:
 
 
 class HolePunching:
-    """Tries for a hole to each relayed peer, when it is time and nothing moves."""
+    """Tries to punch a hole to each relayed peer, at set times and only while no data moves."""
 
     def __init__(self, host: P2pdHost, clock: Callable[[], float], randomness: random.Random) -> None:
         self._host = host
@@ -44,19 +44,19 @@ class HolePunching:
         self._relayed: dict[PeerId, _RelayedPeer] = {}
 
     def note(self, peer_id: PeerId, *, is_relayed: bool) -> None:
-        """A relay, or something better, leads to this peer now."""
+        """Record whether the path to this peer is relayed now."""
         if is_relayed:
             self._relayed.setdefault(peer_id, _RelayedPeer(self._clock()))
         else:
             self._relayed.pop(peer_id, None)
 
     def forget_all_but(self, members: set[PeerId]) -> None:
-        """A peer that has left is not dialled any more."""
+        """Stop redialling peers that have left."""
         for gone in self._relayed.keys() - members:
             del self._relayed[gone]
 
     async def punch(self) -> None:
-        """Hang up on those whose time has come, and dial again."""
+        """Disconnect and redial the peers whose time has come."""
         now = self._clock()
         for peer_id, relayed in list(self._relayed.items()):
             if now - relayed.seen_at < next_try_seconds(relayed.num_tries):
@@ -81,10 +81,10 @@ class HolePunching:
 
 
 def is_my_turn(me: PeerId, remote: PeerId, num_tries: int) -> bool:
-    """Which side hangs up and dials again."""
+    """Return whether this side disconnects and redials."""
     return (me < remote) == (num_tries % 2 == 0)
 
 
 def next_try_seconds(num_tries: int) -> float:
-    """Since the relayed path was seen first, or since the last of the first tries."""
+    """Return the time of the next attempt, since the relayed path appeared or since the last of the first attempts."""
     return PUNCH_AFTER_SECONDS[num_tries] if num_tries < len(PUNCH_AFTER_SECONDS) else PUNCH_AGAIN_SECONDS

@@ -1,4 +1,4 @@
-"""Which kind of path leads to a peer, and whose relay to use. Pure."""
+"""Classifies the path to a peer, and chooses relays. Pure."""
 
 from __future__ import annotations
 
@@ -15,15 +15,17 @@ PathKind = Literal["direct", "punched", "relayed"]
 
 MAX_RELAYS: Final = 3
 NUM_CONFIRMING: Final = 2
-"""Networks whose members must have reached a public address before others are told of it; one where no other is."""
+"""Number of networks that must confirm a public address before it is announced; one if there is only one network."""
 NETWORK_BITS: Final = {4: 16, 6: 32}
-"""Of an address of each IP version: what one provider hands out, so that two keys on one machine are one voice."""
+"""Prefix length of a network per IP version: one provider's range, so that two keys on one machine have one vote."""
 
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 
 def kind_of(connections: Sequence[Multiaddr], me_dialable: bool, remote_dialable: bool) -> PathKind | None:
-    """None: not connected. A direct path between two whom nobody can dial leads through a hole in both routers."""
+    """Return the kind of path; None: not connected. A direct path between two undialable peers goes through a punched
+    hole.
+    """
     if not connections:
         return None
     direct = [address for address in connections if not address.is_relayed]
@@ -36,9 +38,9 @@ def kind_of(connections: Sequence[Multiaddr], me_dialable: bool, remote_dialable
 def choose_relays(
     members: Iterable[PeerRecord], addresses: dict[PeerId, list[str]], avoided: Collection[PeerId]
 ) -> dict[PeerId, str]:
-    """At most `MAX_RELAYS` members that anybody can dial, seeds first, with an address of each.
+    """Choose at most `MAX_RELAYS` publicly dialable members, seeds first, with an address of each.
 
-    libp2p makes relay addresses only of public addresses; others would be of no use.
+    libp2p makes relay addresses only from public addresses.
     """
     ranked = sorted(members, key=lambda record: (record.peer_id in avoided, record.role != "seed", record.peer_id))
     chosen = {}
@@ -50,18 +52,18 @@ def choose_relays(
 
 
 def is_public(address: Multiaddr) -> bool:
-    """An IP address that is routed on the internet, and no relay's."""
+    """Return whether an address is an IP address routed on the internet, and not a relayed one."""
     return address.ip is not None and address.ip.is_global and not address.is_relayed
 
 
 def networks_of(addresses: Iterable[Multiaddr]) -> frozenset[Network]:
-    """The networks of public addresses."""
+    """Return the networks of public addresses."""
     ips = {address.ip for address in addresses if address.ip is not None and is_public(address)}
     return frozenset(ipaddress.ip_network((ip, NETWORK_BITS[ip.version]), strict=False) for ip in ips)
 
 
 def by_turns(members: Iterable[PeerId], networks: Mapping[PeerId, frozenset[Network]]) -> list[PeerId]:
-    """One member of each network first, then the second of each; else in the order that is given."""
+    """Return the first member of each network, then the second of each, and so on; otherwise in the given order."""
     numbers, places = Counter[frozenset[Network]](), dict[PeerId, int]()
     for member in members:
         places[member] = numbers[networks[member]]
@@ -70,14 +72,15 @@ def by_turns(members: Iterable[PeerId], networks: Mapping[PeerId, frozenset[Netw
 
 
 def confirmed(reached: Mapping[PeerId, Sequence[str]], networks: Mapping[PeerId, frozenset[Network]]) -> list[str]:
-    """Addresses at which members of enough networks say that they reached this peer; one where no network is known.
+    """Return addresses that members of enough networks have reached; one network suffices if none is known.
 
-    One liar would otherwise have this peer send everybody to a stranger's address, or take itself for dialable because
-    of an address of its home.
+    Otherwise one liar could make this peer announce another machine's address, or consider itself dialable because of
+    an
+    address in its home network.
 
     Args:
-        reached: of each member that answered.
-        networks: of each member that answered, or may do so.
+        reached: the reached addresses of each member that answered.
+        networks: the networks of each member that answered or may answer.
     """
     found = []
     for text in dict.fromkeys(text for texts in reached.values() for text in texts):
@@ -91,7 +94,7 @@ def confirmed(reached: Mapping[PeerId, Sequence[str]], networks: Mapping[PeerId,
 
 
 def relays_in(addresses: Iterable[str]) -> tuple[PeerId, ...]:
-    """The relays that lead to a peer with these addresses."""
+    """Return the relays in a peer's addresses."""
     relays = []
     for address in map(parse_multiaddr, addresses):
         relay = address.value("p2p") if address.is_relayed else None

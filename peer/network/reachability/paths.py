@@ -1,8 +1,8 @@
-"""The path manager: finds out whether others can dial this peer, and keeps ways to it and from it.
+"""The path manager: finds out whether other peers can dial this peer, and maintains paths in both directions.
 
-In this order: directly; else a relay leads here. Between two homes a hole is then tried for by hanging up and dialling
-again. Else the relay stays, for what must pass. A peer that cannot be dialled contributes and reduces nothing.
-docs/volunteer/home-network.md says what works behind which router.
+The order is: direct, else relayed. Between two homes, hole punching is then tried by disconnecting and redialling. If
+it fails, the relay stays for messages that must pass. A peer that cannot be dialled contributes work, but reduces none.
+docs/volunteer/home-network.md describes the behaviour of routers.
 """
 
 from __future__ import annotations
@@ -39,36 +39,36 @@ from peer.network.reachability.path_and_relay_choice import (
 from peer.network.reachability.probe_client import Busy, DialBack
 
 TICK_SECONDS: Final = 2.0
-"""As often as the daemon's connections are looked at anyway."""
+"""Pause between two checks; the daemon's connections are read as often anyway."""
 CHECK_SECONDS: Final = 1800.0
-"""Between two questions whether this peer can be dialled; routers forget forwarded ports, and machines move."""
+"""Pause between two dial-back requests; routers forget forwarded ports, and machines move."""
 CHECK_AGAIN_SECONDS: Final = 4.0
-"""When nobody was there to ask, or all were busy."""
+"""Pause if there was no member to ask, or all were busy."""
 NUM_REFUTALS: Final = 2
-"""Members that must fail to dial before this peer takes itself for unreachable; one where no other is there. Nor may
+"""Members that must fail to dial before this peer considers itself unreachable; one if there is only one. Nor may
 as many have reached it."""
 MAX_ASKED: Final = 3
 MAX_BUSY: Final = 3
-"""Times that a member may have no turn for this peer; then the others decide without it."""
+"""Number of busy answers of a member after which the others decide without it."""
 RELAY_SECONDS: Final = 20.0
-"""For a relay to take this peer in: measured 0.5 to 9 s. Then another one is tried."""
+"""Time for a relay to accept this peer, measured as 0.5 to 9 s. Then another relay is tried."""
 MAX_RELAY_STARTS: Final = 5
-"""Of a daemon whose relay comes up limited (see `dht.p2pd.own_relay_trial`), and tries of one that cannot be tried."""
+"""Restarts of a daemon whose relay starts limited (see `dht.p2pd.own_relay_trial`), and attempts at a failing test."""
 log = logging.getLogger(__name__)
 
 
 @dataclass
 class Paths:
-    """`run` never ends.
+    """Manages this peer's paths; `run` never ends.
 
     Attributes:
-        members: live members, without this one.
-        dial_back: has a member dial this peer's addresses from a fresh connection.
-        check_relay: tries the relay at these addresses.
-        tell: dialable from outside or not, and able to reduce for all trainers or not.
+        members: returns live members, without this peer.
+        dial_back: asks a member to dial this peer's addresses from a fresh connection.
+        check_relay: tests the relay at these addresses.
+        tell: called with whether this peer is dialable from outside, and whether it can reduce for all trainers.
         uses_relays: whether others may reach this peer through relays.
-        relays: whether it relays for others.
-        announce: what its owner wants others to be told.
+        relays: whether this peer relays for others.
+        announce: addresses that the owner wants announced.
     """
 
     host: P2pdHost
@@ -87,10 +87,10 @@ class Paths:
         self._is_dialable: bool | None = None
         self._check_at = self._relay_missed_at = self.clock()
         self._answers: dict[PeerId, DialBack] = {}
-        """Of the members that were asked since the last decision; one that could not say anything has found nothing."""
+        """Answers of the members asked since the last decision; empty for a member that could not answer."""
         self._num_busy: Counter[PeerId] = Counter()
         self._asked_neighbours = False
-        """Alone, since nobody else was connected: what they found holds until somebody else is."""
+        """Only neighbours were asked, because no other member was connected; their result holds until one is."""
         self._kinds: dict[PeerId, PathKind] = {}
         self._holes = HolePunching(self.host, self.clock, self.randomness)
         self._led_by: tuple[PeerId, ...] = ()
@@ -98,7 +98,7 @@ class Paths:
         self._avoided: set[PeerId] = set()
 
     async def run(self) -> None:
-        """Look, ask, relay and redial."""
+        """Check the paths repeatedly; never ends."""
         must_relay = self.relays and any(is_public(parse_multiaddr(address)) for address in self.host.addresses())
         while True:
             try:
@@ -125,7 +125,7 @@ class Paths:
         self._check_at = now + CHECK_AGAIN_SECONDS
         everywhere = [address for addresses in connections.values() for address in addresses]
         if all(address.is_loopback for address in everywhere):
-            # All members are on this machine, or there are none: nobody could tell.
+            # All members are on this machine, or there are none, so none could answer.
             return
         networks = {peer_id: networks_of(addresses) for peer_id, addresses in connections.items()}
         direct = {
@@ -152,11 +152,13 @@ class Paths:
                 return
 
     def _strangers(self, connections: Mapping[PeerId, Sequence[Multiaddr]]) -> list[PeerId]:
-        """Members seen at a public address; those of this peer's own network cannot tell whether they get through."""
+        """Return members at a public address; members of this peer's own network cannot tell whether strangers get
+        through.
+        """
         return [record.peer_id for record in self.members() if networks_of(connections.get(record.peer_id, ()))]
 
     async def _decide(self, askable: Sequence[PeerId], networks: Mapping[PeerId, frozenset[Network]]) -> bool:
-        """Whether what members found is enough; it has its consequences then."""
+        """Return whether the members' answers suffice for a decision, after acting on it."""
         known = {member: found for member, found in self._answers.items() if found.is_known}
         left = [member for member in askable if member not in self._answers]
         reached = {member: found.reached for member, found in known.items()}
@@ -177,17 +179,17 @@ class Paths:
         return True
 
     def _own_addresses(self) -> list[str]:
-        """What this peer listens on; relayed addresses would be dialled through the relay."""
+        """Return the addresses on which this peer listens; relayed addresses would be dialled through the relay."""
         return [address for address in self.host.addresses() if not parse_multiaddr(address).is_relayed]
 
     async def _is_reached(self, member: PeerId, found: DialBack, addresses: Sequence[str]) -> None:
-        """It can be dialled; others are told of those `addresses` that were confirmed."""
+        """Record that this peer can be dialled, and announce the confirmed `addresses`."""
         self._check_at = self.clock() + CHECK_SECONDS
         if self._is_dialable is not True:
             self._is_dialable = True
             self._report_reachability(member, found.reached)
         public = [address for address in addresses if is_public(parse_multiaddr(address))]
-        # A port that the router forwards, and that nobody has told the others of.
+        # A port that the router forwards, and that is not announced yet.
         forwarded = [address for address in public if address not in self.host.addresses()]
         options = self.host.options
         if options.reachability == "private" or (self.relays and public and options.reachability != "public"):
@@ -209,7 +211,7 @@ class Paths:
     # --------------------------------------------------------------------------------------------------- being a relay
 
     async def _serve_as_relay(self, forwarded: Sequence[str]) -> None:
-        """Be a public member; a relaying one tries its relay, and starts again while that lets too little pass."""
+        """Become a public member; a relaying peer tests its relay, and restarts while the relay is limited."""
         options = replace(self.host.options, reachability="public", trusted_relays=(), relays_for_others=self.relays)
         await self.host.change(options, self._announced_with(forwarded))
         if not self.relays:
@@ -219,7 +221,7 @@ class Paths:
             try:
                 relaying = await self.check_relay(self.host.local_addresses()[:1])
             except (PeerFault, LocalFault) as fault:
-                # Daemons that do not come up in time, as on a machine that is busy with its start.
+                # Daemons that did not start in time, e.g. on a machine that is still booting.
                 log.info("this peer's relay could not be tried: %s", fault)
                 await asyncio.sleep(TICK_SECONDS)
                 continue
@@ -229,7 +231,7 @@ class Paths:
         self.report(RelayChanged(own_relay=relaying))
 
     def _announced_with(self, forwarded: Sequence[str]) -> list[str]:
-        """What others are told; nothing: what the daemon finds out."""
+        """Return the addresses to announce; empty: those that the daemon finds."""
         if not forwarded:
             return list(self.announce)
         return list(dict.fromkeys([*self.announce, *forwarded, *self._own_addresses()]))
@@ -248,14 +250,14 @@ class Paths:
             trusted_relays=tuple(relays.values()),
             relays_for_others=False,
         )
-        # Addresses that nobody could dial hide those of the relays.
+        # Announcing undialable addresses would hide the relays' addresses.
         await self.host.change(options, [])
         self._relay_missed_at = self.clock()
 
     async def _watch_relay(self, connections: dict[PeerId, list[Multiaddr]]) -> None:
         if self._is_dialable is not False or not self.uses_relays:
             return
-        # The daemon shows an address for a while after its relay has gone.
+        # The daemon lists an address for a while after its relay has gone.
         led_by = tuple(relay for relay in relays_in(self.host.addresses()) if relay in connections)
         now = self.clock()
         if led_by:
@@ -284,7 +286,7 @@ class Paths:
                 self.report(MemberChanged(record.peer_id, path=kind))
             self._holes.note(record.peer_id, is_relayed=kind == "relayed")
         self._holes.forget_all_but({record.peer_id for record in members})
-        # A path that is down for a moment is not told again when it comes back as it was.
+        # A path that is interrupted briefly is not reported again when it returns unchanged.
         self._kinds = {**{peer: kind for peer, kind in self._kinds.items() if peer in connections}, **kinds}
         trainers = [record.peer_id for record in members if record.role == "trainer"]
         is_near_all = bool(trainers) and all(kinds.get(peer, "relayed") != "relayed" for peer in trainers)

@@ -1,4 +1,4 @@
-"""The asking side of the probe protocol: clock offset, rates and reachability, as one member answers them."""
+"""The client of the probe protocol: measures clock offset, rates and reachability with one member."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from peer.network.reachability import probe_messages as messages
 from peer.network.reachability.probe_server import REQUEST_SECONDS, send_pieces, take_pieces
 
 NUM_CLOCK_READS: Final = 5
-"""The one with the shortest way counts: it bounds the error best (RFC 5905, section 10)."""
+"""Number of clock reads; the one with the shortest round trip has the smallest error (RFC 5905, section 10)."""
 FIRST_MEASURED_BYTES: Final = 256 * 1024
 MEASURED_GROWTH: Final = 4
 ENOUGH_SECONDS: Final = 0.8
-"""A measurement of this length is beyond TCP's slow start on any line; shorter ones are repeated with more bytes."""
+"""A measurement of this length exceeds TCP's slow start on any line; shorter ones are repeated with more bytes."""
 
 
 @dataclass(frozen=True, slots=True)
 class DialBack:
-    """What a member found when it dialled us from a fresh connection.
+    """The result of a member's dial to this peer from a fresh connection.
 
     Attributes:
-        seen: where it sees us.
-        reached: addresses at which we answered, with our PeerId.
-        failed: the others -> why.
+        seen: addresses at which the member sees this peer.
+        reached: addresses at which this peer answered, with its PeerId.
+        failed: (address, reason) of each other address.
     """
 
     seen: tuple[Multiaddr, ...] = ()
@@ -40,37 +40,39 @@ class DialBack:
 
     @property
     def is_known(self) -> bool:
-        """Whether anything was dialled at all."""
+        """Whether any address was dialled."""
         return bool(self.reached or self.failed)
 
 
 class Busy(PeerFault):
-    """The member has no turn for us now."""
+    """The member has no turn for this peer now."""
 
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """One open stream to a member; made by `probing`."""
+    """An open stream to a member; made by `probing`."""
 
     stream: Stream
     clock: Callable[[], float]
     wall_clock: Callable[[], float]
 
     async def read_clock(self) -> tuple[float, float]:
-        """The member's clock minus ours, and the time of the round trip, to half of which that is known. Seconds."""
+        """Return the member's clock minus this peer's, and the round-trip time in seconds; the error is up to half of
+        that.
+        """
         readings = [await self._read_clock() for _ in range(NUM_CLOCK_READS)]
         return min(readings, key=lambda reading: reading[1])
 
     async def download_bits_per_second(self) -> float:
-        """Frames of a growing number of bytes from the member, until that takes long enough to say something."""
+        """Download growing numbers of bytes from the member, until the duration is long enough for a measurement."""
         return await self._growing(self._download_seconds)
 
     async def upload_bits_per_second(self) -> float:
-        """The same towards the member, which says when it has them all."""
+        """Upload growing numbers of bytes to the member, which confirms their arrival."""
         return await self._growing(self._upload_seconds)
 
     async def dial_back(self, addresses: Sequence[str]) -> DialBack:
-        """Have the member dial us; only ports and transports of `addresses` matter, the IP is what it sees."""
+        """Ask the member to dial this peer, with the ports and transports of `addresses` and the IP that it sees."""
         named = list(addresses)[: messages.MAX_LISTED]
         answer = await self._ask(["dial", named])
         asked = [parse_multiaddr(address) for address in named]
@@ -91,7 +93,8 @@ class Probe:
         match outcome:
             case [str(text), str(why)] if len(why) <= messages.MAX_REASON_LENGTH and why.isprintable():
                 address = messages.read_addresses([text], self.stream.remote)[0]
-                # This peer would announce it, and its daemon does not start with any address.
+                # Checked because this peer would announce the address, and its daemon does not start with every
+                # address.
                 if messages.is_of_one(address, asked):
                     return str(address), why
         raise self._strange(outcome)
@@ -130,7 +133,7 @@ class Probe:
         return self.clock() - began
 
     async def _begin(self, kind: str, num_bytes: int) -> float:
-        """The member agrees to move so much; when it did."""
+        """Return the time at which the member agreed to transfer `num_bytes`."""
         answer = await self._ask([kind, num_bytes])
         if answer != [kind, num_bytes]:
             raise self._strange(answer)
@@ -157,10 +160,10 @@ async def probing(
     clock: Callable[[], float],
     wall_clock: Callable[[], float],
 ) -> AsyncIterator[Probe]:
-    """A stream to `member` for probes.
+    """Open a stream to `member` for probes.
 
     Raises:
-        PeerFault: it is gone, refuses us, answers nonsense, or has no turn for us (`Busy`).
+        PeerFault: the member is gone, refuses this peer, sends invalid answers, or has no turn for this peer (`Busy`).
     """
     stream = await open_greeted_stream(host, handshake_policy, member, messages.PROBE_PROTOCOL)
     try:

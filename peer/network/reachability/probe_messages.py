@@ -1,4 +1,4 @@
-"""What a member tells somebody about the line between them: clocks, rates, and whether it can be dialled. Pure.
+"""Messages about the connection between two peers: clocks, rates, and whether the client can be dialled. Pure.
 
 Protocol `/murmuration/probe/1`; after the usual hello, requests one after the other:
 
@@ -7,9 +7,8 @@ Protocol `/murmuration/probe/1`; after the usual hello, requests one after the o
     ["take", num_bytes]   -> ["take", num_bytes]; then the asker sends that many bytes -> ["took", num_bytes]
     ["dial", addresses]   -> ["dialled", seen addresses, [[address, why not], ...]]
 
-A member that has given its share for now answers ["busy", seconds]. It dials only the IP addresses from which it sees
-the asker, with the ports that the asker names. The dial is a connection that did not exist before. So nobody can have
-it knock at somebody else's door.
+A member that has used up its share answers ["busy", seconds]. It dials only the IP addresses from which it sees the
+client, with the ports in the request, and as a new connection. So a client cannot make it dial a third party.
 """
 
 from __future__ import annotations
@@ -26,20 +25,20 @@ from dht.identity.multiaddr import MAX_MULTIADDR_LENGTH, Multiaddr, parse_multia
 PROBE_PROTOCOL: Final = "/murmuration/probe/1"
 PIECE_BYTES: Final = 64 * 1024
 MAX_MEASURED_BYTES: Final = 8 * 1024 * 1024
-"""Of one measurement: more than half a second of a line of 100 Mbit/s."""
+"""Bytes of one measurement: more than half a second at 100 Mbit/s."""
 MAX_LISTED: Final = 8
-"""Addresses that an asker may name."""
+"""Most addresses in a request."""
 MAX_DIALLED: Final = 4
-"""Of those, the ones that are dialled: one per transport and IP version."""
+"""Most addresses that are dialled: one per transport and IP version."""
 MAX_PROBE_FRAME_BYTES: Final = 2 * MAX_LISTED * (MAX_MULTIADDR_LENGTH + 256)
 MAX_REASON_LENGTH: Final = 200
 
 
 def unpacked(frame: bytes, remote: PeerId) -> list[Any]:
-    """What a frame says.
+    """Decode a frame.
 
     Raises:
-        PeerFault: it is no list that begins with a kind.
+        PeerFault: the frame is not a list that begins with a kind.
     """
     try:
         content = unpack(frame)
@@ -51,15 +50,15 @@ def unpacked(frame: bytes, remote: PeerId) -> list[Any]:
 
 
 def is_amount(value: object) -> bool:
-    """Whether it is a number of bytes that may be measured with."""
+    """Return whether a value is an allowed number of bytes for a measurement."""
     return type(value) is int and 0 < value <= MAX_MEASURED_BYTES
 
 
 def read_addresses(value: object, remote: PeerId) -> list[Multiaddr]:
-    """The addresses in a request or an answer.
+    """Parse the addresses in a request or an answer.
 
     Raises:
-        PeerFault: they are too many, or not addresses.
+        PeerFault: there are too many, or some are not addresses.
     """
     if not isinstance(value, list) or len(value) > MAX_LISTED or not all(isinstance(text, str) for text in value):
         raise PeerFault(remote, f"named addresses in an unknown form; expected at most {MAX_LISTED} texts")
@@ -70,9 +69,9 @@ def read_addresses(value: object, remote: PeerId) -> list[Multiaddr]:
 
 
 def to_dial(seen: Sequence[Multiaddr], named: Sequence[Multiaddr], remote: PeerId) -> list[str]:
-    """The addresses to dial: each port and transport that was named, at the IP addresses from which `remote` is seen.
+    """Return the addresses to dial: each requested port and transport, at the IP addresses from which `remote` is seen.
 
-    Relayed connections show the relay's address and not the asker's; they count for nothing.
+    Relayed connections are ignored, because they show the relay's address instead of the client's.
     """
     seen_ips = {address.ip for address in seen if not address.is_relayed}
     wanted = []
@@ -87,7 +86,9 @@ def to_dial(seen: Sequence[Multiaddr], named: Sequence[Multiaddr], remote: PeerI
 
 
 def is_of_one(dialled: Multiaddr, named: Sequence[Multiaddr]) -> bool:
-    """Whether `to_dial` can have made this address from one of those that were named: at an IP, all else as there."""
+    """Return whether `to_dial` could have made this address from a requested one: an IP address, with the same
+    remaining parts.
+    """
     return dialled.ip is not None and any(dialled.parts[1:] == address.parts[1:] for address in named)
 
 

@@ -1,4 +1,4 @@
-"""The serving side of the probe protocol: bounded bytes, one measurement at a time, few dials (`probe_messages.py`)."""
+"""The server of the probe protocol: bounded bytes, one measurement at a time, few dials (`probe_messages.py`)."""
 
 from __future__ import annotations
 
@@ -20,36 +20,36 @@ from dht.streams.streams_per_remote import StreamCounts
 from peer.network.reachability import probe_messages as messages
 
 REQUEST_SECONDS: Final = 30.0
-"""For one request and for the pause before it: 8 MiB at 2.3 Mbit/s. A slower asker measures with fewer bytes."""
+"""Time limit for one request and for the pause before it: 8 MiB at 2.3 Mbit/s. A slower client sends fewer bytes."""
 WINDOW_SECONDS: Final = 60.0
 MAX_BYTES_PER_PEER: Final = 32 * 1024 * 1024
-"""Per minute: one run of `peer doctor`, which takes 13 MiB each way at most."""
+"""Limit per minute: one run of `peer doctor`, which needs at most 13 MiB each way."""
 MAX_BYTES_IN_ALL: Final = 64 * 1024 * 1024
-"""Per minute: 8.5 Mbit/s of a member's line on average, should somebody ask all the time. Each asker has half of what
+"""Limit per minute: 8.5 Mbit/s of a member's bandwidth if clients ask all the time. Each client has half of what
 the others have left, so that two of them do not use up the minute of a third."""
 WAIT_SECONDS: Final = 5.0
-"""For the turn to measure; then the asker is told to come again."""
+"""Longest wait for a turn to measure; then the client gets the answer busy."""
 MAX_STREAMS_PER_PEER: Final = 4
-"""An asker has one; the others are those that it has just closed."""
+"""A client uses one stream; the others are those that it has just closed."""
 MAX_DIALLING: Final = 3
-"""Askers that are dialled at once: each costs a daemon per address, 40 MB and 0.3 s of one core."""
+"""Clients dialled at once: each needs a daemon per address, 40 MB and 0.3 s of one core."""
 DIAL_PAUSE_SECONDS: Final = 2.0
-"""Between two dials for anybody."""
+"""Pause between two dials for any clients."""
 OWN_DIAL_PAUSE_SECONDS: Final = 3 * DIAL_PAUSE_SECONDS
-"""Between two dials for the same asker: two of three turns are left for others."""
+"""Pause between two dials for the same client, which leaves two of three turns for others."""
 MAX_ASKERS: Final = 256
-"""Askers whose use is remembered; more within a minute share what is left."""
+"""Number of clients whose usage is recorded; more within a minute are refused until the next minute."""
 
 Dial = Callable[[Sequence[str]], Awaitable[dict[str, str]]]
-"""Dials addresses from a fresh connection: address -> why not, empty: it answered."""
+"""Dials addresses from a fresh connection; returns address -> error, empty if the address answered."""
 
 
 @dataclass(eq=False)
 class ProbeServer:
-    """Answers members and observers that measure.
+    """Answers measurement requests of members and observers.
 
     Attributes:
-        dial: from a fresh connection.
+        dial: dials from a fresh connection.
         wall_clock: unix seconds.
         clock: seconds that never go back.
     """
@@ -74,7 +74,7 @@ class ProbeServer:
         try:
             with self._streams.one_more(stream.remote):
                 await greet_incoming(stream, self.handshake_policy)
-                # Without an end: each request has one of its own, and libp2p has no half-close, so the asker closes.
+                # No overall limit: each request has its own, and libp2p has no half-close, so the client closes.
                 while True:
                     async with asyncio.timeout(REQUEST_SECONDS):
                         request = messages.unpacked(await stream.receive(messages.MAX_PROBE_FRAME_BYTES), stream.remote)
@@ -127,7 +127,7 @@ class ProbeServer:
         outcomes: dict[str, str] = {}
         seen: Sequence[Multiaddr] = []
         try:
-            # A daemon that does not come up here says nothing about the asker.
+            # A daemon that fails to start here proves nothing about the client.
             with contextlib.suppress(LocalFault):
                 seen = (await self.host.connections()).get(stream.remote, [])
                 if wanted := messages.to_dial(seen, named, stream.remote):
@@ -138,7 +138,7 @@ class ProbeServer:
         await stream.send(pack(["dialled", [str(address) for address in seen][: len(named)], told]))
 
     def _wait_seconds(self, remote: PeerId, num_bytes: int) -> float:
-        """Seconds until `remote` may move so many bytes; counts them when it may now."""
+        """Return the seconds until `remote` may transfer `num_bytes`; if it may now, return 0 and count them."""
         now = self.clock()
         if now - self._window_from >= WINDOW_SECONDS:
             self._window_from = now
@@ -153,13 +153,13 @@ class ProbeServer:
 
 
 async def send_pieces(stream: Stream, num_bytes: int) -> None:
-    """So many bytes to measure with."""
+    """Send `num_bytes` bytes for a measurement."""
     for start in range(0, num_bytes, messages.PIECE_BYTES):
         await stream.send(bytes(min(messages.PIECE_BYTES, num_bytes - start)))
 
 
 async def take_pieces(stream: Stream, num_bytes: int) -> None:
-    """Receive them.
+    """Receive `num_bytes` bytes.
 
     Raises:
         PeerFault: a frame is empty.
