@@ -24,7 +24,7 @@ FIRST_PAUSE_SECONDS = 0.5
 LONGEST_PAUSE_SECONDS = 2.0
 """Pause between two checks whether a member has the anchors; each pause is 1.5 times the previous one."""
 MOST_ASKED = 8
-"""Number of members notified each time of missing anchors. One is enough; if all of a large swarm leave at once, as when
+"""Number of members told each time which anchors they lack. One is enough; if all of a large swarm leave, as when
 the last token is trained, each would otherwise tell each."""
 FAREWELL_SECONDS = 3.0
 """Time to notify other members. For a member that is not reached, the record expires."""
