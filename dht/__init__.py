@@ -1,4 +1,4 @@
-"""Finding peers and reaching them. Knows nothing of tensors.
+"""Discovery of peers and connections to them. Does not depend on tensors.
 
 The rooms, from the bottom up:
 
@@ -6,11 +6,11 @@ The rooms, from the bottom up:
     identity/   keys, PeerIds, run ids, addresses
     streams/    frames on a connection, limits of rate and memory
     records/    signed statements, and the view of the swarm that follows from them (pure)
-    admission/  who may talk to us (pure)
+    admission/  which peers may open streams (pure)
     p2pd/       Host over hivemind's Go daemon: the data plane of peers
     pylibp2p/   Host in pure Python over py-libp2p, for observers
     kademlia/   RecordStore over hivemind's DHTNode
-    observer/   the host and the store of somebody who only looks
+    observer/   host and store of an observer
 
 Sources: Kademlia (Maymounkov and Mazieres, 2002) for the lookup under the store. Ed25519 (RFC 8032) for every
 signature. The libp2p peer id specification for the text form of a public key.

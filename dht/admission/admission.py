@@ -1,9 +1,9 @@
-"""Whether a remote is a member of the run, by rules that may change while it runs. Pure: time comes as an argument.
+"""Check whether a remote is a member of the run, by rules that may change during the run. Pure: time is an argument.
 
-In an open run everybody is, and no proofs are made. In a private run each side shows the other a proof
-(`dht.admission.dated_proofs`) before anything else. The proof says that it holds its key, and that this key is on the
-owner's list or has the owner's ticket. Strangers get no answer. A former member, or one with a ticket that cannot be
-used, is told why. It knows of the run anyway, and its owner should not have to guess.
+In an open run all peers are members and need no proofs. In a private run each side first sends the other a proof
+(`dht.admission.dated_proofs`) that it holds its key, and that this key is on the owner's list or has the owner's
+ticket. Strangers get no answer. A former member, or a peer with an unusable ticket, gets the reason: it knows the run
+anyway, and the owner should not have to guess.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from dht.identity.keys import Identity
 AccessMode = Literal["open", "allowlist", "invite"]
 
 MAX_KNOWN_TICKETS: Final = 4096
-"""Tickets whose signatures were checked, and one-time tickets whose user is known."""
+"""Tickets with checked signatures, and one-time tickets with a known user."""
 
 
 class NotAdmitted(PeerFault):
-    """A remote that may not take part.
+    """A remote may not take part.
 
     Attributes:
-        what: which rule refused it, for this peer's own owner.
-        told: what the remote may know; empty for strangers.
+        what: the rule that refused the remote, for this peer's owner.
+        told: the reason that the remote may get; empty for strangers.
     """
 
     def __init__(self, peer_id: PeerId, what: str, told: str = "") -> None:
@@ -42,7 +42,7 @@ class NotAdmitted(PeerFault):
 
 @dataclass(frozen=True, slots=True)
 class MemberRules:
-    """The keys that may take part, as the manifest says at one moment."""
+    """The keys that may take part, according to the present manifest."""
 
     mode: AccessMode
     owner_public_key: bytes
@@ -50,7 +50,7 @@ class MemberRules:
     """Keys on the owner's list; they need no ticket."""
     revoked: frozenset[PeerId] = frozenset()
     revoked_tickets: frozenset[bytes] = frozenset()
-    """Serials."""
+    """Serials of revoked tickets."""
 
 
 class Admission:
@@ -58,13 +58,13 @@ class Admission:
 
     Args:
         identity: this peer's key.
-        ticket_pass: encoded pass of this peer; empty without one.
+        ticket_pass: encoded pass of this peer; empty if it has none.
         now: returns unix seconds.
         new_nonce: returns 16 random bytes.
-        rules: None until the manifest is known: then nobody is admitted to a run that is known to be private.
-        is_private: whether the run is known to be private before its manifest is.
-        on_refused: told of every refusal: (remote, rule).
-        on_used: told when a one-time ticket was used for the first time: (ticket, PeerId).
+        rules: None until the manifest is known; until then a run known to be private admits no peer.
+        is_private: whether the run is known to be private before its manifest is known.
+        on_refused: called with (remote, rule) for each refusal.
+        on_used: called with (ticket, PeerId) when a one-time ticket is used for the first time.
     """
 
     def __init__(
@@ -92,10 +92,10 @@ class Admission:
         self._nonces = NonceMemory()
         self._tickets: Newest[bytes, Ticket] = Newest(MAX_KNOWN_TICKETS)
         self._users: dict[bytes, PeerId] = {}
-        """Of each one-time ticket, as far as this peer saw."""
+        """User of each one-time ticket that this peer saw."""
         self._ticket_of: Newest[PeerId, Ticket] = Newest(MAX_KNOWN_TICKETS)
-        with contextlib.suppress(ValueError):  # none, or a damaged one
-            # Who shows a peer its own ticket has a copy of the invite.
+        with contextlib.suppress(ValueError):  # no pass, or a damaged one
+            # A remote that shows this peer's own ticket has a copy of the invite.
             self.note_user(decode_pass(ticket_pass).ticket.serial, identity.peer_id)
 
     @property
@@ -107,28 +107,28 @@ class Admission:
         self._rules = rules
 
     def note_user(self, serial: bytes, peer_id: PeerId) -> None:
-        """Remember from an earlier session who used a one-time ticket."""
+        """Store the user of a one-time ticket from an earlier session."""
         if len(self._users) < MAX_KNOWN_TICKETS:
             self._users.setdefault(serial, peer_id)
 
     def prove(self, remote: PeerId, purpose: Purpose) -> bytes:
-        """What to show `remote` first; empty in an open run.
+        """Return the proof to send to `remote` first; empty in an open run.
 
-        Whoever asks for the manifest shows it as well: a key on the list needs no invite, and cannot know yet that the
-        run has a list.
+        A peer that asks for the manifest sends a proof too: a key on the list needs no invite, and cannot know before
+        the manifest that the run has a list.
         """
         is_first = self._rules is None and purpose == "run"
         return self._prove(remote, purpose, self._new_nonce()) if self.is_private or is_first else b""
 
     def answer(self, remote: PeerId, nonce: bytes) -> bytes:
-        """What to show a caller whose proof held `nonce`; empty in an open run."""
+        """Return the proof to answer a caller whose proof held `nonce`; empty in an open run."""
         return self._prove(remote, "answer", nonce) if self.is_private else b""
 
     def admit(self, remote: PeerId, proof: bytes, purpose: Purpose) -> tuple[bytes, Ticket | None]:
         """Check a caller's proof and return its nonce and ticket.
 
         Raises:
-            NotAdmitted: it may not take part.
+            NotAdmitted: the caller may not take part.
         """
         if not self.is_private:
             return b"", None
@@ -142,10 +142,10 @@ class Admission:
         return opened.nonce, ticket
 
     def check_answer(self, remote: PeerId, proof: bytes, nonce: bytes) -> None:
-        """Check what a called peer showed in return.
+        """Check the proof in the answer of a called peer.
 
         Raises:
-            NotAdmitted: it is no member.
+            NotAdmitted: the called peer is not a member.
         """
         if not self.is_private:
             return
@@ -156,11 +156,11 @@ class Admission:
 
     @property
     def may_exclude(self) -> bool:
-        """Whether `is_excluded` can be true of anybody now: not in an open run that has revoked nobody."""
+        """Whether `is_excluded` can return True for any peer now. In an open run without revoked keys it cannot."""
         return self._rules is not None and (self._rules.mode != "open" or bool(self._rules.revoked))
 
     def is_excluded(self, remote: PeerId) -> bool:
-        """Whether `remote` is known not to be a member, without any proof: not on the list, or revoked."""
+        """Return whether `remote` is known, without a proof, not to be a member: it is revoked or not on the list."""
         rules = self._rules
         if rules is None or rules.mode == "open":
             return rules is not None and remote in rules.revoked
@@ -222,7 +222,7 @@ class Admission:
             held = decode_pass(data)
         except ValueError as error:
             raise self._refuse(remote, f"sent {error}") from error
-        # Over the PeerId too: a pass that is good for one peer is not good for another.
+        # The digest includes the PeerId, because a pass is valid for only one peer.
         digest = hashlib.sha256(remote.encode() + b"\0" + data).digest()
         if self._tickets.get(digest) is None:
             if not is_signed_by_owner(self.run_id, held.ticket, rules.owner_public_key):

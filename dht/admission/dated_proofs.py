@@ -1,9 +1,9 @@
-"""Proofs of membership: the first thing a peer of a private run says, on every stream and in every DHT call. Pure.
+"""Proofs of membership: the first bytes that a peer of a private run sends on each stream and in each DHT call. Pure.
 
-A proof is signed with the peer's own key over both PeerIds, the purpose, a time and 16 random bytes. The called side
-takes it once, within 90 s of its own clock. It takes a time and a memory of what was seen, and no challenge. A
-challenge would cost a round trip before every stream and every DHT call. The answer needs no memory: it signs the
-caller's random bytes, which nobody could know before.
+A proof is signed with the peer's key over both PeerIds, the purpose, a time and 16 random bytes. The called side
+accepts it once, within 90 s by its own clock. That needs a time and a memory of seen proofs; a challenge instead would
+cost a round trip before each stream and DHT call. The answer needs no memory: it signs the caller's random bytes, which
+no peer could know before.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from dht.identity.keys import SIGNATURE_BYTES, Identity, verify
 MAX_PROOF_BYTES: Final = 512
 """Pass of 190 bytes, signature, nonce, time: about 290."""
 NONCE_BYTES: Final = 16
-"""Nobody guesses it, and two never meet."""
+"""Too many to guess, or to be equal by chance."""
 PROOF_SECONDS: Final = 90.0
-"""A minute by which two clocks may differ, and half a minute on the way."""
+"""A minute of difference between two clocks, and half a minute of transfer."""
 MAX_NONCES_PER_PEER: Final = 4096
-"""Within `2 * PROOF_SECONDS`: 22 streams and DHT calls a second for three minutes. Beyond that they are refused."""
+"""Within `2 * PROOF_SECONDS`: 22 streams and DHT calls a second for three minutes. Further proofs are refused."""
 MAX_NONCES: Final = 65_536
 """About 10 MB."""
 
@@ -37,33 +37,35 @@ _DOMAIN = b"murmuration membership proof\0"
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """What `open_proof` found, with a valid signature of the caller."""
+    """Content of a proof with a valid signature of the caller."""
 
     at: float
     nonce: bytes
     ticket_pass: bytes
-    """Encoded pass; empty when the peer counts on the manifest's list of keys."""
+    """Encoded pass; empty if the peer relies on the manifest's list of keys."""
 
 
 def make_proof(
     identity: Identity, run_id: str, remote: PeerId, purpose: Purpose, now: float, nonce: bytes, ticket_pass: bytes
 ) -> bytes:
-    """A proof for `remote` alone; `now` in unix seconds, `nonce` 16 random bytes (in an answer: the caller's)."""
+    """Return a proof that only `remote` accepts; `now` in unix seconds, `nonce` 16 random bytes (in an answer: the
+    caller's).
+    """
     milliseconds = int(1000 * now)
     message = _message(run_id, identity.peer_id, remote, purpose, milliseconds, nonce, ticket_pass)
     return pack([_FORMAT, milliseconds, nonce, ticket_pass, identity.sign(message)])
 
 
 def nonce_of(proof: bytes) -> bytes:
-    """The random bytes in a proof of our own; empty when there is none."""
+    """Return the random bytes in a proof of this peer; empty if there is no proof."""
     return bytes(unpack(proof)[2]) if proof else b""
 
 
 def open_proof(data: bytes, run_id: str, remote: PeerId, me: PeerId, purpose: Purpose) -> Proof:
-    """Check form and signature of what the authenticated `remote` sent to `me`.
+    """Check form and signature of a proof that the authenticated `remote` sent to `me`.
 
     Raises:
-        ValueError: garbage, or made by or for somebody else, or for another run or purpose.
+        ValueError: the proof is malformed, or made by or for a different peer, run or purpose.
     """
     if not 0 < len(data) <= MAX_PROOF_BYTES:
         raise ValueError(f"a membership proof of {len(data)} bytes; expected 1 to {MAX_PROOF_BYTES}")
@@ -83,10 +85,10 @@ def open_proof(data: bytes, run_id: str, remote: PeerId, me: PeerId, purpose: Pu
 
 
 class NonceMemory:
-    """Which proofs were seen within the time in which they could be shown again.
+    """Memory of the proofs seen within the time in which they could be repeated.
 
-    Only members get here, after their signature was checked. What does not fit is refused: forgetting would let a
-    proof be used twice.
+    Only members with a checked signature reach this memory. When it is full, it refuses proofs: forgetting one would
+    let the proof be used twice.
     """
 
     def __init__(self) -> None:
@@ -100,7 +102,7 @@ class NonceMemory:
         """Note a proof.
 
         Raises:
-            ValueError: it is too old, from the future, was seen before, or does not fit.
+            ValueError: the proof is too old, from the future or repeated, or the memory is full.
         """
         if not abs(now - proof.at) <= PROOF_SECONDS:
             raise ValueError(

@@ -1,11 +1,10 @@
-"""The handshake: the first frame of every stream and its answer, which decide which peers may talk to us. Pure.
+"""The handshake: the first frame of each stream and its answer. Pure.
 
-The caller sends a hello; the called peer answers with a welcome or with a refusal that says why. The transport has
-authenticated the remote's PeerId already, so a hello that names another one is a lie. Frames are msgpack maps: a peer
-of another protocol version can read `protocol_version` and `refused` in any of them, whatever else has changed.
+The caller sends a hello; the called peer answers with a welcome, or with a refusal and its reason. The transport has
+already authenticated the remote's PeerId, so a hello with a different one is a lie. Frames are msgpack maps: a peer of
+any protocol version can read `protocol_version` and `refused` in all of them.
 
-In a private run hello and welcome carry a proof of membership, which `dht.admission.admission` checks before anything
-here is.
+In a private run hello and welcome carry a proof of membership, which `dht.admission.admission` checks first.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from dht.records.peer_record import MAX_RUN_ID_LENGTH, MAX_SOFTWARE_LENGTH
 from dht.records.signed_manifest import MANIFEST_HASH_BYTES
 
 PROTOCOL_VERSION: Final = 2
-"""Of the hello; checked before anything else."""
+"""Protocol version of the hello, checked before all other fields."""
 MAX_HELLO_BYTES: Final = 1024
 """A hello takes about 250."""
 MAX_REASON_LENGTH: Final = 300
@@ -35,15 +34,15 @@ HELLO_ROLES: Final[tuple[HelloRole, ...]] = ("trainer", "seed", "observer")
 
 @dataclass(frozen=True, slots=True)
 class AccessRule:
-    """What this peer demands of others, and shows of itself."""
+    """Values that a remote must match, and that this peer sends."""
 
     run_id: str
     manifest_hash: bytes
     """32 bytes."""
     software: str
-    """Version, at most 20 characters; only shown."""
+    """Software version, at most 20 characters; only displayed."""
     rules: int = 0
-    """The number of what decides bits and verdicts in this run (`averaging/rules.py`)."""
+    """Number of the run's rules (`averaging/rules.py`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,10 +64,10 @@ _HELLO_FIELDS = frozenset(field.name for field in fields(Hello))
 
 
 def make_hello(rule: AccessRule, me: PeerId, role: str, proof: bytes = b"") -> bytes:
-    """The first frame of a stream that `me` opens; at most `MAX_HELLO_BYTES`.
+    """Return the first frame of a stream that `me` opens; at most `MAX_HELLO_BYTES`.
 
     Raises:
-        ValueError: a field that `check_hello` would refuse.
+        ValueError: `check_hello` would refuse a field.
     """
     check_choice("role", role, HELLO_ROLES)
     hello = Hello(
@@ -86,14 +85,15 @@ def make_hello(rule: AccessRule, me: PeerId, role: str, proof: bytes = b"") -> b
 
 
 def check_hello(rule: AccessRule, remote: PeerId, frame: bytes) -> Hello:
-    """Whether the authenticated `remote` may talk to us, from the first frame it sent.
+    """Check the first frame of the authenticated `remote`, and return its hello.
 
     Raises:
-        PeerFault: garbage, another protocol version, run or manifest, or a false PeerId; the text may be sent back.
+        PeerFault: malformed frame, different protocol version, run or manifest, or false PeerId. The text may be sent
+            back.
     """
     try:
         content = _unpack_map(frame, MAX_HELLO_BYTES, "a hello")
-        # Before anything else, because the other fields are those of its own version.
+        # Checked first, because other versions have different fields.
         _check_version(content)
         if content.keys() != _HELLO_FIELDS:
             raise ValueError(f"a hello with {len(content)} fields; expected {', '.join(sorted(_HELLO_FIELDS))}")
@@ -116,7 +116,7 @@ def check_hello(rule: AccessRule, remote: PeerId, frame: bytes) -> Hello:
 
 
 def proof_in(frame: bytes) -> bytes:
-    """The proof in a hello of which nothing was checked yet; empty when there is none."""
+    """Return the proof in an unchecked hello; empty if there is none."""
     try:
         proof = _unpack_map(frame, MAX_HELLO_BYTES, "a hello").get("proof")
     except ValueError:
@@ -125,22 +125,22 @@ def proof_in(frame: bytes) -> bytes:
 
 
 def make_welcome(proof: bytes = b"") -> bytes:
-    """The answer to a hello that was admitted; in a private run with a proof of our own."""
+    """Return the answer to an admitted hello; in a private run with a proof of this peer."""
     shown = {"proof": proof} if proof else {}
     return pack({"protocol_version": PROTOCOL_VERSION, "refused": None, **shown})
 
 
 def make_refusal(reason: str) -> bytes:
-    """The answer to a hello that was not; `reason` is cleaned and cut to `MAX_REASON_LENGTH`."""
+    """Return the answer to a refused hello; `reason` is cleaned and cut to `MAX_REASON_LENGTH`."""
     text = clean_text(reason, MAX_REASON_LENGTH) or "no reason given"
     return pack({"protocol_version": PROTOCOL_VERSION, "refused": text})
 
 
 def check_reply(remote: PeerId, frame: bytes) -> bytes:
-    """Return the proof (empty without one) when `remote` welcomed us.
+    """Return the proof (empty if there is none) in the welcome of `remote`.
 
     Raises:
-        PeerFault: it refused us, with its reason; or garbage.
+        PeerFault: the remote refused, with its reason, or sent a malformed frame.
     """
     try:
         content = _unpack_map(frame, MAX_REPLY_BYTES, "an answer to our hello")

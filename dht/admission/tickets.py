@@ -1,9 +1,9 @@
-"""Tickets: what the owner of a private run signs to let somebody in, and how one is used. Pure.
+"""Tickets, with which the owner of a private run admits peers, and their use. Pure.
 
-A ticket names the key it is for, or the public half of a one-time secret. The invite that carries a one-time ticket
-carries the secret too. Its user signs its own PeerId with it, once, and keeps only that signature. Every member
-remembers which PeerId used a one-time ticket and refuses others. An errand is a ticket of minutes that the owner's own
-tools give themselves.
+A ticket contains the key that it admits, or the public half of a one-time secret. An invite with a one-time ticket
+contains the secret too: its user signs its own PeerId with the secret once, and keeps only that signature. All members
+remember which PeerId used a one-time ticket, and refuse others. An errand is a ticket for some minutes that the owner's
+tools issue to themselves.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ MAX_PASS_BYTES: Final = 300
 MAX_INVITE_LENGTH: Final = 4096
 """Characters; enough for eight long addresses."""
 MAX_INVITE_ADDRESSES: Final = 8
-"""One of them answers."""
+"""Enough that one of them answers."""
 MAX_ADDRESS_LENGTH: Final = 256
 """Characters; a relayed address takes about 180."""
 MAX_EXPIRY: Final = 2**40
 """Unix seconds, far beyond any year."""
 ERRAND_SECONDS: Final = 900.0
-"""Longest life of an errand: the owner's tool looks, publishes, and is gone."""
+"""Longest life of an errand: the owner's tool reads, publishes and leaves."""
 INVITE_PREFIX: Final = "murmuration-invite-1:"
 
 TicketKind = Literal["key", "once", "errand"]
@@ -46,10 +46,10 @@ _BINDING_DOMAIN = b"murmuration ticket use\0"
 
 @dataclass(frozen=True, slots=True)
 class Ticket:
-    """The owner's word that `holder` may take part in a run until `expires_at`."""
+    """The owner's permission for `holder` to take part in a run until `expires_at`."""
 
     serial: bytes
-    """8 random bytes; what `peer revoke --invite` names."""
+    """8 random bytes; the argument of `peer revoke --invite`."""
     kind: TicketKind
     holder: bytes
     """Public key (32 bytes) of the invited peer, or of the one-time secret."""
@@ -60,7 +60,7 @@ class Ticket:
 
 @dataclass(frozen=True, slots=True)
 class Pass:
-    """A ticket and, when it is a one-time ticket, the signature that binds it to one PeerId."""
+    """A ticket and, for a one-time ticket, the signature that binds it to one PeerId."""
 
     ticket: Ticket
     binding: bytes = field(default=b"", repr=False)
@@ -68,14 +68,14 @@ class Pass:
 
 @dataclass(frozen=True, slots=True)
 class Invite:
-    """What the owner hands to a newcomer. Secret when it holds a one-time secret; its `repr` shows none of it."""
+    """An invite for a newcomer. Secret if it holds a one-time secret, which its `repr` does not show."""
 
     run_id: str
     addresses: tuple[str, ...]
     """Multiaddrs of members, each with the PeerId that must answer there."""
     owner_public_key: bytes = field(repr=False)
     ticket: Ticket | None = None
-    """None in a run with a list of keys: the list is the ticket."""
+    """None in a run with a list of keys, where the list replaces tickets."""
     secret: bytes = field(default=b"", repr=False)
     """Seed of the one-time key (32 bytes); empty otherwise."""
 
@@ -89,10 +89,10 @@ def issue_ticket(
 
 
 def bind_ticket(run_id: str, ticket: Ticket, secret: bytes, peer_id: PeerId) -> Pass:
-    """Use a one-time ticket for `peer_id`.
+    """Bind a one-time ticket to `peer_id`.
 
     Raises:
-        ValueError: the secret is not the one that belongs to the ticket.
+        ValueError: the secret does not belong to the ticket.
     """
     one_time = keys.Identity.from_seed(secret) if len(secret) == SEED_BYTES else None
     if one_time is None or one_time.public_key != ticket.holder:
@@ -101,16 +101,16 @@ def bind_ticket(run_id: str, ticket: Ticket, secret: bytes, peer_id: PeerId) -> 
 
 
 def encode_pass(held: Pass) -> bytes:
-    """At most `MAX_PASS_BYTES`."""
+    """Encode a pass in at most `MAX_PASS_BYTES`."""
     ticket = held.ticket
     return pack([_FORMAT, ticket.serial, ticket.kind, ticket.holder, ticket.expires_at, ticket.signature, held.binding])
 
 
 def decode_pass(data: bytes) -> Pass:
-    """Read a pass; says nothing yet about who signed it.
+    """Read a pass without checking its signatures.
 
     Raises:
-        ValueError: garbage.
+        ValueError: the bytes are not a pass.
     """
     if len(data) > MAX_PASS_BYTES:
         raise ValueError(f"a pass of {len(data)} bytes; expected at most {MAX_PASS_BYTES}")
@@ -129,14 +129,14 @@ def is_signed_by_owner(run_id: str, ticket: Ticket, owner_public_key: bytes) -> 
 
 
 def is_for(run_id: str, held: Pass, peer_id: PeerId) -> bool:
-    """Whether the pass belongs to `peer_id`: by its key, or by the signature of the one-time secret."""
+    """Return whether the pass belongs to `peer_id`, by its key or by the signature of the one-time secret."""
     if held.ticket.kind == "once":
         return keys.verify_key(held.ticket.holder, _binding_message(run_id, held.ticket, peer_id), held.binding)
     return keys.public_key_of(peer_id) == held.ticket.holder
 
 
 def encode_invite(invite: Invite) -> str:
-    """One line of text."""
+    """Encode an invite as one line of text."""
     ticket = invite.ticket
     fields = [] if ticket is None else [ticket.serial, ticket.kind, ticket.holder, ticket.expires_at, ticket.signature]
     packed = pack([_FORMAT, invite.run_id, list(invite.addresses), invite.owner_public_key, fields, invite.secret])
@@ -145,10 +145,10 @@ def encode_invite(invite: Invite) -> str:
 
 
 def decode_invite(text: str) -> Invite:
-    """Read an invite and check that the owner named by its run id signed its ticket.
+    """Read an invite, and check that the owner of its run id signed its ticket.
 
     Raises:
-        UsageFault: not an invite, cut off, changed, or signed by somebody else.
+        UsageFault: the text is not an invite, cut off, changed, or signed by a different key.
     """
     text = text.strip()
     if not text.startswith(INVITE_PREFIX):

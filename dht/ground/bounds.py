@@ -1,4 +1,4 @@
-"""Bounds of what others can cause: entries, how often something may be done, and pauses after faults. Pure."""
+"""Bounds on the effects of remotes: entries, rates, and pauses after faults. Pure."""
 
 from __future__ import annotations
 
@@ -10,11 +10,13 @@ K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
 
 MAX_REMEMBERED: Final = 4096
-"""Keys whose allowance is known; of more the one that was seen least recently begins anew."""
+"""Keys whose allowance is stored; beyond that the least recently used key starts anew."""
 
 
 class Newest(OrderedDict[K, V]):
-    """At most `most` entries. A new key is the newest, and the oldest leaves for it; a known one keeps its place."""
+    """Dictionary of at most `most` entries. A new key becomes the newest and displaces the oldest; an existing key
+    keeps its place.
+    """
 
     def __init__(self, most: int) -> None:
         super().__init__()
@@ -30,22 +32,22 @@ class Allowances(Generic[K]):
     """Limits how often each key, such as a remote, may do something that costs others more than itself.
 
     Args:
-        burst: times at once.
-        seconds: until one more; or versions, or whatever `now` counts.
+        burst: allowed number at once.
+        seconds: time until one more is allowed, in the unit of `now` (seconds, versions or others).
     """
 
     def __init__(self, burst: float = 1.0, seconds: float = 1.0) -> None:
         self._burst, self._seconds = burst, seconds
         self._left: Newest[K, tuple[float, float]] = Newest(MAX_REMEMBERED)
-        """Times, and when that was so."""
+        """Remaining number, and the time of that value."""
 
     def spend(
         self, key: K, now: float, count: float = 1, *, burst: float | None = None, seconds: float | None = None
     ) -> bool:
-        """Whether `key` may do it now, so many times, which count then.
+        """Spend `count` of the allowance of `key`, and return whether it was enough.
 
         Args:
-            burst, seconds: of this key, where they are not those of all.
+            burst, seconds: values for this key, if different from the common ones.
         """
         most, pause = self._burst if burst is None else burst, self._seconds if seconds is None else seconds
         left, at = self._left.pop(key, (most, now))
@@ -56,25 +58,25 @@ class Allowances(Generic[K]):
 
 
 class Pauses(Generic[K]):
-    """Keys, such as remotes, that are left alone for a time, which doubles with each further fault.
+    """Pauses for keys, such as remotes, that double with each further fault.
 
     Args:
-        first_seconds, longest_seconds: of the pauses of one key.
-        most: keys; of more the one whose last fault is the oldest is forgotten.
+        first_seconds, longest_seconds: first and longest pause of one key.
+        most: number of keys; beyond that the key with the oldest last fault is forgotten.
     """
 
     def __init__(self, first_seconds: float, longest_seconds: float, most: int) -> None:
         self._first, self._longest = first_seconds, longest_seconds
         self._pauses: Newest[K, tuple[float, float]] = Newest(most)
-        """Until when, and for how long in all."""
+        """End and length of each pause."""
 
     def begin(
         self, key: K, now: float, *, first_seconds: float | None = None, longest_seconds: float | None = None
     ) -> float:
-        """Leave `key` alone from now on; returns for how many seconds.
+        """Begin a pause of `key`, and return its length in seconds.
 
         Args:
-            first_seconds, longest_seconds: of this fault, where they are not those of all.
+            first_seconds, longest_seconds: values for this fault, if different from the common ones.
         """
         first = self._first if first_seconds is None else first_seconds
         longest = self._longest if longest_seconds is None else longest_seconds
@@ -84,21 +86,21 @@ class Pauses(Generic[K]):
         return seconds
 
     def until(self, key: K) -> float:
-        """Return the time at which the last pause of `key` ends or ended; 0 when it had none."""
+        """Return when the last pause of `key` ends or ended; 0 if it had none."""
         return self._pauses.get(key, (0.0, 0.0))[0]
 
     def seconds(self, key: K) -> float:
-        """Return the length of its last pause; 0 when it had none."""
+        """Return the length of the last pause of `key`; 0 if it had none."""
         return self._pauses.get(key, (0.0, 0.0))[1]
 
     def holds(self, key: K, now: float) -> bool:
-        """Whether `key` is left alone now."""
+        """Return whether `key` is paused now."""
         return key in self._pauses and now < self.until(key)
 
     def held(self, now: float) -> set[K]:
-        """All keys that are left alone now."""
+        """Return all keys that are paused now."""
         return {key for key, (until, _) in self._pauses.items() if now < until}
 
     def forgive(self, key: K) -> None:
-        """The next pause of `key` is a first one."""
+        """Forget the faults of `key`, so that its next pause is a first one."""
         self._pauses.pop(key, None)

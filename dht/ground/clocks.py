@@ -1,4 +1,6 @@
-"""The clock for durations, which goes on while the machine sleeps, and unix seconds that nobody sets meanwhile."""
+"""Clocks: durations that continue while the machine sleeps, and unix seconds that do not follow changes of the wall
+clock.
+"""
 
 from __future__ import annotations
 
@@ -14,10 +16,10 @@ _BOOTTIME = getattr(time, "CLOCK_BOOTTIME", None)
 
 
 def steady_seconds() -> float:
-    """Seconds since some moment.
+    """Return seconds since an arbitrary moment.
 
-    `time.monotonic` stands still while a laptop is suspended. On Linux CLOCK_BOOTTIME goes on, on macOS the clock that
-    the system calls CLOCK_MONOTONIC (Python's is another there). Elsewhere there is none.
+    `time.monotonic` stops while a laptop is suspended. On Linux CLOCK_BOOTTIME continues; on macOS the system's
+    CLOCK_MONOTONIC (unlike Python's) does. Other systems have no continuous clock.
     """
     if _BOOTTIME is not None:
         return time.clock_gettime(_BOOTTIME)
@@ -27,14 +29,14 @@ def steady_seconds() -> float:
 
 
 class SwarmClock:
-    """Unix seconds for what others check: records, proofs and answers. Call it for the time.
+    """Unix seconds for data that others check: records, proofs and answers. Call it to get the time.
 
-    It reads the wall clock once and counts on by a clock that nobody sets. So a wall clock that is set meanwhile, by
-    its owner or a time service, changes nothing that others see of this peer, nor what it sees of them.
+    It reads the wall clock once and then counts by a clock that cannot be set. So if the owner or a time service sets
+    the wall clock meanwhile, nothing changes between this peer and others.
 
     Args:
         wall: returns unix seconds; may be set at any time.
-        steady: returns seconds that go on while the machine sleeps.
+        steady: returns seconds that continue while the machine sleeps.
     """
 
     def __init__(self, wall: Callable[[], float], steady: Callable[[], float]) -> None:
@@ -46,11 +48,11 @@ class SwarmClock:
         return self._ahead + self._steady()
 
     def seconds_off(self, members: Sequence[float]) -> float:
-        """Return by how much this clock is ahead of what most members' clocks show now; 0 when it is right.
+        """Return by how much this clock is ahead of most members' clocks; 0 if it is right.
 
-        A clock is wrong when more than half of `members` (unix seconds that they show now) differ from it by more than
-        `CLOCK_SKEW_SECONDS`, all to the same side. So fewer liars than that change nothing. If the wall clock was set
-        right meanwhile, this clock goes by it from now on; it never goes by what members say.
+        The clock is wrong if more than half of `members` (their present unix seconds) differ from it by more than
+        `CLOCK_SKEW_SECONDS` in the same direction, so fewer liars change nothing. If the wall clock is right by then,
+        this clock follows it from now on; it never follows the members' times.
         """
         off = _off(self(), members)
         if off and not _off(self._wall(), members):
@@ -58,7 +60,7 @@ class SwarmClock:
         return off
 
     def agrees_with(self, member: float) -> bool:
-        """Whether a member's clock shows this time, as far as the records of two peers need it."""
+        """Return whether a member's clock agrees with this one closely enough for the records of two peers."""
         return abs(self() - member) <= CLOCK_SKEW_SECONDS
 
 

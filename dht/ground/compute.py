@@ -1,4 +1,4 @@
-"""Runs heavy arithmetic."""
+"""Port for heavy arithmetic."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ T = TypeVar("T")
 
 
 class Compute(Protocol):
-    """Port: a thread in real life, inline in virtual time."""
+    """Port: runs work in a thread, or inline in virtual time."""
 
     def __call__(self, work: Callable[[], T], /) -> Awaitable[T]: ...
 

@@ -1,4 +1,4 @@
-"""Unsigned LEB128 numbers, and messages with their length in front as one: how libp2p and its daemon frame theirs."""
+"""Unsigned LEB128 numbers, and length-prefixed messages, as libp2p and its daemon use them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ class MessageError(ValueError):
 
 
 def encode_varint(value: int) -> bytes:
-    """Unsigned LEB128, as multiaddrs and protobuf use it."""
+    """Encode an unsigned LEB128 number, as multiaddrs and protobuf use it."""
     encoded = bytearray()
     while value > 0x7F:
         encoded.append(value & 0x7F | 0x80)
@@ -20,7 +20,7 @@ def encode_varint(value: int) -> bytes:
 
 
 def decode_varint(data: bytes, position: int) -> tuple[int, int]:
-    """(value, position behind it).
+    """Return (value, position behind it).
 
     Raises:
         ValueError: the number is cut off or longer than 64 bits.
@@ -37,15 +37,15 @@ def decode_varint(data: bytes, position: int) -> tuple[int, int]:
 
 
 def delimited(message: bytes) -> bytes:
-    """The message with its length in front."""
+    """Return the message with its length in front."""
     return encode_varint(len(message)) + message
 
 
 async def read_delimited(read_exactly: Callable[[int], Awaitable[bytes]], max_bytes: int) -> bytes:
-    """The next message, without its length; raises also what `read_exactly` raises.
+    """Return the next message, without its length. Also raises the errors of `read_exactly`.
 
     Raises:
-        MessageError: it is longer, or has no length in front.
+        MessageError: the message is too long, or has no length in front.
     """
     num_bytes = 0
     for shift in range(0, 35, 7):

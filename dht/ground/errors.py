@@ -1,4 +1,4 @@
-"""The error tree, drawn once.
+"""The error tree.
 
     MurmurationError
     ├── PeerFault        a remote misbehaved; names its PeerId; never escapes a round
@@ -10,7 +10,7 @@
         ├── DeviceFault       the compute device is missing or too small (exit code 5)
         └── DaemonFault       the network daemon died or does not answer: another try may do (exit code 1)
 
-Every message reads: what was got; what was expected; what to do.
+Each message states what was got, what was expected, and what to do.
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ from pathlib import Path
 from dht.ground.fields import printable
 
 EXIT_INTERRUPTED = 130
-"""What shells report for a program that Ctrl+C ended (128 + SIGINT)."""
+"""Exit code of a program that Ctrl+C ended (128 + SIGINT), as shells report it."""
 
 
 class InterruptionTold(KeyboardInterrupt):
-    """Ctrl+C, after which the person at the terminal has read what became of the work: there is nothing more to say."""
+    """Ctrl+C, after which the terminal already shows what became of the work."""
 
 
 class MurmurationError(Exception):
-    """Root of all errors this software raises on purpose."""
+    """Root of all errors that this software raises on purpose."""
 
 
 class PeerFault(MurmurationError):
-    """A remote peer sent something wrong. The local peer goes on without it."""
+    """A remote peer sent something wrong. The local peer continues without it."""
 
     def __init__(self, peer_id: str, what: str) -> None:
-        # It may quote the remote, and ends in logs, events and sentences of one line.
+        # The text may quote the remote, and appears in logs, events and sentences of one line.
         what = printable(what)
         super().__init__(f"peer {printable(peer_id[-8:]) if peer_id else '(unknown)'}: {what}")
         self.peer_id = peer_id
@@ -49,7 +49,7 @@ class PeerUnreachable(PeerFault):
     """A remote peer could not be dialled, closed the stream, or missed a deadline.
 
     Attributes:
-        reason: why, without what was tried and what comes next; all that is known where nothing shorter is.
+        reason: the cause alone, without the attempt and the next step; the whole text if nothing shorter is known.
     """
 
     def __init__(self, peer_id: str, what: str, reason: str = "") -> None:
@@ -58,7 +58,7 @@ class PeerUnreachable(PeerFault):
 
 
 class LocalFault(MurmurationError):
-    """This peer must stop; the message tells its owner why and what to do."""
+    """This peer must stop. The message states the cause and what its owner can do."""
 
     exit_code = 1
 
@@ -88,20 +88,20 @@ class DeviceFault(LocalFault):
 
 
 class DaemonFault(LocalFault):
-    """The network daemon died or does not answer. That passes more often than not: another try may do."""
+    """The network daemon died or does not answer. Another try usually succeeds."""
 
 
 def words_of(error: BaseException, otherwise: str = "") -> str:
-    """Return the text of an exception; without text `otherwise` or its type's name, as for many time-outs."""
+    """Return the text of an exception or, if it has none (as many time-outs), `otherwise` or its type's name."""
     return str(error) or otherwise or type(error).__name__
 
 
 @contextlib.contextmanager
 def reading(what: object, expected: str = "a readable file") -> Iterator[None]:
-    """Around what reads a file that somebody named; `what` and `expected` are parts of the sentence.
+    """Context for reading a file that the user chose; `what` and `expected` are parts of the error sentence.
 
     Raises:
-        UsageFault: it cannot be read.
+        UsageFault: the file cannot be read.
     """
     try:
         yield
@@ -123,10 +123,10 @@ def unwritable(path: object, error: OSError, advice: str = "choose another place
 
 @contextlib.contextmanager
 def writing(path: object, advice: str = "choose another place for it") -> Iterator[None]:
-    """Around what makes or writes a file or folder of this machine.
+    """Context for creating or writing a file or folder of this machine.
 
     Raises:
-        LocalFault: what `unwritable` says.
+        LocalFault: the error of `unwritable`.
     """
     try:
         yield

@@ -1,7 +1,7 @@
-"""Strict checks of single values that came out of msgpack: exact types, ranges, printable text. Pure.
+"""Strict checks of single msgpack values: exact types, ranges, printable text. Pure.
 
-Every function raises ValueError with a sentence of the form "what was got; what was expected". The caller knows who
-sent it and turns that into a `PeerFault`. `type(value) is int` rather than isinstance, because True is an int.
+Each check raises ValueError with a sentence of the form "got; expected". The caller, which knows the sender, turns it
+into a `PeerFault`. The checks use `type(value) is int`, not isinstance, because True is an int.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ def pack(value: Any) -> bytes:
 
 
 def unpack(data: bytes) -> Any:
-    """The msgpack value in `data`; no extension types are interpreted and no callbacks run.
+    """Return the msgpack value in `data`, without extension types or callbacks.
 
-    Its containers cannot be larger than `data` itself, which the caller has bounded.
+    Its containers cannot be larger than `data`, whose size the caller has bounded.
     """
     try:
         return msgpack.unpackb(data, raw=False, strict_map_key=True)
@@ -34,7 +34,7 @@ def unpack(data: bytes) -> Any:
 
 
 def refuse_constant(name: str) -> NoReturn:
-    """Refuse NaN and infinities, as `parse_constant` of `json.loads`."""
+    """Refuse NaN and infinities; for `parse_constant` of `json.loads`."""
     raise ValueError(f"{name} is not a JSON number")
 
 
@@ -50,7 +50,7 @@ def check_real(name: str, value: Any, *, at_least: float) -> None:
 
 
 def check_text(name: str, value: Any, max_length: int) -> None:
-    """Printable in the sense of `str.isprintable`: no control, no bidirectional, no unassigned characters."""
+    """Check for text that is printable as in `str.isprintable`: no control, bidirectional or unassigned characters."""
     if type(value) is not str or len(value) > max_length or not value.isprintable():
         raise ValueError(f"{name} {value!r:.80}; expected at most {max_length} printable characters")
 
@@ -66,9 +66,10 @@ def check_bytes(name: str, value: Any, num_bytes: int) -> None:
 
 
 def printable(text: str, keep: str = "") -> str:
-    """`text` without anything that a terminal would obey or hide: such characters become U+FFFD.
+    """Return `text` with U+FFFD in place of characters that a terminal would obey or hide.
 
-    Controls, escape sequences, bidirectional and invisible characters, lone surrogates. `keep`: those that may stay.
+    These are controls, escape sequences, bidirectional and invisible characters, and lone surrogates. `keep`:
+    characters to keep.
     """
     if text.isprintable():
         return text
@@ -76,15 +77,15 @@ def printable(text: str, keep: str = "") -> str:
 
 
 def clean_text(text: str, max_length: int) -> str:
-    """`text` as people may be shown it and `check_text` accepts it: what nobody sees is dropped, the rest is cut.
+    """Return `text` without invisible characters and cut to `max_length`, so that `check_text` accepts it.
 
-    Empty: nothing in it can be seen.
+    Empty if no visible character is left.
     """
     return visible("".join(character for character in text if character.isprintable()).strip()[:max_length]).strip()
 
 
 def visible(text: str) -> str:
-    """Printable `text` without its characters that leave no mark; empty when none of the others can stand alone."""
+    """Return printable `text` without characters that leave no mark; empty if none of the others can stand alone."""
     if text.isascii():
         return text
     seen = "".join(character for character in text if ord(character) not in _NO_MARK)
@@ -113,4 +114,4 @@ _NO_MARK: Final = _code_points(
     (0x16FE4, 0x16FE4),  # Khitan filler
     (0x1D159, 0x1D159),  # musical null notehead
 )
-"""Characters that `str.isprintable` accepts and that no font draws."""
+"""Characters that `str.isprintable` accepts although no font draws them."""

@@ -1,10 +1,10 @@
-"""Ports through which everything else reaches the network: `Host` and `Stream`.
+"""Ports to the network for all other code: `Host` and `Stream`.
 
-Three adapters implement them: `MemoryHost` (simulated links, virtual time), `P2pdHost` (hivemind's libp2p
-daemon, the bulk data plane) and, for observers, py-libp2p. One contract suite runs on all of them.
+Three adapters implement them: `MemoryHost` (simulated links, virtual time), `P2pdHost` (hivemind's libp2p daemon, for
+bulk data) and, for observers, py-libp2p. One contract suite tests all of them.
 
-A stream carries whole frames in both directions. The streams of libp2p through p2pd have no half-close. A side that
-closes loses what the other has not read yet. So protocols end with an explicit reply frame, never with EOF.
+A stream carries whole frames in both directions. libp2p streams through p2pd have no half-close: when one side closes,
+it loses frames that the other has not read. So protocols end with an explicit reply frame, never with EOF.
 """
 
 from __future__ import annotations
@@ -27,25 +27,25 @@ class Stream(Protocol):
 
     @property
     def bytes_sent(self) -> int:
-        """Frame bytes written so far, length headers and the frame in flight included."""
+        """Frame bytes written so far, including length headers and the frame in progress."""
 
     @property
     def bytes_received(self) -> int:
-        """Frame bytes read so far, length headers included."""
+        """Frame bytes read so far, including length headers."""
 
     async def send(self, frame: bytes | bytearray | memoryview) -> None:
-        """Write one frame; returns when the transport has accepted it (back-pressure).
+        """Write one frame. Return when the transport has accepted it (back-pressure).
 
         Raises:
             PeerUnreachable: the stream is closed or the remote is gone.
         """
 
     async def receive(self, max_bytes: int) -> bytes:
-        """Read one frame of at most `max_bytes`; the length is checked before anything is allocated.
+        """Read one frame of at most `max_bytes`. Its length is checked before memory is allocated.
 
         Raises:
             PeerFault: the remote announced a longer frame (the stream is closed).
-            PeerUnreachable: the stream ended, also in the middle of a frame.
+            PeerUnreachable: the stream ended, possibly in the middle of a frame.
         """
 
     async def close(self) -> None:
@@ -53,7 +53,7 @@ class Stream(Protocol):
 
 
 StreamHandler = Callable[[Stream], Awaitable[None]]
-"""Called once per incoming stream; the stream is closed when it returns or raises.
+"""Called once for each incoming stream, which is closed when the handler returns or raises.
 
 A `PeerFault` raised by a handler is logged and closes the stream. Anything else is a bug and is logged with its
 traceback, but must not stop the host.
@@ -61,7 +61,7 @@ traceback, but must not stop the host.
 
 
 class Host(Protocol):
-    """A member of the peer-to-peer network, as the rest of the program sees it."""
+    """A member of the peer-to-peer network, as other code sees it."""
 
     @property
     def peer_id(self) -> PeerId: ...
@@ -76,12 +76,12 @@ class Host(Protocol):
         """Dial `multiaddr` (must end in `/p2p/<PeerId>`) and return the authenticated PeerId.
 
         Raises:
-            PeerUnreachable: nobody answered in time, or somebody else lives there.
+            PeerUnreachable: no peer answered in time, or a different peer answered.
             UsageFault: the text is not a multiaddr with a PeerId.
         """
 
     async def open_stream(self, peer_id: PeerId, protocol: str, timeout_seconds: float) -> Stream:
-        """Open a stream to a known peer (its addresses are found by the transport).
+        """Open a stream to a known peer. The transport finds its addresses.
 
         Raises:
             PeerUnreachable: the peer is gone, does not speak `protocol`, or missed the deadline.

@@ -1,7 +1,7 @@
-"""Formats numbers, times and states for people: one style for text, page and panel.
+"""Text forms of numbers, times and states, in one style for terminal, page and panel.
 
-Numbers have three significant digits and a unit, no exponent; losses have three decimals, in which they are compared.
-A date is ``3 March 2030``, in UTC; a clock in front of a line is that of this machine.
+Numbers have three significant digits and a unit, no exponent; losses have three decimals, to be comparable. A date is
+``3 March 2030``, in UTC; a time in front of a line is in this machine's time zone.
 """
 
 from __future__ import annotations
@@ -11,15 +11,15 @@ from datetime import UTC, datetime
 from typing import Final
 
 UNKNOWN: Final = "–"
-"""Stands for a figure that was not measured."""
+"""Replaces a value that was not measured."""
 DAY_SECONDS: Final = 86_400.0
 _LATEST: Final = 253_402_214_400.0
-"""31 December 9999, with which calendars end; no time zone is a day ahead."""
+"""31 December 9999, the end of calendars; no time zone is a day ahead."""
 _NO_YEAR_SECONDS: Final = 300 * DAY_SECONDS
-"""A day of the coming months needs no year."""
+"""Dates within this time need no year."""
 _COUNTS: Final = ("", "k", "M", "G", "T", "P")
 MAX_TELLING_LOSS: Final = 20.0
-"""Half a billion choices: more than any vocabulary has."""
+"""Half a billion choices: more than the size of any vocabulary."""
 
 
 def count_text(count: float) -> str:
@@ -40,26 +40,26 @@ def bit_rate_text(bits_per_second: float) -> str:
 
 
 def about(value: float) -> float:
-    """The value in two significant digits, for what nobody knows better."""
+    """Return the value with two significant digits, for estimates."""
     return float(f"{value:.2g}")
 
 
 def share_text(share: float) -> str:
-    """``0.1234`` -> ``12.3%``. Only all of it is 100%, and only nothing is 0%."""
+    """``0.1234`` -> ``12.3%``. Only exactly 1 gives 100%, and only exactly 0 gives 0%."""
     if share >= 1 or share == 0:
         return "100%" if share else "0%"
     return "<0.1%" if 0 < share < 0.001 else f"{min(99.9, 100 * share):.1f}%"
 
 
 def loss_text(loss: float | None, unit: str = "") -> str:
-    """``1.731 nats per token``; `unit` is empty where nobody knows it."""
+    """``1.731 nats per token``; `unit` is empty if unknown."""
     if loss is None or not math.isfinite(loss):
         return UNKNOWN
     return f"{loss:.3f} {unit}".rstrip() if abs(loss) < 1000 else f"{loss:.2e} {unit}".rstrip()
 
 
 def choices_text(loss: float | None) -> str:
-    """``3.70``: a guess among so many equally likely choices is as bad (perplexity). Empty: nobody can say."""
+    """``3.70``: the number of equally likely choices with this loss (perplexity). Empty if unknown."""
     return "" if loss is None or not 0 <= loss <= MAX_TELLING_LOSS else count_text(float(f"{math.exp(loss):.3g}"))
 
 
@@ -80,12 +80,12 @@ def plural(count: int, noun: str) -> str:
 
 
 def short_peer(peer_id: str) -> str:
-    """The last eight characters of a PeerId: all Ed25519 ids begin alike and end unlike."""
+    """Return the last eight characters of a PeerId: all Ed25519 ids begin alike."""
     return peer_id[-8:] if peer_id else "(nobody)"
 
 
 def state_text(state: str, role: str = "trainer") -> str:
-    """The word for what a member does, of the state in its record, or for how it was last heard."""
+    """Return the word for a member's activity, from the state in its record or from the last contact."""
     if state == "serving" and role == "trainer":
         return "paused"
     return "unresponsive" if state in ("late", "silent") else state
@@ -108,7 +108,7 @@ def seconds_text(seconds: float) -> str:
 
 
 def short_time(seconds: float) -> str:
-    """A time in its largest unit, where more would be too exact: ``26 h``."""
+    """Format a time in its largest unit, where more would be too exact: ``26 h``."""
     for length, divisor, unit in ((2 * DAY_SECONDS, DAY_SECONDS, "d"), (5400.0, 3600.0, "h"), (60.0, 60.0, "min")):
         if seconds >= length:
             return f"{round(seconds / divisor)} {unit}"
@@ -137,7 +137,7 @@ def date_text(at: float) -> str:
 
 
 def moment_text(at: float, span_seconds: float) -> str:
-    """A point of a time axis that is `span_seconds` long: the time of day (UTC), or the date."""
+    """Format a point of a time axis of `span_seconds`: the time of day (UTC), or the date."""
     moment = _moment(at)
     if span_seconds < 1.5 * DAY_SECONDS:
         return f"{moment:%H:%M:%S}" if span_seconds < 300 else f"{moment:%H:%M}"
@@ -148,7 +148,7 @@ def arrival_text(soonest_at: float, latest_at: float | None, now: float) -> str:
     """Format the arrival at a goal: ``in 3 h to 5 h``, ``between 2 December and 5 December``.
 
     Args:
-        latest_at: unix seconds, as the other two; None: nobody can say.
+        latest_at: unix seconds, like the others; None: unknown.
     """
     is_near = max(soonest_at, latest_at or 0.0) - now < _NO_YEAR_SECONDS
 
@@ -167,7 +167,9 @@ def arrival_text(soonest_at: float, latest_at: float | None, now: float) -> str:
 
 
 def _moment(at: float) -> datetime:
-    """The moment in UTC. What no calendar has, as in a manifest of a stranger, is the first or last moment of one."""
+    """Return the moment in UTC. Times outside calendars, for example in a stranger's manifest, become the first or last
+    moment.
+    """
     return datetime.fromtimestamp(max(0.0, min(_LATEST, at)), UTC)
 
 
@@ -179,11 +181,11 @@ def _scaled(value: float, units: tuple[str, ...]) -> str:
     if not math.isfinite(value):
         return "unknown"
     scaled, step = value, 0
-    # 999.5 would print as 1000; it belongs to the next unit.
+    # 999.5 would print as 1000, so it belongs to the next unit.
     while abs(scaled) >= 999.5 and step < len(units) - 1:
         scaled /= 1000
         step += 1
-    # Whole bytes and the like have no decimals; all that is scaled has the same number of digits, for columns.
+    # Unscaled whole numbers have no decimals; scaled ones have equally many digits, for columns.
     decimals = 0 if abs(scaled) >= 99.95 else 1 if abs(scaled) >= 9.995 else 2
     digits = f"{scaled:.{decimals}f}" if step or scaled != int(scaled) else str(int(scaled))
     return f"{digits} {units[step]}".rstrip()

@@ -1,7 +1,7 @@
-"""Files: read without waiting, since pipes, devices and sockets are refused, and written whole or not at all.
+"""Files: read without waiting, because pipes, devices and sockets are refused, and written atomically.
 
-Opening a named pipe waits for a writer that may never come, and a device such as /dev/zero has no end. Both would hang
-or fill a reader that expects a file at that place.
+Opening a named pipe waits for a writer that may never come, and a device such as /dev/zero has no end. Both would block
+or fill a reader that expects a file.
 """
 
 from __future__ import annotations
@@ -29,11 +29,12 @@ def open_regular(path: str | Path) -> BufferedReader:
     """Open a regular file (or a link to one) for reading, in bytes and without a wait.
 
     Raises:
-        OSError: as `open` does, or it is no regular file; `strerror` fits into a sentence about the path.
+        OSError: as from `open`, or the path is not a regular file; `strerror` fits into a sentence about the path.
     """
-    # Asked before it is opened, since a device may act on being opened, and after, since the name may be another's.
+    # Checked before opening, since opening may have an effect on a device, and after it, since the name may have
+    # changed.
     _check(os.stat(path).st_mode, path)
-    # By an opener: an interrupt in the middle would close a descriptor of ours a second time, and be taken for a fault.
+    # With an opener, an interrupt during the call cannot make Python close the descriptor twice.
     file = open(path, "rb", opener=_without_a_wait)  # noqa: SIM115 (the caller closes it)
     try:
         _check(os.fstat(file.fileno()).st_mode, path)
@@ -48,10 +49,10 @@ def _without_a_wait(path: str, flags: int) -> int:
 
 
 def read_regular(path: str | Path, max_bytes: int) -> bytes:
-    """All bytes of a regular file.
+    """Return all bytes of a regular file.
 
     Raises:
-        OSError: as `open_regular`, or there are more than `max_bytes`.
+        OSError: as from `open_regular`, or the file has more than `max_bytes`.
     """
     with open_regular(path) as file:
         content = file.read(max_bytes + 1)
@@ -61,10 +62,11 @@ def read_regular(path: str | Path, max_bytes: int) -> bytes:
 
 
 def read_private(path: str | Path, max_bytes: int, what: str, advice: str = "") -> bytes:
-    """At most `max_bytes` + 1 bytes of a file that only its owner may use; `what` it is called, `advice` in the end.
+    """Return at most `max_bytes` + 1 bytes of a file that only its owner may use. `what`: its name in the error,
+    `advice`: its end.
 
     Raises:
-        OSError: as `open_regular`.
+        OSError: as from `open_regular`.
         UsageFault: other users of this machine can read or write it.
     """
     with open_regular(path) as file:
@@ -79,7 +81,7 @@ def read_private(path: str | Path, max_bytes: int, what: str, advice: str = "") 
 
 
 def write_new(path: Path, content: bytes, mode: int = 0o600) -> None:
-    """A file with this mode that was not there, on the disk for good. Raises OSError, also when it was there."""
+    """Create a file with this mode and flush it to the disk. Raises OSError, also if the file exists."""
     with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
         file.write(content)
         file.flush()
@@ -87,13 +89,14 @@ def write_new(path: Path, content: bytes, mode: int = 0o600) -> None:
 
 
 def write_whole(path: Path, content: bytes, mode: int = 0o600) -> None:
-    """Put `content` at `path`, on the disk for good; an earlier file survives a crash or a full disk.
+    """Write `content` to `path` and flush it to the disk. After a crash or with a full disk, the earlier file is
+    intact.
 
-    The file has this mode, but for the umask, from its first byte on. A missing folder is made with mode 0700, and goes
-    again if the file cannot be written.
+    The file has this mode, less the umask, from its first byte on. A missing folder is created with mode 0700, and
+    removed if the file cannot be written.
 
     Raises:
-        OSError: the folder cannot be made or written, or the disk is full.
+        OSError: the folder cannot be created or written, or the disk is full.
     """
     draft = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
     new_folders = [one for one in path.parents if not one.exists()]
@@ -110,7 +113,7 @@ def write_whole(path: Path, content: bytes, mode: int = 0o600) -> None:
 
 
 def sync(path: Path) -> None:
-    """Bring a file, or the names in a folder, down to the disk. Raises OSError."""
+    """Flush a file, or the names in a folder, to the disk. Raises OSError."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -1,21 +1,21 @@
-"""Detects that this process slept: a suspended machine, a stopped process, a busy loop. Pure: time is given.
+"""Detects that this process slept: a suspended machine, a stopped process, a busy loop. Pure: time is an argument.
 
-What is found on waking came at an unknown time since. Code that judges others by when something came asks `since`.
+Data found on waking arrived at an unknown time during the sleep. Code that judges others by arrival times uses `since`.
 """
 
 from __future__ import annotations
 
 GAP_SECONDS = 5.0
-"""Between two looks at the clock; a loop that is awake looks several times a second."""
+"""Longest time between two calls while awake: an awake loop reads the clock several times a second."""
 SETTLE_SECONDS = 30.0
-"""After waking, for what was missed to come in: streams are opened anew, and commits asked for one by one."""
+"""Time after waking until missed data has arrived: streams are reopened, and commits requested one by one."""
 
 
 class Wakefulness:
-    """`note` is called often while awake, with a clock that goes on while the machine sleeps.
+    """Tracks sleep from frequent calls of `note`, with a clock that continues while the machine sleeps.
 
     Args:
-        gap_seconds: between two calls of `note`; after a longer time this process slept.
+        gap_seconds: a longer time between two calls of `note` counts as sleep.
     """
 
     def __init__(self, gap_seconds: float = GAP_SECONDS) -> None:
@@ -25,7 +25,7 @@ class Wakefulness:
         self._settled_at = 0.0
 
     def note(self, now: float) -> bool:
-        """It is `now`, and this process runs; whether it has slept since the last call."""
+        """Note that the process runs at `now`. Return whether it slept since the last call."""
         last, self._last = self._last, now
         if last is None or now - last <= self._gap_seconds:
             return False
@@ -34,9 +34,10 @@ class Wakefulness:
         return True
 
     def since(self, now: float) -> float:
-        """Return the time after which new arrivals count: `now`, but soon after waking the time of falling asleep.
+        """Return the time after which new arrivals count: `now`, but soon after waking the time at which the sleep
+        began.
 
-        Also where it is found before the first `note` since then. Where `note` is never called, nobody sleeps.
+        This also works before the first `note` after a sleep. If `note` is never called, no sleep is detected.
         """
         if self._last is not None:
             self.note(now)

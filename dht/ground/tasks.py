@@ -1,4 +1,4 @@
-"""Tasks: ending them, waiting for one of two things, and those that nobody waits for."""
+"""Tasks: ending them, waiting for one of two events, and background tasks."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable
 from typing import Any, TypeVar
 
 END_SECONDS = 10.0
-"""Seconds for cancelled tasks; closing what they hold takes a few seconds at most, also on a busy machine."""
+"""Time for cancelled tasks to end; closing their resources takes a few seconds at most, also on a busy machine."""
 
 T = TypeVar("T")
 
@@ -17,9 +17,9 @@ log = logging.getLogger(__name__)
 
 
 async def end_tasks(tasks: Iterable[asyncio.Future[Any]], seconds: float = END_SECONDS) -> None:
-    """Cancel all tasks but the one that calls, and wait until they have ended, at most for `seconds`.
+    """Cancel all tasks except the calling one, and wait until they have ended, at most `seconds`.
 
-    What they raise is theirs. One that goes on nevertheless is a bug; it is logged, and holds nobody up.
+    Their exceptions are ignored. A task that does not end is a bug; it is logged and delays nothing else.
     """
     ending = {task for task in tasks if task is not asyncio.current_task()}
     for task in ending:
@@ -29,13 +29,13 @@ async def end_tasks(tasks: Iterable[asyncio.Future[Any]], seconds: float = END_S
     done, left = await asyncio.wait(ending, timeout=seconds)
     for task in done:
         if not task.cancelled():
-            task.exception()  # asked for: nobody else does
+            task.exception()  # retrieved here, so that asyncio does not warn
     for task in left:
         log.warning("%s did not end within %.0f s after it was cancelled; this is a bug", task, seconds)
 
 
 async def is_done_before(work: asyncio.Future[Any], stop: asyncio.Event) -> bool:
-    """Wait for `work`, and raise what it raises. False: `stop` was set before, and it was cancelled."""
+    """Wait for `work`, and raise its exception. Return False if `stop` was set first, which cancels `work`."""
     stopping = asyncio.ensure_future(stop.wait())
     try:
         await asyncio.wait({work, stopping}, return_when=asyncio.FIRST_COMPLETED)
@@ -49,16 +49,16 @@ async def is_done_before(work: asyncio.Future[Any], stop: asyncio.Event) -> bool
 
 
 async def set_within(event: asyncio.Event, seconds: float) -> None:
-    """Wait until an event is set, at most so long."""
+    """Wait until an event is set, at most `seconds`."""
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(seconds):
             await event.wait()
 
 
 async def in_turn(calls: Iterable[Callable[[], Coroutine[Any, Any, T]]], seconds: float) -> AsyncGenerator[T, None]:
-    """Answers as they come. The next call begins when one has ended, or when none has for so many seconds.
+    """Yield answers as they arrive. The next call begins when one has ended, or when none has for `seconds`.
 
-    What is under way ends when this is closed (`contextlib.aclosing`).
+    Closing the generator (`contextlib.aclosing`) ends the running calls.
     """
     waiting, asking = list(calls), set[asyncio.Task[T]]()
     try:
@@ -74,14 +74,14 @@ async def in_turn(calls: Iterable[Callable[[], Coroutine[Any, Any, T]]], seconds
 
 
 class Background:
-    """Tasks that nobody waits for; what ends one unexpectedly is logged."""
+    """Background tasks. Unexpected exceptions are logged."""
 
     def __init__(self) -> None:
         self._tasks: set[asyncio.Task[None]] = set()
         self._closed = False
 
     def spawn(self, coroutine: Coroutine[Any, Any, None]) -> None:
-        """Run a coroutine, unless everything was stopped already."""
+        """Run a coroutine, unless this object is closed."""
         if self._closed:
             coroutine.close()
             return
@@ -90,7 +90,7 @@ class Background:
         task.add_done_callback(self._finished)
 
     async def close(self) -> None:
-        """Stop all of them; none begins any more."""
+        """Stop all tasks; no task begins afterwards."""
         self._closed = True
         await end_tasks(self._tasks)
 

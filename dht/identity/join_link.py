@@ -1,4 +1,4 @@
-"""`murmuration://RUN@HOST:PORT/PEERID`: a run and where to join it, as one string to pass around. Pure.
+"""`murmuration://RUN@HOST:PORT/PEERID`: a run and the addresses to join it, as one link. Pure.
 
 Several addresses stand one after the other with commas between. `HOST:PORT/RELAY/PEERID` is reached through a relay,
 and an IPv6 address stands in brackets. A multiaddr that has no short form (another transport than TCP) stands as it is:
@@ -24,7 +24,7 @@ from dht.identity.multiaddr import Multiaddr, parse_multiaddr, parse_peer_multia
 SCHEME: Final = "murmuration://"
 MAX_LINK_LENGTH: Final = 4096
 MAX_LINK_ADDRESSES: Final = 8
-"""Of about 100 characters each; more than a joiner dials at first."""
+"""Addresses of about 100 characters each; more than a joiner dials at first."""
 
 _HOST_NAME: Final = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,251}[A-Za-z0-9])?")
 _PLACE: Final = re.compile(r"(\[[0-9a-fA-F:.]{2,45}\]|[A-Za-z0-9._-]{1,253}):([0-9]{1,5})")
@@ -33,24 +33,24 @@ _EXAMPLE: Final = "expected something like murmuration://RUN@203.0.113.5:4001/12
 
 @dataclass(frozen=True, slots=True)
 class JoinLink:
-    """A run and where to join it.
+    """A run and the addresses to join it.
 
     Attributes:
         run_id: NAME.FINGERPRINT.
-        addresses: multiaddrs of members that end in a PeerId; none: they are known in another way.
+        addresses: multiaddrs of members that end in a PeerId; empty: they are known in another way.
     """
 
     run_id: str
     addresses: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        """The string; `parse_join_link` reads it back."""
+        """Return the link as text, which `parse_join_link` reads."""
         written = ",".join(_written(parse_multiaddr(address)) for address in self.addresses)
         return f"{SCHEME}{self.run_id}@{written}" if written else f"{SCHEME}{self.run_id}"
 
     @property
     def word(self) -> str:
-        """The string as one word of any shell: some take the brackets of IPv6 for a pattern of file names."""
+        """The link as one word of any shell: some treat the brackets of IPv6 as a file name pattern."""
         return shlex.quote(str(self))
 
     @property
@@ -59,12 +59,13 @@ class JoinLink:
 
 
 def join_link(run_id: str, addresses: Iterable[str]) -> JoinLink:
-    """A link with as many of `addresses` as it can carry, of those that are dialled from farthest.
+    """Return a link with as many of `addresses` as it can carry, of those that are reachable from farthest.
 
-    Addresses of a home network are in it only where there are no others, and those of this machine likewise.
+    Addresses of a home network are included only if there are no public ones, and those of this machine only if there
+    are no others.
 
     Raises:
-        UsageFault: one of them is not the multiaddr of a peer.
+        UsageFault: an address is not the multiaddr of a peer.
     """
     link = JoinLink(run_id)
     parsed = {str(address): address for address in map(parse_multiaddr, addresses)}
@@ -78,18 +79,19 @@ def join_link(run_id: str, addresses: Iterable[str]) -> JoinLink:
 
 
 def is_join_link(text: str) -> bool:
-    """Whether it begins like one, so that what is wrong with it is worth telling."""
+    """Return whether the text begins like a link, so that an error in it should be reported."""
     scheme = SCHEME.rstrip("/")
     return text[: len(scheme)].lower() == scheme
 
 
 def parse_join_link(text: str) -> JoinLink:
-    """Read a link, which may come from a stranger.
+    """Read a link, possibly from a stranger.
 
-    What it lacks at its end is told from what is wrong in it: people copy the first of its lines alone.
+    A missing end and a wrong part give different errors, because people often copy only the first line.
 
     Raises:
-        UsageFault: it is none, too long, cut off, or names no run or no peer; the sentence says which part is wrong.
+        UsageFault: the text is not a link, too long, cut off, or without a valid run or peer; the sentence names the
+            wrong part.
     """
     if len(text) > MAX_LINK_LENGTH:
         raise UsageFault(f"A link of {len(text)} characters; expected at most {MAX_LINK_LENGTH}; {_EXAMPLE}.")
@@ -124,7 +126,7 @@ def _cut_off(text: str) -> UsageFault:
 
 
 def _written(address: Multiaddr) -> str:
-    """The short form, or the multiaddr where that would not be read back as the same."""
+    """Return the short form, or the multiaddr if the short form would not be read back as the same address."""
     names = [name for name, _ in address.parts]
     if names[:2] not in (["ip4", "tcp"], ["ip6", "tcp"], ["dns", "tcp"]):
         return str(address)
@@ -139,7 +141,7 @@ def _written(address: Multiaddr) -> str:
 
 
 def _read(text: str) -> str:
-    """A multiaddr that ends in a PeerId."""
+    """Return a multiaddr that ends in a PeerId."""
     if text.startswith("/"):
         address = parse_multiaddr(text)
     else:

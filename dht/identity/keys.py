@@ -37,15 +37,15 @@ PEER_ID_LENGTH = 52
 """Characters of base58 of 38 bytes that begin like those of an Ed25519 PeerId."""
 
 _NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EINVAL)
-"""Of file systems without hard links."""
+"""Errors of file systems without hard links."""
 
 _KEY_FILE_PREFIX = bytes.fromhex("08011240")
 _PEER_ID_PREFIX = bytes.fromhex("002408011220")
 _BEGINNING = "12D3Koo"
-"""Of the text of every Ed25519 PeerId, since they begin with the same bytes."""
+"""First characters of all Ed25519 PeerIds, since they begin with the same bytes."""
 MAX_CONVERTED = 4096
-"""PeerIds whose other forms are remembered. A conversion takes 20 to 60 microseconds, and every look at the connections
-of this peer needs three for each of them, strangers' too."""
+"""PeerIds whose converted forms are cached. A conversion takes 20 to 60 microseconds, and each check of this peer's
+connections needs three for each connection, including strangers'."""
 _MAX_PEER_ID_LENGTH = 64  # base58 decoding is quadratic, so longer text is not tried
 _NAME = re.compile(r"[a-z0-9-]{1,40}")
 _FINGERPRINT = re.compile(rf"[a-z2-7]{{{FINGERPRINT_LENGTH}}}")
@@ -53,7 +53,7 @@ _FINGERPRINT = re.compile(rf"[a-z2-7]{{{FINGERPRINT_LENGTH}}}")
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """The key pair of one peer or of a run's owner. Its `repr` shows the PeerId and nothing secret."""
+    """The key pair of one peer or of a run's owner. Its `repr` shows only the PeerId."""
 
     peer_id: PeerId
     public_key: bytes = field(repr=False)
@@ -66,12 +66,14 @@ class Identity:
 
     @classmethod
     def from_seed(cls, seed: bytes) -> Identity:
-        """The identity of a 32-byte secret (RFC 8032, section 5.1.5): equal seeds, equal keys. For simulations."""
+        """Return the identity of a 32-byte secret (RFC 8032, section 5.1.5): equal seeds give equal keys. For
+        simulations.
+        """
         return cls._from_private_key(Ed25519PrivateKey.from_private_bytes(seed))
 
     @classmethod
     def from_bytes(cls, content: bytes) -> Identity:
-        """The inverse of `to_bytes`.
+        """Return the identity that `to_bytes` encoded.
 
         Raises:
             ValueError: not a 68-byte Ed25519 libp2p key, or its two halves do not belong together.
@@ -105,12 +107,12 @@ class Identity:
 
     @classmethod
     def load_or_create(cls, path: str | Path) -> Identity:
-        """Read the key file, or make a new identity and store it there with mode 0600.
+        """Read the key file, or create a new identity and store it there with mode 0600.
 
-        The file appears whole or not at all. When two processes create it at once, both return the same identity.
+        The file is written atomically. If two processes create it at once, both return the same identity.
 
         Raises:
-            UsageFault: as `load`.
+            UsageFault: as from `load`.
             LocalFault: the folder cannot be written.
         """
         path = Path(path)
@@ -143,11 +145,11 @@ class Identity:
         return identity
 
     def sign(self, message: bytes) -> bytes:
-        """The 64-byte Ed25519 signature of `message`."""
+        """Return the 64-byte Ed25519 signature of `message`."""
         return self._private_key.sign(message)
 
     def to_bytes(self) -> bytes:
-        """The 68-byte content of the libp2p key file. Secret."""
+        """Return the 68-byte content of the libp2p key file. Secret."""
         seed = self._private_key.private_bytes(Encoding.Raw, PrivateFormat.Raw, NoEncryption())
         return _KEY_FILE_PREFIX + seed + self.public_key
 
@@ -158,21 +160,23 @@ class Identity:
 
 
 def _put_in_place(draft: Path, path: Path, content: bytes) -> None:
-    """Give a whole file its name. Raises FileExistsError when another process was faster, OSError when it cannot be."""
+    """Move a complete file to its final name. Raises FileExistsError if another process was faster, otherwise
+    OSError.
+    """
     try:
-        # A link fails when the name exists, where a rename would silently replace another process's key.
+        # Creating a link fails if the name exists, whereas a rename would replace another process's key.
         os.link(draft, path)
     except FileExistsError:
         raise
     except OSError as error:
         if error.errno not in _NO_LINKS:
             raise
-        # exFAT, and much that is mounted through FUSE: so short a file is written at once, into a name that is new.
+        # exFAT, and many FUSE file systems: write this short file at once, under a new name.
         write_new(path, content)
 
 
 def peer_id_of(public_key: bytes) -> PeerId:
-    """The PeerId of a 32-byte Ed25519 public key.
+    """Return the PeerId of a 32-byte Ed25519 public key.
 
     Raises:
         ValueError: not 32 bytes.
@@ -184,7 +188,7 @@ def peer_id_of(public_key: bytes) -> PeerId:
 
 @lru_cache(MAX_CONVERTED)
 def public_key_of(peer_id: PeerId | str) -> bytes:
-    """The 32-byte public key inside an Ed25519 PeerId.
+    """Return the 32-byte public key inside an Ed25519 PeerId.
 
     Raises:
         ValueError: not the one canonical text of an Ed25519 PeerId (RSA ids, ``Qm...``, hide their key in a hash).
@@ -214,7 +218,7 @@ def peer_id_bytes(peer_id: PeerId) -> bytes:
 
 @lru_cache(MAX_CONVERTED)
 def peer_id_of_bytes(content: bytes) -> PeerId:
-    """The inverse of `peer_id_bytes`.
+    """Return the PeerId that `peer_id_bytes` converted.
 
     Raises:
         ValueError: not an Ed25519 PeerId.
@@ -225,7 +229,7 @@ def peer_id_of_bytes(content: bytes) -> PeerId:
 
 
 def verify(peer_id: PeerId | str, message: bytes, signature: bytes) -> bool:
-    """Whether `signature` over `message` was made by the key inside `peer_id`. Never raises on bad input."""
+    """Return whether the key inside `peer_id` made `signature` over `message`. Never raises on bad input."""
     try:
         public_key = public_key_of(peer_id)
     except ValueError:
@@ -234,7 +238,7 @@ def verify(peer_id: PeerId | str, message: bytes, signature: bytes) -> bool:
 
 
 def verify_key(public_key: bytes, message: bytes, signature: bytes) -> bool:
-    """Whether `signature` over `message` was made by `public_key` (32 bytes). Never raises on bad input."""
+    """Return whether `public_key` (32 bytes) made `signature` over `message`. Never raises on bad input."""
     if len(public_key) != PUBLIC_KEY_BYTES or len(signature) != SIGNATURE_BYTES:
         return False
     try:
@@ -245,15 +249,15 @@ def verify_key(public_key: bytes, message: bytes, signature: bytes) -> bool:
 
 
 def fingerprint(public_key: bytes) -> str:
-    """First 20 characters of lower-case base32 of SHA-256 of the public key."""
+    """Return the first 20 characters of lower-case base32 of SHA-256 of the public key."""
     return base64.b32encode(hashlib.sha256(public_key).digest()).decode("ascii").lower()[:FINGERPRINT_LENGTH]
 
 
 def make_run_id(name: str, public_key: bytes) -> str:
-    """``<name>.<fingerprint of the owner's key>``: anybody with the id can check the run's owner.
+    """Return ``<name>.<fingerprint of the owner's key>``, from which anyone can verify the run's owner.
 
     Raises:
-        UsageFault: the name has other characters than a-z, 0-9 and ``-``, or is not 1 to 40 long.
+        UsageFault: the name has characters besides a-z, 0-9 and ``-``, or is not 1 to 40 long.
     """
     if not _NAME.fullmatch(name):
         raise UsageFault(
@@ -263,7 +267,7 @@ def make_run_id(name: str, public_key: bytes) -> str:
 
 
 def split_run_id(run_id: str) -> tuple[str, str]:
-    """(name, fingerprint) of a run id.
+    """Return (name, fingerprint) of a run id.
 
     Raises:
         UsageFault: the text is not a run id.

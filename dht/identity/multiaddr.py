@@ -1,7 +1,7 @@
-"""Multiaddrs: the text people pass around and the binary form the libp2p daemon speaks. Pure.
+"""Multiaddrs: the text form for people and the binary form for the libp2p daemon. Pure.
 
-Only the protocols that can occur in addresses of this software are known (multiformats specification, table
-``multicodec``). An address with another one is refused as text and skipped when it comes from the network.
+Only protocols that can occur in addresses of this software are known (multiformats specification, table
+``multicodec``). Addresses with other protocols are refused as text, and skipped when they come from the network.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ def _peer(text: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Kind:
-    """How values are written in both forms; each direction raises ValueError on what is none.
+    """Conversions of values between both forms. Each raises ValueError for invalid values.
 
-    `num_bytes`: every value has so many; None: its length stands in front.
+    `num_bytes`: length of all values; None: the length precedes the value.
     """
 
     to_bytes: Callable[[str], bytes]
@@ -83,7 +83,7 @@ _OWN_NETWORKS: Final = tuple(
 """Private use (RFC 1918), behind a provider's translation (RFC 6598), and unique local (RFC 4193)."""
 _NAMES: Final = {code: name for name, (code, _) in _PROTOCOLS.items()}
 _EXAMPLE = "expected something like /ip4/203.0.113.5/tcp/4001/p2p/12D3KooW..."
-"""Of somebody to dial."""
+"""Example of a dialable address."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,20 +96,20 @@ class Multiaddr:
         return "".join(_part_text(name, value) for name, value in self.parts)
 
     def value(self, name: str) -> str | None:
-        """The first value of protocol `name`, or None when it does not occur."""
+        """Return the first value of protocol `name`, or None if it does not occur."""
         return next((value for part, value in self.parts if part == name), None)
 
     @property
     def peer_id(self) -> PeerId | None:
-        """The PeerId at the end (of a relayed address: the destination, not the relay)."""
+        """The PeerId at the end (in a relayed address: the destination, not the relay)."""
         return PeerId(self.parts[-1][1]) if self.parts and self.parts[-1][0] == "p2p" else None
 
     def without_peer_id(self) -> Multiaddr:
-        """The same address without its last `/p2p/...`."""
+        """Return the address without its last `/p2p/...`."""
         return Multiaddr(self.parts[:-1]) if self.peer_id is not None else self
 
     def with_peer_id(self, peer_id: PeerId) -> Multiaddr:
-        """The address of `peer_id` there; a PeerId that is already at the end is replaced."""
+        """Return the address with `peer_id` at its end, replacing any PeerId there."""
         return Multiaddr((*self.without_peer_id().parts, ("p2p", peer_id)))
 
     @property
@@ -138,7 +138,9 @@ class Multiaddr:
 
     @property
     def reach(self) -> int:
-        """From how far it can be dialled: 0 this machine, 1 its own network, 2 anywhere, as far as the address says."""
+        """Distance from which the address can be dialled, as far as it shows: 0 this machine, 1 its own network, 2
+        anywhere.
+        """
         if self.ip is None:
             return 2
         is_near = self.ip.is_link_local or any(
@@ -147,7 +149,9 @@ class Multiaddr:
         return 0 if self.ip.is_loopback else 1 if is_near else 2
 
     def on_this_machine(self) -> Multiaddr:
-        """Where one dials, on the same machine, what listens here: everywhere includes the loopback address."""
+        """Return the address that reaches this listener from the same machine; unspecified addresses include
+        loopback.
+        """
         if self.ip is None or not self.ip.is_unspecified:
             return self
         return Multiaddr(((self.parts[0][0], "127.0.0.1" if self.ip.version == 4 else "::1"), *self.parts[1:]))
@@ -164,7 +168,7 @@ def parse_multiaddr(text: str, example: str = _EXAMPLE) -> Multiaddr:
     """Read the text form.
 
     Args:
-        example: what to say when it is none.
+        example: end of the error sentence.
 
     Raises:
         UsageFault: not a multiaddr, or one with a protocol that is not used here.
@@ -178,10 +182,10 @@ def parse_multiaddr(text: str, example: str = _EXAMPLE) -> Multiaddr:
 
 
 def parse_peer_multiaddr(text: str) -> tuple[PeerId, Multiaddr]:
-    """Read a dialable address that names its peer; returns the PeerId and the address without it.
+    """Read a dialable address with a PeerId. Return the PeerId and the address without it.
 
     Raises:
-        UsageFault: not a multiaddr, or it does not end in `/p2p/PEER_ID`, or nothing stands before that.
+        UsageFault: the text is not a multiaddr, does not end in `/p2p/PEER_ID`, or has nothing before that.
     """
     address = parse_multiaddr(text)
     peer_id = address.peer_id
@@ -197,7 +201,7 @@ def multiaddr_from_bytes(data: bytes) -> Multiaddr:
     """Read the binary form.
 
     Raises:
-        ValueError: damaged, too long, or with a protocol that is not used here.
+        ValueError: the bytes are damaged, too long, or contain a protocol that is not used here.
     """
     if len(data) > MAX_MULTIADDR_LENGTH:
         raise ValueError(f"a binary multiaddr of {len(data)} bytes; expected at most {MAX_MULTIADDR_LENGTH}")
@@ -219,7 +223,7 @@ def multiaddr_from_bytes(data: bytes) -> Multiaddr:
 
 
 def known_multiaddrs(contents: Iterable[bytes]) -> list[Multiaddr]:
-    """Those of binary addresses whose kinds are known: newer transports announce others, which are nobody's mistake."""
+    """Return the addresses of known kinds. Newer transports announce others, which is no fault."""
     addresses = []
     for content in contents:
         with contextlib.suppress(ValueError):
@@ -255,7 +259,9 @@ def _parse(text: str) -> Multiaddr:
 
 
 def _plain(name: str, value: str) -> tuple[str, str]:
-    """A part; a name that is an IP address is that address (`dht/p2pd/announced_addresses.py` writes it so)."""
+    """Return a part of an address. A name that is an IP address becomes that address (`dht/p2pd/announced_addresses.py`
+    writes such names).
+    """
     if name in ("dns", "dns4", "dns6") and "%" not in value:
         with contextlib.suppress(ValueError):
             ip = ipaddress.ip_address(value)

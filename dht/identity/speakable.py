@@ -1,7 +1,7 @@
-"""Names that people can say, for keys without a name of their own: `brave-heron 92`. Pure.
+"""Pronounceable names for keys without a name: `brave-heron 92`. Pure.
 
-A name follows from the key alone, so page, panel and command line give one key one name. It is a help for the eye and
-no proof: about 1.6 million names exist, and a patient stranger can find a key with yours. The key decides.
+A name depends only on the key, so page, panel and command line show the same name. It helps the eye but proves nothing:
+about 1.6 million names exist, and a patient stranger can find a key with your name.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ BIRDS: Final = tuple(_BIRDS.split())
 
 @lru_cache(maxsize=16_384)
 def speakable_name(peer_id: str) -> str:
-    """An adjective, a bird and two digits, always the same for one `peer_id` (PeerId as text; any text gets one)."""
+    """Return an adjective, a bird and two digits, always the same for one `peer_id` (any text is accepted)."""
     digest = hashlib.sha256(_DOMAIN + peer_id.encode(errors="surrogatepass")).digest()
     chosen, adjective = divmod(int.from_bytes(digest[:8], "big"), len(ADJECTIVES))
     chosen, bird = divmod(chosen, len(BIRDS))
