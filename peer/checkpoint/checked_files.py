@@ -1,6 +1,6 @@
-"""Files of a checkpoint: written once from beginning to end, with their SHA-256, and never believed without it.
+"""Files of a checkpoint: written once from beginning to end with their SHA-256, and never read without checking it.
 
-Tensors are in safetensors files (`tensor_files.py`); the rest is JSON with a check sum.
+Tensors are in safetensors files (`tensor_files.py`); the rest is JSON with a checksum.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from pydantic import BaseModel, ConfigDict, Field
 from dht.ground.regular_files import open_regular, read_regular
 
 MAX_JSON_BYTES = 16 * 1024 * 1024
-"""A model of ten thousand tensors takes about a MiB; a longer file is not ours."""
+"""A model of ten thousand tensors takes about 1 MiB; a longer file is not from this software."""
 
 OpenFile = Callable[[Path], BinaryIO]
-"""Makes a new file, readable by its owner alone. Raises OSError."""
+"""Creates a file that only its owner can read. Raises OSError."""
 
 
 class WrittenFile(BaseModel):
-    """What a file must be when it is read again; `digest` is its SHA-256 in hexadecimal."""
+    """The expected length and SHA-256 (`digest`, in hexadecimal) of a file."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
@@ -33,12 +33,12 @@ class WrittenFile(BaseModel):
 
 
 def open_new(path: Path) -> BinaryIO:
-    """The real `OpenFile`."""
+    """Create a file; the default `OpenFile`."""
     return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb")
 
 
 def write_json(path: Path, content: Mapping[str, Any], open_file: OpenFile = open_new) -> WrittenFile:
-    """Write a JSON object under `content` with its `check`; nothing is synced yet. Raises OSError."""
+    """Write a JSON object under `content` with its `check`, without syncing. Raises OSError."""
     data = json.dumps({"content": content, "check": _check_of(content)}, indent=1).encode()
     with open_file(path) as file:
         file.write(data)
@@ -46,10 +46,10 @@ def write_json(path: Path, content: Mapping[str, Any], open_file: OpenFile = ope
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """What `write_json` wrote.
+    """Read the content of a file written by `write_json`.
 
     Raises:
-        ValueError: the file is not there, damaged, or was changed.
+        ValueError: the file is missing, damaged, or changed.
     """
     found = file_num_bytes(path)
     if found > MAX_JSON_BYTES:
@@ -67,10 +67,10 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def check_file(path: Path, written: WrittenFile) -> None:
-    """Read all of a file and compare.
+    """Read a whole file, and compare it with its expected length and digest.
 
     Raises:
-        ValueError: it is not there or not what was written.
+        ValueError: the file is missing or differs.
     """
     check_length(path, written)
     if measure_file(path).digest != written.digest:
@@ -78,17 +78,17 @@ def check_file(path: Path, written: WrittenFile) -> None:
 
 
 def check_length(path: Path, written: WrittenFile) -> None:
-    """The part of `check_file` that reads nothing. Raises ValueError."""
+    """Compare only the length of a file. Raises ValueError."""
     num_bytes = file_num_bytes(path)
     if num_bytes != written.num_bytes:
         raise ValueError(f"{path.name} has {num_bytes} bytes; expected {written.num_bytes}")
 
 
 def measure_file(path: Path) -> WrittenFile:
-    """Length and digest of a file as it is now.
+    """Return the current length and digest of a file.
 
     Raises:
-        ValueError: it cannot be read.
+        ValueError: the file cannot be read.
     """
     try:
         with open_regular(path) as file:
@@ -99,7 +99,7 @@ def measure_file(path: Path) -> WrittenFile:
 
 
 def file_num_bytes(path: Path) -> int:
-    """Raises ValueError when the file cannot be read."""
+    """Return the length of a file. Raises ValueError if the file cannot be read."""
     try:
         return path.stat().st_size
     except OSError as error:

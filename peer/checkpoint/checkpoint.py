@@ -1,4 +1,4 @@
-"""Checkpoints: what a peer needs to go on after its machine was off, on disk; both of its sides at one moment.
+"""Checkpoints: a peer's state on disk, from which it resumes after its machine was off; both processes at one moment.
 
     checkpoints/checkpoint-00000007/fragment-0000.safetensors    anchor, momentum, residual, velocity: float32
                                     ...                          [num_values] each; work under way, encoded; the
@@ -7,11 +7,11 @@
                                     trainer.json
                                     checkpoint.json              whose they are, versions, lengths and hashes; totals
 
-A checkpoint is written into a draft folder beside the others, and every file and folder is synced to the disk. Only
-then does the folder get its name. So it is there whole or not at all, and the earlier one stays until then. Memory:
-none to speak of; arrays go to the disk one after the other. Reading trusts nothing. A checkpoint that is not whole, or
-of another run, manifest or layout, is passed over with a sentence. The one before it is then tried. A peer gives it
-another name, `unusable-00000007`, so that no newer checkpoint takes its place.
+A checkpoint is written into a draft folder beside the others, and every file and folder is synced to the disk. Then the
+folder is renamed. So a checkpoint is complete or absent, and the earlier one stays until then. Writing needs little
+memory, because arrays are written one after the other. Every file is checked when read. A checkpoint that is
+incomplete, or of a different run, manifest or layout, is skipped with a sentence, and the previous one is tried. The
+peer renames it to `unusable-00000007`, so that no newer checkpoint replaces it.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ METADATA_NAME = "checkpoint.json"
 TRAINER_TENSORS_NAME = "trainer.safetensors"
 TRAINER_FACTS_NAME = "trainer.json"
 USED_NAME = "used"
-"""Lies in a checkpoint once a peer has gone on from it: from then on its unsent work may be in the swarm."""
+"""File in a checkpoint from which a peer has resumed: from then on its unsent work may be in the swarm."""
 
 CHECKPOINT, UNUSABLE = "checkpoint", "unusable"
 _NAME = re.compile(rf"({CHECKPOINT}|{UNUSABLE})-([0-9]{{8,15}})")
@@ -70,17 +70,17 @@ _DRAFT_PREFIX = ".draft-"
 _VALUES = ("anchor", "momentum", "residual")
 
 KEPT_CHECKPOINTS = 2
-"""Two, in case the newest turns out to be damaged."""
+"""Number of kept checkpoints: two, in case the newest is damaged."""
 LINEAGE_NAME = "lineage-left"
 LINEAGE_SECONDS = 7 * 86_400.0
-"""Long enough for people to notice that their run has become another one."""
+"""Time for people to notice that their run's lineage was replaced."""
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class CheckpointOwner:
-    """Which run, model and peer a checkpoint belongs to; `sizes` are the fragments' numbers of values."""
+    """The run, model and peer to which a checkpoint belongs; `sizes` are the fragments' numbers of values."""
 
     run_id: str
     peer_id: PeerId
@@ -90,20 +90,20 @@ class CheckpointOwner:
 
 
 class Unusable(NamedTuple):
-    """A checkpoint that cannot be used, and why."""
+    """A checkpoint that is unusable, and the reason."""
 
     path: Path
     reason: str
 
 
 class SavedCheckpoint:
-    """A checkpoint that was found whole.
+    """A complete checkpoint.
 
     Attributes:
-        number: counts up with every checkpoint.
-        is_own: this peer made it; from another one only the anchors are taken, and `totals` are zero.
-        has_trainer: the files of this peer's trainer are there.
-        is_settled: nothing was sent after it, in that session or a later one.
+        number: increases with every checkpoint.
+        is_own: this peer made the checkpoint; from another peer's only the anchors are used, and `totals` are zero.
+        has_trainer: whether it contains the files of this peer's trainer.
+        is_settled: no work was sent after it, in that session or a later one.
     """
 
     def __init__(self, path: Path, metadata: Metadata, owner: CheckpointOwner) -> None:
@@ -118,11 +118,11 @@ class SavedCheckpoint:
 
     @property
     def saved_at(self) -> float:
-        """When it was written, unix seconds."""
+        """Unix time of writing, in seconds."""
         return (self.path / METADATA_NAME).stat().st_mtime
 
     def restore(self, index: int, state: FragmentState) -> None:
-        """Put one fragment into `state`.
+        """Restore one fragment into `state`.
 
         Raises:
             ValueError: the file has changed since it was checked; `state` is untouched.
@@ -140,13 +140,13 @@ class SavedCheckpoint:
             state.residual.fill(0)
 
     def commits(self, index: int, checker: Checker) -> tuple[Commit, ...]:
-        """Return the signed commits that lead to the anchor of one fragment, oldest first; none where none were known.
+        """Return the signed commits that lead to the anchor of one fragment, oldest first; empty if none were known.
 
         Args:
-            checker: of this run's signatures.
+            checker: checks this run's signatures.
 
         Raises:
-            ValueError: they are damaged, of another run, or not signed; the text says what is wrong.
+            ValueError: the commits are damaged, of a different run, or unsigned; the message gives the reason.
         """
         file = open_arrays(self.path / _fragment_name(index))
         packed = file.get("commits") if "commits" in file.names else earlier_commits(self.path, index)
@@ -155,7 +155,7 @@ class SavedCheckpoint:
         return unpacked_commits(packed.tobytes(), index, self._facts[index].version, self._sizes, checker)
 
     def note_use(self) -> None:
-        """Remember that a peer goes on from here. A disk that takes nothing more cannot be told."""
+        """Mark that a peer resumes from this checkpoint. If the disk is not writable, only log a warning."""
         try:
             (self.path / USED_NAME).touch()
             sync(self.path)
@@ -204,19 +204,19 @@ class CheckpointDraft:
 
     @property
     def versions(self) -> tuple[int, ...]:
-        """Of the fragments that were added, in order."""
+        """Versions of the added fragments, in order."""
         return tuple(facts.version for _, facts in sorted(self._facts.items()))
 
     def finish(self, totals: Totals, *, has_trainer: bool, is_last: bool) -> Path:
-        """Write the metadata, give the folder its name, delete checkpoints that are too many. Returns its path.
+        """Write the metadata, rename the folder, delete surplus checkpoints. Return its path.
 
         Args:
-            totals: of the network side; with a trainer's files, what those say of steps and tokens counts.
-            is_last: nothing will be sent in this session after it.
+            totals: totals of the network process; steps and tokens come from the trainer's files if there are any.
+            is_last: whether no work is sent in this session afterwards.
 
         Raises:
             OSError: the disk is full or read-only.
-            ValueError: the trainer's files are not those of this moment.
+            ValueError: the trainer's files are of a different moment.
         """
         owner = self._folder.owner
         trainer = None
@@ -251,7 +251,7 @@ class CheckpointDraft:
         return final
 
     def discard(self) -> None:
-        """Delete what was written so far."""
+        """Delete the files written so far."""
         shutil.rmtree(self.path, onerror=_note_undeleted)
 
 
@@ -260,10 +260,10 @@ class CheckpointFolder:
     """The checkpoints of one peer in one run.
 
     Args:
-        path: made when the first checkpoint is written.
-        owner: what a checkpoint here must belong to.
-        every_seconds: between two checkpoints.
-        open_file: makes files.
+        path: the folder, created for the first checkpoint.
+        owner: the owner that checkpoints in this folder must have.
+        every_seconds: time between two checkpoints.
+        open_file: creates files.
     """
 
     path: Path
@@ -272,10 +272,10 @@ class CheckpointFolder:
     open_file: checked_files.OpenFile = checked_files.open_new
 
     def begin(self, least_number: int = 1) -> CheckpointDraft:
-        """Start a new checkpoint; drafts that a killed process left behind are deleted.
+        """Start a new checkpoint, and delete drafts left by a killed process.
 
         Raises:
-            OSError: the folder cannot be written.
+            OSError: the folder is not writable.
         """
         self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
         for left in self.path.glob(_DRAFT_PREFIX + "*"):
@@ -287,13 +287,13 @@ class CheckpointFolder:
         return CheckpointDraft(self, number, path)
 
     def keep_lineage(self) -> Path | None:
-        """Keep the newest checkpoint for `LINEAGE_SECONDS`, however many are written meanwhile; returns which.
+        """Keep the newest checkpoint for `LINEAGE_SECONDS` regardless of newer ones; return its path.
 
-        The anchors are about to be replaced by some that no signed commit of this peer's lineage leads to. One is kept
-        so at a time, and the earlier one stays: a second lie must not push it out.
+        Called before the anchors are replaced by some to which no signed commit of this peer's lineage leads. Only one
+        checkpoint is kept this way, and the earlier one stays, so that a second lie cannot displace it.
 
         Raises:
-            OSError: the folder cannot be written.
+            OSError: the folder is not writable.
         """
         found = list_checkpoints(self.path)
         if not found or any(_keeps_lineage(path, found[0]) for path in found):
@@ -303,11 +303,11 @@ class CheckpointFolder:
         return found[0]
 
     def newest_path(self) -> Path | None:
-        """Where the newest checkpoint is, usable or not."""
+        """Return the path of the newest checkpoint, usable or not."""
         return next(iter(list_checkpoints(self.path)), None)
 
     def newest(self) -> tuple[SavedCheckpoint | None, list[Unusable]]:
-        """The newest usable checkpoint, every byte of it checked, and each newer one that is not."""
+        """Return the newest usable checkpoint, completely checked, and all newer unusable ones."""
         unusable: list[Unusable] = []
         for path in list_checkpoints(self.path):
             try:
@@ -317,10 +317,10 @@ class CheckpointFolder:
         return None, unusable
 
     def put_aside(self, path: Path) -> Path:
-        """Give a checkpoint that cannot be used another name; returns that. The newest `KEPT_CHECKPOINTS` of them stay.
+        """Rename an unusable checkpoint, and return the new path. The newest `KEPT_CHECKPOINTS` of them stay.
 
         Raises:
-            OSError: the folder cannot be written.
+            OSError: the folder is not writable.
         """
         aside = self.path / f"{UNUSABLE}-{_number_of(path):08d}"
         path.rename(aside)
@@ -343,7 +343,7 @@ class CheckpointFolder:
         if metadata.trainer is not None:
             checked_files.check_file(path / TRAINER_FACTS_NAME, metadata.trainer)
             files[TRAINER_TENSORS_NAME] = _read_trainer(path, metadata.number).file
-        # What a power cut shortened is found before gigabytes are read.
+        # Files shortened by a power cut are detected before gigabytes are read.
         for name, file in files.items():
             checked_files.check_length(path / name, file)
         for name, file in files.items():
@@ -354,9 +354,9 @@ class CheckpointFolder:
 
 
 def saved_totals(folder: Path, run_id: str, peer_id: PeerId) -> Totals:
-    """What this peer had done in the run when its newest readable checkpoint was written; zero without one.
+    """Return this peer's totals in its newest readable checkpoint of the run; zero without one.
 
-    Credit does not hang on the values: a new revision of the manifest, or a damaged file, leaves it alone.
+    Totals do not depend on the values, so they survive a new manifest revision or a damaged file.
     """
     for path in _listed(folder, CHECKPOINT, UNUSABLE):
         try:
@@ -370,7 +370,7 @@ def saved_totals(folder: Path, run_id: str, peer_id: PeerId) -> Totals:
 
 
 def _keeps_lineage(path: Path, newest: Path) -> bool:
-    """Whether a checkpoint was marked by `keep_lineage` not long before the newest one was written."""
+    """Return whether `keep_lineage` marked a checkpoint within `LINEAGE_SECONDS` before the newest one was written."""
     try:
         marked_at = (path / LINEAGE_NAME).stat().st_mtime
     except OSError:
@@ -379,7 +379,7 @@ def _keeps_lineage(path: Path, newest: Path) -> bool:
 
 
 def list_checkpoints(folder: Path) -> list[Path]:
-    """Finished checkpoints, the newest first; empty when the folder is not there."""
+    """Return finished checkpoints, the newest first; empty if the folder does not exist."""
     return _listed(folder, CHECKPOINT)
 
 
@@ -392,12 +392,12 @@ def _listed(folder: Path, *kinds: str) -> list[Path]:
 
 
 def checkpoint_path(folder: Path, number: int) -> Path:
-    """Where the checkpoint of this number is, once it is whole."""
+    """Return the path of the checkpoint with this number, once it is complete."""
     return folder / f"{CHECKPOINT}-{number:08d}"
 
 
 def draft_path(folder: Path, number: int) -> Path:
-    """Where the checkpoint of this number is being written."""
+    """Return the path at which the checkpoint with this number is being written."""
     return folder / f"{_DRAFT_PREFIX}{number:08d}"
 
 
@@ -468,5 +468,5 @@ def _number_of(path: Path) -> int:
 
 
 def _note_undeleted(function: object, path: str, fault: object) -> None:
-    # Only the room on the disk is lost; the next checkpoint tries again.
+    # Only disk space is lost; the next checkpoint tries again.
     log.warning("%s could not be deleted", path)

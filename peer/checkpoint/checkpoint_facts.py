@@ -1,4 +1,4 @@
-"""What the JSON files of a checkpoint say, with every field checked."""
+"""The content of a checkpoint's JSON files, with every field checked."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from peer.checkpoint.checked_files import WrittenFile
 
 FORMAT_VERSION = 5
 EARLIER_FORMAT = 4
-"""Checkpoints of this format are read too: an update of the software costs no work."""
+"""Checkpoints of this format are also read, so that a software update loses no work."""
 
 _COUNT = Field(ge=0, le=2**63 - 1)
 _HASH = Field(pattern="^[0-9a-f]{64}$")
@@ -23,7 +23,7 @@ class _Section(BaseModel):
 
 
 class ContributionFacts(_Section):
-    """Own work that was in flight."""
+    """Own work that was being sent."""
 
     sequence: int = _COUNT
     tokens: int = _COUNT
@@ -33,7 +33,7 @@ class ContributionFacts(_Section):
 
 
 class FragmentFacts(_Section):
-    """What `checkpoint.json` says of one fragment. `digest` is that of (anchor, momentum)."""
+    """The facts about one fragment in `checkpoint.json`. `digest` is the digest of (anchor, momentum)."""
 
     num_values: int = _COUNT
     version: int = _COUNT
@@ -51,13 +51,13 @@ class FragmentFacts(_Section):
 
 
 class Totals(_Section):
-    """What this peer has done in the run, earlier sessions included."""
+    """This peer's totals in the run, including earlier sessions."""
 
     inner_steps: int = Field(default=0, ge=0, le=2**63 - 1)
     tokens: int = Field(default=0, ge=0, le=2**63 - 1)
     rounds_contributed: int = Field(default=0, ge=0, le=2**63 - 1)
     run_tokens: int = Field(default=0, ge=0, le=2**63 - 1)
-    """The run's clock, as far as this peer has seen it."""
+    """The run's clock as last seen by this peer."""
 
 
 class Metadata(_Section):
@@ -75,7 +75,7 @@ class Metadata(_Section):
 
 
 class TrainerFile(BaseModel):
-    """The part of `trainer.json` that says to what it belongs; the rest is the trainer's."""
+    """The part of `trainer.json` that identifies the checkpoint; the rest belongs to the trainer."""
 
     model_config = ConfigDict(frozen=True, strict=True)
     number: int = _COUNT
@@ -92,11 +92,11 @@ OF_OWN_WORK = (
     "own_share",
     "shown_share",
 )
-"""Fields of `FragmentFacts` that are those of `averaging.outer.own_contributions.OwnWork`."""
+"""Fields of `FragmentFacts` with the same names as in `averaging.outer.own_contributions.OwnWork`."""
 
 
 OF_SENT = ("sequence", "tokens", "steps", "base_version", "parts")
-"""Fields of `ContributionFacts` that are those of `averaging.outer.own_contributions.Sent`."""
+"""Fields of `ContributionFacts` with the same names as in `averaging.outer.own_contributions.Sent`."""
 
 
 def contribution_facts(sent: Sent) -> ContributionFacts:
@@ -104,7 +104,7 @@ def contribution_facts(sent: Sent) -> ContributionFacts:
 
 
 def upgraded(content: dict[str, Any]) -> dict[str, Any]:
-    """Return the content of `checkpoint.json` of `EARLIER_FORMAT` in the present one; nothing is checked yet.
+    """Convert the content of a `checkpoint.json` of `EARLIER_FORMAT` to the current format, without checking it.
 
     That format also counted rounds of each fragment and reads of the data. Its signed commits may be in separate files,
     see `peer.checkpoint.kept_commits.earlier_commits`.

@@ -1,7 +1,7 @@
-"""The signed commits that lead to a checkpoint's anchor, as bytes in the file of each fragment.
+"""The signed commits that lead to a checkpoint's anchor, stored in the file of each fragment.
 
-Between two sides of a fork signed commits decide. So a peer that forgot its own on a restart would give in to a peer
-with a few. Commits that prove nothing cost themselves and never the checkpoint.
+Signed commits decide between two sides of a fork. So a peer that lost its own on a restart would give in to a peer with
+a few. Commits that prove nothing are dropped without affecting the checkpoint.
 """
 
 from __future__ import annotations
@@ -33,12 +33,13 @@ def packed_commits(frames: Sequence[bytes]) -> U8:
 
 
 def earlier_commits(folder: Path, fragment: int) -> U8 | None:
-    """Return what format 4 kept in a separate file as `packed_commits` has it; None: there is no such file.
+    """Return the commits in a separate file of format 4, in the form of `packed_commits`; None if there is no such
+    file.
 
-    The file is a SHA-256 and then msgpack [fragment, version, digest of the anchor, [frame, ...]].
+    The file is a SHA-256 followed by msgpack [fragment, version, digest of the anchor, [frame, ...]].
 
     Raises:
-        ValueError: it is damaged.
+        ValueError: the file is damaged.
     """
     path = folder / f"commits-{fragment:04d}.bin"
     try:
@@ -57,14 +58,14 @@ def earlier_commits(folder: Path, fragment: int) -> U8 | None:
 def unpacked_commits(
     data: bytes, fragment: int, version: int, sizes: Sequence[int], checker: Checker
 ) -> tuple[Commit, ...]:
-    """Return the commits that lead to `version` of a fragment, oldest first; those before a gap are left out.
+    """Return the commits that lead to `version` of a fragment, oldest first; commits before a gap are left out.
 
     Args:
-        sizes: of all fragments, in values.
-        checker: of this run's signatures.
+        sizes: numbers of values of all fragments.
+        checker: checks this run's signatures.
 
     Raises:
-        ValueError: `data` has something else than such commits; the text says what is wrong.
+        ValueError: `data` contains anything but valid commits; the message gives the reason.
     """
     try:
         frames = msgpack.unpackb(

@@ -1,7 +1,7 @@
-"""Safetensors files, written and read one tensor at a time: no copy of the whole is made. Loads no torch.
+"""Safetensors files, written and read one tensor at a time, without a copy of the whole file. Loads no torch.
 
-The format's own library reads them; it cannot write one tensor after the other. What is written is a name, a type's
-name, a shape and bytes, of either process. The network side's are numpy's arrays, the trainer's are torch's
+The format's own library reads them; it cannot write one tensor after the other. Both processes write names, type names,
+shapes and bytes: the network process from numpy arrays, the trainer from torch tensors
 (`peer/trainer/loop/checkpoint_values.py`). A file is 8 bytes with the length of a header, the header, and the tensors'
 bytes without gaps, all little-endian. The header is JSON: type, shape and place of each tensor.
 """
@@ -26,18 +26,18 @@ from peer.checkpoint.checked_files import OpenFile, WrittenFile, open_new
 T = TypeVar("T")
 
 ITEM_BYTES = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2, "I64": 8, "I32": 4, "I16": 2, "I8": 1, "U8": 1, "BOOL": 1}
-"""Types by safetensors' names, and the bytes of one value."""
+"""safetensors' type names -> bytes of one value."""
 
 _LENGTH_BYTES = 8
-_ALIGNMENT = 8  # the tensors' bytes begin where any type may
+_ALIGNMENT = 8  # makes the tensors' bytes aligned for every type
 
 _PIECE_BYTES = 4 * 1024 * 1024
-"""Written and hashed in turn: large enough for the disk, small enough for the cache of any CPU's last level."""
+"""Bytes written and hashed at once: large enough for the disk, small enough for the last-level cache of any CPU."""
 
 
 @dataclass(frozen=True, slots=True)
 class TensorSpec:
-    """One tensor of a file; `dtype` is one of `ITEM_BYTES`."""
+    """One tensor of a file; `dtype` is a key of `ITEM_BYTES`."""
 
     name: str
     dtype: str
@@ -51,15 +51,15 @@ class TensorSpec:
 def write_raw(
     path: Path, specs: Sequence[TensorSpec], tensors: Iterable[U8], open_file: OpenFile = open_new
 ) -> WrittenFile:
-    """Write a safetensors file; nothing is synced yet (see `dht.ground.regular_files.sync`).
+    """Write a safetensors file without syncing it (see `dht.ground.regular_files.sync`).
 
     Args:
-        specs: of the tensors, those of wider types first (the format packs them without gaps).
-        tensors: the bytes of each, uint8 [num_bytes], asked for one after the other.
+        specs: specs of the tensors, wider types first (the format packs them without gaps).
+        tensors: the bytes of each tensor, uint8 [num_bytes], read one after the other.
 
     Raises:
         OSError: the disk is full or read-only.
-        ValueError: a tensor does not fit its spec.
+        ValueError: a tensor does not match its spec.
     """
     header: dict[str, Any] = {}
     offset = 0
@@ -84,7 +84,7 @@ def write_raw(
 
 
 def write_arrays(path: Path, arrays: Mapping[str, F32 | U8], open_file: OpenFile = open_new) -> WrittenFile:
-    """`write_raw` of one-dimensional, contiguous arrays, float32 ones before uint8 ones.
+    """Call `write_raw` for one-dimensional, contiguous arrays, float32 arrays before uint8 arrays.
 
     Raises:
         OSError: the disk is full or read-only.
@@ -95,10 +95,10 @@ def write_arrays(path: Path, arrays: Mapping[str, F32 | U8], open_file: OpenFile
 
 
 class TensorFile(Generic[T]):
-    """A safetensors file whose tensors are read when they are asked for, as arrays or tensors of type T.
+    """A safetensors file whose tensors are read on request, as arrays or tensors of type T.
 
     Attributes:
-        names: of its tensors.
+        names: names of its tensors.
     """
 
     def __init__(self, path: Path, framework: Literal["numpy", "pt"]) -> None:
@@ -111,7 +111,7 @@ class TensorFile(Generic[T]):
         self.names: frozenset[str] = frozenset(self._opened.keys())
 
     def check(self, spec: TensorSpec) -> None:
-        """Raises ValueError when the file has no such tensor."""
+        """Check that the file has such a tensor. Raises ValueError."""
         if spec.name in self.names:
             part = self._opened.get_slice(spec.name)
             if (part.get_dtype(), tuple(part.get_shape())) == (spec.dtype, spec.shape):
@@ -119,10 +119,10 @@ class TensorFile(Generic[T]):
         raise ValueError(f"{self._name} has no {spec.name} of {list(spec.shape)} {spec.dtype} values")
 
     def get(self, name: str) -> T:
-        """A tensor; one of torch's may share memory with the file until it is copied.
+        """Return a tensor; a torch tensor may share memory with the file until it is copied.
 
         Raises:
-            ValueError: there is none of this name.
+            ValueError: there is no tensor with this name.
         """
         try:
             tensor: T = self._opened.get_tensor(name)
@@ -132,10 +132,10 @@ class TensorFile(Generic[T]):
 
 
 def open_arrays(path: Path) -> TensorFile[npt.NDArray[Any]]:
-    """Read a file that `files.check_file` has accepted, as numpy's arrays.
+    """Open a file that `checked_files.check_file` has accepted, to read numpy arrays.
 
     Raises:
-        ValueError: it is no safetensors file.
+        ValueError: the file is not a safetensors file.
     """
     return TensorFile(path, "numpy")
 

@@ -4,14 +4,14 @@
 
 The files, each built on those above it:
 
-    model_source.py       where a model is taken from: an exported folder, members or a checkpoint
+    model_source.py       the source of a model: an exported folder, members or a checkpoint
     saved_anchors.py      a run's anchors, from a checkpoint
     members_anchors.py    a run's anchors, from its members
-    opened_model.py       a model ready for use, wherever it came from
-    hub_push.py           a folder on the Hugging Face Hub
+    opened_model.py       a model ready for use, from any source
+    hub_push.py           uploads a folder to the Hugging Face Hub
     export.py             `peer export`
     sample.py             `peer sample`: tokens drawn from a model, as text
     sampling_process.py   a process that writes samples for a page
-    limited_tokenizer.py  a tokenizer of transformers whose work a limited child does
+    limited_tokenizer.py  a transformers tokenizer whose work is done by a limited child
     evaluate.py           `peer evaluate`
 """

@@ -1,4 +1,4 @@
-"""`peer evaluate`: measures the validation loss of a model, or its scores in tasks of lm-eval."""
+"""`peer evaluate`: measures the validation loss of a model, or its scores in lm-eval tasks."""
 
 from __future__ import annotations
 
@@ -28,21 +28,21 @@ from peer.trainer.model.evaluation import validation_loss
 def evaluate_model(
     source: ModelSource, data: str | None, device_name: str, as_json: bool, base: Path | None = None
 ) -> int:
-    """Print the validation loss of a model; returns the exit code.
+    """Print the validation loss of a model; return the exit code.
 
     Args:
-        data: measure on the held-out part of this instead of the run's own source.
+        data: measure on the held-out part of this source instead of the run's own.
         base: see `open_model`.
 
     Raises:
-        LocalFault: the model or the data cannot be had; the sentence says why.
+        LocalFault: the model or the data cannot be obtained; the message gives the reason.
     """
     device = select_device(device_name)
     opened = open_model(source, base)
     manifest = opened.manifest
     used = source_here(manifest.data.source, data, manifest.data.tokenizer)
     with tempfile.TemporaryDirectory(prefix="murmuration-") as cache:
-        # Text is tokenized with the tokenizer beside the model; its shards, or downloaded ones, are needed once.
+        # Text is tokenized with the tokenizer beside the model; its shards, or downloaded ones, are used only once.
         room = Path(cache) if opened.tokenizer is not None or used.startswith(WEB) else None
         corpus = open_run_corpus(manifest, used, room, tokenizer_path=opened.tokenizer, is_own=data is not None)
         with contextlib.closing(corpus):
@@ -74,14 +74,14 @@ def evaluate_model(
 
 
 def evaluate_tasks(folder: Path, tasks: str, limit: int | None, device_name: str, as_json: bool) -> int:
-    """Print the scores of an exported folder in tasks of lm-eval; returns the exit code.
+    """Print the scores of an exported folder in lm-eval tasks; return the exit code.
 
     Args:
-        tasks: names or YAML files that lm-eval knows, separated by commas.
+        tasks: names or YAML files of lm-eval tasks, separated by commas.
         limit: samples of each task; None: all.
 
     Raises:
-        LocalFault: the folder cannot be read, lm-eval is not installed, or it failed.
+        LocalFault: the folder cannot be read, or lm-eval is not installed or failed.
     """
     with needing("`peer evaluate --tasks`", "lm-eval", "eval"):
         import lm_eval
@@ -92,7 +92,7 @@ def evaluate_tasks(folder: Path, tasks: str, limit: int | None, device_name: str
     device = select_device(device_name)
     _, header, _ = read_header(folder, run_json(folder))
     try:
-        # Given none, lm-eval would load the folder's tokenizer, perhaps a stranger's, in this process.
+        # Without a tokenizer argument, lm-eval would load the folder's untrusted tokenizer in this process.
         with OpenTokenizer(folder) as tokenizer, contextlib.redirect_stdout(sys.stderr):
             results = lm_eval.simple_evaluate(
                 model=HFLM(str(folder), tokenizer=LimitedTokenizer(tokenizer), device=str(device)),
@@ -102,7 +102,7 @@ def evaluate_tasks(folder: Path, tasks: str, limit: int | None, device_name: str
             )
     except LocalFault:
         raise
-    except Exception as error:  # of the harness, of a task's data and of the code of a task
+    except Exception as error:  # of the harness, of a task's data, or of a task's code
         raise LocalFault(
             f"lm-eval cannot measure {tasks}: {type(error).__name__}: {str(error)[:300]}; expected names of "
             "`lm-eval ls tasks` or YAML files of tasks; try one task with --limit 1"
@@ -119,7 +119,7 @@ def evaluate_tasks(folder: Path, tasks: str, limit: int | None, device_name: str
 def _scores(results: dict[str, Any]) -> Iterator[dict[str, Any]]:
     for task, values in results["results"].items():
         for key, value in values.items():
-            # "acc,none" is a metric and its filter; entries without a comma are no scores.
+            # "acc,none" is a metric and its filter; entries without a comma are not scores.
             metric, comma, name = key.partition(",")
             if not comma or metric.endswith("_stderr"):
                 continue
@@ -134,7 +134,7 @@ def _scores(results: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def _bits_per_byte(loss: float, bytes_per_token: float | None) -> float | None:
-    """Of a loss in nats per token; None where nobody knows how many bytes of text a token stands for."""
+    """Convert a loss in nats per token to bits per byte; None if the bytes per token are unknown."""
     if bytes_per_token is None or not math.isfinite(loss):
         return None
     return loss / math.log(2) / bytes_per_token

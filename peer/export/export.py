@@ -26,16 +26,16 @@ def export_model(
     merge: bool = False,
     base: Path | None = None,
 ) -> int:
-    """Write a run's model to the folder `out`; returns the exit code.
+    """Write a run's model to the folder `out`; return the exit code.
 
     Args:
-        merge: write an adapter's base with the adapter in it, and not the adapter alone.
+        merge: write an adapter merged into its base, instead of the adapter alone.
         base: folder with that base; None: the hub's.
-        push: name of a repository on the Hugging Face Hub that the folder goes to as well.
+        push: name of a repository on the Hugging Face Hub to which the folder is also uploaded.
 
     Raises:
         LocalFault: no member is reachable, members do not confirm the anchors, a file is in the way, or the disk is
-            full; the sentence names the reason.
+            full; the message gives the reason.
     """
     anchors = anchors_of(source)
     config = write_folder(anchors, out, time.time(), replace=force, base=base, merge=merge)
@@ -59,7 +59,7 @@ def export_model(
 
 
 def _kind_text(config: Mapping[str, Any]) -> str:
-    """What loads it, behind its size."""
+    """Return how the folder is loaded, as a continuation of the size."""
     if config.get("architecture") == ADAPTER:
         return ", an adapter: peft loads the folder beside its base"
     if config.get("architecture"):

@@ -1,4 +1,4 @@
-"""A folder on the Hugging Face Hub: `peer export --push org/name`."""
+"""Uploads a folder to the Hugging Face Hub: `peer export --push org/name`."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from peer.optional_libraries import needing
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*/[A-Za-z0-9][A-Za-z0-9._-]*")
 _MAX_NAME_LENGTH = 96
-"""As the Hub has it, for organisation and name together."""
+"""The Hub's limit for organisation and name together."""
 
 
 def check_push(repository: str) -> None:
-    """Before anything is downloaded.
+    """Check the upload before any download.
 
     Raises:
-        UsageFault: no name of a repository, no token on this machine, or the library is not installed.
+        UsageFault: the repository name is invalid, this machine has no token, or the library is not installed.
     """
     if len(repository) > _MAX_NAME_LENGTH or not _NAME.fullmatch(repository):
         raise UsageFault(f"--push {repository!r}; expected ORGANISATION/NAME, as the Hugging Face Hub names models.")
@@ -30,16 +30,16 @@ def check_push(repository: str) -> None:
 
 
 def push_folder(folder: Path, repository: str, message: str) -> str:
-    """Upload an exported folder; returns its address.
+    """Upload an exported folder; return its address.
 
     Raises:
-        LocalFault: the Hub cannot be reached or refuses it; the folder stays where it is.
+        LocalFault: the Hub cannot be reached or refuses the upload; the folder stays where it is.
     """
     api = _library().HfApi()
     try:
         api.create_repo(repository, exist_ok=True)
         api.upload_folder(repo_id=repository, folder_path=folder, commit_message=message)
-    except Exception as error:  # of its HTTP client, its checks and its storage, which have no root in common
+    except Exception as error:  # of its HTTP client, its checks and its storage, which share no base class
         said = ": ".join(map(_first_line, [error] if error.__cause__ is None else [error, error.__cause__]))
         raise LocalFault(
             f"{folder} is written, and could not be pushed to {repository}: {said:.300}; expected a network and a "

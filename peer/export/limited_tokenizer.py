@@ -1,4 +1,4 @@
-"""A run's tokenizer as a tokenizer of transformers, for libraries that want one: a limited child does its work."""
+"""A run's tokenizer as a transformers tokenizer, for libraries that require one; a limited child does its work."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from peer.trainer.data.tokenizing import OpenTokenizer
 
 
 class LimitedTokenizer(PreTrainedTokenizer):
-    """Encodes and decodes with `tokenizer`, and puts nothing around a text, as in training.
+    """Encodes and decodes with `tokenizer`, without special tokens around a text, as in training.
 
-    Within this class a token's name is its number in `<|token ...|>`. Texts begin after the token that ends documents.
+    In this class a token's name is its number in `<|token ...|>`. Texts begin after the token that ends documents.
     """
 
     def __init__(self, tokenizer: OpenTokenizer) -> None:

@@ -1,4 +1,4 @@
-"""A run's anchors from its members, confirmed by their digests."""
+"""Fetches a run's anchors from its members, confirmed by their digests."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ from peer.observe.observer import RunObserver, observe
 from peer.observe.observer_entry import observer_entry
 
 LOOK_SECONDS = 1.0
-"""Between two looks for members that have a state."""
+"""Pause between two searches for members that have a state."""
 SHOWN_SECONDS = 1.0
-"""Between two lines of progress on a terminal."""
+"""Pause between two progress lines on a terminal."""
 
 
 def anchors_of_members(source: RunSource) -> Anchors:
-    """The anchors of a live run, with a line of progress on a terminal.
+    """Fetch the anchors of a live run, with a progress line on a terminal.
 
     Raises:
         NobodyReachable: no member with a state was found in time.
-        LocalFault: a fragment could not be had, or members contradict each other about it.
+        LocalFault: a fragment could not be fetched, or members contradict each other about it.
     """
     return asyncio.run(_anchors_of_members(source, _teller()))
 
@@ -65,8 +65,8 @@ async def _anchors_of_members(source: RunSource, on_progress: Callable[[int, int
 
 
 def contributors_of(records: Sequence[PeerRecord]) -> tuple[PeerId, ...]:
-    """Ids of the people whose machines have trained, or of the machines where they name nobody."""
-    trained = (record for record in records if record.tokens)  # a seed has not
+    """Return the ids of people whose machines have trained, or the ids of machines without a person."""
+    trained = (record for record in records if record.tokens)  # a seed has no tokens
     return tuple(sorted({peer_id_of(one.contributor_key) if one.contributor_key else one.peer_id for one in trained}))
 
 
@@ -86,7 +86,7 @@ async def _members_with_state(observer: RunObserver, timeout_seconds: float) -> 
 
 
 def _teller() -> Callable[[int, int], None]:
-    """A line of progress on standard error now and then, for people only: when more has come, and when it is all."""
+    """Return a function that prints progress to a terminal's standard error now and then, and at the end."""
     shown_at, shown_bytes = time.monotonic(), 0
 
     def show_progress(done_bytes: int, total_bytes: int) -> None:

@@ -1,4 +1,4 @@
-"""Where a model comes from: a file, a checkpoint of this machine, or a live run. Exactly one of them."""
+"""The source of a model: exactly one of an exported folder, a checkpoint of this machine, or a live run."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from dht.records.signed_manifest import MAX_RUN_RECORD_BYTES, claimed_run_id
 
 
 def check_folder_source(path: Path) -> None:
-    """Refuse a path that is no exported folder, before anything is loaded that could read it.
+    """Reject a path that is not an exported folder, before loading the libraries that read it.
 
     Raises:
-        UsageFault: it is no folder with a run.json.
+        UsageFault: the path is not a folder with a run.json.
     """
     wanted = "a folder that `peer export` wrote"
     if not path.is_dir():
@@ -40,7 +40,7 @@ class CheckpointSource:
 
 
 def run_in(folder: Path) -> str:
-    """The run of a peer's data folder, as its run record says; it is checked when the model is taken.
+    """Return the run of a peer's data folder, from its run record, which is verified later when the model is read.
 
     Raises:
         UsageFault: the record cannot be read.
@@ -62,7 +62,7 @@ class RunSource:
     peers: tuple[str, ...]
     timeout_seconds: float
     observer_folder: Path
-    """Where an observer's key and pass are, if the run is private."""
+    """The folder of the observer's key and pass, if the run is private."""
 
 
 ModelSource = FolderSource | CheckpointSource | RunSource

@@ -1,4 +1,4 @@
-"""A model ready for use, wherever it came from."""
+"""A model ready for use, from any source."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from peer.trainer.data.loaded_tokenizer import TOKENIZER_NAME
 
 @dataclass(frozen=True, slots=True)
 class OpenedModel:
-    """A model ready for use, wherever it came from."""
+    """A model ready for use, from any source."""
 
     model: nn.Module
     manifest: RunManifest
@@ -29,14 +29,14 @@ class OpenedModel:
     versions: tuple[int, ...]
     tokens: int
     tokenizer: Path | None = None
-    """The run's tokenizer.json, checked by its digest; None: it has none, or none is beside this model."""
+    """The run's verified tokenizer.json; None: the run has none, or none is beside this model."""
 
 
 def anchors_of(source: ModelSource) -> Anchors:
-    """A run's anchors, with a line of progress on a terminal.
+    """Return a run's anchors, with a progress line on a terminal.
 
     Raises:
-        LocalFault: they cannot be had; the sentence says why.
+        LocalFault: the anchors cannot be obtained; the message gives the reason.
     """
     match source:
         case RunSource():
@@ -48,13 +48,13 @@ def anchors_of(source: ModelSource) -> Anchors:
 
 
 def open_model(source: ModelSource, base: Path | None = None) -> OpenedModel:
-    """The model of any source, on the CPU.
+    """Open the model of any source, on the CPU.
 
     Args:
-        base: folder with the weights that an adapter stands on; None: the hub's, where the run names them so.
+        base: folder with the weights under an adapter; None: the hub's, if the run refers to the hub.
 
     Raises:
-        LocalFault: it cannot be had; the sentence says why.
+        LocalFault: the model cannot be obtained; the message gives the reason.
     """
     if isinstance(source, FolderSource):
         found = read_model(source.path, base)
@@ -68,10 +68,10 @@ def open_model(source: ModelSource, base: Path | None = None) -> OpenedModel:
 
 
 def _tokenizer_in(folder: Path, manifest: RunManifest) -> Path | None:
-    """The run's tokenizer in an exported folder.
+    """Return the run's tokenizer in an exported folder; None if there is none.
 
     Raises:
-        LocalFault: it is another one.
+        LocalFault: the folder contains a different tokenizer.
     """
     path, named = folder / TOKENIZER_NAME, manifest.data.tokenizer
     if named is None or not path.is_file():

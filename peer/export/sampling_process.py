@@ -1,8 +1,8 @@
-"""The process that has a run's model write for a page that loads no torch itself: an order in, an answer out.
+"""The process in which a run's model generates text for a page that loads no torch: an order in, an answer out.
 
-The order is JSON in the first argument, the answer one JSON object on standard output: `versions`, `tokens` and `texts`
-(prompt and what follows it), or `problem`, a sentence, and whether it `lasts` as long as the run's manifest does. It
-runs at a low priority, and ends when its standard input does, which is when its parent is gone.
+The order is JSON in the first argument; the answer is one JSON object on standard output: `versions`, `tokens` and
+`texts` (each prompt and its continuation), or `problem`, a sentence, and whether it `lasts` as long as the run's
+manifest. The process runs at a low priority, and ends when its standard input closes, that is, when its parent is gone.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from peer.export.sample import written
 from peer.process_setup import usable_cores
 
 NICENESS = 10
-"""A tenth of the processor beside somebody who computes: a sample may take minutes. The lowest priority, 19, gets a
+"""A tenth of the processor beside another computation: a sample may take minutes. The lowest priority, 19, gets a
 seventieth, and a sample of a two-minute demo would never come."""
 
 
@@ -40,22 +40,22 @@ def answer_to(
     temperature: float,
     seed: int,
 ) -> dict[str, Any]:
-    """What the newest anchors of the run write; the same for the same anchors, prompts and seed.
+    """Return the texts that the run's newest anchors generate; the same for the same anchors, prompts and seed.
 
     Args:
         observer_folder: see `RunSource`.
-        prompts: each is written on; an empty one lets the model begin.
-        base: folder with the weights that an adapter stands on, or empty.
-        max_tokens: of each text, the prompt not counted.
+        prompts: each is continued; for an empty prompt the model begins the text.
+        base: folder with the weights under an adapter, or empty.
+        max_tokens: length of each text without the prompt.
 
     Raises:
-        LocalFault: the model cannot be had, or does not write; the sentence says why.
+        LocalFault: the model cannot be obtained, or does not generate text; the message gives the reason.
     """
     source = RunSource(run_id, tuple(peers), timeout_seconds, Path(observer_folder))
     opened = open_model(source, Path(base) if base else None)
     texts = []
     for place, prompt in enumerate(prompts):
-        # With one seed for all, a young model would write the same after each of them.
+        # With one seed for all prompts, a young model would write the same after each.
         begin, *rest = written(opened, opened.model, prompt, max_tokens, temperature, seed + place)
         texts.append({"prompt": begin, "text": "".join(rest)})
     return {"versions": list(opened.versions), "tokens": opened.tokens, "texts": texts}
@@ -63,10 +63,10 @@ def answer_to(
 
 def main() -> int:
     """Entry point: `python -m peer.export.sampling_process ORDER`, ORDER in JSON."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal's Ctrl+C is for the page, which then ends this
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal's Ctrl+C is for the page, which then ends this process
     with contextlib.suppress(OSError, AttributeError):
         os.nice(NICENESS)
-    end_with_parent(sys.stdin.buffer, end_own_group)  # with the daemon that it started
+    end_with_parent(sys.stdin.buffer, end_own_group)  # also ends the daemon that it started
     stream = taken_stream(1)
     torch.set_num_threads(max(1, usable_cores() // 2))
     try:

@@ -1,4 +1,4 @@
-"""A run's anchors from what a peer of this machine saved, every digest computed again."""
+"""Reads a run's anchors from a checkpoint of a peer on this machine, and computes every digest again."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from peer.memory.least_memory import check_memory, free_memory_bytes
 
 
 def anchors_of_checkpoint(source: CheckpointSource) -> Anchors:
-    """The anchors of the newest whole checkpoint in a peer's data folder; every digest is computed again.
+    """Return the anchors of the newest complete checkpoint in a peer's data folder; every digest is computed again.
 
     Raises:
         UsageFault: the folder does not belong to the run, or has no usable checkpoint.
@@ -42,7 +42,7 @@ def anchors_of_checkpoint(source: CheckpointSource) -> Anchors:
         raise Incompatible(f"the manifest in {record_path} does not fit this software: {error}") from error
     check_memory(manifest, "read", free_memory_bytes())
     sizes = seed_sizes(manifest)
-    # Whose checkpoint it is matters only for that peer's totals.
+    # The owner matters only for that peer's totals.
     owner = CheckpointOwner(source.run_id, peer_id_of(bytes(32)), manifest.hash, layout_digest_of(manifest), sizes)
     saved, unusable = CheckpointFolder(source.folder / CHECKPOINTS_NAME, owner, math.inf).newest()
     if saved is None:

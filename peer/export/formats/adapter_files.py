@@ -1,4 +1,4 @@
-"""An adapter in the form of peft: `adapter_config.json` and `adapter_model.safetensors`; the base stays where it is."""
+"""An adapter in peft's format: `adapter_config.json` and `adapter_model.safetensors`, without the base."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ _HUB = "hub:"
 
 
 def adapter_tensors(manifest: RunManifest, values: Mapping[int, F32]) -> tuple[dict[str, Tensor], bytes]:
-    """(tensors under peft's names, adapter_config.json) of anchors (fragment -> float32 [num_values]).
+    """Return (tensors under peft's names, adapter_config.json) of anchors (fragment -> float32 [num_values]).
 
-    The base is not needed for it, nor in memory.
+    The base's weights are not needed.
 
     Raises:
         UsageFault: transformers or peft is not installed.
-        Incompatible: this machine's libraries make another module of the run's config.
+        Incompatible: this machine's libraries build a different module from the run's config.
     """
     section = manifest.model
     assert section.adapter is not None
@@ -50,14 +50,14 @@ def adapter_tensors(manifest: RunManifest, values: Mapping[int, F32]) -> tuple[d
 
 
 def read_adapter(manifest: RunManifest, folder: Path, base: Path | None) -> nn.Module:
-    """The module of an exported adapter, merged into its base, in float32 on the CPU.
+    """Return the module of an exported adapter, merged into its base, in float32 on the CPU.
 
     Args:
-        base: what `find_base` found.
+        base: the result of `find_base`.
 
     Raises:
-        UsageFault, Incompatible: as from `build_run_architecture`.
-        LocalFault: the folder has another adapter.
+        UsageFault, Incompatible: see `build_run_architecture`.
+        LocalFault: the folder contains a different adapter.
     """
     model: Any = build_run_architecture(manifest, base).float()
     from peft import get_peft_model_state_dict, set_peft_model_state_dict
@@ -68,7 +68,7 @@ def read_adapter(manifest: RunManifest, folder: Path, base: Path | None) -> nn.M
         tensors = load_file(path)
     except (OSError, SafetensorError) as error:
         raise UsageFault(f"{path} is no whole safetensors file ({error}); export the adapter again.") from error
-    # By itself peft would expect the base's matrix, too, where an output layer has the adapter.
+    # By default peft would also expect the base's matrix if an output layer has the adapter.
     shapes = get_peft_model_state_dict(model, save_embedding_layers=False)
     expected = {name: tuple(tensor.shape) for name, tensor in shapes.items()}
     if expected != {name: tuple(tensor.shape) for name, tensor in tensors.items()}:
@@ -79,7 +79,7 @@ def read_adapter(manifest: RunManifest, folder: Path, base: Path | None) -> nn.M
 
 
 def base_of(manifest: RunManifest) -> str:
-    """The base's place on the hub, ``org/name@REVISION``; empty: each volunteer has it in a folder."""
+    """Return the base's place on the hub, ``org/name@REVISION``; empty: each volunteer has it in a folder."""
     init = manifest.model.init
     return init.source.removeprefix(_HUB) if init is not None and init.source.startswith(_HUB) else ""
 

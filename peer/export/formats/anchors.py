@@ -1,4 +1,4 @@
-"""A run's anchors taken home, and what is said of them beside the model."""
+"""A run's fetched anchors, and the facts that are stored beside the model."""
 
 from __future__ import annotations
 
@@ -31,9 +31,10 @@ class Anchors:
 
     Attributes:
         values: fragment -> float32 [num_values].
-        files: the folder with the run's files, checked; None: it has none.
-        contributors: ids of those whose machines were members that have trained when it was taken home; empty for a
-            checkpoint.
+        files: the folder with the run's verified files; None: the run has none.
+        contributors: ids of the people whose machines were members with training work when the anchors were fetched;
+            empty
+            for a checkpoint.
     """
 
     run_id: str
@@ -47,24 +48,24 @@ class Anchors:
 
     @property
     def versions(self) -> tuple[int, ...]:
-        """One per fragment."""
+        """One version per fragment."""
         return tuple(facts.version for facts in self.facts)
 
     @property
     def tokens(self) -> int:
-        """Tokens committed into the fragment that has most of them behind it."""
+        """Tokens committed into the fragment with the most committed tokens."""
         return committed_tokens(facts.lineage_tokens for facts in self.facts)
 
     @property
     def num_bytes(self) -> int:
-        """Of all values."""
+        """Bytes of all values."""
         return 4 * sum(facts.num_values for facts in self.facts)
 
 
 def facts_of(
     index: int, version: int, lineage_tokens: int, anchor: F32, momentum: F32, num_confirmed: int
 ) -> ExportedFragment:
-    """Facts about one fragment; its digest is computed from the values, whatever anybody said. Arrays: [n]."""
+    """Return facts about one fragment; the digest is computed from the values, not taken from members. Arrays: [n]."""
     return ExportedFragment(
         index=index,
         version=version,
@@ -76,20 +77,20 @@ def facts_of(
 
 
 def named_tensors(anchors: Anchors) -> dict[str, Tensor]:
-    """The built-in model's parameters under its own names, in order: float32 on the CPU.
+    """Return the built-in model's parameters under its own names, in order: float32 on the CPU.
 
     Raises:
-        Incompatible: the model cannot be cut as the manifest says.
+        Incompatible: the model cannot be divided as in the manifest.
     """
     shapes = shapes_of(anchors.manifest)
     return tensors_of(layout_of(anchors.manifest, shapes), shapes, anchors.values)
 
 
 def own_module_tensors(anchors: Anchors) -> dict[str, Tensor]:
-    """Parameters and averaged buffers of a module from its owner's code: under its names where the run says them, else
+    """Return parameters and averaged buffers of a module from its owner's code, named if the run has the names, else
     flat.
 
-    float32 on the CPU; a flat one is called `fragment.N`.
+    They are float32 on the CPU; a flat one is called `fragment.N`.
     """
     named = named_shapes(anchors.manifest, anchors.files)
     if named is None:
@@ -98,23 +99,23 @@ def own_module_tensors(anchors: Anchors) -> dict[str, Tensor]:
 
 
 def tensors_of(layout: FragmentLayout, shapes: Shapes, values: Mapping[int, F32]) -> dict[str, Tensor]:
-    """Parameters put together from fragments. `values`: fragment -> float32 [num_values]."""
+    """Return parameters assembled from fragments. `values`: fragment -> float32 [num_values]."""
     tensors = {name: torch.empty(shape) for name, shape in shapes}
     fill_tensors(tensors, layout, values)
     return tensors
 
 
 def parameters_sha256(tensors: Mapping[str, Tensor]) -> str:
-    """Return the digest of a model's parameters that `run.json` has: 64 hexadecimal digits."""
+    """Return the digest of a model's parameters for `run.json`: 64 hexadecimal digits."""
     return tensors_digest(tensors.values()).hex()
 
 
 def run_facts(anchors: Anchors, parameters_digest: str, now: float, **others: Any) -> dict[str, Any]:
-    """What is said of the model, under a digest of its own; `now` in unix seconds.
+    """Return the facts about the model, with a digest over them; `now` in unix seconds.
 
     Args:
-        parameters_digest: `parameters_sha256` of a model that can be checked by it; empty: of none.
-        others: further facts of the form in which it is written.
+        parameters_digest: `parameters_sha256` of a model that can be checked; empty: no digest.
+        others: additional facts of the format in which the model is written.
     """
     facts = {
         "schema": SCHEMA,

@@ -1,8 +1,8 @@
-"""A tokenizer whose tokens are the bytes of UTF-8, in the form that transformers and tokenizers read. Pure.
+"""A tokenizer whose tokens are the bytes of UTF-8, in the format of transformers and tokenizers. Pure.
 
-Token b is byte b, as a run of bytes reads it. An ASCII character is a token under its own name; every other character
-falls back to its bytes, which are all 128 or more. Byte 0, which no text contains, ends and pads texts. As a token
-under its own name it cannot be mistaken for anything that somebody writes.
+Token b is byte b, as in a byte-level run. An ASCII character is a token under its own name; all other characters fall
+back to their bytes, which are all 128 or more. Byte 0, which no text contains, ends and pads texts. Because its token
+has the byte itself as its name, no text can contain that name by accident.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _END = chr(END_TOKEN)
 
 
 def byte_tokenizer_files(context: int) -> dict[str, bytes]:
-    """`tokenizer.json` and `tokenizer_config.json` for a model that sees `context` tokens."""
+    """Return `tokenizer.json` and `tokenizer_config.json` for a model with a context of `context` tokens."""
     return {
         "tokenizer.json": _json(_tokenizer()),
         "tokenizer_config.json": _json(

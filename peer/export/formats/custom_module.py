@@ -1,4 +1,4 @@
-"""A run's values in a module: anchors, or what an export of the owner's code has."""
+"""Fills a module with a run's values: anchors, or the values in an export of the owner's code."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from peer.export.formats.model_header import ModelHeader, read_header
 from peer.export.formats.stored_weights import open_stored
 
 FRAGMENT = "fragment."
-"""Before the number of a fragment, in weights that have no names."""
+"""Prefix of a fragment's number, in weights without names."""
 
 
 def custom_sha256(tensors: Mapping[str, Tensor]) -> str:
-    """Return the digest of values of a module from its owner's code, in the order of names: 64 hexadecimal digits."""
+    """Return the digest of a custom module's values, in the order of their names: 64 hexadecimal digits."""
     return parameters_sha256({name: tensors[name] for name in sorted(tensors)})
 
 
@@ -91,7 +91,7 @@ def _fill(module: nn.Module, manifest: RunManifest, found: Mapping[str, Tensor])
         fill_module(module, manifest, values)
         return
     buffers = {bare_name(name, module): buffer for name, buffer in module.named_buffers()}
-    # Running statistics come home with runs that average them, and stay the module's own otherwise.
+    # Running statistics are exported by runs that average them, and otherwise stay the module's own.
     targets: dict[str, Tensor] = {name: buffer for name, buffer in buffers.items() if name in found}
     targets |= dict(trained_parameters(module))
     wrong = sorted(

@@ -1,4 +1,4 @@
-"""What a folder holds besides the model card and `run.json`: weights, configuration, tokenizer."""
+"""The contents of a folder besides the model card and `run.json`: weights, configuration, tokenizer."""
 
 from __future__ import annotations
 
@@ -27,20 +27,21 @@ from peer.trainer.hf.run_model import stands_on_base
 WEIGHTS_NAME = "model.safetensors"
 INDEX_NAME = "model.safetensors.index.json"
 ADAPTER = "PeftModel"
-"""What loads an adapter alone; a class of peft."""
+"""The class of peft that loads an adapter."""
 CONFIG_NAME = "config.json"
 GENERATION_NAME = "generation_config.json"
 
 
 @dataclass(frozen=True, slots=True)
 class FolderContents:
-    """What is written.
+    """The files to write.
 
     Attributes:
-        architecture: the class of transformers that loads it; empty: none does.
-        save_weights: writes weights and their configuration into a folder, and takes the most bytes of one file.
-        files: small ones beside them: name -> contents, or where to copy it from.
-        parameters_digest: `parameters_sha256` of the parameters in the run's order; empty: nobody can check it.
+        architecture: the class of transformers that loads the folder; empty: none.
+        save_weights: writes weights and their configuration into a folder; its second argument is the largest file
+            size.
+        files: small additional files: name -> contents, or the path to copy from.
+        parameters_digest: `parameters_sha256` of the parameters in the run's order; empty: it cannot be checked.
         notes: sentences for the model card.
     """
 
@@ -59,7 +60,7 @@ class FolderContents:
         self.save_weights(folder, max_shard_bytes)
         for name, content in self.files.items():
             if (folder / name).exists():
-                continue  # weights and configuration come first
+                continue  # weights and configuration take precedence
             if isinstance(content, bytes):
                 (folder / name).write_bytes(content)
             else:
@@ -67,15 +68,15 @@ class FolderContents:
 
 
 def contents_of(anchors: Anchors, base: Path | None = None, *, merge: bool = False) -> FolderContents:
-    """What the folder of a run's model holds.
+    """Return the contents of the folder of a run's model.
 
     Args:
-        base: folder with the weights that the run began with; None: the hub's, where the manifest names them so.
-        merge: an adapter is merged into its base, which the folder then holds as well.
+        base: folder with the weights on which the run is based; None: the hub's, if the manifest refers to the hub.
+        merge: merge an adapter into its base, whose weights the folder then also contains.
 
     Raises:
-        UsageFault: a library that the model needs is not installed, or the base is not at hand, or not wanted.
-        Incompatible: the anchors do not fit the manifest, or the base is another one.
+        UsageFault: a library that the model needs is not installed, or the base is missing or was given needlessly.
+        Incompatible: the anchors do not fit the manifest, or the base is a different one.
     """
     section = anchors.manifest.model
     kind = section.kind
@@ -104,11 +105,11 @@ def contents_of(anchors: Anchors, base: Path | None = None, *, merge: bool = Fal
 
 
 def _built_in_contents(manifest: RunManifest, tensors: Mapping[str, Tensor], run_files: Path | None) -> FolderContents:
-    """The built-in model as a Llama.
+    """Return the contents for the built-in model in Llama's format.
 
     Args:
-        tensors: under its own names, in order.
-        run_files: where the run's files lie, checked; None: it has none.
+        tensors: tensors under the model's own names, in order.
+        run_files: folder with the run's verified files; None: the run has none.
     """
     tokenizer = tokenizer_files(manifest, run_files)
     end = tokenizer.end_token
@@ -122,12 +123,12 @@ def _built_in_contents(manifest: RunManifest, tensors: Mapping[str, Tensor], run
 
 
 def json_bytes(fields: Mapping[str, Any]) -> bytes:
-    """Fields as people read them in a file."""
+    """Return fields as readable JSON."""
     return json.dumps(fields, indent=2).encode() + b"\n"
 
 
 def _save_weights(tensors: Mapping[str, Tensor], folder: Path, max_shard_bytes: int) -> None:
-    """Tensors as one file, or as shards with an index."""
+    """Write tensors as one file, or as shards with an index."""
     shards: list[dict[str, Tensor]] = [{}]
     room = max_shard_bytes
     for name, tensor in tensors.items():

@@ -1,7 +1,7 @@
-"""A run's architecture of transformers with the anchors in it: written and read in that library's own form.
+"""A run's transformers architecture filled with the anchors, written and read in that library's format.
 
-Weights are float32, as the anchors are. The library writes them under the names that its checkpoints have, which are
-not always those of the module. Only safetensors are read, never a pickle, and never code from a folder.
+Weights are float32, as the anchors are. The library writes them under the names of its checkpoints, which may differ
+from the module's. Only safetensors are read, never a pickle, and never code from a folder.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ from peer.trainer.hf.run_model import build_run_architecture, check_architecture
 from peer.trainer.model.gpt import tensors_digest
 
 _NOT_WRITTEN = ("use_cache", "_from_model_config")
-"""A cache is off while a model trains, and generation wants the architecture's default. The other says that a
+"""Fields left out. The cache is off in training, but generation needs its default. The other states that a
 generation config follows the model's, which its end token here does not.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class ArchitectureModule:
-    """A module of transformers that holds a run's model.
+    """A module of transformers that contains a run's model.
 
     Attributes:
-        name: its class.
+        name: the module's class.
         parameters_digest: see `architecture_digest`.
-        notes: sentences about what the run does not have.
+        notes: sentences about values that the run does not have.
     """
 
     module: nn.Module
@@ -53,16 +53,16 @@ class ArchitectureModule:
 def trained_architecture(
     manifest: RunManifest, values: Mapping[int, F32], base: Path | None = None
 ) -> ArchitectureModule:
-    """The run's architecture with anchors (fragment -> float32 [num_values]) in it, on the CPU in float32.
+    """Build the run's architecture, filled with anchors (fragment -> float32 [num_values]), on the CPU in float32.
 
     An adapter is merged into its base.
 
     Args:
-        base: folder with the weights that the run began with (`find_base`); an adapter needs it.
+        base: folder with the weights on which the run is based (`find_base`); required for an adapter.
 
     Raises:
-        UsageFault: transformers is not installed, or an adapter is without its base.
-        Incompatible: it makes another module of the run's config.
+        UsageFault: transformers is not installed, or an adapter has no base.
+        Incompatible: transformers builds a different module from the run's config.
     """
     module = build_run_architecture(manifest, base).float()
     fill_module(module, manifest, values)
@@ -74,16 +74,16 @@ def trained_architecture(
 
 
 def architecture_digest(manifest: RunManifest, module: nn.Module) -> str:
-    """SHA-256 over all parameters of a run's module in order, and its averaged buffers: 64 hexadecimal digits."""
+    """Return the SHA-256 of a module's parameters in order, and its averaged buffers: 64 hexadecimal digits."""
     _, buffers = averaged_parts(module, manifest)
     return tensors_digest([*module.parameters(), *(buffer for _, buffer in buffers)]).hex()
 
 
 def trained_tensors(manifest: RunManifest, values: Mapping[int, F32]) -> dict[str, Tensor]:
-    """The trained parameters alone, and averaged buffers, under the module's own names.
+    """Return only the trained parameters and averaged buffers, under the module's own names.
 
     Raises:
-        UsageFault, Incompatible: as from `trained_architecture`.
+        UsageFault, Incompatible: see `trained_architecture`.
     """
     check_architecture(manifest)
     shapes, buffer_shapes = run_shapes(manifest)
@@ -94,7 +94,7 @@ def save_architecture(found: ArchitectureModule, folder: Path, max_shard_bytes: 
     """Write config.json, generation_config.json and weights.
 
     Args:
-        end_token: of the run's tokenizer; None: the config says which one it is, or nobody does.
+        end_token: end token of the run's tokenizer; None: the config's, if it has one.
 
     Raises:
         OSError, SafetensorError: the disk is full or broken.
@@ -104,7 +104,7 @@ def save_architecture(found: ArchitectureModule, folder: Path, max_shard_bytes: 
         module.save_pretrained(folder, max_shard_size=max_shard_bytes)
     ends = {} if end_token is None else {"eos_token_id": end_token, "pad_token_id": end_token}
     if "MaskedLM" in found.name and getattr(module.config, "pad_token_id", None) is not None:
-        # RoBERTa counts positions from the tokens that are no padding: it keeps the padding token of training.
+        # RoBERTa counts positions from the tokens that are not padding, so it keeps the padding token of training.
         ends = {}
     for path in (folder / "config.json", folder / "generation_config.json"):
         if path.exists():
@@ -114,12 +114,12 @@ def save_architecture(found: ArchitectureModule, folder: Path, max_shard_bytes: 
 
 
 def read_architecture(manifest: RunManifest, folder: Path) -> nn.Module:
-    """The module in a folder that `save_architecture` wrote: of the class and config that the manifest names.
+    """Read the module in a folder written by `save_architecture`, with the class and config of the manifest.
 
     Raises:
         UsageFault: transformers is not installed.
-        Incompatible: it makes another module of the run's config.
-        LocalFault: the folder has other weights.
+        Incompatible: transformers builds a different module from the run's config.
+        LocalFault: the folder contains different weights.
     """
     check_architecture(manifest)
     built: Any = build_architecture(*manifest.model.described, without_values=True)
@@ -144,7 +144,7 @@ def read_architecture(manifest: RunManifest, folder: Path) -> nn.Module:
 
 @contextmanager
 def _without_bars() -> Iterator[None]:
-    """The library shows a bar for each file of weights."""
+    """Disable the progress bar that the library shows for each weights file."""
     from transformers.utils import logging as its_logging
 
     logging: Any = its_logging

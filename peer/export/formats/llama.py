@@ -1,7 +1,8 @@
-"""The built-in model as a Llama: its configuration and its tensors under the names of that architecture. Pure.
+"""The built-in model as a Llama: its configuration, and its tensors under the names of that architecture. Pure.
 
-It computes what `LlamaForCausalLM` computes (arXiv 2302.13971): RMSNorm before each part, rotary positions that turn
-the halves of a head, SwiGLU, no biases. Only the names differ, and two pairs of matrices lie in one here.
+The built-in model computes the same as `LlamaForCausalLM` (arXiv 2302.13971): RMSNorm before each part, rotary
+positions that rotate the halves of a head, SwiGLU, no biases. Only the names differ, and matrices that Llama keeps
+separate are stacked here.
 """
 
 from __future__ import annotations
@@ -31,14 +32,14 @@ _OF_LAYER = {
     "feed_forward.gate_and_value.weight": ("mlp.gate_proj.weight", "mlp.up_proj.weight"),
     "feed_forward.out.weight": ("mlp.down_proj.weight",),
 }
-"""Our name -> the names of the parts that lie in it one below the other."""
+"""The built-in model's name -> the Llama names of the parts stacked in it."""
 
 
 def llama_config(shape: ModelSection, end_token: int | None) -> dict[str, Any]:
-    """The fields of `config.json`.
+    """Return the fields of `config.json`.
 
     Args:
-        end_token: ends and pads texts; None: the run does not say which one does.
+        end_token: the token that ends and pads texts; None: unknown.
     """
     return {
         "architectures": [ARCHITECTURE],
@@ -66,7 +67,7 @@ def llama_config(shape: ModelSection, end_token: int | None) -> dict[str, Any]:
 
 
 def llama_names(shape: ModelSection) -> dict[str, tuple[str, ...]]:
-    """Our name of each parameter, in order -> those of its parts, which lie one below the other."""
+    """Return the built-in name of each parameter, in order -> the Llama names of the parts stacked in it."""
     return {ours: (theirs,) for ours, theirs in _PLAIN.items()} | {
         f"blocks.{layer}.{ours}": tuple(f"model.layers.{layer}.{name}" for name in theirs)
         for layer in range(shape.num_layers)
@@ -75,7 +76,7 @@ def llama_names(shape: ModelSection) -> dict[str, tuple[str, ...]]:
 
 
 def llama_tensors(shape: ModelSection, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Tensors of the built-in model under a Llama's names; they are views, nothing is copied."""
+    """Return tensors of the built-in model under Llama's names, as views without copying."""
     return {
         name: part
         for ours, names in llama_names(shape).items()
@@ -84,7 +85,7 @@ def llama_tensors(shape: ModelSection, tensors: Mapping[str, Tensor]) -> dict[st
 
 
 def llama_shapes(shape: ModelSection, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:
-    """Shapes of the built-in model's parameters under a Llama's names."""
+    """Return shapes of the built-in model's parameters under Llama's names."""
     return {
         name: (shapes[ours][0] // len(names), *shapes[ours][1:])
         for ours, names in llama_names(shape).items()
@@ -93,6 +94,6 @@ def llama_shapes(shape: ModelSection, shapes: Mapping[str, tuple[int, ...]]) -> 
 
 
 def built_in_tensors(shape: ModelSection, tensor: Callable[[str], Tensor]) -> Iterator[tuple[str, Tensor]]:
-    """(our name, tensor) of each parameter, made of what `tensor` gives for a Llama's names."""
+    """Yield (built-in name, tensor) of each parameter, made of the tensors that `tensor` returns for Llama's names."""
     for ours, names in llama_names(shape).items():
         yield ours, torch.cat([tensor(name) for name in names])

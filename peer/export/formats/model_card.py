@@ -1,6 +1,6 @@
-"""The model card: what the model is, where it comes from and how it is loaded, as README.md beside it. Pure.
+"""The model card, README.md beside the model: what the model is, its origin, and how to load it. Pure.
 
-Only what the run itself says stands in it. Text of others is shown as text, whatever markup it holds.
+It contains only facts from the run itself. Untrusted text is escaped, so that its markup has no effect.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ _TASKS = {
     "causal-lm": ("AutoModelForCausalLM", "text-generation"),
     "masked-lm": ("AutoModelForMaskedLM", "fill-mask"),
 }
-"""Task of a manifest -> what loads a model of it, and the task under which hubs list it."""
+"""Task of a manifest -> the class that loads a model of it, and the task under which hubs list the model."""
 _SPDX = re.compile(r"[a-z][a-z0-9.-]{1,39}")
-"""Of a licence's identifier, as hubs list them."""
+"""Matches a licence identifier as listed by hubs."""
 _MARKUP = re.compile(r"([\\`*_{}\[\]<>#|&!~$])")
 
 
 def model_card(anchors: Anchors, architecture: str, notes: Sequence[str] = (), *, has_tokenizer: bool) -> str:
-    """README.md of the folder.
+    """Return the README.md of the folder.
 
     Args:
-        architecture: the class of transformers that loads it; empty: none does.
-        notes: sentences about what one should know before use.
+        architecture: the class of transformers that loads the folder; empty: none.
+        notes: sentences that users should read before use.
     """
     manifest = anchors.manifest
     auto_class, task = _TASKS[manifest.model.task]
@@ -62,14 +62,16 @@ def model_card(anchors: Anchors, architecture: str, notes: Sequence[str] = (), *
 
 
 def validation_text(anchors: Anchors) -> str:
-    """``1.2500 nats per byte``, in what the run predicts; a custom run's code decides, so nothing is said of it."""
+    """Return e.g. ``1.2500 nats per byte``, in the unit of the run's loss; no unit for a custom run, whose code decides
+    it.
+    """
     if anchors.evaluation is None:
         return "not known"
     return loss_text(anchors.evaluation.loss, anchors.manifest.loss_unit)
 
 
 def _says_data(manifest: RunManifest) -> bool:
-    """In a loop of its owner's the data is what its code reads; the manifest only has what every manifest has."""
+    """Return whether the manifest states the data; in a custom run, the owner's code chooses the data."""
     return manifest.model.kind != "custom"
 
 
@@ -93,6 +95,6 @@ _TEMPLATES: Final = Environment(
     trim_blocks=True,
     lstrip_blocks=True,
     keep_trailing_newline=True,
-    autoescape=False,  # it is no HTML: `shown` takes the meaning from markup
+    autoescape=False,  # not HTML: the filter `shown` escapes markup
 )
 _TEMPLATES.filters["shown"] = _shown

@@ -1,6 +1,6 @@
-"""The model as a folder that transformers loads: weights and configuration of the architecture, tokenizer, model card.
+"""Writes the model as a folder that transformers loads: weights and configuration, tokenizer, model card.
 
-`run.json` has the facts about the run; `config.json` belongs to the architecture.
+`run.json` contains the facts about the run; `config.json` belongs to the architecture.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from peer.trainer.data.loaded_tokenizer import TOKENIZER_NAME
 
 CARD_NAME = "README.md"
 MAX_SHARD_BYTES = 5_000_000_000
-"""Of one file of weights: what hubs take in one piece, and what a line that breaks off can fetch again."""
+"""Size limit of one weights file: a size that hubs accept, and that can be downloaded again after an interruption."""
 
 
 def write_folder(
@@ -37,12 +37,12 @@ def write_folder(
     base: Path | None = None,
     merge: bool = False,
 ) -> dict[str, Any]:
-    """Write the model as a folder, whole or not at all; returns what `run.json` says.
+    """Write the model as a folder, atomically; return the content of `run.json`.
 
     Args:
-        replace: an earlier export there gives way.
-        max_shard_bytes: of one file of weights; larger ones are split, but for a single tensor.
-        base, merge: as for `contents_of`.
+        replace: replace an earlier export.
+        max_shard_bytes: size of one weights file; larger weights are split, except a single tensor.
+        base, merge: see `contents_of`.
 
     Raises:
         UsageFault: see `check_folder`.
@@ -83,7 +83,7 @@ def _fill(folder: Path, anchors: Anchors, contents: FolderContents, now: float, 
 
 
 def _put_in_place(draft: Path, folder: Path) -> None:
-    """Give `draft` the name `folder`; what has that name goes only when the new one is there."""
+    """Rename `draft` to `folder`; delete an earlier folder only when the new one is in place."""
     if not folder.is_dir() or not any(folder.iterdir()):
         os.replace(draft, folder)
         return

@@ -1,6 +1,6 @@
-"""Reads `run.json` of an exported folder: every field checked, and all of them under one digest. Loads no torch.
+"""Reads `run.json` of an exported folder: checks every field, and a digest over all fields. Loads no torch.
 
-The digest finds damage, not malice: the writer of a whole new file can also write its digest.
+The digest detects damage, not malice: the author of a forged file can also write its digest.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from peer.config.validation_sentences import explain, shown
 from peer.version import software
 
 SCHEMA = 2
-"""Form 1 had no digest over all fields."""
+"""Format 1 had no digest over all fields."""
 DIGEST_NAME = "config_sha256"
 RUN_NAME = "run.json"
 MAX_CONFIG_BYTES = 256 * 1024
@@ -35,8 +35,8 @@ class ExportedFragment(BaseModel):
     """One fragment of an exported model.
 
     Attributes:
-        digest: of anchor and momentum, 64 hexadecimal digits; what members announce.
-        num_confirmed: members that hold this digest at this version; 0 for a checkpoint, which nobody was asked about.
+        digest: digest of anchor and momentum, 64 hexadecimal digits, as announced by members.
+        num_confirmed: members with this digest at this version; 0 for a checkpoint, for which no member was asked.
     """
 
     model_config = ConfigDict(frozen=True, strict=True)
@@ -50,7 +50,7 @@ class ExportedFragment(BaseModel):
 
 
 class ModelHeader(BaseModel):
-    """The fields of `run.json`; unknown ones are left alone."""
+    """The fields of `run.json`; unknown fields are ignored."""
 
     model_config = ConfigDict(frozen=True, strict=True)
 
@@ -70,18 +70,18 @@ class ModelHeader(BaseModel):
 
 
 def config_digest(config: Mapping[str, Any]) -> str:
-    """SHA-256 (64 hexadecimal digits) of all fields but the digest's own."""
+    """Return the SHA-256 (64 hexadecimal digits) of all fields except the digest itself."""
     fields = {name: value for name, value in config.items() if name != DIGEST_NAME}
     return hashlib.sha256(json.dumps(fields, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 
 def read_header(path: Path, text: str) -> tuple[dict[str, Any], ModelHeader, RunManifest]:
-    """Check the JSON of the exported folder `path`; returns it as it stands, checked, and the manifest in it.
+    """Validate the JSON in the exported folder `path`, and return it unchanged with its header and manifest.
 
     Raises:
-        UsageFault: it is not of this software.
-        Incompatible: another version wrote it.
-        LocalFault: it is damaged.
+        UsageFault: the folder was not written by this software.
+        Incompatible: the folder was written by a different version.
+        LocalFault: the folder is damaged.
     """
     try:
         config = json.loads(text) if 0 < len(text) <= MAX_CONFIG_BYTES else None

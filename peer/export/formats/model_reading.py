@@ -1,6 +1,7 @@
-"""Reads an exported folder again: every name, shape and bit is checked.
+"""Reads an exported folder, and checks every name, shape and bit.
 
-Loading a file maps it; its length bounds what it holds, and the manifest's model is only built when it is that large.
+Weights files are memory-mapped; a file's length limits its content, and the manifest's model is built only if it fits
+that length.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ from peer.trainer.model.gpt import build_model, parameters_digest
 
 @dataclass(frozen=True, slots=True)
 class ExportedModel:
-    """An exported model, with the manifest, config and header from its folder."""
+    """A model, and the facts in its folder."""
 
     model: nn.Module
     manifest: RunManifest
@@ -88,7 +89,7 @@ def read_model(path: Path, base: Path | None = None) -> ExportedModel:
     except (OSError, SafetensorError) as error:
         raise UsageFault(f"{path} is no whole safetensors file ({error}); export the model again.") from error
     except RuntimeError as error:
-        # torch, which maps the file: a file of holes may be longer than the memory.
+        # Raised by torch, which maps the file: a sparse file may be longer than the memory.
         raise DeviceFault(
             f"{path} cannot be mapped into memory ({str(error).splitlines()[0]:.200}); expected a machine with room "
             "for it; end other programs, or export the model again"
@@ -97,7 +98,7 @@ def read_model(path: Path, base: Path | None = None) -> ExportedModel:
 
 
 def model_of(anchors: Anchors, base: Path | None = None) -> nn.Module:
-    """The run's model with the anchors as its parameters, as `read_model` gives it.
+    """Return the run's model with the anchors as its parameters, in the form that `read_model` returns.
 
     Raises:
         UsageFault: transformers is needed and not installed.
@@ -117,7 +118,7 @@ def model_of(anchors: Anchors, base: Path | None = None) -> nn.Module:
 
 
 def check_no_base(what: object, base: Path | None) -> None:
-    """Before a model that is whole without one is read.
+    """Check that no base was given for a model that needs none.
 
     Raises:
         UsageFault: a base was given.
@@ -127,10 +128,10 @@ def check_no_base(what: object, base: Path | None) -> None:
 
 
 def check_built_in(run_id: str, manifest: RunManifest) -> None:
-    """Whether this software can build the run's model without its owner's code.
+    """Check that this software can build the run's model without its owner's code.
 
     Raises:
-        Incompatible: it cannot.
+        Incompatible: the model is of the owner's code.
     """
     if manifest.model.kind == "custom":
         raise Incompatible(

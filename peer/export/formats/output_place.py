@@ -12,11 +12,11 @@ from peer.export.formats.model_header import MAX_CONFIG_BYTES, RUN_NAME
 
 
 def _check_parent(path: Path) -> None:
-    """Whether something new may be made beside `path`.
+    """Check that a new file or folder may be created beside `path`.
 
     Raises:
-        UsageFault: its folder is not there.
-        LocalFault: it cannot be written.
+        UsageFault: the parent folder does not exist.
+        LocalFault: the parent folder is not writable.
     """
     if not path.parent.is_dir():
         raise UsageFault(f"{path.parent} is no folder; expected one that exists; make it or choose another --out.")
@@ -25,10 +25,10 @@ def _check_parent(path: Path) -> None:
 
 
 def check_folder(folder: Path, *, replace: bool) -> None:
-    """Check, before anything is downloaded, that an exported folder may be written to `folder`.
+    """Check, before any download, that an exported folder may be written to `folder`.
 
     Raises:
-        UsageFault: there is something already that may not be replaced, or no place for a new folder.
+        UsageFault: there is a file or folder that may not be replaced, or no place for a new folder.
     """
     if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
         raise UsageFault(f"--out {folder} is no folder; expected a new one; choose another --out.")
@@ -39,7 +39,7 @@ def check_folder(folder: Path, *, replace: bool) -> None:
         raise UsageFault(
             f"{folder} is there already, with files in it; expected a new folder; choose another --out or give --force."
         )
-    # --force gives up an earlier model, and nothing else that lies there.
+    # --force replaces only an earlier model, no other files.
     others = sorted({entry.name for entry in folder.iterdir()} - _files_of_earlier(folder))
     if others:
         raise UsageFault(
@@ -49,7 +49,7 @@ def check_folder(folder: Path, *, replace: bool) -> None:
 
 
 def _files_of_earlier(folder: Path) -> set[str]:
-    """Names of the files that an export wrote into `folder`, as it says itself; empty: it is of something else."""
+    """Return the names of the files that an export wrote into `folder`, from its run.json; empty: not an export."""
     try:
         names = json.loads(read_regular(folder / RUN_NAME, MAX_CONFIG_BYTES))["files"]
         return {name for name in names if isinstance(name, str)}

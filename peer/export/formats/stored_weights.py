@@ -1,4 +1,4 @@
-"""Weights in an exported folder, a file or shards, opened without reading them."""
+"""Opens the weights in an exported folder, one file or shards, without reading them."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ _MAX_SHARDS = 10_000
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """Open files of weights.
+    """Open weights files.
 
     Attributes:
-        header: the JSON that says which run they are of.
-        files: name of each tensor -> the file that holds it.
+        header: the JSON with the facts about their run.
+        files: name of each tensor -> the file that contains it.
     """
 
     path: Path
@@ -34,15 +34,15 @@ class Stored:
     files: Mapping[str, Any]
 
     def tensor(self, name: str) -> torch.Tensor:
-        """One of those that `check_shapes` has found."""
+        """Return one of the tensors that `check_shapes` has found."""
         tensor: torch.Tensor = self.files[name].get_tensor(name)
         return tensor
 
     def check_shapes(self, shapes: Mapping[str, tuple[int, ...]]) -> None:
-        """Whether exactly these are there, in float32.
+        """Check that exactly these tensors exist, in float32.
 
         Raises:
-            LocalFault: they are not.
+            LocalFault: tensors, shapes or types differ.
         """
         if set(self.files) != set(shapes):
             raise LocalFault(f"{self.path} has other parameters than its manifest describes; export the model again")
@@ -57,11 +57,11 @@ class Stored:
 
 @contextmanager
 def open_stored(path: Path) -> Iterator[Stored]:
-    """Open the weights in a folder that `peer export` wrote; they are mapped, not read.
+    """Open the weights in a folder that `peer export` wrote; they are memory-mapped, not read.
 
     Raises:
-        UsageFault: there are none.
-        OSError, SafetensorError: they are not whole.
+        UsageFault: there are no weights.
+        OSError, SafetensorError: the files are incomplete.
     """
     header = run_json(path)
     names = sorted(entry.name for entry in path.iterdir() if _WEIGHTS.fullmatch(entry.name) and entry.is_file())
@@ -79,7 +79,7 @@ def run_json(folder: Path) -> str:
     """Read `run.json`.
 
     Raises:
-        UsageFault: it cannot be read.
+        UsageFault: the file cannot be read.
     """
     wanted = "a folder that `peer export` wrote"
     if not folder.is_dir():

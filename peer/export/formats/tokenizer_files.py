@@ -1,4 +1,4 @@
-"""The tokenizer beside a model: the run's own files, or the one whose tokens are bytes."""
+"""The tokenizer beside a model: the run's own files, or the byte tokenizer."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _COPIED = (
     *("tokenizer.json", "tokenizer.model", "spiece.model", "sentencepiece.bpe.model", "vocab.json", "vocab.txt"),
     *("merges.txt", "added_tokens.json", "special_tokens_map.json", "chat_template.jinja"),
 )
-"""Files of a run that an export copies; all others stay with the run, so none takes the place of a file of its own."""
+"""Files of a run that an export copies. Other files are not copied, so that none replaces a file of the export."""
 _CONFIG_FIELDS = (
     *("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token"),
     *("additional_special_tokens", "extra_special_tokens", "added_tokens_decoder", "chat_template", "model_max_length"),
@@ -33,24 +33,24 @@ _CONFIG_FIELDS = (
     *("legacy", "model_input_names", "padding_side", "split_special_tokens", "strip_accents"),
     *("tokenize_chinese_chars", "truncation_side"),
 )
-"""Fields of a run's tokenizer_config.json that an export keeps; others can name code and files of another place."""
+"""Fields of a run's tokenizer_config.json that an export keeps; other fields may refer to code and files elsewhere."""
 _ANY_CLASS = "PreTrainedTokenizerFast"
 _CLASS_NAME = re.compile(r"[A-Za-z0-9_]{1,80}")
 
 
 @dataclass(frozen=True, slots=True)
 class TokenizerFiles:
-    """Files for a folder: name -> contents, or where to copy them from. `end_token`: None: none is known."""
+    """Files for a folder: name -> contents, or the path to copy from. `end_token`: None if unknown."""
 
     files: Mapping[str, bytes | Path] = field(default_factory=dict)
     end_token: int | None = None
 
 
 def tokenizer_files(manifest: RunManifest, run_files: Path | None) -> TokenizerFiles:
-    """What an exported folder has for turning text into tokens.
+    """Return the files of an exported folder that turn text into tokens.
 
     Args:
-        run_files: where the run's files lie, checked; None: it has none.
+        run_files: folder with the run's verified files; None: the run has none.
     """
     named = manifest.data.tokenizer
     if named is None or run_files is None:
@@ -70,22 +70,22 @@ def tokenizer_files(manifest: RunManifest, run_files: Path | None) -> TokenizerF
 
 
 def run_file_copies(manifest: RunManifest, run_files: Path | None) -> dict[str, bytes | Path]:
-    """Where the run's files are copied from: those of a tokenizer; all others stay with the run."""
+    """Return the paths of the run's tokenizer files; no other file is copied."""
     names = [file.name for file in manifest.files if run_files is not None]
     return {name: run_files / name for name in names if run_files is not None and name in _COPIED}
 
 
 def _kept_config(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of a run's tokenizer_config.json that lead nowhere."""
+    """Return the fields of a run's tokenizer_config.json that refer to no code or files."""
     named = config.get("tokenizer_class")
     known = named if isinstance(named, str) and _CLASS_NAME.fullmatch(named) else _ANY_CLASS
     return {"tokenizer_class": known, **{name: config[name] for name in _CONFIG_FIELDS if name in config}}
 
 
 def end_token_of(tokenizer: Path) -> tuple[str, int] | None:
-    """Return the token that ends a text, as text and as a number; None: nothing names it, which is printed.
+    """Return the token that ends a text, as text and as a number; None if unknown, which is printed.
 
-    The tokenizer is a stranger's, so the limited child reads it.
+    The tokenizer is untrusted, so the limited child reads it.
     """
     try:
         with OpenTokenizer(tokenizer) as opened:
@@ -96,7 +96,7 @@ def end_token_of(tokenizer: Path) -> tuple[str, int] | None:
 
 
 def _json_of(path: Path) -> dict[str, Any]:
-    """The object in a JSON file; empty when there is none."""
+    """Return the object in a JSON file; empty if there is none."""
     try:
         found = json.loads(read_regular(path, MAX_CONFIG_BYTES))
     except (OSError, ValueError, RecursionError):
