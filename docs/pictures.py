@@ -1,8 +1,8 @@
-"""Makes the pictures of docs/images from a real demo swarm on this machine, in about two minutes.
+"""Makes the pictures in docs/images from a real demo swarm on this machine, in about two minutes.
 
-    python -m docs.pictures            trains for a minute, and takes the page in light and dark
+    python -m docs.pictures            trains for a minute, and takes screenshots of the page in light and dark
 
-It needs Chromium: that of the system, or `playwright install chromium`.
+This script needs Chromium: an installation of the system, or `playwright install chromium`.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from peer.import_path import python_command, python_environment
 
 IMAGES = Path(__file__).parent / "images"
 WIDTH, HEIGHT = 1280, 800
-"""What a laptop shows without scrolling: the first screen of a visitor."""
+"""Size of a laptop's screen: the part of the page that a visitor sees without scrolling."""
 SHARE = 0.8
-"""Of the training, after which pictures are taken: one peer was killed, and the late one trains."""
+"""Share of the training after which the pictures are taken: one peer was killed, and the late peer is training."""
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-"""None: the one that playwright has installed."""
+"""Path of Chromium; None for the copy that playwright has installed."""
 LINE = "s of"
-"""In the lines that a demo prints while it trains."""
+"""Part of each line that a demo prints during training."""
 
 
 def main() -> None:
-    """Run a demo and take the pictures."""
+    """Run a demo and take the screenshots."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--minutes", type=float, default=1.2, help="of training; the goal of longer ones is reached")
     minutes = parser.parse_args().minutes

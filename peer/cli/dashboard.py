@@ -27,7 +27,7 @@ MAX_INSTALL_LENGTH = 400
 
 
 FIRST_LOOK_SECONDS = 2.0
-"""How long the start of a page waits for a member to answer."""
+"""Seconds that the start of a page waits for a member to answer."""
 
 
 @app.command(
@@ -133,7 +133,7 @@ def dashboard(
     if join_address and no_join_address:
         raise UsageFault("--join-address and --no-join-address were given together; give one of them")
 
-    # Before the server is loaded, which takes a second.
+    # Checked before the import of the server, which takes a second.
     check_page_extra("`peer dashboard`")
     _check_host(host)
     its_address, its_install = _address(page_address), _line_of(install)

@@ -46,9 +46,9 @@ def doctor(
 ) -> int:
     """Check whether this machine can join a run: reachability, rates, clock, memory, disk and versions.
 
-    Pass the flags of `peer join`, while that peer is not running. Without RUN it checks only this machine. Exit codes:
-    0 no problem, 1 a problem of this machine, 2 a wrong flag, 3 no member reachable, 4 a problem of the run, 5 a
-    problem of the device.
+    Use the flags that you would give to `peer join`, while that peer is not running. Without RUN, the command checks
+    only this machine. Exit codes: 0 no problem, 1 a problem of this machine, 2 a wrong flag, 3 no member reachable, 4 a
+    problem of the run, 5 a problem of the device.
     """
     from peer.config.validation_sentences import read_toml
     from peer.user_folders import user_data_dir_here

@@ -53,7 +53,7 @@ def export(
     timeout: LookTimeout = 20.0,
     as_json: AsJson = False,
 ) -> int:
-    """Download the model of a run into a folder that transformers can load; members confirm it."""
+    """Download the model of a run, check it with several members, and write a folder that transformers can load."""
     from peer.export.formats.output_place import check_folder
     from peer.export.hub_push import check_push
 

@@ -20,7 +20,7 @@ LOOK_SECONDS = 3.0
 
 
 app = Commands(
-    help="Show a run's manifest, change it while the run goes on, sign the change, and send it to all members.",
+    help="Show a run's manifest, change it during the run, sign the change, and send it to all members.",
     no_args_is_help=True,
 )
 
@@ -107,7 +107,7 @@ def edit(
     peers: Peers = None,
     timeout: LookTimeout = 20.0,
 ) -> None:
-    """Add a change to the draft of the next revision. It takes effect when it is signed and published.
+    """Add a change to the draft of the next revision. The change takes effect when the draft is signed and published.
 
     To discard the draft, remove the file manifest.draft in the owner's folder.
     """
@@ -164,7 +164,7 @@ def edit(
 @app.command("sign", short_help="Sign the draft.", epilog="\b\nExample:\n  peer manifest sign --data-dir ./owner")
 @exits_with_sentence
 def sign(run: OwnedRun = None, run_id: RunId = None, data_dir: DataDir = None) -> None:
-    """Sign the draft with the owner's key. It becomes the next revision."""
+    """Sign the draft with the owner's key. The draft becomes the next revision."""
     owned = owned_run(run, run_id, data_dir)
     from peer.network.membership.manifest_revisions import describe_changes
 
@@ -187,7 +187,7 @@ def publish(
     peers: Peers = None,
     timeout: LookTimeout = 20.0,
 ) -> None:
-    """Send the signed manifest to members, which pass it on. Peers follow it without a restart."""
+    """Send the signed manifest to members, which forward it. Peers adopt the changes without a restart."""
     owned = owned_run(run, run_id, data_dir)
     from peer.owner.publish import publish
 

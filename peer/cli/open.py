@@ -21,7 +21,7 @@ app = Commands()
 def open_(run: Run = None, run_id: RunId = None) -> int:
     """Open the page of a run in the browser, and print its address.
 
-    For a run without a page, it looks for a dashboard on this machine at port 8080.
+    For a run without a page, the command looks for a dashboard on this machine at port 8080.
     """
     from peer.observe.own_runs import find_page
 

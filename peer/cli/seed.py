@@ -31,9 +31,9 @@ def seed(
     as_json: options.AsJson = False,
     plain: options.AsPlain = False,
 ) -> int:
-    """Serve a run without training: give newcomers an address to join at, and the current state.
+    """Serve a run without training: newcomers join at this peer's address and download the current state.
 
-    Without RUN, it seeds the run of --data-dir, of the current folder, or of the only run folder inside it.
+    Without RUN, the command seeds the run in --data-dir, in the current folder, or in the only run folder inside it.
     """
     flags = peer_flags(context, run, as_json, plain)
     if (flags.get("run_id"), config, invite) == (None,) * 3:
@@ -44,8 +44,8 @@ def seed(
 def _run_in_folder(data_dir: object) -> dict[str, object]:
     """Return run id and data folder of the run in `data_dir`, and print a notice; empty if there is no single run.
 
-    Without `data_dir`, the run is in the working folder, or in the only run folder inside it. Later code checks the
-    content of the folder.
+    Without `data_dir`, use the run in the working folder, or in the only run folder inside it. The content of the
+    folder is checked later.
     """
     from dht.ground.regular_files import read_regular
     from dht.records.signed_manifest import MAX_RUN_RECORD_BYTES, claimed_run_id

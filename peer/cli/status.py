@@ -29,7 +29,7 @@ def status(
 ) -> int:
     """Show the peers, versions, rates and loss of a run.
 
-    Without RUN, it shows the only run on this machine.
+    Without RUN, the command shows the only run on this machine.
     """
     is_told = invite is not None or data_dir is not None
     named = (named_run if is_told else named_or_only_run)(run, run_id, peers)

@@ -17,7 +17,7 @@ from peer.config.section import DIGEST, Section
 MAX_FILES = 16
 """Enough for a tokenizer (four or five files), a model card and a layout; 16 take 4 of the manifest's 12 KiB."""
 MAX_TOTAL_BYTES = 256 << 20
-"""Limit for all files together: an hour on a connection of 600 kbit/s, and less than any checkpoint of such a run."""
+"""Limit for all files together: an hour on a connection of 600 kbit/s, and less than any checkpoint of the run."""
 
 FILE_NAME_PATTERN = r"^[A-Za-z0-9_-][A-Za-z0-9._-]{0,79}$"
 """Excludes other folders (no separator) and hidden files (no dot at the start)."""

@@ -165,7 +165,10 @@ def layout_of(manifest: RunManifest, shapes: Shapes, buffer_shapes: Shapes | Non
 
 
 def cut_of(manifest: RunManifest) -> Cut:
-    """Return how a model is cut: the built-in model by whole layers; others evenly, as seeds know only their size."""
+    """Return how a model is cut: the built-in model by whole layers, all others evenly.
+
+    For models of other kinds, a seed has only the number of parameters.
+    """
     return "layers" if manifest.model.kind == "gpt" else "balanced"
 
 

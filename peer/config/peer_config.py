@@ -329,7 +329,7 @@ def load_config(flags: Mapping[str, object], path: str | Path | None = None) -> 
     """Combine flags, file and defaults.
 
     Args:
-        flags: field name -> value of the flag; None if the flag was not given.
+        flags: field name -> value of the flag; None if the flag is absent.
         path: a TOML file with any fields of `PeerConfig`.
 
     Raises:

@@ -17,7 +17,7 @@ from dht.ground.regular_files import read_regular
 from peer.config.retired_fields import RETIRED_FIELDS
 
 MAX_TOML_BYTES = 1 << 20
-"""Far above any run file, configuration or profile with comments; avoids reading a whole model given by mistake."""
+"""Far above the size of any run file, configuration or profile; avoids reading a whole model by mistake."""
 
 MAX_SHOWN_CHARACTERS = 60
 """Maximum length of a quoted value: enough to recognise your own typing, too short to flood a terminal."""
@@ -205,7 +205,7 @@ def _kind_of(fields: Mapping[str, Any]) -> FileKind | None:
 
 
 def read_toml(path: str | Path, kind: FileKind | None = None) -> dict[str, Any]:
-    """Read a TOML file, of the expected `kind` if that is given.
+    """Read a TOML file, and check that it is of the expected `kind`, if any.
 
     Raises:
         UsageFault: the file is missing, unreadable, not UTF-8 or not TOML, or is evidently of a different kind.

@@ -77,7 +77,7 @@ class JoinedRun(Fact):
 class SwarmContact(Fact):
     """This peer is waiting for other members, lost contact with them, or found them again.
 
-    `state` is "waiting" before the first answer (`reason` gives the cause), "lost" when no member has answered for
+    `state` is "waiting" before the first answer (because of `reason`), "lost" when no member has answered for
     `seconds`, and "found" when `num_members` members answer again after `seconds`.
     """
 

@@ -41,7 +41,7 @@ class RunConnection:
         show: called with each event, from a reader thread.
         note: called with plain sentences for the owner.
         child: the network process, if it has been started already.
-        hear: as for `NetworkProcess`.
+        hear: a callback, as for `NetworkProcess`.
 
     Attributes:
         network: the network process, for its addresses, limits and faults, and the end of the run.

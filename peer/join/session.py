@@ -96,7 +96,7 @@ def join(
         run_id: the run's id, the address of its page, its `murmuration://` link, or the name of a run that this machine
             joined before, as for `peer join`. `join` opens a page at once. Not needed with an invite.
         module: the module to train, already on its device. The run averages its parameters with `requires_grad`, and
-            its saved floating-point buffers if the manifest says so; their names, shapes and order must match the
+            its saved floating-point buffers if the manifest contains them; their names, shapes and order must match the
             run's. In addition to the memory for training, float32 takes 4 bytes per value, and bfloat16, float16 and
             float64 take 8; other types are refused. Frozen parameters must equal the run's.
         optimizer: the optimizer of all these parameters; call `step` once per inner step. If a wrapper keeps the

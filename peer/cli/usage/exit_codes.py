@@ -153,7 +153,7 @@ def replaced_since(began: float) -> str | None:
 
 
 def _drop_output() -> None:
-    """Discard all further output, because the interpreter would otherwise write it again when it ends."""
+    """Discard all remaining output, because the interpreter would otherwise try to write it again when it ends."""
     with contextlib.suppress(OSError, ValueError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
