@@ -183,7 +183,7 @@ def manifest_page() -> str:
             "NAME --config run.toml` checks the file, adds the defaults and signs the manifest. Sections are TOML "
             "tables: `averaging.sync_every` is `sync_every` under `[averaging]`."
         ),
-        "[protocol.md](../contributor/protocol.md#manifest) describes canonical bytes and the rules between fields.",
+        "[protocol.md](../contributor/protocol.md#manifest) describes the canonical bytes and the rules for fields.",
         "## Top level",
         table(head, rows_of(RunManifest)),
     ]

@@ -125,7 +125,7 @@ class RoundCommitted(OfVersion):
 class AttemptEnded(OfVersion):
     """An attempt at a round ended without a commit; the work of the attempt is kept.
 
-    `new_leader` leads the next attempt. If it is null, `old_leader` gave up the attempt.
+    `new_leader` leads the next attempt. If `new_leader` is null, `old_leader` gave up the attempt.
     """
 
     attempt: int
@@ -181,7 +181,7 @@ class MembersAwaited(OfVersion):
 
 @dataclass(frozen=True, slots=True)
 class AppliedCommit(OfVersion):
-    """This peer's anchor moved to `version` through a commit or a download; `digest` is its digest in hexadecimal."""
+    """This peer's anchor moved to `version` by a commit or a download; `digest` is the anchor digest (hexadecimal)."""
 
     digest: str
 

@@ -65,7 +65,7 @@ class ScheduleSection(Section):
 
 @dataclass(frozen=True, slots=True)
 class Cooldown:
-    """A fall of the rate to the floor, which the owner started: its first token on the run's clock, and its length."""
+    """The owner's cool-down of the rate to the floor: its first token on the run's clock, and its length in tokens."""
 
     from_tokens: int
     tokens: int
