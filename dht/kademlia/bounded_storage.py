@@ -1,8 +1,8 @@
-"""What one DHT member keeps for others, within limits.
+"""Bounded storage of records that one DHT member keeps for others.
 
-hivemind's own storage has none: no number of keys, no number of entries, no number of bytes. And a store that it
-refuses because it is older still shortens the life of the newer entry. So anybody could make a peer flicker by
-replaying its earlier records. Here an older entry is refused before anything is touched.
+hivemind's own storage limits neither keys nor entries nor bytes. Also, when it refuses an older entry, it still
+shortens the life of the newer one, so anyone could make a peer flicker by replaying its earlier records. Here an older
+entry is refused without side effects.
 """
 
 from __future__ import annotations
@@ -19,26 +19,27 @@ from dht.ground.store import MAX_ENTRIES_PER_DICTIONARY
 MAX_KEYS: Final = 1024
 """Dictionaries and values that a member keeps for others."""
 MAX_DICTIONARY_BYTES: Final = 256 * 1024
-"""Above 4 MiB a holder cannot answer any more and looks dead to every reader."""
+"""Above 4 MiB a holder cannot answer any more, and looks dead to all readers."""
 MAX_STORAGE_BYTES: Final = 64 * 1024 * 1024
-"""What a member keeps for others."""
+"""Bytes that a member keeps for others."""
 FOREIGN_SHARE: Final = 0.5
-"""Of keys and bytes, for records of other runs: a thousand runs cost a stranger nothing; this one keeps its room."""
+"""Share of keys and bytes for records of other runs: a stranger can create a thousand runs at no cost, and this run
+keeps its room."""
 _ENTRY_OVERHEAD_BYTES: Final = 64
-"""Subkey (a 52-character PeerId) and expiry of one entry, as they travel."""
+"""Size of subkey (a 52-character PeerId) and expiry of one entry on the wire."""
 
 
 class BoundedStorage:
-    """Expiring values and dictionaries of values, in the shape that hivemind's `DHTProtocol` uses.
+    """Expiring values and dictionaries of values, with the interface that hivemind's `DHTProtocol` uses.
 
     Args:
         now: returns unix seconds.
-        rank_of: a number inside a value that must never go down under one key, whatever the expiry says; the
-            revision of a run record, the sequence of a profile. 0 for values without one.
-        is_foreign: whether a value is of another run than this member's.
+        rank_of: returns a number inside a value that must never decrease under one key, whatever the expiry: the
+            revision of a run record, or the sequence of a profile. 0 for values without one.
+        is_foreign: whether a value belongs to a different run than this member.
 
-    When a limit is reached, what is there stays and new keys or entries are refused until something expires. Refusing
-    newcomers for one lifetime of a record is better than letting a flood push the members out.
+    When a limit is reached, existing entries stay, and new keys or entries are refused until one expires. Refusing
+    newcomers for one lifetime of a record is better than letting a flood displace the members.
     """
 
     def __init__(
@@ -64,7 +65,7 @@ class BoundedStorage:
         return sum(self._num_bytes.values())
 
     def get(self, key: DHTID) -> Any:
-        """The live `ValueWithExpiration` under `key`, or None."""
+        """Return the live `ValueWithExpiration` under `key`, or None."""
         item = self._values.get(key)
         if item is None:
             return None
@@ -74,7 +75,7 @@ class BoundedStorage:
         return item
 
     def store(self, key: DHTID, value: Any, expiration_time: float, subkey: Any = None) -> bool:
-        """Keep a value, or with `subkey` one entry of a dictionary. False when it is refused."""
+        """Store a value, or with `subkey` one entry of a dictionary. Return False if it is refused."""
         if isinstance(value, DictionaryDHTValue):
             entries = list(value.items())
             return all([self.store_subkey(key, name, entry.value, entry.expiration_time) for name, entry in entries])
@@ -93,7 +94,7 @@ class BoundedStorage:
         return True
 
     def store_subkey(self, key: DHTID, subkey: Any, value: bytes, expiration_time: float) -> bool:
-        """Keep one entry of the dictionary under `key`. False when it is refused."""
+        """Store one entry of the dictionary under `key`. Return False if it is refused."""
         if expiration_time <= self._now():
             return False
         present = self.get(key)
@@ -118,7 +119,7 @@ class BoundedStorage:
         return True
 
     def items(self) -> Iterator[tuple[DHTID, Any]]:
-        """All live (key, `ValueWithExpiration`) pairs."""
+        """Return all live (key, `ValueWithExpiration`) pairs."""
         self._drop_expired()
         return iter(list(self._values.items()))
 

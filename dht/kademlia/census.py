@@ -1,4 +1,4 @@
-"""Every peer record of a run, whatever its size: for those who look once and want to see all."""
+"""All peer records of a run of any size, for single queries."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from dht.records.signature_cache import VerifiedRecords
 from dht.records.swarm_view import SwarmView
 
 KEYS_AT_ONCE: Final = 16
-"""Requests in flight together; a dictionary takes tens of kilobytes."""
+"""Parallel requests; a dictionary takes tens of kilobytes."""
 
 
 async def fetch_everyone(store: RecordStore, run_id: str) -> list[bytes]:
-    """The live, valid peer records under all keys that the peers use; several of one peer where it has renewed its own.
+    """Return the live, valid peer records under all keys in use. A peer that has renewed its record may have several.
 
-    In a swarm of many, level 0 shows a sample, whose votes say which keys hold everybody.
+    In a large swarm, level 0 holds a sample, whose votes show which keys hold all peers.
     """
     found = await store.fetch_peers(run_id)
     votes = Counter(map(claimed_level, found))
@@ -33,7 +33,7 @@ async def fetch_everyone(store: RecordStore, run_id: str) -> list[bytes]:
 
 
 async def members_here(store: RecordStore, run_id: str) -> list[PeerRecord]:
-    """The newest valid record of each member that is here now, sorted by PeerId."""
+    """Return the newest valid record of each present member, sorted by PeerId."""
     now, verified = time.time(), VerifiedRecords()
     records = []
     for data in await fetch_everyone(store, run_id):

@@ -1,12 +1,12 @@
-"""Two guards around hivemind's `DHTNode`: which peers may speak DHT with us, and which records are let in.
+"""Two guards around hivemind's `DHTNode`: one decides which peers may call, the other which records are accepted.
 
 `Gate` stands between DHTNode and the daemon. The daemon has authenticated the caller's PeerId, so node ids are checked
-for every call without another signature. In a private run every call and every answer carries a proof of membership
-beside it (in the `auth` field that hivemind's messages have). A node id is the hash of the PeerId and nothing else.
-With ids free to choose, five strangers next to a key would become its five holders.
+for each call without another signature. In a private run each call and answer carries a proof of membership (in the
+`auth` field of hivemind's messages). A node id must be the hash of the PeerId. If ids could be chosen, five strangers
+next to a key would become its five holders.
 
-`SignedRecords` is DHTNode's validator. Validators see only the SHA-1 of a key, so each stored value names its key and
-the validator computes the hash again.
+`SignedRecords` is DHTNode's validator. Validators get only the SHA-1 of a key, so each stored value contains its key,
+and the validator computes the hash again.
 """
 
 from __future__ import annotations
@@ -41,32 +41,33 @@ from dht.records.signed_manifest import decode_run_record, run_key
 from dht.streams.streams_per_remote import StreamCounts
 
 OPEN_SECONDS: Final = 5.0
-"""A caller has given up by then."""
+"""Callers give up within this time."""
 MAX_RUN_RECORD_LIFE_SECONDS: Final = 8 * 24 * 3600.0
-"""Run records are published for a week at a time; the expiry is not signed, so it needs a bound."""
+"""Run records are published for a week at a time. Their expiry is not signed, so it needs a bound."""
 
 CLOCK_TOLERANCE_SECONDS: Final = 5.0
-"""A holder with a slower clock may still serve an expired entry. That entry must not make us drop its whole dictionary,
-which hivemind does for one invalid entry. Readers filter by their own clock afterwards.
+"""A holder with a slower clock may still return an expired entry. hivemind drops a whole dictionary for one invalid
+entry, so such an entry counts as valid here. Readers then filter by their own clock.
 """
 
 MAX_CALLS_PER_PEER: Final = 128
-"""Of one remote at once: a poll for all peers asks for 16 keys together, of few holders, beside stores of its own."""
+"""Parallel calls of one remote: reading all peers asks for 16 keys together, of few holders, besides its own stores."""
 MAX_KEYS_PER_REQUEST: Final = 1024
-"""Of a DHT call that stores something."""
+"""Keys in one DHT call that stores records."""
 MAX_KEYS_SOUGHT: Final = 16
-"""Of one that looks for something: hivemind asks for no more. Each may be answered with a whole dictionary."""
+"""Keys in one DHT call that searches: hivemind asks for no more. Each may be answered with a whole dictionary."""
 RECORD_BYTES: Final = 256
-"""A record in a dictionary takes so much at least, as it travels; checking one takes 0.15 ms."""
+"""Least size of a record in a dictionary on the wire; checking one takes 0.15 ms."""
 RECORDS_AT_ONCE: Final = 4096
-"""That one remote may have checked here: what a member hands to a new holder is a few dictionaries."""
+"""Records of one remote checked at once: a member hands a few dictionaries to a new holder."""
 SECONDS_PER_RECORD: Final = 1 / 64
-"""Until one more is checked for it: a member publishes about one in ten seconds at each holder."""
+"""Seconds until one more record of a remote is checked: a member publishes about one in ten seconds at each holder."""
 MAX_VALUE_BYTES: Final = 2 * MAX_DICTIONARY_BYTES
-"""A whole dictionary with its msgpack framing, in a request or an answer; checking more would block the loop."""
+"""Size of a whole dictionary with its msgpack framing in a request or answer; checking more would block the event
+loop."""
 
 MAX_PROVEN_PEERS: Final = 1024
-"""Members that have shown a proof to this process; others are greeted before they are asked anything."""
+"""Members that have proved membership to this process; other members are pinged before any other call."""
 
 EXPIRY_ROUNDING_SECONDS: Final = 1e-3
 
@@ -74,29 +75,29 @@ logger = logging.getLogger(__name__)
 
 
 class GateRefusal(P2PDaemonError):  # type: ignore[misc]
-    """A DHT call that is not allowed; hivemind sends the text to the caller."""
+    """A DHT call is not allowed. hivemind sends the text to the caller."""
 
 
 def node_id_of(peer_id: bytes) -> DHTID:
-    """The only DHT node id that the owner of these PeerId bytes may use."""
+    """Return the only DHT node id that the owner of these PeerId bytes may use."""
     return DHTID.generate(source=peer_id)
 
 
 def key_id_of(key: str) -> DHTID:
-    """Where a key lives in the DHT."""
+    """Return the DHT id of a key."""
     return DHTID.generate(source=key)
 
 
 def pack_value(key: str, record: bytes) -> bytes:
-    """The bytes stored in the DHT for a record under `key`."""
+    """Return the bytes that the DHT stores for a record under `key`."""
     return pack([key, record])
 
 
 def unpack_value(value: bytes) -> tuple[str, bytes]:
-    """(key, record) of stored bytes.
+    """Return (key, record) of stored bytes.
 
     Raises:
-        ValueError: not made by `pack_value`.
+        ValueError: `pack_value` did not make the bytes.
     """
     content = unpack(value)
     if type(content) is not list or len(content) != 2 or type(content[0]) is not str or type(content[1]) is not bytes:
@@ -105,15 +106,14 @@ def unpack_value(value: bytes) -> tuple[str, bytes]:
 
 
 class SignedRecords:
-    """Only records that `dht.records` accepts, under the one key and subkey where they belong. Never
-    raises."""
+    """Validator that accepts only records valid in `dht.records`, under their own key and subkey. Never raises."""
 
     def __init__(self, now: Callable[[], float]) -> None:
         self._now = now
         self._verified = VerifiedRecords()
 
     def validate(self, record: Any) -> bool:
-        """Whether hivemind's `DHTRecord` may be stored or returned."""
+        """Return whether hivemind's `DHTRecord` may be stored or returned."""
         try:
             self.check(record.key, record.subkey, record.value, record.expiration_time)
         except (PeerFault, UsageFault, ValueError) as error:
@@ -122,14 +122,16 @@ class SignedRecords:
         return True
 
     def sign_value(self, record: Any) -> bytes:
-        """hivemind asks before storing and before returning; our records come signed, and stay so."""
+        """Return the value unchanged: hivemind calls this before storing and returning, but these records are already
+        signed.
+        """
         value: bytes = record.value
         return value
 
     strip_value = sign_value
 
     def check(self, key_id: bytes, subkey: bytes, value: bytes, expires_at: float) -> None:
-        """Raise PeerFault, UsageFault or ValueError unless the record belongs exactly there."""
+        """Raise PeerFault, UsageFault or ValueError unless the record is valid under this key and subkey."""
         key, data = unpack_value(value)
         if key_id_of(key).to_bytes() != key_id:
             raise ValueError(f"a record of key {key[:80]!r} under another key")
@@ -157,11 +159,11 @@ class SignedRecords:
             raise ValueError(f"a record under {key[:80]!r}; expected {expected_key!r} and its own subkey")
 
     def run_of(self, value: bytes) -> str:
-        """The run id that stored bytes name, which were validated before."""
+        """Return the run id in stored bytes that were validated before."""
         return unpack_value(value)[0].partition("/")[0]
 
     def rank_of(self, value: bytes) -> int:
-        """Of bytes that were validated: revision of a run record, sequence of a profile; 0 for peer records."""
+        """Return the rank of validated bytes: revision of a run record, sequence of a profile; 0 for peer records."""
         key, data = unpack_value(value)
         if "/profiles/" in key:
             return claimed_sequence(data)
@@ -171,16 +173,16 @@ class SignedRecords:
 
 
 class Gate:
-    """hivemind's `P2P`, as far as DHTNode uses it, with every caller and every answer checked.
+    """The part of hivemind's `P2P` that DHTNode uses, with checks of all callers and answers.
 
-    Calls wait until `open`: DHTNode takes them as soon as it has registered, before it knows its own id and before it
-    has our storage.
+    Calls wait until `open`: DHTNode accepts them as soon as it has registered, before it knows its id and has its
+    storage.
 
     Args:
         p2p: the connected `hivemind.p2p.P2P`.
-        admission: makes and checks the proofs of a private run; asked on every call, so a revocation works at once.
-            Without one everybody is a member.
-        now: returns the unix seconds that answers show.
+        admission: makes and checks the proofs of a private run; used for each call, so a revocation works at once.
+            Without it all peers are members.
+        now: returns the unix seconds that answers contain.
     """
 
     def __init__(self, p2p: Any, admission: Admission | None = None, now: Callable[[], float] = time.time) -> None:
@@ -194,7 +196,7 @@ class Gate:
         self.peer_id = p2p.peer_id
 
     def open(self) -> None:
-        """Let calls in: the node behind the gate can answer now."""
+        """Open the gate: the node behind it can answer now."""
         self._is_open.set()
 
     async def add_protobuf_handler(
@@ -223,7 +225,9 @@ class Gate:
         await self._p2p.add_protobuf_handler(name, guarded, input_type, **options)
 
     def _count_records(self, remote: bytes, request: Any) -> None:
-        """Before any is checked: all of a request are checked in one go, which holds up everything else."""
+        """Count the records of a request before any is checked: all are checked in one step, which blocks everything
+        else.
+        """
         count = sum(max(1, len(value) // RECORD_BYTES) for value in getattr(request, "values", ()))
         if count and not self._checks.spend(_text_of(remote), asyncio.get_running_loop().time(), count):
             raise GateRefusal(f"{count} records more within a minute; expected fewer; store them later")
@@ -242,7 +246,7 @@ class Gate:
         remote = peer_id.to_bytes()
         self._check_remote(remote, b"")
         if self._is_private and remote not in self._proven:
-            # Nothing but a handshake goes to a remote that has not proved its membership yet.
+            # A remote that has not proved its membership gets only a ping.
             await self._call(peer_id, remote, "DHTProtocol.rpc_ping", dht_pb2.PingRequest(), dht_pb2.PingResponse)
         response = await self._call(peer_id, remote, name, request, output_type)
         self._check_remote(remote, response.peer.node_id)
@@ -271,7 +275,7 @@ class Gate:
         return response
 
     def _admit_caller(self, remote: bytes, request: Any) -> bytes:
-        """The nonce to answer to; empty in an open run."""
+        """Check the caller, and return the nonce for the answer; empty in an open run."""
         if self._admission is None or not self._admission.is_private:
             return b""
         try:
@@ -333,7 +337,7 @@ def _check_size(request: Any) -> None:
 
 @functools.lru_cache(maxsize=4096)
 def _peer_text(remote: bytes) -> PeerId | None:
-    """Base58 of an Ed25519 PeerId; None for ids whose key cannot be read from them."""
+    """Return the base58 of an Ed25519 PeerId; None for ids that do not contain their key."""
     try:
         return peer_id_of_bytes(remote)
     except ValueError:

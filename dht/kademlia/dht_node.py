@@ -1,7 +1,7 @@
-"""Our own place in the DHT: hivemind's `DHTNode` on a host, rebuilt after each restart of the host's daemon.
+"""This peer's member of the DHT: hivemind's `DHTNode` on a host, rebuilt after each restart of the host's daemon.
 
-It knows members, and who holds a key; `dht/kademlia/dht_store.py` reads and writes records through it. The
-forked `DHT` process is not used: it cannot be rebuilt when the daemon dies.
+It finds members and holders of keys; `dht/kademlia/dht_store.py` reads and writes records through it. The forked `DHT`
+process is not used, because it cannot be rebuilt when the daemon dies.
 """
 
 from __future__ import annotations
@@ -32,33 +32,34 @@ from dht.kademlia.rpc import RpcTransport, StreamHost, open_line
 from dht.p2pd.host import P2pdHost
 
 NUM_REPLICAS: Final = 5
-"""With records refreshed every 30 s and peers that stay 2 minutes, all five are gone at once in 5 of 10 000 cases."""
+"""If records are refreshed every 30 s and peers stay 2 minutes, all five holders are gone at once in 5 of 10 000
+cases."""
 
 BUCKET_SIZE: Final = 20
 BEAM_SIZE: Final = 8
-"""Half of the default's traffic, and still the true nearest five in every one of 200 nodes."""
+"""Half of the default's traffic, and still finds the true nearest five in each of 200 nodes."""
 
 CALL_SECONDS: Final = 3.0
-"""One DHT call: the remote answers from memory, so this is a few round trips over a bad home line."""
+"""Time for one DHT call: the remote answers from memory, so this is a few round trips over a bad home line."""
 
 OPERATION_SECONDS: Final = 12.0
-"""One publish, fetch or look-up: four calls that all time out."""
+"""Time for one publish, fetch or look-up: four calls that all time out."""
 
 REBUILD_PAUSE_SECONDS: Final = 2.0
 HOLDER_LIFE_SECONDS: Final = 300.0
-"""How long a look-up of holders is believed; nearer nodes that turn up in between are used at once."""
+"""A look-up of holders is reused for this time; newly met nearer nodes are used at once."""
 GLANCE_HOLDER_LIFE_SECONDS: Final = 1500.0
-"""The same for keys that are only read now and then: most of five holders are still there, and one is enough."""
+"""The same for keys that are only read from time to time: most of five holders are still there, and one is enough."""
 
 GLANCE_BEAM_SIZE: Final = 5
-"""Of their look-ups: misses all five holders now and then, and is made up for by a wide one then."""
+"""Beam of these look-ups. It sometimes misses all five holders; a wide look-up then follows."""
 
 MAX_PINGS: Final = 16
 NUM_FRIENDS_PINGED: Final = 3
 MAX_CLOCKS: Final = 64
-"""Members whose clocks are remembered."""
+"""Members whose clocks are stored."""
 CLOCK_LIFE_SECONDS: Final = 300.0
-"""A clock that was read longer ago may have been set since."""
+"""A clock that was read earlier may have been set since."""
 
 _CALL_ERRORS: Final = (
     P2PHandlerError,
@@ -70,8 +71,7 @@ _CALL_ERRORS: Final = (
     AssertionError,
     TypeError,
 )
-"""What a hivemind call raises when the remote is gone, refuses us, or answers something that is not DHT; a
-`GateRefusal` is one of them."""
+"""Errors of a hivemind call when the remote is gone, refuses, or does not answer as DHT; includes `GateRefusal`."""
 
 logger = logging.getLogger(__name__)
 
@@ -84,16 +84,16 @@ class _Holders:
 
 
 class HivemindNode:
-    """One member of the DHT, over all lives of the daemon.
+    """One member of the DHT, across restarts of the daemon.
 
     Args:
         host: a started host.
         records: the validator, which also ranks revisions.
-        serves: whether others may ask us, and count on us as a holder of records.
+        serves: whether others may call this member and use it as a holder of records.
         admission: the proofs of a private run.
         now: returns unix seconds.
 
-    The storage outlives the DHTNode, so a restart of the daemon loses nothing that we hold for others.
+    The storage outlives the DHTNode, so a restart of the daemon loses no record held for others.
     """
 
     def __init__(
@@ -108,7 +108,7 @@ class HivemindNode:
         self.storage = BoundedStorage(
             now, records.rank_of, lambda value: own_run is not None and records.run_of(value) != own_run
         )
-        # hivemind lets strangers write into the cache of others; ours takes nothing.
+        # hivemind lets strangers write into a member's cache, so this cache accepts nothing.
         self._cache = BoundedStorage(now, max_keys=0)
         self._host = host
         self._serves = serves
@@ -116,7 +116,7 @@ class HivemindNode:
         self._now = now
         self._records = records
         self._clocks: Newest[PeerID, tuple[float, float]] = Newest(MAX_CLOCKS)
-        """Member -> what its clock showed when it answered, and seconds of the steady clock then."""
+        """Member -> its clock's time when it answered, and the steady seconds at that moment."""
         self._node: Any = None
         self._line: RpcTransport | None = None
         self._ready = asyncio.Event()
@@ -125,11 +125,11 @@ class HivemindNode:
 
     @property
     def num_members(self) -> int:
-        """Members in the routing table, without ourselves."""
+        """Number of other members in the routing table."""
         return len(self._node.protocol.routing_table.uid_to_peer_id) if self._node is not None else 0
 
     async def start(self) -> None:
-        """Join the daemon as a member that knows nobody yet.
+        """Start the member, which knows no other member yet.
 
         Raises:
             LocalFault: the daemon does not answer.
@@ -139,10 +139,10 @@ class HivemindNode:
         self._host.add_restart_listener(self._rebuild)
 
     async def ready(self) -> Any:
-        """The live DHTNode; waits while the daemon is down.
+        """Return the live DHTNode, waiting while the daemon is down.
 
         Raises:
-            LocalFault: closed, or not back within `OPERATION_SECONDS`.
+            LocalFault: the member is closed, or the DHT is not back within `OPERATION_SECONDS`.
         """
         await self._host.wait_up(OPERATION_SECONDS)
         try:
@@ -157,7 +157,9 @@ class HivemindNode:
         return self._node
 
     async def greet_connected(self) -> int:
-        """Ping the peers the daemon is connected to and look up own and a random id; returns `num_members`."""
+        """Ping the peers that the daemon is connected to, and look up this id and a random one. Return
+        `num_members`.
+        """
         try:
             node = await self.ready()
             connected = await self._host.connected_addresses()
@@ -168,7 +170,7 @@ class HivemindNode:
         peers = [PeerID.from_base58(peer_id) for peer_id in connected]
         strangers = [peer for peer in peers if peer not in known]
         friends = [peer for peer in peers if peer in known]
-        # A few known members too: whether they still live.
+        # Also ping a few known members, to see whether they are alive.
         friends = random.sample(friends, min(NUM_FRIENDS_PINGED, len(friends)))
         strangers = random.sample(strangers, min(MAX_PINGS, len(strangers)))
         await asyncio.gather(*(self._ping(node, peer) for peer in strangers + friends))
@@ -179,13 +181,13 @@ class HivemindNode:
     async def find_holders(
         self, node: Any, key_id: DHTID, life_seconds: float = HOLDER_LIFE_SECONDS, beam_size: int = BUCKET_SIZE
     ) -> list[PeerID]:
-        """Members nearest to the key, nearest first: those of the last look-up and those met since.
+        """Return the members nearest to the key, nearest first: those of the last look-up and those met since.
 
-        A look-up with at least this beam is believed for `life_seconds`. One with a small beam asks fewer, and in a
-        large swarm misses the nearest now and then.
+        A look-up with at least this beam is reused for `life_seconds`. A small beam asks fewer members, and in a large
+        swarm sometimes misses the nearest.
 
-        Looked up under the neighbouring id, where no value is: a search for the key itself would download its whole
-        dictionary from everyone it passes.
+        The look-up uses the neighbouring id, which has no value: a search for the key itself would download its whole
+        dictionary from each member on the way.
         """
         loop_time = asyncio.get_running_loop().time()
         remembered = self._holders.get(key_id)
@@ -206,12 +208,12 @@ class HivemindNode:
         return [candidates[node_id] for node_id in sorted(candidates, key=key_id.xor_distance)]
 
     def member_clocks(self) -> list[float]:
-        """What the clocks of members that answered in the last `CLOCK_LIFE_SECONDS` show now, unix seconds."""
+        """Return the present unix seconds by the clocks of members that answered in the last `CLOCK_LIFE_SECONDS`."""
         now = steady_seconds()
         return [shown + now - at for shown, at in self._clocks.values() if now - at <= CLOCK_LIFE_SECONDS]
 
     def forget_holder(self, key_id: DHTID, peer: PeerID) -> None:
-        """`peer` did not answer: leave it out, and look up again next time."""
+        """Drop a holder that did not answer, and look up holders again next time."""
         remembered = self._holders.get(key_id)
         if remembered is not None:
             remembered.nodes = {node_id: other for node_id, other in remembered.nodes.items() if other != peer}
@@ -261,7 +263,7 @@ class HivemindNode:
 
     async def _rebuild(self) -> None:
         self._ready.clear()
-        # The old node's handlers died with the old daemon: there is nobody to say goodbye to.
+        # The old node's handlers died with the old daemon, so there is no one to say goodbye to.
         await self._drop_node(says_goodbye=False)
         self._holders.clear()
         while not self._closed:
@@ -286,7 +288,7 @@ class HivemindNode:
                     logger.debug("%s: %s", fault, words_of(error))
 
     async def _ping(self, node: Any, peer: PeerID) -> None:
-        # Unlike after DHTProtocol.call_ping the routing table is up to date afterwards.
+        # Unlike DHTProtocol.call_ping, this leaves the routing table up to date.
         protocol = node.protocol
         try:
             response = await protocol.get_stub(peer).rpc_ping(
@@ -306,7 +308,7 @@ class HivemindNode:
         try:
             async with asyncio.timeout(OPERATION_SECONDS):
                 await node.find_nearest_nodes([node.node_id, DHTID.generate()], beam_size=BUCKET_SIZE)
-                # hivemind enters the nodes that answered into the routing table in tasks of their own.
+                # hivemind adds the nodes that answered to the routing table in separate tasks.
                 await asyncio.sleep(0)
         except TimeoutError:
             logger.info("a look-up of members was cut off after %.0f s", OPERATION_SECONDS)

@@ -1,10 +1,9 @@
 """`HivemindStore`: the `RecordStore` port over hivemind's DHT, in this process's own event loop.
 
-Reads and writes go to remembered holders of a key directly. One refresh then takes 5 KiB instead of 200, because a
-search downloads the whole dictionary from everyone it passes. A search is the fallback.
+Reads and writes go directly to remembered holders of a key. One refresh then takes 5 KiB instead of 200, because a
+search downloads the whole dictionary from each member on the way. A search is the fallback.
 
-Importing this module loads hivemind: all of it, torch included, where `dht.p2pd.lazy_hivemind` was not asked
-before.
+Importing this module loads hivemind, including torch unless `dht.p2pd.lazy_hivemind` was called before.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ from dht.records.profiles import profiles_key
 from dht.records.signed_manifest import run_key
 
 MAX_HOLDERS_GLANCED: Final = 3
-"""Asked for a key that is read briefly, one after the other until one has something."""
+"""Holders asked for a key that is read briefly, one after the other until one has an entry."""
 
 DIAL_SECONDS: Final = 5.0
 MAX_BOOTSTRAP_DIALS: Final = 16
@@ -53,18 +52,20 @@ logger = logging.getLogger(__name__)
 
 
 class HivemindStore:
-    """A member of the DHT. Call `start` once after the host's; `close` before the host's.
+    """A member of the DHT. Call `start` after the host's `start`, and `close` before the host's `close`.
 
     Args:
-        host: a started `P2pdHost`, after each restart of whose daemon the store is rebuilt, or a `Libp2pHost`.
-        serves: False makes a client, which reads and publishes, is in nobody's routing table and holds nothing for
-            others: an observer that comes and goes must not be counted on. Without a daemon there is no other kind.
-        admission: the proofs of a private run; without one nobody shows any.
-        after_dial: awaited in each `bootstrap` with the addresses that were dialled, before anybody is greeted; what it
-            raises, `bootstrap` raises.
+        host: a started `P2pdHost`, after whose daemon restarts the store is rebuilt, or a `Libp2pHost`.
+        serves: False makes a client, which reads and publishes, is in no routing table and holds no records for others:
+            other members must not rely on an observer that may leave at any time. Without a daemon it is always a
+            client.
+        admission: the proofs of a private run; without it no proofs are sent.
+        after_dial: awaited in each `bootstrap` with the dialled addresses, before any peer is pinged; its exceptions
+            leave `bootstrap`.
         now: returns unix seconds.
 
-    Operations never fail because of the network: they end in about `OPERATION_SECONDS` with what could be reached.
+    Operations never fail because of the network: they end in about `OPERATION_SECONDS` with the members reached by
+    then.
     """
 
     def __init__(
@@ -87,11 +88,11 @@ class HivemindStore:
 
     @property
     def dial_faults(self) -> dict[str, str]:
-        """Of the last `bootstrap`: address -> why nobody was reached there."""
+        """Address -> reason of the failed dials of the last `bootstrap`."""
         return dict(self._dial_faults)
 
     async def start(self) -> None:
-        """Join the daemon as a DHT member that knows nobody yet.
+        """Start as a DHT member that knows no other member.
 
         Raises:
             LocalFault: the daemon does not answer.
@@ -99,7 +100,7 @@ class HivemindStore:
         await self._member.start()
 
     async def publish_run(self, run_id: str, record: bytes, expires_at: float) -> int:
-        """Store the run's record; see the port. A revision older than a holder's is refused there."""
+        """Store the run's record; see the port. Holders refuse a revision older than theirs."""
         return await self._publish(run_key(run_id), None, record, expires_at)
 
     async def publish_peer(
@@ -109,17 +110,19 @@ class HivemindStore:
         return max(await asyncio.gather(*(self._publish(key, peer_id, record, expires_at) for key in keys)))
 
     async def fetch_run(self, run_id: str) -> bytes | None:
-        """The run record with the highest revision; see the port."""
+        """Return the run record with the highest revision; see the port."""
         return next(iter(await self._newest([run_key(run_id)])), None)
 
     async def fetch_peers(
         self, run_id: str, keys: Sequence[PeerKey] = LEVEL_0_KEYS, num_holders: int = NUM_HOLDERS_READ
     ) -> list[bytes]:
-        """Live peer records; see the port. With one holder to ask, no search is made where that one has nothing."""
+        """Return live peer records; see the port. With `num_holders` of one, no search follows if that holder has
+        none.
+        """
         return await self._newest([peers_key(run_id, key) for key in keys], num_holders)
 
     async def publish_profile(self, run_id: str, contributor_id: PeerId, record: bytes, expires_at: float) -> int:
-        """Store a contributor's profile; see the port. One older than a holder's is refused there."""
+        """Store a contributor's profile; see the port. Holders refuse a profile older than theirs."""
         key = profiles_key(run_id, shard_of(contributor_id))
         return await self._publish(key, contributor_id, record, expires_at)
 
@@ -128,9 +131,9 @@ class HivemindStore:
         return await self._newest(keys)
 
     async def bootstrap(self, multiaddrs: list[str]) -> int:
-        """Dial members, ping them and everybody connected, look up own and a random id; see the port.
+        """Dial members, ping all connected peers, and look up this id and a random one; see the port.
 
-        Addresses that are wrong or answer nothing are skipped; a long list is tried in random parts.
+        Invalid or unresponsive addresses are skipped; from a long list, random ones are tried.
         """
         async with self._bootstrap_lock:
             chosen = random.sample(multiaddrs, min(MAX_BOOTSTRAP_DIALS, len(multiaddrs)))
@@ -141,7 +144,7 @@ class HivemindStore:
             return await self._member.greet_connected()
 
     def member_clocks(self) -> list[float]:
-        """See the port: of members that `bootstrap` greeted in the last minutes."""
+        """Return the clocks of members that `bootstrap` pinged in the last minutes; see the port."""
         return self._member.member_clocks()
 
     async def close(self) -> None:
@@ -191,7 +194,7 @@ class HivemindStore:
     async def _answers(
         self, key_id: DHTID, candidates: list[PeerID], num_wanted: int, ask: Callable[[PeerID], Awaitable[Any]]
     ) -> AsyncIterator[tuple[PeerID, Any]]:
-        """What the first `num_wanted` of `candidates` that answer say; those that do not are forgotten as holders."""
+        """Yield the answers of the first `num_wanted` candidates that answer, and drop the others as holders."""
         while candidates and num_wanted > 0:
             chosen, candidates = candidates[:num_wanted], candidates[num_wanted:]
             for peer, answer in zip(chosen, await asyncio.gather(*map(ask, chosen)), strict=True):
@@ -204,7 +207,7 @@ class HivemindStore:
     # Reading
 
     async def _newest(self, keys: Iterable[str], num_holders: int = NUM_HOLDERS_READ) -> list[bytes]:
-        """Of everything under `keys` the record of each subkey that ranks highest; of equal ones the longest-lived."""
+        """Return for each subkey under `keys` the record with the highest rank and, of equal ones, the longest life."""
         newest: dict[Any, tuple[int, float, bytes]] = {}
         for found in await asyncio.gather(*(self._read(key, num_holders) for key in keys)):
             for subkey, value, expires_at in found:
@@ -214,7 +217,9 @@ class HivemindStore:
         return [unpack_value(value)[1] for *_, value in newest.values()]
 
     async def _read(self, key: str, num_holders: int = NUM_HOLDERS_READ) -> list[tuple[Any, bytes, float]]:
-        """(subkey, value, expires_at) of everything live under `key`, here and at its holders; duplicates included."""
+        """Return (subkey, value, expires_at) of all live entries under `key`, here and at its holders, with
+        duplicates.
+        """
         key_id = key_id_of(key)
         found = list(_entries(self._member.storage.get(key_id)))
         try:
@@ -230,7 +235,7 @@ class HivemindStore:
         return [item for item in found if item[2] > self._now()]
 
     async def _ask_holders(self, node: Any, key_id: DHTID) -> list[tuple[Any, bytes, float]] | None:
-        """Entries of `NUM_HOLDERS_READ` holders; None when too few answered or they had nothing."""
+        """Return the entries of `NUM_HOLDERS_READ` holders; None if too few answered or they had none."""
         candidates = await self._member.find_holders(node, key_id)
         if not candidates:
             return []
@@ -245,7 +250,9 @@ class HivemindStore:
         return entries if num_answers == num_wanted and entries else None
 
     async def _glance(self, node: Any, key_id: DHTID) -> list[tuple[Any, bytes, float]]:
-        """Entries of the first holder, in random order, that has any; where none has, others are looked for once."""
+        """Return the entries of the first holder, in random order, that has any. If none has, search for others
+        once.
+        """
         for beam_size in (GLANCE_BEAM_SIZE, BUCKET_SIZE):
             holders = await self._member.find_holders(node, key_id, GLANCE_HOLDER_LIFE_SECONDS, beam_size)
             nearest = holders[:NUM_REPLICAS]
@@ -268,7 +275,7 @@ class HivemindStore:
 
 
 async def _found_at(node: Any, key_id: DHTID, peer: PeerID) -> Any:
-    """(what `peer` has under the key or None, members nearer to it); None when it gives no answer."""
+    """Return (the peer's value under the key or None, members nearer to it); None without an answer."""
     answer = await node.protocol.call_find(peer, [key_id])
     return answer.get(key_id) if answer else None
 

@@ -1,8 +1,8 @@
-"""How hivemind's `DHTNode` reaches other members: through the daemon, or over streams of a `Libp2pHost`.
+"""Transport of hivemind's `DHTNode` calls: through the daemon, or over streams of a `Libp2pHost`.
 
-DHTNode needs three calls and a PeerID of its network. `PipedCalls` has them from hivemind's `P2P`, attached to the
-daemon's control socket. `StreamCalls` speaks what the daemons speak among themselves (go-libp2p-daemon,
-``persistent_stream.go``): one libp2p stream per call, a protobuf message with a length in front each way.
+DHTNode needs three calls and a PeerID. With a daemon, hivemind's `P2P` on the daemon's control socket provides them.
+`StreamCalls` uses the protocol between daemons (go-libp2p-daemon, ``persistent_stream.go``): one libp2p stream per
+call, a protobuf message with a length in front each way.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from dht.ground.host import PeerId
 from dht.p2pd.host import P2pdHost
 
 MAX_CALL_BYTES: Final = 4 * 1024 * 1024
-"""Of an answer; the daemon's own limit."""
+"""Largest answer; the daemon's own limit."""
 
 CALL_SECONDS: Final = 10.0
-"""Until a call is given up here; DHTNode gives up earlier."""
+"""Timeout of a call; DHTNode gives up earlier."""
 
 logger = logging.getLogger(__name__)
 
 
 class RpcTransport(Protocol):
-    """hivemind's `P2P`, as far as a DHTNode that nobody asks uses it, and its end."""
+    """The part of hivemind's `P2P` that a calling DHTNode uses, and its shutdown."""
 
     peer_id: PeerID
 
@@ -43,7 +43,7 @@ class RpcTransport(Protocol):
 
 
 class StreamHost(Protocol):
-    """What a DHT member needs of a host without a daemon: `Libp2pHost`."""
+    """Interface that a DHT member needs of a host without a daemon: `Libp2pHost`."""
 
     @property
     def peer_id(self) -> PeerId: ...
@@ -63,14 +63,14 @@ class StreamHost(Protocol):
 
 
 async def open_line(host: P2pdHost | StreamHost) -> RpcTransport:
-    """hivemind's `P2P` on the daemon of `host`, or in its place calls over streams.
+    """Return hivemind's `P2P` on the daemon of `host` or, without a daemon, calls over streams.
 
     Raises:
         P2PDaemonError, OSError, EOFError: the daemon does not answer.
     """
     if not isinstance(host, P2pdHost):
         return StreamCalls(host)
-    # hivemind puts its sockets into /tmp and leaves them after a crash; here they vanish with the host's.
+    # hivemind puts its sockets into /tmp and leaves them after a crash; here they are deleted with the host's sockets.
     private_p2p: Any = type("_PrivateP2P", (P2P,), {"_UNIX_SOCKET_PREFIX": f"/unix{host.daemon.directory}/"})
     p2p: RpcTransport = await private_p2p.replicate(Multiaddr(f"/unix{host.daemon.control_socket}"))
     control = p2p._client.control  # type: ignore[attr-defined]
@@ -80,18 +80,18 @@ async def open_line(host: P2pdHost | StreamHost) -> RpcTransport:
 
 
 class StreamCalls:
-    """Calls to members over streams of `host`; nobody calls back."""
+    """Calls to members over streams of `host`; members do not call back."""
 
     def __init__(self, host: StreamHost) -> None:
         self.peer_id = PeerID.from_base58(host.peer_id)
         self._host = host
 
     async def call_protobuf_handler(self, peer_id: PeerID, name: str, request: Any, output_type: Any) -> Any:
-        """Ask a member and wait for its answer.
+        """Call a member and wait for its answer.
 
         Raises:
-            P2PDaemonError: it is gone, answers nothing, or something else.
-            P2PHandlerError: it refuses.
+            P2PDaemonError: the member is gone, or its answer is missing or invalid.
+            P2PHandlerError: the member refuses.
         """
         call = p2pd_pb2.PersistentConnectionRequest(
             callId=uuid.uuid4().bytes,
@@ -116,10 +116,10 @@ class StreamCalls:
         return output_type.FromString(answer.response)
 
     async def shutdown(self) -> None:
-        """Nothing stays open between calls."""
+        """Do nothing: no stream stays open between calls."""
 
 
 def _note_end(task: asyncio.Task[None]) -> None:
-    # hivemind leaves these tasks to themselves; when the daemon dies they end with an error nobody asks for.
+    # hivemind does not await these tasks; when the daemon dies, they end with an unretrieved error.
     if not task.cancelled() and task.exception() is not None:
         logger.debug("the DHT's line to the network daemon broke: %s", task.exception())

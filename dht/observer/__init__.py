@@ -1,7 +1,7 @@
-"""The network of somebody who only looks: it announces nothing and serves nobody.
+"""The network of an observer, which announces nothing and serves no one.
 
 The files, each built on those above it:
 
-    host_choice.py  which of the two hosts an observer uses
+    host_choice.py  choice between the two hosts of an observer
     network.py      a host on that transport, and a store on the host
 """

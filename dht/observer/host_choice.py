@@ -1,7 +1,7 @@
-"""Which transport an observer uses: py-libp2p, or the daemon of hivemind.
+"""Choice of an observer's transport: py-libp2p, or hivemind's daemon.
 
-Both reach the same peers in the same DHT. Without the daemon there is no child process and less memory. But py-libp2p
-is an optional package, because its fastecdsa has to be compiled where it is installed.
+Both reach the same peers in the same DHT. py-libp2p needs no child process and less memory, but is an optional package,
+because its fastecdsa must be compiled on installation.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ INSTALL: Final = "`pip install '.[observer]'` in the folder of Murmuration"
 
 
 def choose_backend(asked: str | None) -> HostBackend:
-    """The transport of an observer.
+    """Return the transport of an observer.
 
     Args:
-        asked: libp2p or p2pd; None takes libp2p where it is installed.
+        asked: libp2p or p2pd; None chooses libp2p if it is installed.
 
     Raises:
-        UsageFault: another name, or libp2p is asked for and not installed.
+        UsageFault: the name is unknown, or libp2p is not installed.
     """
     if asked == "p2pd":
         return "p2pd"

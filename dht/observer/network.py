@@ -22,19 +22,19 @@ from dht.pylibp2p.protobuf_clash import make_room_for_libp2p
 
 
 class ObserverStore(RecordStore, Protocol):
-    """A `RecordStore` that knows why addresses did not answer."""
+    """A `RecordStore` that records why addresses did not answer."""
 
     @property
     def dial_faults(self) -> dict[str, str]:
-        """Of the last `bootstrap`: address -> why nobody was reached there."""
+        """Address -> reason of the failed dials of the last `bootstrap`."""
 
 
 @dataclass(frozen=True, slots=True)
 class ObserverEntry:
-    """What lets an observer into a private run.
+    """Credentials of an observer in a private run.
 
     Attributes:
-        learn_rules: awaited with the host and the addresses of members after each dial: asks who is a member.
+        learn_rules: awaited with the host and the addresses of members after each dial; fetches the member rules.
     """
 
     identity: Identity
@@ -50,14 +50,14 @@ async def observer_network(
     listen: Sequence[str] = (),
     announce: Sequence[str] = (),
 ) -> AsyncIterator[tuple[Host, ObserverStore]]:
-    """A started host and a store on it that reads the DHT and serves nobody; both are closed at the end.
+    """Yield a started host and a store that reads the DHT and serves no one; both are closed at the end.
 
-    In an open run the key is new each time: an observer has nothing to be recognised by, and publishes no record.
+    In an open run the key is new each time: an observer needs no identity, and publishes no record.
 
     Args:
-        addresses: of the members that will be dialled; when all are of this machine, so is the daemon's own.
-        entry: for a private run.
-        listen, announce: of the daemon; none: as it needs to dial.
+        addresses: addresses of the members to dial; if all are on this machine, the daemon listens only there.
+        entry: credentials for a private run.
+        listen, announce: addresses of the daemon; empty: as needed for dialling.
 
     Raises:
         LocalFault: the daemon cannot run, or py-libp2p cannot be loaded.
@@ -66,7 +66,7 @@ async def observer_network(
         make_room_for_libp2p()
     identity = Identity.generate() if entry is None else entry.identity
     allow_parts_of_hivemind()
-    # These take half a second, py-libp2p most of it; a page may be up meanwhile.
+    # These imports take half a second, mostly for py-libp2p; a page may already be served meanwhile.
     hosts = await asyncio.to_thread(_load_hosts, backend)
     stores = await asyncio.to_thread(importlib.import_module, "dht.kademlia.dht_store")
     if backend == "libp2p":

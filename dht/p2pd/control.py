@@ -1,9 +1,9 @@
-"""Control protocol of the libp2p daemon, spoken directly over its unix socket.
+"""Control protocol of the libp2p daemon, over its unix socket.
 
-The daemon (go-libp2p-daemon, ``pb/p2pd.proto``) takes length-prefixed protobuf requests, one connection per request. A
-connection that opened a stream then carries that stream's bytes. The client of hivemind leaks the connection of a
-failed or cancelled open. It reads with 64 KiB buffers and drops bursts beyond a backlog of 100. So only its messages
-are used here.
+The daemon (go-libp2p-daemon, ``pb/p2pd.proto``) accepts length-prefixed protobuf requests, one connection for each
+request. A connection that opened a stream then carries that stream's bytes. hivemind's client leaks the connection of a
+failed or cancelled open, reads with 64 KiB buffers, and drops bursts beyond a backlog of 100. So only its messages are
+used here.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ MAX_CONTROL_BYTES: Final = 4 * 1024 * 1024
 """The daemon's own limit for one control message; a list of 10 000 connections is far below."""
 
 LISTEN_BACKLOG: Final = 1024
-"""Incoming streams waiting to be accepted: the daemon drops a stream when the queue is full, and 100 was too few."""
+"""Incoming streams waiting to be accepted: the daemon drops streams when the queue is full, and 100 was too few."""
 
 
 class ControlError(Exception):
@@ -50,29 +50,29 @@ class ControlError(Exception):
 
 
 AcceptConnection = Callable[[ByteStream], None]
-"""Called for each incoming stream before its header is read; owns it."""
+"""Called for each incoming stream before its header is read; the callee owns the stream."""
 
 
 class P2pdControl:
-    """Requests to one daemon. Calls raise ControlError or OSError when the daemon is gone; callers set deadlines."""
+    """Requests to one daemon. Calls raise ControlError or OSError if the daemon is gone; callers set deadlines."""
 
     def __init__(self, socket_path: Path, read_buffer_bytes: int = READ_BUFFER_BYTES) -> None:
         self._socket_path = socket_path
         self._read_buffer_bytes = read_buffer_bytes
 
     async def identify(self) -> tuple[PeerId, list[Multiaddr]]:
-        """The daemon's PeerId and the addresses it tells others."""
+        """Return the daemon's PeerId and the addresses that it announces."""
         identity = _field_of(await self._request(Request(type=Request.IDENTIFY)), "identify")
         return peer_id_of_bytes(identity.id), known_multiaddrs(identity.addrs)
 
     async def connect(self, peer_id: PeerId, address: Multiaddr, timeout_seconds: float) -> None:
-        """Dial `address` and make sure that `peer_id` answers there."""
+        """Dial `address`, and check that `peer_id` answers there."""
         addresses, seconds = [address.to_bytes()], _whole_seconds(timeout_seconds)
         connect = ConnectRequest(peer=peer_id_bytes(peer_id), addrs=addresses, timeout=seconds)
         await self._request(Request(type=Request.CONNECT, connect=connect))
 
     async def list_connections(self) -> list[tuple[PeerId, Multiaddr]]:
-        """The remote and its end of each live connection whose address is of a known kind."""
+        """Return the remote and its address for each live connection with an address of a known kind."""
         response = await self._request(Request(type=Request.LIST_PEERS))
         connections = []
         for peer in response.peers:
@@ -86,13 +86,13 @@ class P2pdControl:
         await self._request(Request(type=Request.DISCONNECT, disconnect=disconnect))
 
     async def find_peer(self, peer_id: PeerId) -> list[Multiaddr]:
-        """Addresses under which a peer says it can be dialled; for a connected one they are known already."""
+        """Return the addresses that a peer announces; for a connected peer they are already known."""
         asked = DHTRequest(type=DHTRequest.FIND_PEER, peer=peer_id_bytes(peer_id), timeout=1)
         response = await self._request(Request(type=Request.DHT, dht=asked))
         return known_multiaddrs(_field_of(_field_of(response, "dht"), "peer").addrs)
 
     async def add_stream_handler(self, protocol: str, socket_path: Path) -> None:
-        """Have the daemon hand incoming streams of `protocol` to the unix socket at `socket_path`."""
+        """Make the daemon pass incoming streams of `protocol` to the unix socket at `socket_path`."""
         address = Multiaddr((("unix", str(socket_path)),))
         handler = StreamHandlerRequest(addr=address.to_bytes(), proto=[protocol], balanced=False)
         await self._request(Request(type=Request.STREAM_HANDLER, streamHandler=handler))
@@ -104,18 +104,18 @@ class P2pdControl:
         return await self._open_for(Request(type=Request.STREAM_OPEN, streamOpen=wanted))
 
     async def open_lifeline(self) -> ByteStream:
-        """A connection that keeps the daemon alive: it exits by itself when the last one of these is gone.
+        """Open a connection that keeps the daemon alive: the daemon exits when its last lifeline closes.
 
-        The operating system closes it with our process, however that ends, so no daemon is ever left behind.
+        The operating system closes it with this process, however that ends, so no daemon is left behind.
         """
         return await self._open_for(Request(type=Request.PERSISTENT_CONN_UPGRADE))
 
     async def _open_for(self, request: Request) -> ByteStream:
-        """The connection on which `request` was granted."""
+        """Return the connection on which `request` was granted."""
         stream = await self._open()
         try:
             await _exchange(stream, request)
-        except BaseException:  # cancelled, too: a half-read answer makes the socket useless
+        except BaseException:  # also when cancelled: a half-read answer makes the socket useless
             stream.abort()
             raise
         return stream
@@ -138,14 +138,16 @@ class P2pdControl:
 async def listen_for_streams(
     socket_path: Path, accept: AcceptConnection, read_buffer_bytes: int = READ_BUFFER_BYTES
 ) -> asyncio.Server:
-    """Accept the streams that the daemon hands over at `socket_path`."""
+    """Accept the streams that the daemon passes to `socket_path`."""
     return await asyncio.get_running_loop().create_unix_server(
         lambda: ByteStream(read_buffer_bytes, accept), str(socket_path), backlog=LISTEN_BACKLOG
     )
 
 
 async def read_stream_header(reader: RawStream) -> tuple[PeerId, str]:
-    """(authenticated remote, protocol) of an incoming stream; raises ControlError, EOFError, OSError or ValueError."""
+    """Return (authenticated remote, protocol) of an incoming stream. Raises ControlError, EOFError, OSError or
+    ValueError.
+    """
     header = StreamInfo()
     await _read(header, reader)
     return peer_id_of_bytes(header.peer), header.proto

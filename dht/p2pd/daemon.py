@@ -1,7 +1,7 @@
-"""One run of the libp2p daemon that ships in hivemind's wheel: its flags, its start, its end.
+"""One process of the libp2p daemon in hivemind's wheel: its flags, start and end.
 
-Supervision is `dht/p2pd/supervisor.py`'s. Here is what one child process needs: a port nobody else has, a key that
-never touches a disk, and a log that is drained. Here are also sentences for the ways it can refuse to start.
+`dht/p2pd/supervisor.py` supervises it. This module provides the needs of one child process: a free port, a key that is
+never written to a disk, a log that is read, and error sentences for failed starts.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from dht.identity.multiaddr import Multiaddr, parse_multiaddr
 from dht.p2pd.announced_addresses import announceable
 
 START_SECONDS: Final = 30.0
-"""Measured 0.1 to 0.5 s, once 1.1 s; hivemind's 15 s was too tight on machines busy with training."""
+"""Measured 0.1 to 0.5 s, once 1.1 s; hivemind's 15 s was too short on machines busy with training."""
 
 STOP_SECONDS: Final = 3.0
-"""The daemon closes its connections within milliseconds after SIGTERM; later it gets SIGKILL."""
+"""The daemon closes its connections within milliseconds after SIGTERM; after this time it gets SIGKILL."""
 
 LIFELINE_SECONDS: Final = 20
-"""The daemon ends by itself when nobody opened a lifeline for this long: its owner was killed while it started."""
+"""The daemon exits if no lifeline was opened for this long, because its owner was killed during the start."""
 
 CORES_PER_THREAD: Final = 4
 MOST_THREADS: Final = 4
@@ -42,24 +42,25 @@ logger = logging.getLogger(__name__)
 
 
 class PortTaken(LocalFault):
-    """Another program has the port that the daemon was to listen on."""
+    """Another program uses the port on which the daemon was to listen."""
 
 
 @dataclass(frozen=True, slots=True)
 class DaemonOptions:
-    """How the daemon meets the world outside. The defaults suit a volunteer whose reachability is not known yet."""
+    """Network options of the daemon. The defaults suit a volunteer whose reachability is unknown."""
 
     reachability: Literal["unknown", "public", "private"] = "unknown"
-    """`public` for seeds with an open port, `private` for peers known to be behind NAT; it is not found out later."""
+    """`public` for seeds with an open port, `private` for peers known to be behind NAT; the daemon does not
+    update it."""
     trusted_relays: tuple[str, ...] = ()
-    """Multiaddrs of members that relay for us; used only when not `public`."""
+    """Multiaddrs of members that relay for this peer; used only if not `public`."""
     relays_for_others: bool = True
     map_ports: bool = False
     """Ask the router for a port mapping (UPnP, NAT-PMP); sends multicast into the local network."""
 
 
 def find_p2pd() -> Path:
-    """The daemon's binary, found without importing hivemind, which a process with only a host does without.
+    """Return the path of the daemon's binary, without importing hivemind.
 
     Raises:
         LocalFault: hivemind is not installed, or its wheel has no binary for this system.
@@ -76,14 +77,14 @@ def find_p2pd() -> Path:
 
 
 def claim_ports(listen: list[Multiaddr]) -> list[Multiaddr]:
-    """Replace port 0 by a free port (the same wherever it is asked for), and check that fixed ones are free.
+    """Replace port 0 with a free port (the same for all addresses), and check that fixed ports are free.
 
-    A daemon behind NAT opens its ports so that another one can share them, and then each loses half of its callers in
-    silence. Hence this check before every start.
+    A daemon behind NAT opens its ports so that another daemon can share them, and each then silently loses half of its
+    callers. Hence this check before each start.
 
     Raises:
         LocalFault: the port is taken.
-        UsageFault: the address is not one of this machine.
+        UsageFault: the address does not belong to this machine.
     """
     for address in listen:
         if address.port != 0:
@@ -99,7 +100,7 @@ def claim_ports(listen: list[Multiaddr]) -> list[Multiaddr]:
 
 
 def announced_addresses(announce: list[Multiaddr], listen: list[Multiaddr]) -> list[Multiaddr]:
-    """`announce` with port 0 replaced by the port that is listened on with the same transport.
+    """Return `announce` with port 0 replaced by the listening port of the same transport.
 
     Raises:
         UsageFault: nothing listens with that transport.
@@ -119,7 +120,7 @@ def announced_addresses(announce: list[Multiaddr], listen: list[Multiaddr]) -> l
 
 
 class P2pdProcess:
-    """A running daemon. Made by `start`."""
+    """A running daemon. `start` creates it."""
 
     def __init__(self, process: asyncio.subprocess.Process, log_task: asyncio.Task[None]) -> None:
         self._process = process
@@ -143,9 +144,9 @@ class P2pdProcess:
         """Start the daemon and wait until it answers on its control socket.
 
         Raises:
-            PortTaken: another program took a port after `claim_ports` had looked at it.
-            LocalFault: it did not come up; the sentence carries its last words.
-            UsageFault: it refused an address.
+            PortTaken: another program took a port after `claim_ports` had checked it.
+            LocalFault: the daemon did not start; the sentence contains its last output.
+            UsageFault: the daemon refused an address.
         """
         key_reader, key_writer = os.pipe()
         try:
@@ -165,7 +166,8 @@ class P2pdProcess:
                 stderr=asyncio.subprocess.STDOUT,
                 pass_fds=(key_reader,),
                 env=os.environ | daemon_environment(options),
-                # A terminal's Ctrl+C goes to the whole process group; the daemon must outlive our farewell messages.
+                # A terminal's Ctrl+C reaches the whole process group; the daemon must outlive this peer's farewell
+                # messages.
                 start_new_session=True,
             )
         except OSError as error:
@@ -195,7 +197,7 @@ class P2pdProcess:
                     f"the network daemon did not come up within {START_SECONDS:.0f} s; expected less than 1 s; "
                     f"is this machine out of memory or very busy?"
                 )
-        except BaseException:  # cancelled, too: no daemon outlives a start that nobody waits for
+        except BaseException:  # also when cancelled: no daemon outlives an abandoned start
             await daemon.stop()
             raise
         finally:
@@ -204,11 +206,11 @@ class P2pdProcess:
         return daemon
 
     async def wait(self) -> int:
-        """Wait for the daemon's end; returns its exit status, negative for a signal."""
+        """Wait for the daemon's end. Return its exit status, negative for a signal."""
         return await self._process.wait()
 
     async def stop(self) -> None:
-        """End the daemon, with SIGKILL if it does not listen. Never raises."""
+        """End the daemon, with SIGKILL if it ignores SIGTERM. Never raises."""
         for number, patience_seconds in ((signal.SIGTERM, STOP_SECONDS), (signal.SIGKILL, STOP_SECONDS)):
             if self._process.returncode is not None:
                 break
@@ -221,16 +223,16 @@ class P2pdProcess:
         await asyncio.gather(self._log_task, return_exceptions=True)
 
     def kill(self) -> None:
-        """SIGKILL, without waiting: for a daemon that no longer answers."""
+        """Send SIGKILL without waiting, for a daemon that no longer answers."""
         with contextlib.suppress(ProcessLookupError):
             self._process.kill()
 
 
 def daemon_flags(listen: list[Multiaddr], announce: Sequence[Multiaddr], options: DaemonOptions) -> list[str]:
-    """Command-line flags of the daemon.
+    """Return the command-line flags of the daemon.
 
-    No bootstrap peers: with them the daemon exits when none answers. Dialling is ours. AutoNAT is on because the
-    daemon ties hole punching to it. Relay discovery is off because it delays a relay address by three minutes.
+    No bootstrap peers, since the daemon exits if none of them answers; this software dials. AutoNAT is on because the
+    daemon requires it for hole punching. Relay discovery is off because it delays a relay address by three minutes.
     """
     flags = [
         "-dhtServer=1",
@@ -257,17 +259,17 @@ def daemon_flags(listen: list[Multiaddr], announce: Sequence[Multiaddr], options
 
 
 def daemon_environment(options: DaemonOptions) -> dict[str, str]:
-    """Settings the daemon takes from its environment only.
+    """Return the settings that the daemon reads only from its environment.
 
-    By default it dials from the port it listens on. Two peers that dial each other at the same moment then open one TCP
-    connection from both ends. The handshake fails on both sides, and each refuses to dial the other for 5 s (seen in 2
-    of 6 tries). Only hole punching through a NAT needs that port.
+    By default it dials from the port on which it listens. Two peers that dial each other at the same moment then open
+    one TCP connection from both ends; the handshake fails on both sides, and each refuses to dial the other for 5 s (in
+    2 of 6 tries). Only hole punching through a NAT needs that port.
     """
-    # Threads of a daemon that look for work take cores from training: with one in place of two, the rounds of four
-    # peers on two cores take 14 % less time. One moves about 180 MB/s, both directions together.
+    # Idle threads of a daemon take cores from training: with one thread instead of two, the rounds of four peers on two
+    # cores take 14 % less time. One thread transfers about 180 MB/s, both directions together.
     num_threads = min(MOST_THREADS, max(1, (os.cpu_count() or 1) // CORES_PER_THREAD))
     if options.reachability == "public" and options.relays_for_others:
-        # Two relays register at start, one after the other only while a single thread runs (own_relay_trial.py).
+        # Two relays register at start, in a fixed order only with a single thread (own_relay_trial.py).
         num_threads = 1
     return {
         "LIBP2P_TCP_REUSEPORT": "true" if options.reachability == "private" else "false",
@@ -281,7 +283,7 @@ async def _drain_log(process: asyncio.subprocess.Process, ready: asyncio.Event, 
         try:
             line = await process.stdout.readline()
         except ValueError:
-            # A line longer than the buffer: readline has dropped it, which is all a log line deserves.
+            # readline has dropped a line longer than the buffer, which is fine for a log.
             continue
         if not line:
             return
@@ -305,7 +307,7 @@ def _start_failure(last_lines: deque[str]) -> LocalFault:
 
 
 def _bind_once(address: Multiaddr) -> int:
-    """Bind the address for a moment; returns its port, a free one when the address has port 0."""
+    """Bind the address briefly. Return its port, a free one if the address has port 0."""
     ip = address.ip
     if ip is None or address.transport is None:
         raise UsageFault(
@@ -316,7 +318,7 @@ def _bind_once(address: Multiaddr) -> int:
     kind = socket.SOCK_STREAM if address.transport == "tcp" else socket.SOCK_DGRAM
     with socket.socket(family, kind) as probe:
         if kind == socket.SOCK_STREAM:
-            # Without it, connections that are still fading after a crash would make our own port look taken.
+            # Without it, closing connections after a crash would make this peer's own port look taken.
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if family == socket.AF_INET6:
             probe.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)

@@ -1,7 +1,7 @@
-"""Dials a peer as a stranger would: from a daemon and a key made for this one time.
+"""Dial a peer like a stranger: from a new daemon with a new key.
 
-A peer with a connection already reaches the other through it, whatever stands between them. Only a daemon without any
-connection finds out whether others can dial it (docs/volunteer/home-network.md).
+A connected peer reaches the other through its connection, whatever stands between them. Only a daemon without
+connections shows whether others can dial it (docs/volunteer/home-network.md).
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ from dht.p2pd.daemon import DaemonOptions
 from dht.p2pd.host import P2pdHost
 
 DIAL_BACK_SECONDS: Final = 5.0
-"""For one address: a handshake takes four round trips, and a firewall that drops answers nothing at all."""
+"""Time for one address: a handshake takes four round trips, and a firewall may drop packets without an answer."""
 
 
 async def dial_freshly(addresses: Sequence[str], seconds: float = DIAL_BACK_SECONDS) -> dict[str, str]:
-    """Dial each address with a PeerId, all at once; returns address -> why it failed, empty: it answered.
+    """Dial all addresses (with PeerIds) at once. Return address -> failure reason, empty if it answered.
 
     Raises:
-        LocalFault: no second daemon can run here.
-        UsageFault: an address is none.
+        LocalFault: a second daemon cannot run here.
+        UsageFault: an address is invalid.
     """
     outcomes = await asyncio.gather(*(_dial(address, seconds) for address in addresses))
     return dict(zip(addresses, outcomes, strict=True))
 
 
 async def _dial(address: str, seconds: float) -> str:
-    # A daemon for each address: one that has met a peer dials all the addresses it knows of it, whichever was meant.
+    # One daemon for each address: a daemon that has met a peer dials all known addresses of it, not the given one.
     async with P2pdHost(Identity.generate(), [], options=DaemonOptions(relays_for_others=False)) as host:
         try:
             await host.connect(address, seconds)

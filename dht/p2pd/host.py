@@ -1,8 +1,7 @@
-"""`P2pdHost`: the `Host` port over hivemind's libp2p daemon. It carries the bulk data.
+"""`P2pdHost`: the `Host` port over hivemind's libp2p daemon, for bulk data.
 
-The daemon is a child process under `P2pdSupervisor`. When it dies, open streams fail at once. It comes back with the
-same key and port. The protocols are registered and the peers it was connected to are dialled again. Then the restart
-listeners run.
+The daemon is a child process under `P2pdSupervisor`. When it dies, open streams fail at once, and it restarts with the
+same key and port. The host then registers its protocols, dials its former peers again, and runs the restart listeners.
 """
 
 from __future__ import annotations
@@ -34,26 +33,27 @@ from dht.streams.streams_per_remote import MAX_INCOMING_STREAMS, MAX_INCOMING_ST
 from dht.streams.upload_and_download_limits import Pace, Paces, RateLimits
 
 MAX_OPENING_STREAMS: Final = 30
-"""Opens in progress at once; a burst of 300 lost half of them, 900 in steps of 30 lost none."""
+"""Concurrent opens; a burst of 300 lost half of them, 900 in steps of 30 lost none."""
 
 REDIAL_SECONDS: Final = 5.0
 MAX_REMEMBERED_PEERS: Final = 64
-"""Peers dialled again after a restart; the rest is found through them."""
+"""Peers dialled again after a restart; others are found through them."""
 
 MAX_ADDRESSES_PER_PEER: Final = 4
 
 STREAMS_AT_ONCE: Final = 256
-"""That one remote opens. A joiner asks each donor of a large run for the digest of every fragment, each on its own."""
+"""Streams that one remote may open at once. A joiner asks each donor of a large run for the digest of each fragment, on
+separate streams."""
 SECONDS_PER_STREAM: Final = 1 / 16
-"""Until one more is served. A stream costs this process and its daemon about a millisecond each before anything is
-read."""
+"""Seconds until one more is served. A stream costs this process and its daemon about a millisecond each before any byte
+is read."""
 
 _TRIED_AGAIN: Final = "; it is tried again or left out"
 _IN_WORDS: Final = {
     "routing: not found": "nobody that this peer is connected to knows an address of it",
     "failed to find any peer in table": "this peer is connected to nobody that could know an address of it",
 }
-"""What the daemon says, for people."""
+"""Plain words for the daemon's errors."""
 
 T = TypeVar("T")
 
@@ -63,17 +63,18 @@ logger = logging.getLogger(__name__)
 
 
 class P2pdHost:
-    """One libp2p identity on the network. Call `start` once, `close` at the end; or use it with ``async with``.
+    """One libp2p identity on the network. Call `start` once and `close` at the end, or use ``async with``.
 
     Args:
         identity: the peer's key.
-        listen: multiaddrs to listen on; none: it only dials. Port 0 takes a free port, which stays over restarts.
-        announce: multiaddrs told to others in place of the found ones; port 0 means the port listened on.
+        listen: multiaddrs to listen on; empty: it only dials. Port 0 takes a free port, which stays the same after
+            restarts.
+        announce: multiaddrs to announce instead of the found ones; port 0 means the listening port.
         options: reachability, relays, port mapping.
-        limits: what all streams of this host together may send and take.
+        limits: rate limits of all streams of this host together.
 
     Attributes:
-        daemon: the child process over all its lives.
+        daemon: supervisor of the child process.
 
     Raises:
         UsageFault: a multiaddr is wrong.
@@ -109,7 +110,7 @@ class P2pdHost:
         self._incoming: Counter[PeerId] = Counter()
         self._opened = Allowances[PeerId](STREAMS_AT_ONCE, SECONDS_PER_STREAM)
         self._served: list[FramedStream] = []
-        """Incoming ones, the newest last; without those that were cut."""
+        """Incoming streams, the newest last, without those that were cut."""
         self._background = Background()
         self._dialable: dict[PeerId, list[Multiaddr]] = {}
         self._remembered: Newest[PeerId, list[Multiaddr]] = Newest(MAX_REMEMBERED_PEERS)
@@ -131,16 +132,16 @@ class P2pdHost:
         return self.daemon.is_up
 
     def pace_of(self, protocol: str) -> Pace | None:
-        """How fast streams opened for `protocol` from now on send together; as fast as they can until `follow`.
+        """Return the pace that streams opened for `protocol` from now on share; unlimited until `follow`.
 
-        None: a limit was set, which holds for all streams of this host, or the kernel paces each connection.
+        None: a limit is set for all streams of this host, or the kernel paces each connection.
         """
         if self._limits.upload_bits_per_second is not None or congestion_control() == BBR:
             return None
         return self._line_paces.setdefault(protocol, Pace(None, time.monotonic, within=self._paces.upload))
 
     def limit(self, limits: RateLimits) -> None:
-        """From now on all streams of this host together keep to these limits, those that are open already too."""
+        """Apply these limits to all streams of this host together, including open ones."""
         for pace, bits in (
             (self._paces.upload, limits.upload_bits_per_second),
             (self._paces.download, limits.download_bits_per_second),
@@ -166,13 +167,13 @@ class P2pdHost:
             raise
 
     def addresses(self) -> list[str]:
-        """Dialable multiaddrs with this PeerId; loopback ones only when there are no others."""
+        """Return dialable multiaddrs with this PeerId; loopback ones only if there are no others."""
         addresses = self.daemon.addresses
         outside = [address for address in addresses if not address.is_loopback]
         return [str(address.with_peer_id(self.peer_id)) for address in outside or addresses]
 
     def local_addresses(self) -> list[str]:
-        """Where this machine itself reaches the daemon, with this PeerId, whatever others are told."""
+        """Return the addresses at which this machine reaches the daemon, with this PeerId, whatever is announced."""
         return [str(address.on_this_machine().with_peer_id(self.peer_id)) for address in self.daemon.listens]
 
     def handle(self, protocol: str, handler: StreamHandler) -> None:
@@ -183,14 +184,14 @@ class P2pdHost:
             self._background.spawn(self._register_late(protocol))
 
     def add_restart_listener(self, listener: RestartListener) -> None:
-        """Have `listener` awaited after each restart of the daemon, once it can be used again."""
+        """Await `listener` after each restart of the daemon, once it is usable again."""
         self._restart_listeners.append(listener)
 
     async def wait_up(self, timeout_seconds: float) -> None:
-        """Wait until the daemon can be used.
+        """Wait until the daemon is usable.
 
         Raises:
-            LocalFault: it is not back in time, or the host is closed.
+            LocalFault: the daemon is not back in time, or the host is closed.
         """
         try:
             async with asyncio.timeout(timeout_seconds):
@@ -207,19 +208,19 @@ class P2pdHost:
         return self.daemon.options
 
     async def change(self, options: DaemonOptions, announce: Sequence[str] | None = None) -> None:
-        """Restart the daemon as another kind of member: streams end; key, port and protocols stay.
+        """Restart the daemon with other options: streams end; key, port and protocols stay.
 
         Args:
-            announce: None: as now.
+            announce: multiaddrs to announce; None: the present ones.
 
         Raises:
-            LocalFault: it does not come back.
+            LocalFault: the daemon does not restart.
         """
         await self.daemon.change(options, None if announce is None else [parse_multiaddr(text) for text in announce])
         await self.wait_up(START_SECONDS)
 
     def moved_bytes(self, peer_id: PeerId) -> int:
-        """By the open streams to and from a peer; the same number twice: nothing moves."""
+        """Return the bytes moved by the open streams of a peer; an unchanged number means that nothing moves."""
         return sum(
             stream.bytes_sent + stream.bytes_received
             for stream in list(self._streams)
@@ -227,7 +228,7 @@ class P2pdHost:
         )
 
     async def connect(self, multiaddr: str, timeout_seconds: float) -> PeerId:
-        """Dial `multiaddr`; see the port. A peer that is connected already counts as reached."""
+        """Dial `multiaddr`; see the port. A connected peer counts as reached."""
         peer_id, address = parse_peer_multiaddr(multiaddr)
         if peer_id == self.peer_id:
             raise PeerUnreachable(peer_id, "this is our own address; expected another peer's; it is skipped")
@@ -245,16 +246,16 @@ class P2pdHost:
         return stream
 
     async def disconnect(self, peer_id: PeerId) -> None:
-        """Close all connections to a peer, with the streams on them; nothing happens when there are none.
+        """Close all connections to a peer, with their streams. Does nothing if there are none.
 
-        The daemons' own DHT may dial a peer that it has just met again, without being asked.
+        The daemons' own DHT may dial a recently met peer again by itself.
         """
         with contextlib.suppress(PeerUnreachable):
             async with self._remote_call(peer_id, CONTROL_SECONDS, "disconnect") as control:
                 await control.disconnect(peer_id)
 
     async def connections(self) -> dict[PeerId, list[Multiaddr]]:
-        """For each connected peer the other end of every connection: relayed ones name their relay.
+        """Return for each connected peer the remote address of each connection; relayed ones contain their relay.
 
         Raises:
             LocalFault: the daemon does not answer.
@@ -265,7 +266,8 @@ class P2pdHost:
         return found
 
     async def connected_addresses(self) -> dict[PeerId, list[str]]:
-        """For each connected peer the multiaddrs (with PeerId) where it listens; empty while it has not told yet.
+        """Return for each connected peer the multiaddrs (with PeerId) where it listens; empty until it has announced
+        them.
 
         Raises:
             LocalFault: the daemon does not answer.
@@ -279,7 +281,7 @@ class P2pdHost:
     async def close(self) -> None:
         """End streams, handlers, supervision and the daemon, and delete the sockets. Never raises.
 
-        Cancelled half-way, by an owner without patience, it waits for nothing more and leaves nothing behind either.
+        If cancelled, it stops waiting but still leaves nothing behind.
         """
         if self._server is not None:
             self._server.close()
@@ -332,7 +334,8 @@ class P2pdHost:
             self._remember(peer_id, addresses)
 
     async def _find_addresses(self, peer_id: PeerId, far_end: Multiaddr) -> None:
-        # The other end of a connection that came in is a passing port; where the peer listens, it has told the daemon.
+        # The remote address of an incoming connection has a temporary port; the peer announced its listening addresses
+        # to the daemon.
         try:
             found = await self.daemon.control.find_peer(peer_id)
         except ControlError as error:
@@ -372,7 +375,7 @@ class P2pdHost:
 
     async def _register_all(self) -> None:
         registered: set[str] = set()
-        # Again and again, because `handle` may be called while an earlier protocol is being registered.
+        # Repeated, because `handle` may be called while an earlier protocol is being registered.
         while new := [protocol for protocol in self._handlers if protocol not in registered]:
             for protocol in new:
                 await self.daemon.control.add_stream_handler(protocol, self._streams_socket)
@@ -385,10 +388,11 @@ class P2pdHost:
                     await self.daemon.control.add_stream_handler(protocol, self._streams_socket)
                 return
             except TimeoutError:
-                # A machine that is busy with its start. A daemon that has the protocol by now says so, which ends this.
+                # The machine may be busy with its start. If the daemon has the protocol by then, its error ends this
+                # loop.
                 logger.info("protocol %s is not served yet: no answer of the daemon; it is asked again", protocol)
             except (ControlError, OSError, EOFError) as error:
-                # A daemon that died meanwhile gets every protocol when it is back, this one too.
+                # A restarted daemon gets all protocols, including this one.
                 logger.info("protocol %s is not served yet: %s", protocol, words_of(error))
                 return
 
@@ -415,10 +419,12 @@ class P2pdHost:
         await self._serve(handler, FramedStream(connection, remote, self._paces, self.memory), protocol)
 
     def _has_room_for(self, remote: PeerId) -> bool:
-        """Whether another stream fits; where all places are taken, one of who has most of them ends for it."""
+        """Return whether another stream fits. If all places are taken, end a stream of the remote with the most
+        streams.
+        """
         if self._incoming.total() < MAX_INCOMING_STREAMS:
             return True
-        # Without those that were cut and whose handlers still wait for something.
+        # Without streams that were cut but whose handlers are still running.
         greatest = gives_way(Counter(stream.remote for stream in self._served), remote)
         if greatest is None:
             return False
@@ -439,7 +445,7 @@ class P2pdHost:
         except PeerFault as fault:
             logger.info("stream %s ended: %s", protocol, fault)
         except Exception:
-            # The port promises that a bug in one handler does not take the host down; it must be seen, though.
+            # The port promises that a bug in one handler does not stop the host, but the bug must be visible.
             logger.exception("the handler of %s failed; this is a bug", protocol)
         finally:
             self._incoming -= Counter([stream.remote])

@@ -1,7 +1,7 @@
-"""hivemind's DHT without the rest of hivemind: the `__init__` files on the way import torch, scipy and optimizers.
+"""Load hivemind's DHT without the rest of hivemind, whose `__init__` files import torch, scipy and optimizers.
 
-A process that only wants the DHT saves a second of its start and 200 MB. Three packages do not run their `__init__`. A
-name that one of them would import is imported from its source at the moment somebody asks for it.
+A process that only needs the DHT starts a second faster and saves 200 MB. Three packages do not run their `__init__`; a
+name that the `__init__` would import is imported from its source on first use.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from types import ModuleType
 from typing import Any, Final
 
 _PACKAGES: Final = ("hivemind", "hivemind.utils", "hivemind.dht")
-"""Parents first. `hivemind.p2p`, which the DHT needs besides, loads nothing that it has no use for."""
+"""Parents first. `hivemind.p2p`, which the DHT also needs, loads nothing unnecessary."""
 
 
 class _Package(ModuleType):
-    """The package with its folder but without its content. A name that was asked for is an attribute from then on."""
+    """A package with its folder but without its content. A name becomes an attribute on first use."""
 
     def __getattr__(self, name: str) -> Any:
-        # Any module is asked for names such as `__wrapped__`; for these two somebody means this one.
+        # Python asks each module for names such as `__wrapped__`; only these two are meant for the package.
         if name.startswith("__") and name not in ("__all__", "__version__"):
             raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}")
         origin = _imports_of(self).get(name)
@@ -33,7 +33,7 @@ class _Package(ModuleType):
             module, name_there = origin
             value = getattr(importlib.import_module(module), name_there)
         elif importlib.util.find_spec(submodule) is not None:
-            # Asked for in the middle of its import, too: it becomes an attribute only at the end.
+            # It may be requested during its own import, when it is not yet an attribute.
             value = importlib.import_module(submodule)
         else:
             return self._with_everything(name)
@@ -41,7 +41,7 @@ class _Package(ModuleType):
         return value
 
     def _with_everything(self, name: str) -> Any:
-        """The name after running the whole `__init__`, which may get names in other ways than by importing them."""
+        """Return the name after running the whole `__init__`, which may define names without importing them."""
         spec = self.__spec__
         if spec is None or spec.loader is None:
             raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}")
@@ -51,9 +51,10 @@ class _Package(ModuleType):
 
 
 def allow_parts_of_hivemind() -> None:
-    """Let ``import hivemind.dht.node`` load just that. Call it before hivemind is imported; later it does nothing.
+    """Let ``import hivemind.dht.node`` load only that module. Call this before hivemind is imported; later it does
+    nothing.
 
-    A program that uses a name of the package itself (``hivemind.Optimizer``) loads what that needs at that moment.
+    A program that uses a name of the package itself (``hivemind.Optimizer``) loads its imports at that moment.
     """
     if "hivemind" in sys.modules:
         return
@@ -65,16 +66,16 @@ def allow_parts_of_hivemind() -> None:
         package = importlib.util.module_from_spec(spec)
         package.__class__ = _Package
         sys.modules[name] = package
-        # What importing it would have done.
+        # An import would do this.
         parent, _, last = name.rpartition(".")
         if parent:
             setattr(sys.modules[parent], last, package)
 
 
 def _do_without_semaphores() -> None:
-    """hivemind makes locks between processes as it loads. Where none can be made, locks of this process do.
+    """Replace process locks by thread locks if none can be created: hivemind creates locks when it is imported.
 
-    They lie in /dev/shm, which a container may have read-only. Nothing of hivemind's that runs here uses them.
+    Process locks are in /dev/shm, which may be read-only in a container. The parts of hivemind used here need none.
     """
     try:
         multiprocessing.Lock()
@@ -84,7 +85,7 @@ def _do_without_semaphores() -> None:
 
 @functools.cache
 def _imports_of(package: ModuleType) -> dict[str, tuple[str, str]]:
-    """What ``from M import a as b`` at the top of the package's `__init__` binds: b -> (M, a)."""
+    """Return the names that ``from M import a as b`` binds at the top of the package's `__init__`: b -> (M, a)."""
     loader = package.__loader__
     source = loader.get_source(package.__name__) if isinstance(loader, InspectLoader) else None
     found: dict[str, tuple[str, str]] = {}
@@ -92,7 +93,7 @@ def _imports_of(package: ModuleType) -> dict[str, tuple[str, str]]:
         if isinstance(statement, ast.ImportFrom):
             relative = "." * statement.level + (statement.module or "")
             module = importlib.util.resolve_name(relative, package.__name__)
-            # What it imports from itself is a submodule.
+            # Imports from the package itself are submodules.
             if module != package.__name__:
                 found |= {alias.asname or alias.name: (module, alias.name) for alias in statement.names}
     return found

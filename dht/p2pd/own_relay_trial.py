@@ -1,10 +1,10 @@
-"""Whether a daemon on this machine relays for others, and how much: tried with two daemons made for it.
+"""Test whether a daemon on this machine relays for others, and how much, with two temporary daemons.
 
 p2pd starts two relays. One with libp2p's own limits (128 KiB each way, 2 minutes) always starts. The one that its flags
-describe starts once it counts as public. The one that registers last serves, so a daemon may come up limited and stays
-so. That was so in 34 of 40 starts on an idle machine with two cores. On a single thread the generous one came last in
-32 of 32 starts, and in 13 of 14 where 16 processes shared two cores. So relays get one thread
-(`daemon.daemon_environment`), and one that comes up limited starts again. Nothing but a transfer tells which serves.
+describe starts once it counts as public. The relay that registers last serves, so a daemon may start limited and stay
+so: in 34 of 40 starts on an idle machine with two cores. With a single thread the unlimited relay was last in 32 of 32
+starts, and in 13 of 14 with 16 processes on two cores. So relays get one thread (`daemon.daemon_environment`), and a
+daemon with a limited relay restarts. Only a transfer shows which relay serves.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from dht.p2pd.host import P2pdHost
 
 RELAY_PROTOCOL: Final = "/murmuration/relay/1"
 PUSHED_BYTES: Final = 512 * 1024
-"""Four times what a limited relay lets pass."""
+"""Four times the limit of a limited relay."""
 _PIECE_BYTES: Final = 64 * 1024
 RESERVATION_SECONDS: Final = 15.0
-"""Until the second daemon has its place at the relay: measured below 1 s on an idle machine."""
+"""Time until the second daemon has its place at the relay: measured below 1 s on an idle machine."""
 PUSH_SECONDS: Final = 20.0
 _PAUSE_SECONDS: Final = 0.25
 
@@ -34,14 +34,14 @@ Relaying = Literal["full", "limited", "none"]
 
 
 async def check_relay(addresses: Sequence[str]) -> Relaying:
-    """Send more through the relay at `addresses` (with its PeerId) than a limited one lets pass.
+    """Send more bytes through the relay at `addresses` (with its PeerId) than a limited relay passes.
 
     Raises:
-        LocalFault: no other daemon can run here.
+        LocalFault: further daemons cannot run here.
     """
     private = DaemonOptions(reachability="private", trusted_relays=tuple(addresses), relays_for_others=False)
     plain = DaemonOptions(relays_for_others=False)
-    # Neither listens, or their daemons dial each other without the relay as soon as they know of each other.
+    # Neither listens; otherwise their daemons would dial each other directly as soon as possible.
     async with (
         P2pdHost(Identity.generate(), [], options=private) as hidden,
         P2pdHost(Identity.generate(), [], options=plain) as caller,

@@ -1,4 +1,4 @@
-"""A private directory for the sockets of one daemon, recognisable as stale when its owner was killed."""
+"""Private directory for the sockets of one daemon, recognisable as stale after its owner was killed."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ _LONGEST_SOCKET_NAME: Final = "p2pclient-0123456789ab.sock"
 
 
 class SocketDirectory:
-    """A directory with mode 0700 whose lock file is held as long as this process lives.
+    """A directory with mode 0700 whose lock file is locked while this process lives.
 
     Raises:
-        LocalFault: there is no folder to make it in.
+        LocalFault: no folder is suitable for it.
 
-    The operating system drops the lock with the process, however it ends; `remove_stale` then finds it free. A
-    process id in a file would not do: ids are reused, and containers that share the folder have their own.
+    The operating system releases the lock with the process, however it ends, and `remove_stale` then finds it free. A
+    process id in a file would not work: ids are reused, and containers that share the folder have separate ids.
     """
 
     def __init__(self) -> None:
@@ -42,9 +42,9 @@ class SocketDirectory:
 
 
 def remove_stale() -> int:
-    """Delete the directories of processes that no longer exist; returns how many.
+    """Delete the directories of processes that no longer exist. Return their number.
 
-    One that was made just now and is not locked yet goes too: its maker sees that and makes another.
+    A new directory that is not locked yet is deleted too: its creator notices this and makes another.
     """
     num_removed = 0
     found = [path for folder in _short_folders() for path in folder.glob(f"{_PREFIX}*")]
@@ -56,7 +56,7 @@ def remove_stale() -> int:
 
 
 def _claim(path: Path) -> tuple[Path, int] | None:
-    """Lock a directory that was just made; None when a sweep was faster."""
+    """Lock a new directory; None if `remove_stale` was faster."""
     try:
         lock = os.open(path / _LOCK_NAME, os.O_RDWR | os.O_CREAT, 0o600)
     except FileNotFoundError:
@@ -66,7 +66,7 @@ def _claim(path: Path) -> tuple[Path, int] | None:
         if os.path.samestat(os.fstat(lock), (path / _LOCK_NAME).stat()):
             return path, lock
     except (BlockingIOError, FileNotFoundError):
-        # A sweep holds the lock, or has deleted the file behind it.
+        # `remove_stale` holds the lock, or has deleted the file.
         pass
     os.close(lock)
     return None
@@ -76,7 +76,7 @@ def _remove_if_unowned(path: Path) -> bool:
     try:
         lock = os.open(path / _LOCK_NAME, os.O_RDWR | os.O_NOFOLLOW)
     except FileNotFoundError:
-        # Only an empty one: its owner may be locking it at this moment.
+        # Only if empty: its owner may be locking it at this moment.
         path.rmdir()
         return True
     try:
@@ -90,7 +90,7 @@ def _remove_if_unowned(path: Path) -> bool:
 
 
 def _made() -> Path:
-    """A new directory, in the first folder that takes one."""
+    """Create a directory in the first usable folder."""
     reasons = []
     for folder in _short_folders():
         try:
@@ -104,9 +104,9 @@ def _made() -> Path:
 
 
 def _short_folders() -> list[Path]:
-    """Where sockets may be, the likeliest first: their paths must stay short."""
+    """Return the folders for sockets, preferred first: socket paths must be short."""
     names = ["/tmp", "/var/tmp", os.environ.get("XDG_RUNTIME_DIR", ""), "/dev/shm"]
-    with contextlib.suppress(FileNotFoundError):  # no folder for temporary files that can be written
+    with contextlib.suppress(FileNotFoundError):  # no writable folder for temporary files
         names.insert(0, tempfile.gettempdir())
     folders = [Path(name) for name in dict.fromkeys(names) if name.startswith("/")]
     return [folder for folder in folders if _is_short(folder)]

@@ -1,7 +1,7 @@
-"""Keeps one libp2p daemon alive: starts it, watches it, starts it again with the same key and port.
+"""Keep one libp2p daemon alive: start it, watch it, and restart it with the same key and port.
 
-Nobody else notices a dead daemon: calls in flight would wait without end. A silent one is as bad, so it is asked
-something every few seconds and killed when it does not answer.
+No other code notices a dead daemon: calls in flight would wait forever. A hanging daemon is as bad, so the supervisor
+sends requests every few seconds, and kills the daemon if it does not answer.
 """
 
 from __future__ import annotations
@@ -25,45 +25,47 @@ from dht.p2pd.socket_directory import SocketDirectory, remove_stale
 from dht.streams.byte_stream import ByteStream
 
 CONTROL_SECONDS: Final = 10.0
-"""Deadline of a question that the daemon answers from memory: a thousand times what it needs on an idle machine."""
+"""Deadline of a request that the daemon answers from memory: a thousand times its time on an idle machine."""
 
 HEALTH_SECONDS: Final = 2.0
-"""Two small questions over a local socket. It also bounds how old the list of peers to dial after a restart is."""
+"""Interval between health checks: two small requests over a local socket. It also bounds the age of the list of peers
+to dial after a restart."""
 
 NUM_MISSED_ANSWERS: Final = 3
-"""A daemon that is alive but silent for 3 * (2 + 10) s is killed and started again."""
+"""A daemon without answers for 3 * (2 + 10) s is killed and restarted."""
 
 NUM_TRIES_OF_CHANGE: Final = 3
-"""A daemon that does not start with other options or addresses runs as before after so many tries. Some of what it is
-told comes from other members, and nobody would be reached without it."""
+"""After this many failed starts with new options or addresses, the daemon runs with the old ones. Some options come
+from other members, and without a daemon no peer would be reachable."""
 
 NUM_TRIES_OF_A_PORT: Final = 3
-"""Between the look for a free port and the daemon's own use of it, another program may take it: seen once in days."""
+"""Between the check for a free port and the daemon's use of it, another program may take the port: seen once in
+days."""
 
 _FIRST_PAUSE_SECONDS: Final = 0.1
 _LONGEST_PAUSE_SECONDS: Final = 10.0
 _STABLE_SECONDS: Final = 30.0
-"""A daemon that lived for this long gets a quick restart; one that keeps dying is retried ever more slowly."""
+"""A daemon that lived for this long restarts quickly; one that keeps dying is restarted ever more slowly."""
 
 logger = logging.getLogger(__name__)
 
 
 class P2pdSupervisor:
-    """One daemon, over all its lives.
+    """One daemon, across its restarts.
 
     Args:
-        identity: the key of every life.
-        listen, announce: parsed multiaddrs; port 0 is replaced at the first start and stays, unless another program
-            has taken it when the daemon must be started again.
+        identity: the key of the daemon, also after restarts.
+        listen, announce: parsed multiaddrs. Port 0 is replaced at the first start and stays, unless another program has
+            taken the port at a restart.
         options: reachability, relays, port mapping.
-        on_launch: awaited in each start before the daemon counts as up; it registers the protocols.
-        on_healthy: awaited after each answered question.
+        on_launch: awaited in each start before the daemon counts as up; registers the protocols.
+        on_healthy: awaited after each answered request.
         on_restarted: awaited after each restart, one after the other.
 
     Attributes:
-        num_restarts: how many times the daemon had to be started again.
+        num_restarts: number of unexpected restarts.
         last_downtime_seconds: from its last unexpected end until it answered again.
-        options: of the daemon that runs now.
+        options: options of the running daemon.
     """
 
     def __init__(
@@ -110,7 +112,9 @@ class P2pdSupervisor:
 
     @property
     def directory(self) -> Path:
-        """Private directory for sockets, made by `open_directory`; callers of the daemon put theirs there, too."""
+        """Private directory for sockets, created by `open_directory`; the daemon's callers put their sockets
+        there too.
+        """
         if self._directory is None:
             raise LocalFault("the network host was used before it started; expected start() first; this is a bug")
         return self._directory.path
@@ -125,7 +129,7 @@ class P2pdSupervisor:
 
     @property
     def addresses(self) -> list[Multiaddr]:
-        """What others are told: the announced addresses, else what the daemon found."""
+        """The announced addresses or, without any, those that the daemon found."""
         return self._announce or [address for address in self._visible if address.port != 0]
 
     @property
@@ -133,7 +137,7 @@ class P2pdSupervisor:
         return list(self._listen)
 
     def open_directory(self) -> None:
-        """Make the private directory, and delete those of killed processes."""
+        """Create the private directory, and delete those of killed processes."""
         remove_stale()
         self._directory = SocketDirectory()
 
@@ -153,9 +157,9 @@ class P2pdSupervisor:
         self._watcher = asyncio.create_task(self._supervise(), name="p2pd supervisor")
 
     async def change(self, options: DaemonOptions, announce: list[Multiaddr] | None = None) -> None:
-        """Restart the daemon, with the same key and port, as another kind of member; None: announce as before.
+        """Restart the daemon with other options and the same key and port. `announce` None: as before.
 
-        One that cannot be started so comes back as it was: `options` says as what.
+        If it cannot start with them, it returns to the old options, which `options` then contains.
         """
         if not self._is_changing:
             self._before_change = self.options, self._asked_announce
@@ -168,11 +172,11 @@ class P2pdSupervisor:
             await self._daemon.stop()
 
     async def wait_up(self) -> None:
-        """Wait until the daemon can be used or the supervisor is closed."""
+        """Wait until the daemon is usable or the supervisor is closed."""
         await self._up.wait()
 
     async def close(self) -> None:
-        """End the supervision and the daemon and delete the directory, also when cancelled. Never raises."""
+        """End the supervision and the daemon, and delete the directory, even when cancelled. Never raises."""
         self.is_closed = True
         self._up.set()
         try:
@@ -187,7 +191,9 @@ class P2pdSupervisor:
                 self._directory.remove()
 
     async def _launch_on_a_free_port(self) -> None:
-        """Where nobody asked for a certain port, another one does if a program took the first after the look at it."""
+        """Start the daemon. If no fixed port was requested, try another one when a program takes the first after the
+        check.
+        """
         num_tries = NUM_TRIES_OF_A_PORT if any(address.port == 0 for address in self._wanted) else 1
         for num_left in reversed(range(num_tries)):
             self._claim(self._wanted)
@@ -201,7 +207,7 @@ class P2pdSupervisor:
 
     async def _launch(self) -> None:
         await self._run_daemon(self._announce)
-        # A peer behind relays announces nothing: it is found where those are.
+        # A peer behind relays announces nothing: it is found at its relays.
         if not self._announce and self.options.reachability != "private" and (odd := must_announce(self._visible)):
             logger.info("the network daemon is started again, to announce %s", ", ".join(map(str, odd)))
             await self._stop_daemon()
@@ -229,7 +235,7 @@ class P2pdSupervisor:
 
     @contextlib.asynccontextmanager
     async def _or_stopped(self) -> AsyncIterator[None]:
-        """The daemon answers in time, or it is stopped."""
+        """Stop the daemon if the block fails or takes too long."""
         try:
             async with asyncio.timeout(CONTROL_SECONDS):
                 yield
@@ -256,7 +262,7 @@ class P2pdSupervisor:
                 await asyncio.gather(health, return_exceptions=True)
             ended_at = loop.time()
             self._up.clear()
-            # Only to collect its log reader; the process is gone.
+            # Only ends its log reader; the process is gone.
             await self._stop_daemon()
             if self._is_changing:
                 logger.info("the network daemon is started again with other options")
@@ -273,7 +279,9 @@ class P2pdSupervisor:
             greeter.add_done_callback(self._greeters.discard)
 
     async def _restart(self, pause_seconds: float) -> float:
-        """Try until the daemon is up; returns the pause before the next attempt, were it to die at once."""
+        """Retry until the daemon is up. Return how long to wait before the next attempt if it dies again
+        immediately.
+        """
         for num_tries in itertools.count():
             await asyncio.sleep(pause_seconds)
             pause_seconds = min(pause_seconds * 2, _LONGEST_PAUSE_SECONDS)
@@ -301,14 +309,14 @@ class P2pdSupervisor:
         try:
             self._claim(self._listen)
         except LocalFault as fault:
-            # A port that nobody asked for can be any other; the others learn it when this peer dials them.
+            # A port that was not requested can be any other; other peers learn it when this peer dials them.
             if self._listen == self._wanted:
                 raise
             self._claim(self._wanted)
             logger.warning("%s; listening on %s now", fault, ", ".join(map(str, self._listen)))
 
     async def _greet_again(self) -> None:
-        # One after the other, also when the daemon dies again while its last return is still being dealt with.
+        # One after the other, even if the daemon dies again while the previous restart is being handled.
         async with self._greeting:
             await self._on_restarted()
 

@@ -2,12 +2,12 @@
 
 The files, each built on those above it:
 
-    messages.py         what libp2p hosts tell of themselves and others: identify, FIND_NODE (pure)
-    noise_handshake.py  from TCP to an authenticated channel: multistream-select, then py-libp2p's Noise
+    messages.py         identify and FIND_NODE messages of libp2p (pure)
+    noise_handshake.py  authenticated channel over TCP: multistream-select, then py-libp2p's Noise
     yamux.py            many streams over one channel, within limits
     connections.py      the live connections: dialled, counted, pruned, closed
     host.py             Libp2pHost
-    protobuf_clash.py   lets hivemind and py-libp2p into one process
+    protobuf_clash.py   loads hivemind and py-libp2p in one process
 
 Sources: yamux (hashicorp/yamux, spec.md); the libp2p specifications of Noise, identify, kad and multistream-select.
 """

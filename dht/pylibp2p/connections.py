@@ -1,6 +1,6 @@
 """The live connections of a pure-Python host: dialled, counted, pruned, closed.
 
-A connection is made by `dial`; it ends in `SecureChannel` and `Yamux`. What a stranger can drive up has a bound here.
+`dial` creates a connection from `SecureChannel` and `Yamux`. All resources that a stranger can use up are bounded here.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ from dht.pylibp2p.yamux import Yamux
 from dht.streams.byte_stream import ByteStream
 
 MAX_CONNECTIONS: Final = 192
-"""Of all remotes. Beyond it the idle one that was used least recently makes room; the daemon prunes at 192."""
+"""Connections to all remotes. Beyond the limit, the least recently used idle one makes room; the daemon also prunes at
+192."""
 
 SOCKET_BUFFER_BYTES: Final = 256 * 1024
 
@@ -31,7 +32,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(eq=False, slots=True)
 class MuxedConnection:
-    """One encrypted connection to `remote`; `abort` drops what carries it."""
+    """One encrypted connection to `remote`; `abort` closes its socket."""
 
     remote: PeerId
     muxer: Yamux
@@ -47,7 +48,7 @@ class Connections:
     """All connections of one host.
 
     Args:
-        securer: proves our key and checks theirs.
+        securer: proves this peer's key and checks the remote's.
         on_connection: called for each new connection; must not block.
     """
 
@@ -59,11 +60,11 @@ class Connections:
         self._is_closed = False
 
     def live(self) -> list[MuxedConnection]:
-        """All connections, the newest last."""
+        """Return all connections, the newest last."""
         return list(self._live)
 
     def get(self, peer_id: PeerId) -> MuxedConnection | None:
-        """An open connection to `peer_id`; the newest, because an older one may have died unnoticed."""
+        """Return the newest open connection to `peer_id`, because an older one may have died unnoticed."""
         open_ones = (one for one in reversed(self._live) if one.remote == peer_id and one.muxer.is_open)
         connection = next(open_ones, None)
         if connection is not None:
@@ -74,8 +75,8 @@ class Connections:
         """Open a connection to `peer_id` at a TCP address; the caller sets the deadline.
 
         Raises:
-            HandshakeError: somebody else is there, or the address is of another kind.
-            OSError, EOFError: nobody answers.
+            HandshakeError: a different peer is there, or the address is not TCP.
+            OSError, EOFError: no answer.
         """
         host, port, family = _tcp_target(address)
         loop = asyncio.get_running_loop()
@@ -106,7 +107,7 @@ class Connections:
             async with asyncio.timeout(1.0):
                 await asyncio.gather(*(connection.muxer.say_goodbye() for connection in self._live))
         await self._background.close()
-        # A task that was cancelled before its first step had no chance to close its socket.
+        # A task that was cancelled before its first step could not close its socket.
         for connection in self._live:
             connection.abort()
 
@@ -129,7 +130,7 @@ class Connections:
 
 
 def _is_from_here(transport: asyncio.Transport) -> bool:
-    # None when the remote was gone before anybody asked.
+    # None if the remote was already gone.
     name = transport.get_extra_info("peername")
     return bool(name) and ipaddress.ip_address(name[0].partition("%")[0]).is_loopback
 

@@ -1,12 +1,12 @@
 """`Libp2pHost`: the `Host` port in pure Python, on py-libp2p's Noise, keys and messages; no daemon, no child process.
 
-For observers, which speak with p2pd peers in one network. The host only dials and serves no streams. It never dials
-through a relay: every record is also held by members that can be dialled. It asks members where others are (FIND_NODE),
-because records of a swarm lie at members that the observer was given no address of.
+For observers, which are in one network with p2pd peers. The host only dials and serves no streams. It never dials
+through a relay, because members that can be dialled also hold all records. It asks members for the addresses of others
+(FIND_NODE), since records are also at members whose addresses the observer was not given.
 
-py-libp2p's own Swarm and yamux are not used. They block a peer for a minute after one failed dial, try a single address
-per peer, and hold what a remote sends without limit. They run on trio, which would have to be a guest in our event
-loop. What is left of them is small enough to be written for asyncio (`yamux`, `connections`).
+py-libp2p's own Swarm and yamux are not used: they block a peer for a minute after one failed dial, try only one address
+for each peer, and buffer received data without limit. They also run on trio, which would have to be a guest in the
+asyncio loop. The needed rest is small enough to be written for asyncio (`yamux`, `connections`).
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ from dht.streams.framing import FramedStream
 MAX_OPENING_STREAMS: Final = 30
 
 ASK_SECONDS: Final = 5.0
-"""One question about addresses; the remote answers from memory."""
+"""Time for one question about addresses; the remote answers from memory."""
 
 MAX_KNOWN_PEERS: Final = 2048
-"""Remotes with addresses that are remembered; the oldest is forgotten first."""
+"""Remotes with known addresses; the oldest is forgotten first."""
 
 FIND_ROUNDS: Final = 3
 FIND_WIDTH: Final = 4
-"""A look-up asks so many of the nearest peers, so many times. Half of a network of 100 knows everybody."""
+"""A look-up asks this many of the nearest peers, in `FIND_ROUNDS` rounds. Half of a network of 100 knows all peers."""
 
 _STREAM_ERRORS: Final = (HandshakeError, MessageError, OSError, EOFError, TimeoutError)
 
@@ -51,7 +51,7 @@ logger = logging.getLogger(__name__)
 
 
 class Libp2pHost:
-    """One libp2p identity on the network. Call `close` at the end; or use it with ``async with``."""
+    """One libp2p identity on the network. Call `close` at the end, or use ``async with``."""
 
     def __init__(self, identity: Identity) -> None:
         self._identity = identity
@@ -79,17 +79,17 @@ class Libp2pHost:
         return not self._is_closed
 
     def addresses(self) -> list[str]:
-        """None: it only dials."""
+        """Return no addresses, because the host only dials."""
         return []
 
     def handle(self, protocol: str, handler: StreamHandler) -> None:
-        """Ignore the handler: no remote opens a stream towards an observer."""
+        """Ignore the handler, because remotes cannot open streams to an observer."""
 
     def add_restart_listener(self, listener: Callable[[], Awaitable[None]]) -> None:
-        """Never called: there is no daemon that restarts."""
+        """Ignore the listener, because there is no daemon that restarts."""
 
     async def wait_up(self, timeout_seconds: float) -> None:
-        """Nothing to wait for.
+        """Return at once.
 
         Raises:
             LocalFault: the host is closed.
@@ -98,7 +98,7 @@ class Libp2pHost:
             raise LocalFault("the network host is closed; expected an open one; start again")
 
     async def connect(self, multiaddr: str, timeout_seconds: float) -> PeerId:
-        """Dial `multiaddr`; see the port. A peer that is connected already counts as reached."""
+        """Dial `multiaddr`; see the port. A connected peer counts as reached."""
         peer_id, address = parse_peer_multiaddr(multiaddr)
         if peer_id == self.peer_id:
             raise PeerUnreachable(peer_id, "this is our own address; expected another peer's; it is skipped")
@@ -112,12 +112,13 @@ class Libp2pHost:
         return FramedStream(stream, peer_id)
 
     async def open_bytes(self, peer_id: PeerId, protocol: str, timeout_seconds: float) -> YamuxStream:
-        """Open a stream whose content is not in our frames; raises as `open_stream`. The caller ends it."""
+        """Open a stream without framing; raises as `open_stream`. The caller ends it."""
         async with self._remote_call(peer_id, timeout_seconds, f"open {protocol}"), self._opening:
             return await self._open(await self._reach(peer_id, may_search=True), protocol)
 
     async def connected_addresses(self) -> dict[PeerId, list[str]]:
-        """For each connected peer the multiaddrs (with PeerId) where it listens; empty while it has not told yet.
+        """Return for each connected peer the multiaddrs (with PeerId) where it listens; empty until it has announced
+        them.
 
         Raises:
             LocalFault: the host is closed.
@@ -215,7 +216,8 @@ class Libp2pHost:
             self._routers[connection.remote] = None
 
     def _learn(self, peer_id: PeerId, addresses: Sequence[Multiaddr], from_loopback: bool) -> None:
-        # From another machine, its loopback would be ours. What relays carry is limited, and kept for peers.
+        # The loopback address of another machine would be this machine's own. Relays have limited capacity, which is
+        # kept for peers.
         usable = tuple(
             address for address in addresses if not address.is_relayed and (from_loopback or not address.is_loopback)
         )
@@ -224,7 +226,7 @@ class Libp2pHost:
             self._known[peer_id] = usable
 
     async def _find(self, target: PeerId) -> tuple[Multiaddr, ...]:
-        """Addresses of `target` from those who route, asked nearest first; empty when nobody knows it."""
+        """Return the addresses of `target` from routing peers, asked nearest first; empty if unknown."""
         asked: set[PeerId] = set()
         candidates = {connection.remote for connection in self._connections.live()} & self._routers.keys() - {target}
         for _ in range(FIND_ROUNDS):
@@ -238,7 +240,7 @@ class Libp2pHost:
 
     async def _ask_where(self, router: PeerId, target: PeerId) -> dict[PeerId, tuple[Multiaddr, ...]]:
         if self._connections.get(router) is None and self._dial_lock(router).locked():
-            # Somebody is looking for it, and may be waiting for us to find `target`.
+            # Another task is searching for it, and may be waiting for this search.
             return {}
         try:
             async with asyncio.timeout(ASK_SECONDS):
@@ -253,7 +255,7 @@ class Libp2pHost:
             logger.debug("%s does not say where %s is: %s", router, target, words_of(error))
             return {}
         for peer_id, addresses in answer.items():
-            # A connected peer has told itself where it is.
+            # A connected peer has announced its own addresses.
             if self._connections.get(peer_id) is None:
                 self._learn(peer_id, addresses, connection.is_loopback)
         return answer
@@ -277,6 +279,6 @@ def _reason(error: Exception) -> str:
 
 
 def _distance(key: bytes, peer_id: PeerId) -> int:
-    """Of a key and a peer in kad: both hashed, then exclusive or."""
+    """Return the distance of a key and a peer in kad: exclusive or of their hashes."""
     one, other = (hashlib.sha256(data).digest() for data in (key, peer_id_bytes(peer_id)))
     return int.from_bytes(one, "big") ^ int.from_bytes(other, "big")

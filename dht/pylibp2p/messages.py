@@ -1,7 +1,7 @@
-"""What libp2p hosts tell each other about themselves and others: identify, and the FIND_NODE of kad. Pure.
+"""Messages of libp2p hosts about themselves and others: identify, and kad's FIND_NODE. Pure.
 
-The message classes are py-libp2p's. Everything read here comes from strangers: sizes and counts are bounded, and an
-address or PeerId that cannot be used is left out.
+The message classes are py-libp2p's. All data read here comes from strangers: sizes and counts are bounded, and unusable
+addresses or PeerIds are skipped.
 """
 
 from __future__ import annotations
@@ -24,35 +24,35 @@ IDENTIFY_PROTOCOL: Final = "/ipfs/id/1.0.0"
 KAD_PROTOCOL: Final = "/ipfs/kad/1.0.0"
 
 MAX_MESSAGE_BYTES: Final = 64 * 1024
-"""Of one of these messages; twenty peers with eight addresses each are a tenth of it."""
+"""Largest message; twenty peers with eight addresses each take a tenth of it."""
 
 MAX_ADDRESSES: Final = 8
-"""Believed of one peer; a machine with two interfaces and a relay announces about five."""
+"""Addresses accepted for one peer; a machine with two interfaces and a relay announces about five."""
 
 MAX_CLOSER_PEERS: Final = 20
-"""Believed of one answer."""
+"""Peers accepted in one answer."""
 
 
 def decode_identify(data: bytes) -> tuple[tuple[Multiaddr, ...], frozenset[str]]:
-    """Where a peer listens, as it says of itself, without PeerIds; and its protocols.
+    """Return the addresses that a peer announces, without PeerIds, and its protocols.
 
     Raises:
-        MessageError: not an identify message.
+        MessageError: the bytes are not an identify message.
     """
     message = _parse(Identify, data)
     return _known_addresses(message.listen_addrs), frozenset(message.protocols)
 
 
 def encode_find_node(target: PeerId) -> bytes:
-    """The question: who is near `target`, and where is it?"""
+    """Encode the question for the peers near `target` and their addresses."""
     return bytes(Message(type=Message.FIND_NODE, key=peer_id_bytes(target)).SerializeToString())
 
 
 def decode_closer_peers(data: bytes) -> dict[PeerId, tuple[Multiaddr, ...]]:
-    """The peers that the answer to FIND_NODE names, and their addresses.
+    """Return the peers in the answer to FIND_NODE, and their addresses.
 
     Raises:
-        MessageError: not such an answer.
+        MessageError: the bytes are not such an answer.
     """
     message = _parse(Message, data)
     found: dict[PeerId, tuple[Multiaddr, ...]] = {}
@@ -63,7 +63,7 @@ def decode_closer_peers(data: bytes) -> dict[PeerId, tuple[Multiaddr, ...]]:
 
 
 def _known_addresses(found: Iterable[bytes]) -> tuple[Multiaddr, ...]:
-    """Addresses of kinds that are known here, without PeerIds; at most `MAX_ADDRESSES`."""
+    """Return addresses of known kinds, without PeerIds; at most `MAX_ADDRESSES`."""
     known = (address.without_peer_id() for address in known_multiaddrs(found) if address.parts)
     return tuple(islice(known, MAX_ADDRESSES))
 

@@ -1,7 +1,7 @@
-"""From a TCP connection to an encrypted, authenticated channel: multistream-select, then py-libp2p's Noise.
+"""Encrypted, authenticated channel over a TCP connection: multistream-select, then py-libp2p's Noise.
 
-Noise XX (libp2p specification ``noise``) proves the remote's PeerId; a dialler that expects another one refuses it.
-Nothing here is sent or believed before that proof but protocol names.
+Noise XX (libp2p specification ``noise``) proves the remote's PeerId; a dialler refuses an unexpected one. Before that
+proof, only protocol names are sent or read.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ MULTISTREAM: Final = "/multistream/1.0.0"
 NOT_AVAILABLE: Final = "na"
 
 MAX_NAME_BYTES: Final = 1024
-"""Of one protocol name; the longest here has about 40."""
+"""Longest protocol name; the longest here has about 40 bytes."""
 
 _NOISE_ERRORS: Final = (
     BaseLibp2pError,
@@ -40,11 +40,11 @@ _NOISE_ERRORS: Final = (
     NoiseValueError,
     ValueError,
 )
-"""What py-libp2p's Noise raises on bytes that are no Noise."""
+"""Errors of py-libp2p's Noise for bytes that are not Noise."""
 
 
 class HandshakeError(Exception):
-    """The remote speaks something else, or is somebody else; the text says which."""
+    """The remote uses another protocol, or is a different peer; the text says which."""
 
 
 class SecureChannel:
@@ -57,10 +57,10 @@ class SecureChannel:
         self._unsent = bytearray()
 
     async def readexactly(self, num_bytes: int, /) -> bytes:
-        """The next `num_bytes`.
+        """Return the next `num_bytes`.
 
         Raises:
-            EOFError, OSError: the connection ended, or carries what the remote did not encrypt.
+            EOFError, OSError: the connection ended, or bytes are not encrypted by the remote.
         """
         while len(self._received) < num_bytes:
             self._received += await self._read_message()
@@ -69,7 +69,7 @@ class SecureChannel:
         return data
 
     async def read_some(self, max_bytes: int) -> bytes:
-        """Between 1 and `max_bytes`, as soon as there are any; raises as `readexactly`."""
+        """Return between 1 and `max_bytes` as soon as available; raises as `readexactly`."""
         while not self._received:
             self._received += await self._read_message()
         data = bytes(self._received[:max_bytes])
@@ -106,10 +106,10 @@ class Securer:
         self._transport: Any = NoiseTransport(keys, noise_privkey=create_new_key_pair().private_key)
 
     async def dial(self, stream: RawStream, expected: PeerId) -> SecureChannel:
-        """Secure a connection that this side opened.
+        """Secure a connection that this side dialled.
 
         Raises:
-            HandshakeError: somebody else than `expected`, or no Noise and yamux.
+            HandshakeError: a peer other than `expected`, or no Noise and yamux.
             EOFError, OSError: the connection ended.
         """
         await propose(stream, str(NOISE_PROTOCOL))
@@ -127,7 +127,7 @@ class Securer:
 
 
 async def propose(stream: RawStream, protocol: str) -> None:
-    """Agree on `protocol`, as the side that asks.
+    """Agree on `protocol`, as the initiator.
 
     Raises:
         HandshakeError, MessageError: the other side does not speak it.
@@ -163,7 +163,7 @@ def _channel_of(session: Any) -> SecureChannel:
 
 
 class _RawConnection:
-    """What py-libp2p's Noise reads and writes, in place of a trio socket."""
+    """Adapter for py-libp2p's Noise in place of a trio socket."""
 
     def __init__(self, stream: RawStream) -> None:
         self._stream = stream
@@ -178,4 +178,4 @@ class _RawConnection:
         await self._stream.drain()
 
     async def close(self) -> None:
-        """The host owns the connection and closes it."""
+        """Do nothing: the host owns and closes the connection."""

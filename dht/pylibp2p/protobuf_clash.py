@@ -1,7 +1,7 @@
-"""hivemind and py-libp2p in one process: both register protobuf symbols of the package ``crypto.pb``.
+"""Load hivemind and py-libp2p in one process, although both register protobuf symbols of the package ``crypto.pb``.
 
-They do so under other file names, so protobuf refuses the second one (``duplicate symbol 'crypto.pb.KeyType'``). The
-copy of hivemind has no dependants, so it can live in a descriptor pool of its own.
+They do so under different file names, so protobuf refuses the second one (``duplicate symbol 'crypto.pb.KeyType'``).
+hivemind's copy has no dependants, so it can use a separate descriptor pool.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ _MODULE: Final = "hivemind.proto.crypto_pb2"
 
 
 def make_room_for_libp2p() -> None:
-    """Let hivemind and py-libp2p be imported into this process. Call it before either; a second call does nothing.
+    """Allow importing hivemind and py-libp2p into this process. Call this before either; a second call does nothing.
 
     Raises:
-        LocalFault: hivemind is loaded already, in the way that keeps py-libp2p out.
+        LocalFault: hivemind is already loaded in a way that excludes py-libp2p.
     """
     # Not at the top: `peer --help` loads this module.
     from google.protobuf import descriptor_pool

@@ -1,10 +1,9 @@
-"""Many streams over one encrypted channel: yamux (hashicorp/yamux, ``spec.md``), for the pure-Python host.
+"""Yamux for the pure-Python host: many streams over one encrypted channel (hashicorp/yamux, ``spec.md``).
 
-py-libp2p has a yamux of its own. It cannot keep the promises of `Host`. A sender dies after five seconds without
-window, and what a remote sends beyond its window is kept without limit. Here a sender waits as long as it takes, and a
-remote that oversteps its window loses the connection. So one remote costs at most `WINDOW_BYTES` for each stream that
-this side has opened, and what callers are waiting for. This side has dialled, and streams that the remote opens are
-reset.
+py-libp2p's yamux cannot keep the promises of `Host`: a sender fails after five seconds without window, and data beyond
+the window is buffered without limit. Here a sender waits as long as needed, and a remote that exceeds its window loses
+the connection. So one remote costs at most `WINDOW_BYTES` for each stream that this side has opened, plus the bytes
+that callers are waiting for. This side dials; streams that the remote opens are reset.
 """
 
 from __future__ import annotations
@@ -19,20 +18,21 @@ from dht.ground.tasks import end_tasks
 from dht.streams.framing import RawStream
 
 WINDOW_BYTES: Final = 256 * 1024
-"""What a remote may send before anybody asked for it; the protocol's initial window."""
+"""Bytes that a remote may send before a read; the protocol's initial window."""
 
 MAX_DATA_BYTES: Final = 60 * 1024
-"""Of one frame, so that it fits one Noise message of 64 KiB and others get their turn on a slow line."""
+"""Data in one frame, so that it fits one Noise message of 64 KiB and other streams get their turn on a slow line."""
 
 MAX_FRAME_BYTES: Final = 16 * 1024 * 1024
-"""Of a frame for a stream that is closed here; it is read and thrown away."""
+"""Largest frame for a stream that is closed here; it is read and discarded."""
 
 MAX_QUEUED_REPLIES: Final = 2048
-"""Pings, acknowledgements and resets not written yet. A remote that floods us and reads nothing is cut off there."""
+"""Queued pings, acknowledgements and resets. A remote that floods this peer and reads nothing is disconnected at this
+limit."""
 
 KEEPALIVE_SECONDS: Final = 20.0
-"""A ping after so much silence; after twice as much the remote counts as gone. Home routers forget idle connections
-after a minute or more."""
+"""A ping is sent after this silence; after twice as long the remote counts as gone. Home routers forget idle
+connections after a minute or more."""
 
 _DATA, _WINDOW_UPDATE, _PING, _GO_AWAY = 0, 1, 2, 3
 _SYN, _ACK, _FIN, _RST = 1, 2, 4, 8
@@ -40,17 +40,17 @@ _HEADER: Final = struct.Struct(">BBHII")
 
 
 class YamuxViolation(Exception):
-    """The remote does not keep to the protocol; the text says how."""
+    """The remote violates the protocol; the text says how."""
 
 
 class Channel(RawStream, Protocol):
-    """The encrypted connection below. Reads raise EOFError or OSError at the end."""
+    """The underlying encrypted connection. Reads raise EOFError or OSError at its end."""
 
     async def read_some(self, max_bytes: int) -> bytes: ...
 
 
 class YamuxStream:
-    """One stream, with the methods of `asyncio.StreamReader` and `asyncio.StreamWriter` that are used here.
+    """One stream, with the used methods of `asyncio.StreamReader` and `asyncio.StreamWriter`.
 
     One task may read at a time, and one may write.
     """
@@ -69,7 +69,7 @@ class YamuxStream:
         self._writable = asyncio.Event()
 
     async def readexactly(self, num_bytes: int) -> bytes:
-        """The next `num_bytes`; cancelling loses nothing.
+        """Return the next `num_bytes`; cancelling loses nothing.
 
         Raises:
             IncompleteReadError: the remote ended the stream before.
@@ -92,7 +92,7 @@ class YamuxStream:
         return data
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
-        """Take `data`; `drain` sends it.
+        """Queue `data`; `drain` sends it.
 
         Raises:
             ConnectionResetError: the stream is over.
@@ -102,7 +102,7 @@ class YamuxStream:
         self._unsent += data
 
     async def drain(self) -> None:
-        """Send what was written; waits for the remote's window, however long.
+        """Send queued data, waiting for the remote's window however long.
 
         Raises:
             ConnectionResetError: the stream or its connection broke.
@@ -123,11 +123,11 @@ class YamuxStream:
             raise ConnectionResetError(self._end)
 
     def close(self) -> None:
-        """Take nothing more to write; `wait_closed` sends the rest."""
+        """Accept no more data; `wait_closed` sends the rest."""
         self._is_closing = True
 
     async def wait_closed(self) -> None:
-        """Send the rest and tell the remote that this was all. What it still sends is thrown away."""
+        """Send the rest and end this direction. Data that the remote still sends is discarded."""
         await self.drain()
         self._muxer.reply(_WINDOW_UPDATE, _FIN, self._stream_id, 0)
         self.finish("it was closed on this side")
@@ -138,27 +138,27 @@ class YamuxStream:
             self.finish("it was given up on this side")
 
     def on_data(self, data: bytes) -> None:
-        """Keep a piece of what the remote sent; `take_credit` has checked it."""
+        """Store data of the remote that `take_credit` has checked."""
         self._received += data
         self._readable.set()
 
     def take_credit(self, num_bytes: int) -> None:
-        """Count a frame against the window before it is read.
+        """Charge a frame to the window before it is read.
 
         Raises:
-            YamuxViolation: it is larger than what the remote was allowed.
+            YamuxViolation: the frame exceeds the window.
         """
         if num_bytes > self._credit_bytes:
             raise YamuxViolation(f"{num_bytes} bytes in a window of {self._credit_bytes}")
         self._credit_bytes -= num_bytes
 
     def on_window(self, num_bytes: int) -> None:
-        """The remote takes `num_bytes` more."""
+        """Enlarge the remote's window by `num_bytes`."""
         self._send_window_bytes = min(self._send_window_bytes + num_bytes, 2**32 - 1)
         self._writable.set()
 
     def on_flags(self, flags: int) -> None:
-        """The remote ended its direction, or the whole stream."""
+        """Handle flags with which the remote ended its direction or the whole stream."""
         if flags & _RST:
             self.finish("the remote reset the stream")
         elif flags & _FIN:
@@ -166,7 +166,7 @@ class YamuxStream:
             self._readable.set()
 
     def finish(self, reason: str) -> None:
-        """Nothing comes or goes any more; the first reason counts."""
+        """End the stream; the first reason counts."""
         if self._end is None:
             self._end = reason
             self._muxer.forget(self._stream_id)
@@ -174,7 +174,7 @@ class YamuxStream:
             self._writable.set()
 
     def _grant(self, wanted_bytes: int) -> None:
-        # Half a window at a time: one update for many small reads.
+        # Half a window at a time, so that many small reads cause one update.
         missing = wanted_bytes + WINDOW_BYTES - len(self._received) - self._credit_bytes
         if missing >= WINDOW_BYTES // 2:
             self._credit_bytes += missing
@@ -182,12 +182,12 @@ class YamuxStream:
 
 
 class Yamux:
-    """The streams of a dialled connection. `run` reads until it ends; everything else needs that running."""
+    """The streams of a dialled connection. All methods need a running `run`, which reads until the connection ends."""
 
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
         self._next_id = 1
-        """The side that dials numbers its streams odd."""
+        """The dialling side uses odd stream numbers."""
         self._streams: dict[int, YamuxStream] = {}
         self._replies: deque[bytes] = deque()
         self._has_replies = asyncio.Event()
@@ -205,7 +205,7 @@ class Yamux:
         return len(self._streams)
 
     async def run(self) -> str:
-        """Serve the connection; returns why it ended. Cancelling it ends all streams."""
+        """Serve the connection, and return why it ended. Cancelling ends all streams."""
         works = (self._read_frames(), self._write_replies(), self._ping(), self._ended.wait())
         tasks = [asyncio.ensure_future(work) for work in works]
         try:
@@ -225,7 +225,7 @@ class Yamux:
                 stream.finish(f"the connection ended: {reason}")
 
     async def open(self) -> YamuxStream:
-        """A new stream; the remote may still refuse it.
+        """Open a new stream, which the remote may still refuse.
 
         Raises:
             ConnectionResetError: the connection is over.
@@ -243,12 +243,12 @@ class Yamux:
         return stream
 
     async def say_goodbye(self) -> None:
-        """Tell the remote that the connection ends for no bad reason; errors do not matter any more."""
+        """Announce the regular end of the connection to the remote; errors are ignored."""
         with contextlib.suppress(OSError, EOFError):
             await self.send(_HEADER.pack(0, _GO_AWAY, 0, 0, 0))
 
     async def send(self, frame: bytes) -> None:
-        """Write one whole frame; returns when the connection has taken it."""
+        """Write one whole frame. Return when the connection has accepted it."""
         async with self._write_lock:
             if self._end is not None:
                 raise ConnectionResetError(self._end)
@@ -256,12 +256,12 @@ class Yamux:
             await self._channel.drain()
 
     def reply(self, kind: int, flags: int, stream_id: int, value: int) -> None:
-        """Queue a frame without data; it is written as soon as the connection takes it."""
+        """Queue a frame without data, to be written as soon as possible."""
         self._replies.append(_HEADER.pack(0, kind, flags, stream_id, value))
         self._has_replies.set()
 
     def forget(self, stream_id: int) -> None:
-        """The stream is over on this side."""
+        """Remove a stream that ended on this side."""
         self._streams.pop(stream_id, None)
 
     async def _read_frames(self) -> None:
@@ -333,5 +333,5 @@ def _reason(error: BaseException | None) -> str:
         return "the remote closed the connection"
     if isinstance(error, OSError):
         return error.strerror or str(error) or type(error).__name__
-    # Anything else is a bug of ours and must be seen.
+    # Other errors are bugs in this software and must be visible.
     raise error
