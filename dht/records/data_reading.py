@@ -1,7 +1,7 @@
-"""What a peer says in its record about the data that it reads: epoch, unit, and which units are done. Pure.
+"""Part of a peer's record about the data that it reads: epoch, unit, and finished units. Pure.
 
-An epoch of the data is divided into `NUM_UNITS` units, the same for everybody. Nobody trusts what others say here for
-anything but the choice of what to read next.
+An epoch of the data is divided into `NUM_UNITS` units, the same for all peers. Other peers' claims here only affect the
+choice of what to read next.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from typing import Final
 
 NUM_UNITS: Final = 1024
-"""Of one epoch: 32 for each of 32 peers, so that one peer's share differs from its speed by 3 % of it; 128 bytes."""
+"""Units of one epoch: 32 for each of 32 peers, so that one peer's share differs from its speed by 3 % at most; 128
+bytes."""
 NO_UNIT: Final = 0xFFFF
 _FORM = struct.Struct(f">IIH{NUM_UNITS // 8}s")
 READING_BYTES: Final = _FORM.size
@@ -23,10 +24,10 @@ class Reading:
     """One peer's reading.
 
     Attributes:
-        data: 32 bits for the data itself: peers that read other data do not share its units.
+        data: 32 bits that identify the data; peers with different data do not share units.
         epoch: from 0.
-        unit: what it reads now; `NO_UNIT`: nothing.
-        done: a bit per unit, lowest bit of the first byte first: read whole in this epoch, as far as the peer knows.
+        unit: the unit being read; `NO_UNIT`: none.
+        done: one bit for each unit, lowest bit of the first byte first: 1 if known to be fully read in this epoch.
     """
 
     data: int
@@ -35,7 +36,7 @@ class Reading:
     done: bytes
 
     def to_bytes(self) -> bytes:
-        """`READING_BYTES` bytes.
+        """Return the reading as `READING_BYTES` bytes.
 
         Raises:
             ValueError: a field is out of range.
@@ -44,7 +45,7 @@ class Reading:
         return _FORM.pack(self.data, self.epoch, self.unit, self.done)
 
     def check(self) -> None:
-        """Raises ValueError when a field is out of range."""
+        """Raise ValueError if a field is out of range."""
         if not 0 <= self.data < 2**32 or not 0 <= self.epoch <= MAX_EPOCH or len(self.done) != NUM_UNITS // 8:
             raise ValueError(f"a reading of epoch {self.epoch} with {len(self.done)} bytes of units")
         if not 0 <= self.unit < NUM_UNITS and self.unit != NO_UNIT:
@@ -52,7 +53,7 @@ class Reading:
 
 
 def reading_of(content: bytes) -> Reading | None:
-    """What `Reading.to_bytes` gave; None for no bytes.
+    """Return the reading that `Reading.to_bytes` encoded; None for empty bytes.
 
     Raises:
         ValueError: wrong length or unit.

@@ -1,4 +1,4 @@
-"""`Evaluation`: a validation loss together with the model that has it."""
+"""`Evaluation`: a validation loss and the model version that has it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ class Evaluation:
 
     Attributes:
         loss: in the unit of the run's losses.
-        version: sum of the versions of the anchors that were measured.
+        version: sum of the versions of the measured anchors.
     """
 
     loss: float

@@ -1,24 +1,23 @@
-"""Under which keys of the DHT peer records stand, and which of them a look reads. Pure.
+"""Decide which DHT keys peer records are stored under, and which of those keys each lookup reads. Pure.
 
-One key holds a dictionary, and a dictionary has a limit; one look reads a few keys, and that has a price. So the number
-of keys follows the size of the swarm. At *level* L there are 4 * 2^L. A record stands under the one that the first bits
-of a hash of its PeerId name. Levels change so that a key has 24 to 64 records in
-the mean.
+Each key holds a dictionary of limited size, and a lookup can read only a few keys. So the number of keys follows the
+size of the swarm: at *level* L there are 4 * 2^L keys. The first bits of a hash of the PeerId select the key of a
+record. Levels change so that a key has 24 to 64 records on average.
 
-Nobody decides the level. Each peer *votes* for one in its signed record, from the members that its view shows, and with
-hysteresis. So a swarm that breathes keeps its level. Peers with different votes find each other:
+No peer decides the level. Each peer *votes* for one in its signed record, from the members in its view and with
+hysteresis: small fluctuations in swarm size do not change the level. Peers with different votes find each other:
 
-- a peer publishes under the level that it votes for and under a neighbouring one that some in its view vote for,
-- it reads the level that it votes for once a quarter votes for it, and until then the commonest one. So everybody
-  publishes under a level before anybody relies on it,
-- one peer in 2^L, a *beacon*, also publishes at level 0. There it is as crowded as at level L. So a newcomer,
-  which begins at level 0, sees a fair sample and its votes. All peers read level 0 in turn, too,
-- parts of a swarm that were torn apart may meet again, levels apart. Only beacons show at first. A peer that sees votes
-  for a level that is not its neighbour reads that level's keys once. It goes there if most are there.
+- a peer publishes under the level of its vote, and under a neighbouring level that some peers in its view vote for,
+- it reads the level of its vote if a quarter votes for that level, and otherwise the most common level. So all peers
+  publish under a level before any peer relies on it,
+- one peer in 2^L, a *beacon*, also publishes at level 0, which is thus as full as level L. So a newcomer, which begins
+  at level 0, gets a fair sample and its votes. All peers also read level 0 in turn,
+- parts of a split swarm may meet again, levels apart. At first only beacons are visible. A peer that sees votes for a
+  level that is not its neighbour reads that level's keys once, and moves there if most peers are there.
 
-At level 0 each look reads all four keys. Above, it reads the peer's own key, closely, and the others in turn, briefly:
-equally many per second whatever the swarm's size. A record lives longer by as much as a turn takes, so that a view
-holds everybody.
+At level 0 each lookup reads all four keys. Above, it reads the peer's own key from several holders, and the others in
+turn from one holder: the same number per second in a swarm of any size. A record lives longer by the time of a turn, so
+that a view holds all peers.
 """
 
 from __future__ import annotations
@@ -34,21 +33,24 @@ from dht.ground.host import PeerId
 from dht.ground.store import LEVEL_0_KEYS, NUM_PEER_SHARDS, PeerKey
 
 MAX_LEVEL: Final = 6
-"""256 keys: 16 000 peers at 64 each, and 32 000 at the limit of a dictionary."""
+"""256 keys: 16 000 peers at 64 records each, and 32 000 at the limit of a dictionary."""
 SPLIT_ABOVE: Final = 64
-"""Records per key in the mean; by chance one of 256 keys has 100 then, and a dictionary takes 128."""
+"""Average records of a key; by chance one of 256 keys then has 100, and a dictionary holds 128."""
 MERGE_BELOW: Final = 24
-"""Merged keys then have 48: far from being split again."""
+"""Merged keys then have 48 records, far from the next split."""
 PUBLISH_SHARE: Final = 1 / 16
-"""Of the votes in a view, for a neighbouring level: less is a handful of stragglers, who read the commonest level."""
+"""Share of the votes in a view for a neighbouring level: fewer are a handful of stragglers, which read the most common
+level."""
 READ_SHARE: Final = 1 / 4
-"""Four times as much: views differ, and a reader of a level relies on all peers publishing there already."""
+"""Four times as much, because views differ, and a reader of a level relies on all peers publishing there."""
 COMFORT: Final = 1.15
-"""A peer follows the commonest vote only where its own count is so far from the limits that it will not turn back."""
+"""A peer follows the most common vote only if its own count is far enough from the limits that it will not turn
+back."""
 SECONDS_PER_KEY: Final = 1.25
-"""Between two keys that are read in turn. A look every 5 s reads four, about as much as all keys of a full level 0."""
+"""Seconds between two keys that are read in turn. A lookup every 5 s reads four, about as many bytes as all keys of a
+full level 0."""
 TURN_SECONDS_PER_KEY: Final = 1.5
-"""That, and what looks themselves take."""
+"""The same, including the time of the lookups."""
 
 
 def num_keys(level: int) -> int:
@@ -56,7 +58,7 @@ def num_keys(level: int) -> int:
 
 
 def peers_key(run_id: str, key: PeerKey) -> str:
-    """DHT key of one part of the peer records: a dictionary from PeerId to record."""
+    """Return the DHT key of one part of the peer records: a dictionary from PeerId to record."""
     return f"{run_id}/peers/{key.level}/{key.shard}" if key.level else f"{run_id}/peers/{key.shard}"
 
 
@@ -66,12 +68,14 @@ def _hash_of(peer_id: PeerId) -> bytes:
 
 
 def prefix_of(peer_id: PeerId, num_bits: int) -> int:
-    """The first bits of a hash of a PeerId, at most 64, as a number: parts of the swarm by hash nest in each other."""
+    """Return the first `num_bits` (at most 64) bits of a hash of a PeerId as a number. Parts of the swarm by hash are
+    nested.
+    """
     return int.from_bytes(_hash_of(peer_id)[:8], "big") >> (64 - num_bits)
 
 
 def shard_of(peer_id: PeerId, num_shards: int = NUM_PEER_SHARDS) -> int:
-    """The part that holds `peer_id`: first bits of a hash of the id, evenly over `num_shards`."""
+    """Return the part that holds `peer_id`, by the first bits of its hash, evenly over `num_shards`."""
     return prefix_of(peer_id, 64) * num_shards >> 64
 
 
@@ -80,7 +84,7 @@ def key_at(peer_id: PeerId, level: int) -> PeerKey:
 
 
 def is_beacon(peer_id: PeerId, vote: int) -> bool:
-    """Whether a peer with this vote also publishes at level 0: one peer in 2^vote, by other bits of the hash."""
+    """Return whether a peer with this vote also publishes at level 0: one peer in 2^vote, by other bits of the hash."""
     return int.from_bytes(_hash_of(peer_id)[8:16], "big") >> (64 - vote) == 0
 
 
@@ -89,13 +93,13 @@ def may_stand(peer_id: PeerId, vote: int, level: int) -> bool:
 
 
 def keys_for(peer_id: PeerId, vote: int) -> tuple[PeerKey, ...]:
-    """All keys under which a record with this vote may stand."""
+    """Return all keys under which a record with this vote may be stored."""
     levels = sorted({0, vote - 1, vote, vote + 1})
     return tuple(key_at(peer_id, level) for level in levels if may_stand(peer_id, vote, level))
 
 
 def level_for(num_members: int, level: int) -> int:
-    """The level for so many members, coming from `level`."""
+    """Return the level for `num_members` members, starting from `level`."""
     while level < MAX_LEVEL and num_members > SPLIT_ABOVE * num_keys(level):
         level += 1
     while level and num_members < MERGE_BELOW * num_keys(level):
@@ -104,15 +108,15 @@ def level_for(num_members: int, level: int) -> int:
 
 
 def turn_seconds(level: int) -> float:
-    """How long it takes at most until each key of a level has been read once more; 0 where every look reads all."""
+    """Return the longest time until each key of a level has been read again; 0 if each lookup reads all keys."""
     return TURN_SECONDS_PER_KEY * (num_keys(level) + NUM_PEER_SHARDS) if level else 0.0
 
 
 class Levels:
-    """What one peer votes for, publishes under and reads next; `note` after each look.
+    """One peer's vote, and the keys that it publishes under and reads next. Call `note` after each lookup.
 
     Args:
-        peer_id: None for an observer, who has no key of its own to read closely.
+        peer_id: None for an observer, which has no key of its own.
     """
 
     def __init__(self, peer_id: PeerId | None = None) -> None:
@@ -121,16 +125,17 @@ class Levels:
         self._waiting: deque[PeerKey] = deque()
         self._is_turn_over = False
         self._is_settled = False
-        """Whether what the view shows is a whole turn's, so that few members mean a small swarm."""
+        """Whether the view covers a whole turn, so that few members mean a small swarm."""
         self._explored: int | None = None
         self._unexplored: deque[PeerKey] = deque()
         self._disproved: dict[int, int] = {}
-        """Levels whose keys, all read, did not hold as many as their votes promised, and how many votes those were."""
+        """Levels whose keys held fewer records than their votes promised after all were read, and the number of those
+        votes."""
         self.vote = 0
         self.read_level = 0
 
     def publish_levels(self) -> tuple[int, ...]:
-        """Levels under which this peer's record goes, that of the vote first."""
+        """Return the levels under which this peer's record is published, its vote first."""
         levels = [self.vote]
         for level in (self.vote - 1, self.vote + 1):
             if 0 <= level <= MAX_LEVEL and self._share(level) >= PUBLISH_SHARE:
@@ -140,7 +145,9 @@ class Levels:
         return tuple(levels)
 
     def next_keys(self, look_seconds: float) -> tuple[Sequence[PeerKey], Sequence[PeerKey]]:
-        """(keys to read closely, keys to read briefly) in a look, when the next one comes after `look_seconds`."""
+        """Return (keys to read from several holders, keys to read from one) for a lookup; the next one follows after
+        `look_seconds`.
+        """
         count = max(1, math.ceil(look_seconds / SECONDS_PER_KEY))
         exploring = [self._unexplored.popleft() for _ in range(min(count, len(self._unexplored)))]
         if not self.read_level:
@@ -154,10 +161,10 @@ class Levels:
         return own, briefly + exploring
 
     def note(self, votes: Iterable[int] | Mapping[int, int]) -> bool:
-        """Take the votes of all live members in the view but this peer's; True when other keys are read from now on.
+        """Set the votes of all other live members in the view. Return True if other keys are read from now on.
 
         Args:
-            votes: one for each member, or how many voted for each level.
+            votes: one vote for each member, or the number of votes for each level.
         """
         self._votes = Counter(votes)
         num_members = self._votes.total() + 1
@@ -166,7 +173,8 @@ class Levels:
         read_level = self._level_to_read()
         has_changed = read_level != self.read_level
         if has_changed:
-            # A peer that changes by its own vote knows the swarm already; one that follows others has it still to see.
+            # A peer that changes by its own vote already knows the swarm; a peer that follows others must first read
+            # it.
             self._is_settled = self._is_settled and read_level == self.vote
             self.read_level = read_level
             self._is_turn_over = False
@@ -187,10 +195,10 @@ class Levels:
         return commonest
 
     def _explore(self) -> None:
-        """Read the keys of a level two or more away that some vote for: of those members only beacons show here.
+        """Read the keys of a level two or more away with votes: only the beacons of its members are visible here.
 
-        They may be the other part of a swarm that was torn apart. They may be members that left a level which a crowd
-        had filled at once, or keys made to mislead. What stands there tells.
+        Its members may be the other part of a split swarm, members that left a level which a sudden crowd had filled,
+        or keys made to mislead. The records stored there decide.
         """
         if self._explored is not None and not self._unexplored:
             if self._explored != self.read_level:
@@ -202,7 +210,7 @@ class Levels:
             self._unexplored.extend(PeerKey(self._explored, shard) for shard in range(num_keys(self._explored)))
 
     def _is_far(self, level: int) -> bool:
-        """Whether a peer with this vote need not stand where this peer publishes or reads."""
+        """Return whether a peer with this vote may be stored only where this peer neither publishes nor reads."""
         return level != self.read_level and max(abs(level - self.vote), abs(level - self.read_level)) > 1
 
     def _is_disproved(self, level: int) -> bool:
@@ -222,6 +230,6 @@ class Levels:
     def _begin_turn(self) -> None:
         count = num_keys(self.read_level)
         own = -1 if self._peer_id is None else key_at(self._peer_id, self.read_level).shard
-        # Everybody begins elsewhere, so that no key is asked for by all at once.
+        # Peers begin at different keys, so that they do not all read the same key at once.
         shards = [(own + step) % count for step in range(1, count + (own < 0))]
         self._waiting.extend((*LEVEL_0_KEYS, *(PeerKey(self.read_level, shard) for shard in shards)))

@@ -1,6 +1,6 @@
-"""What a peer says of itself, signed and expiring. Pure.
+"""A peer's record of itself, signed and expiring. Pure.
 
-Nothing that comes out of `decode_peer_record` needs checking again.
+Results of `decode_peer_record` are completely checked.
 """
 
 from __future__ import annotations
@@ -31,21 +31,22 @@ from dht.records.signed_envelopes import HEAD_BYTES, check_expiry, open_sealed, 
 from dht.records.signed_manifest import MANIFEST_HASH_BYTES
 
 MAX_PEER_RECORD_BYTES: Final = 1280
-"""128 peers in one dictionary of the DHT stay below 256 KiB, far from the 4 MiB at which holders look dead."""
+"""With this limit, 128 peers in one dictionary of the DHT stay below 256 KiB, far from the 4 MiB at which holders look
+dead."""
 
 
 MAX_PEER_RECORD_LIFE_SECONDS: Final = 300.0
-"""Records live 90 to 105 s, and `longer_seconds` in a swarm of many. Three times that bounds how long a replayed or
-clock-skewed record can haunt a view.
+"""Records live 90 to 105 s, and in a large swarm `longer_seconds` more. Three times that bounds how long a replayed
+record, or one with a wrong clock, can stay in a view.
 """
 
 
 MAX_FRAGMENTS: Final = 4096
-"""A bound on arrays; the record's bytes bound them further."""
+"""Bound on arrays; the record's size bounds them further."""
 
 
 DIGEST_BYTES: Final = 8
-"""Prefix of an anchor's digest: enough to notice a fork; the full digest is asked of the peer itself."""
+"""Prefix of an anchor's digest: enough to notice a fork; the peer itself provides the full digest."""
 
 
 MAX_RUN_ID_LENGTH: Final = 61
@@ -80,34 +81,34 @@ _PEER_DOMAIN = b"murmuration peer record\0"
 
 @dataclass(frozen=True, slots=True)
 class RoundTimes:
-    """How one peer spent its newest round: the one that left `version` of `fragment`. Seconds, one after the other."""
+    """Durations of one peer's newest round, at `version` of `fragment`: consecutive phases, in seconds."""
 
     fragment: int
     version: int
     started_at: float
     """Unix seconds at which `compute_seconds` began."""
     compute_seconds: float
-    """Since its round before this one; training goes on in the other phases too."""
+    """Since this peer's previous round; training continues in the other phases."""
     send_seconds: float
-    """From the plan to the commit: this peer's part goes out and is averaged with the others'."""
+    """From the plan to the commit: the peer sends its contribution, and the reducers average."""
     receive_seconds: float
-    """From the commit until all results were here."""
+    """From the commit until all results arrived."""
     apply_seconds: float
 
 
 @dataclass(frozen=True, slots=True)
 class PeerRecord:
-    """What one peer says about itself until `expires_at`; signed with the key inside `peer_id`.
+    """One peer's statements about itself until `expires_at`; signed with the key inside `peer_id`.
 
-    `versions`, `digests` and `lineage_tokens` have one entry per fragment, or none while the peer has no anchors.
+    `versions`, `digests` and `lineage_tokens` have one entry for each fragment, or none while the peer has no anchors.
     """
 
     run_id: str
     peer_id: PeerId
     session: int
-    """Random 63 bits, new at each process start: two of them at once mean two processes with one key file."""
+    """Random 63 bits, new at each process start: two sessions at once mean two processes with one key file."""
     sequence: int
-    """Grows with each record of a session."""
+    """Increases with each record of a session."""
     expires_at: float
     """Unix seconds."""
     manifest_hash: bytes
@@ -115,9 +116,9 @@ class PeerRecord:
     state: PeerState
     role: PeerRole
     device: str
-    """At most 40 printable characters, as `name`; `software` at most 20."""
+    """At most 40 printable characters, like `name`; `software` at most 20."""
     name: str
-    """What the volunteer wants to be called; empty unless they chose one."""
+    """Name that the volunteer chose; empty: none."""
     software: str
     reachable: bool
     inner_steps: int
@@ -131,31 +132,31 @@ class PeerRecord:
     digests: tuple[bytes, ...]
     """First 8 bytes of each fragment's anchor digest."""
     lineage_tokens: tuple[int, ...]
-    """Tokens committed into each fragment's anchor since version 0: the weight of this line of history."""
+    """Tokens committed into each fragment's anchor since version 0: the weight of this lineage."""
     started_at: float
     """Unix seconds at which the session began."""
     newest_round: RoundTimes | None = None
     contributor_key: bytes = b""
-    """Public key of the person whose machine this is (`profiles.py`), 32 bytes; empty: it stands for itself."""
+    """Public key of the contributor who owns this machine (`profiles.py`), 32 bytes; empty: none."""
     site: str = ""
-    """Where the machine is, as its owner calls it; at most 40 printable characters."""
+    """Location of the machine in its owner's words; at most 40 printable characters."""
     level: int = 0
-    """By how many keys the peer records should be split, as this peer sees the swarm (`key_levels.py`)."""
+    """This peer's vote for the level of keys (`key_levels.py`)."""
     longer_seconds: float = 0.0
-    """How much longer it lives than one of a small swarm, where a look reads all keys."""
+    """Additional life of this record compared with a small swarm, where a lookup reads all keys."""
     reading: bytes = b""
-    """Which data it reads (`data_reading.py`); empty: it reads nothing that is divided among peers."""
+    """Data that the peer reads (`data_reading.py`); empty: none that is divided among peers."""
     rules: int = 0
-    """The number of what decides bits and verdicts in its run (`averaging/rules.py`)."""
+    """Number of the run's rules (`averaging/rules.py`)."""
 
     @property
     def is_training(self) -> bool:
-        """Whether it takes part in rounds now: role trainer, state training."""
+        """Whether the peer takes part in rounds now: role trainer, state training."""
         return self.role == "trainer" and self.state == "training"
 
 
 _WIRE_FIELDS = tuple(field.name for field in fields(PeerRecord) if field.name != "peer_id")
-"""Their order is the wire format: a change of the dataclass needs another `_PEER_FORMAT`."""
+"""Their order is the wire format: changing the dataclass requires a new `_PEER_FORMAT`."""
 
 
 _WHOLES = ("rules", "session", "sequence", "inner_steps", "tokens", "rounds_contributed")
@@ -168,11 +169,11 @@ _REALS = (
 
 
 _SAID_IN_PASSING: tuple[tuple[str, Any], ...] = (("reading", b""), ("newest_round", None), ("device", ""), ("name", ""))
-"""Fields that no round depends on, and what says nothing; the longest first."""
+"""Fields that no round needs, with their empty values; the longest first."""
 
 
 def encode_peer_record(record: PeerRecord, identity: Identity) -> bytes:
-    """Sign and encode; at most `MAX_PEER_RECORD_BYTES`.
+    """Sign and encode a record; at most `MAX_PEER_RECORD_BYTES`.
 
     Raises:
         ValueError: a field is out of range, the identity is another peer's, or the record is too large.
@@ -191,12 +192,13 @@ def encode_peer_record(record: PeerRecord, identity: Identity) -> bytes:
 
 
 def fitting_peer_record(record: PeerRecord, identity: Identity) -> tuple[PeerRecord, bytes]:
-    """The record and its bytes; what it says in passing is left out where all of it is too much.
+    """Return the record and its bytes, without the fields that no round needs if the whole is too large.
 
-    Versions and tokens take more bytes as they grow, also such as a liar has made up. A peer must not fall silent then.
+    Versions and tokens take more bytes as they grow, including those that a liar invented. The peer must still be able
+    to publish.
 
     Raises:
-        ValueError: as `encode_peer_record`.
+        ValueError: as from `encode_peer_record`.
     """
     for name, nothing in _SAID_IN_PASSING:
         if HEAD_BYTES + len(_pack_peer_record(record)) <= MAX_PEER_RECORD_BYTES:
@@ -206,10 +208,11 @@ def fitting_peer_record(record: PeerRecord, identity: Identity) -> tuple[PeerRec
 
 
 def decode_peer_record(data: bytes, *, run_id: str, now: float, verified: VerifiedRecords | None = None) -> PeerRecord:
-    """Check everything about a peer record and return it. `now` in unix seconds.
+    """Check a peer record completely and return it. `now` in unix seconds.
 
     Raises:
-        PeerFault: too large, bad signature, other run, expired, expiring too far ahead, or a field out of range.
+        PeerFault: the record is too large, wrongly signed, of another run, expired, expires too late, or has a field
+            out of range.
     """
     record = None if verified is None else verified.record(data, PeerRecord)
     if record is None:
@@ -225,7 +228,7 @@ def decode_peer_record(data: bytes, *, run_id: str, now: float, verified: Verifi
 
 
 def _readable(record: PeerRecord) -> PeerRecord:
-    """The record with texts as people may be shown them: a name that nobody sees is none."""
+    """Return the record with cleaned texts: an invisible name becomes empty."""
     said = (record.device, record.name, record.site, record.software)
     device, name, site, software = shown = tuple(clean_text(text, len(text)) for text in said)
     if shown == said:
@@ -234,7 +237,7 @@ def _readable(record: PeerRecord) -> PeerRecord:
 
 
 def claimed_level(data: bytes) -> int:
-    """The level that a peer record votes for; the record was checked before."""
+    """Return the level that a checked peer record votes for."""
     level = unpack(bytes(data[HEAD_BYTES:]))[1 + _WIRE_FIELDS.index("level")]
     assert type(level) is int
     return level

@@ -1,10 +1,10 @@
-"""What a contributor, a person with any number of machines, chooses to say in public: a signed record of its own. Pure.
+"""Public profile of a contributor, a person with any number of machines, as a signed record. Pure.
 
-The envelope is that of `signed_envelopes.py`. The key is
-the contributor's, not a machine's. A machine belongs to a contributor when the profile lists it and its own record
-names the key. So nobody can claim somebody else's machine or be claimed by it.
+The envelope is that of `signed_envelopes.py`. The key is the contributor's, not a machine's. A machine belongs to a
+contributor if the profile lists the machine and the machine's record contains the key. So no one can claim another's
+machine, or be claimed by it.
 
-The highest sequence counts, whatever expires later: what was hidden stays hidden when an older profile is replayed.
+The highest sequence counts, whatever its expiry: a hidden profile stays hidden if an older one is replayed.
 """
 
 from __future__ import annotations
@@ -21,11 +21,12 @@ from dht.records.peer_record import MAX_LABEL_LENGTH, MAX_RUN_ID_LENGTH, PeerRec
 from dht.records.signed_envelopes import HEAD_BYTES, check_expiry, open_sealed, seal
 
 MAX_PROFILE_BYTES: Final = 3072
-"""64 machines and the longest name and run id; 85 of them fill a dictionary of the DHT."""
+"""Size of 64 machines and the longest name and run id; 85 profiles fill a dictionary of the DHT."""
 MAX_MACHINES: Final = 64
-"""Of one contributor."""
+"""Machines of one contributor."""
 MAX_PROFILE_LIFE_SECONDS: Final = 8 * 86_400.0
-"""A person whose machines are off for a week is remembered; longer, the profile comes back with the first machine."""
+"""A contributor is remembered while all machines are off for a week. After a longer time, the first machine publishes
+the profile again."""
 
 _FORMAT = 1
 _DOMAIN = b"murmuration profile\0"
@@ -45,39 +46,39 @@ COUNTRIES: Final = frozenset(_COUNTRIES.split())
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """What a contributor says in one run until `expires_at`; signed with the key inside `contributor_id`."""
+    """A contributor's statements in one run until `expires_at`; signed with the key inside `contributor_id`."""
 
     run_id: str
     contributor_id: PeerId
     sequence: int
-    """Grows with each change by the contributor, and not when the same is published again."""
+    """Increases with each change by the contributor, but not when the same profile is published again."""
     issued_at: float
     """Unix seconds of that change."""
     expires_at: float
     name: str
-    """At most 40 printable characters; empty: none, and always empty when hidden, as `country`."""
+    """At most 40 printable characters; empty: none. Always empty if hidden, like `country`."""
     country: str
-    """ISO 3166 alpha-2, self-declared, or empty."""
+    """ISO 3166 alpha-2, stated by the contributor, or empty."""
     is_hidden: bool
     machines: tuple[PeerId, ...]
-    """In PeerId order."""
+    """Sorted by PeerId."""
     team: str = ""
-    """At most 40 printable characters; empty: none, and always empty when hidden."""
+    """At most 40 printable characters; empty: none. Always empty if hidden."""
 
 
 def clean_name(text: str) -> str:
-    """Return a name as profiles may hold it: in one normal form, printable, trimmed, and cut."""
+    """Return a name in the form that profiles accept: normalised, printable, trimmed, and cut."""
     normal = unicodedata.normalize("NFKC", text)
-    # A letter and its accent meet only once the invisible joiner between them is dropped.
+    # A letter and its accent combine only after the invisible joiner between them is removed.
     joined = unicodedata.normalize("NFKC", clean_text(normal, len(normal)))
     return clean_text(joined, MAX_LABEL_LENGTH)
 
 
 def encode_profile(profile: Profile, contributor: Identity) -> bytes:
-    """Sign and encode; at most `MAX_PROFILE_BYTES`.
+    """Sign and encode a profile; at most `MAX_PROFILE_BYTES`.
 
     Raises:
-        ValueError: a field is out of range, or the key is another contributor's.
+        ValueError: a field is out of range, or the key belongs to another contributor.
     """
     if profile.contributor_id != contributor.peer_id:
         raise ValueError(f"a profile of {profile.contributor_id} to be signed by {contributor.peer_id}")
@@ -86,10 +87,11 @@ def encode_profile(profile: Profile, contributor: Identity) -> bytes:
 
 
 def decode_profile(data: bytes, *, run_id: str, now: float) -> Profile:
-    """Check everything about a profile and return it. `now` in unix seconds.
+    """Check a profile completely and return it. `now` in unix seconds.
 
     Raises:
-        PeerFault: too large, bad signature, other run, expired, expiring too far ahead, or a field out of range.
+        PeerFault: the profile is too large, wrongly signed, of another run, expired, expires too late, or has a field
+            out of range.
     """
     profile = open_sealed(data, MAX_PROFILE_BYTES, "profile", _DOMAIN, _unpack, _pack)
     who = profile.contributor_id
@@ -100,19 +102,21 @@ def decode_profile(data: bytes, *, run_id: str, now: float) -> Profile:
 
 
 def claimed_sequence(data: bytes) -> int:
-    """The sequence of a profile that was checked before."""
+    """Return the sequence of a checked profile."""
     sequence = unpack(bytes(data[HEAD_BYTES:]))[2]
     assert type(sequence) is int
     return sequence
 
 
 def contributor_id_of(record: PeerRecord) -> str:
-    """The contributor that a machine's record names; empty: none."""
+    """Return the contributor in a machine's record; empty: none."""
     return peer_id_of(record.contributor_key) if record.contributor_key else ""
 
 
 def profiles_key(run_id: str, shard: int) -> str:
-    """DHT key of one part of the profiles: a dictionary from contributor id to profile; `shard_of` says which."""
+    """Return the DHT key of one part of the profiles: a dictionary from contributor id to profile; `shard_of` returns
+    the part.
+    """
     return f"{run_id}/profiles/{shard}"
 
 

@@ -1,4 +1,4 @@
-"""What was signed well is remembered, so that nothing is checked twice. Pure."""
+"""Cache of valid signatures and records, so that no signature is checked twice. Pure."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ T = TypeVar("T")
 
 
 class VerifiedRecords:
-    """What was signed well: records and what they say, and digests of all else. The oldest is dropped first.
+    """Records with valid signatures, and digests of other signed statements. The oldest is dropped first.
 
-    A signature takes 0.3 ms to check and a view re-reads the same records every few seconds. The owner passes one
-    instance to every decode. What depends on the reader or the time is checked each time.
+    Checking a signature takes 0.3 ms, and a view reads the same records every few seconds. The owner passes one
+    instance to each decode. Checks that depend on the reader or the time are repeated.
     """
 
     def __init__(self, max_entries: int = 4096) -> None:
@@ -21,7 +21,7 @@ class VerifiedRecords:
         self._records: Newest[bytes, object] = Newest(max_entries)
 
     def seen(self, digest: bytes) -> bool:
-        """Whether `digest` is known; marks it as freshly used."""
+        """Return whether `digest` is known, and mark it as recently used."""
         if digest not in self._digests:
             return False
         self._digests.move_to_end(digest)
@@ -31,7 +31,7 @@ class VerifiedRecords:
         self._digests[digest] = None
 
     def record(self, data: bytes, kind: type[T]) -> T | None:
-        """What these bytes said before, when they were good then."""
+        """Return the record previously decoded from these bytes, if its signature was valid then."""
         found = self._records.get(data)
         return found if isinstance(found, kind) else None
 

@@ -1,8 +1,8 @@
-"""Envelopes: what a key signs, in one form of bytes, and how one is opened. Pure.
+"""Envelopes: signed content of a key in canonical bytes. Pure.
 
 An envelope is ``signature (64) | public key (32) | msgpack array``. Arrays are positional, so that a record of a dozen
-fragments stays well below its limit. They are canonical, so that one record has one form in bytes. Signatures cover a
-prefix of their own (one kind of record can never pass for another) and every field.
+fragments stays well below its limit. They are canonical: each record has exactly one form in bytes. Signatures cover a
+prefix for each kind of record, so that one kind can never pass for another, and all fields.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from dht.identity.keys import PUBLIC_KEY_BYTES, SIGNATURE_BYTES, Identity, peer_
 T = TypeVar("T")
 
 HEAD_BYTES: Final = SIGNATURE_BYTES + PUBLIC_KEY_BYTES
-"""Of an envelope, before the body."""
+"""Length of an envelope before its body."""
 
 
 def seal(identity: Identity, domain: bytes, body: bytes) -> bytes:
-    """The envelope of what `identity` says, which `open_envelope` opens."""
+    """Return the envelope of `body`, signed by `identity`."""
     return identity.sign(domain + identity.public_key + body) + identity.public_key + body
 
 
@@ -34,10 +34,10 @@ def open_sealed(
     unpack_it: Callable[[bytes, PeerId], T],
     pack_it: Callable[[T], bytes],
 ) -> T:
-    """What a key says in an envelope that `seal` made; `unpack_it` checks every field, and raises ValueError.
+    """Return the checked content of an envelope that `seal` made. `unpack_it` checks all fields and raises ValueError.
 
     Raises:
-        PeerFault: too large, bad signature, or wrong in itself.
+        PeerFault: the envelope is too large, wrongly signed, or has invalid content.
     """
     public_key, body = open_envelope(data, max_bytes, kind)
     peer_id = peer_id_of(public_key)
@@ -52,7 +52,7 @@ def open_sealed(
 
 
 def check_expiry(peer_id: PeerId, kind: str, expires_at: float, now: float, longest: float) -> None:
-    """Raise PeerFault unless something lives on, and no longer than it may."""
+    """Raise PeerFault if a record has expired, or expires too late."""
     if not now < expires_at <= now + longest:
         raise PeerFault(
             peer_id,
@@ -62,21 +62,23 @@ def check_expiry(peer_id: PeerId, kind: str, expires_at: float, now: float, long
 
 
 def open_envelope(data: bytes, max_bytes: int, kind: str) -> tuple[bytes, bytes]:
-    """(public key, body) of something signed; nothing is checked but its length, for which it raises PeerFault."""
+    """Return (public key, body) of an envelope. Checks only its length, and raises PeerFault if it is wrong."""
     if not HEAD_BYTES < len(data) <= max_bytes:
         raise PeerFault("", f"a {kind} of {len(data)} bytes; expected {HEAD_BYTES + 1} to {max_bytes}; it is ignored")
     return bytes(data[SIGNATURE_BYTES:HEAD_BYTES]), bytes(data[HEAD_BYTES:])
 
 
 def check_signature(data: bytes, public_key: bytes, message: bytes) -> None:
-    """Raise PeerFault unless the envelope `data` has the signature of `public_key` under `message`."""
+    """Raise PeerFault unless the envelope `data` has the signature of `public_key` for `message`."""
     if not verify_key(public_key, message, bytes(data[:SIGNATURE_BYTES])):
         what = "a record whose signature is wrong; expected the key's own; it is ignored"
         raise PeerFault(peer_id_of(public_key), what)
 
 
 def unpack_array(body: bytes, num_items: int, record_format: int) -> list[Any]:
-    """The items of a body, its format first; ValueError unless it has this format and so many items."""
+    """Return the items of a body, its format first. Raise ValueError unless the body has this format and number of
+    items.
+    """
     items = unpack(body)
     if type(items) is not list or not items or type(items[0]) is not int or items[0] != record_format:
         raise ValueError(f"an unknown format; expected format {record_format}; one of the two peers needs an update")

@@ -1,6 +1,6 @@
-"""What the owner of a run says of it: the signed manifest. Pure.
+"""The manifest of a run, signed by its owner. Pure.
 
-Nothing that comes out of `decode_run_record` needs checking again.
+Results of `decode_run_record` are completely checked.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from dht.records.signature_cache import VerifiedRecords
 from dht.records.signed_envelopes import HEAD_BYTES, check_signature, open_envelope, unpack_array
 
 MAX_RUN_RECORD_BYTES: Final = 16 * 1024
-"""The manifest and its envelope."""
+"""Largest manifest with its envelope."""
 
 
 MANIFEST_HASH_BYTES: Final = 32
@@ -41,7 +41,7 @@ class RunRecord:
 
     @property
     def revision(self) -> int:
-        """Counts the owner's changes; the highest one is in force.
+        """Counter of the owner's changes; the highest revision is in force.
 
         Raises:
             ValueError: the manifest is not a JSON object with a whole number "revision".
@@ -50,10 +50,10 @@ class RunRecord:
 
 
 def sign_run_record(run_id: str, manifest: bytes, owner: Identity) -> RunRecord:
-    """The owner's signature under a manifest.
+    """Sign a manifest with the owner's key.
 
     Raises:
-        UsageFault: the key is not the one in `run_id`, or the manifest has no whole number "revision".
+        UsageFault: the key does not match `run_id`, or the manifest has no whole number "revision".
     """
     if split_run_id(run_id)[1] != fingerprint(owner.public_key):
         raise UsageFault(
@@ -68,7 +68,7 @@ def sign_run_record(run_id: str, manifest: bytes, owner: Identity) -> RunRecord:
 
 
 def encode_run_record(record: RunRecord) -> bytes:
-    """At most `MAX_RUN_RECORD_BYTES`.
+    """Encode a run record in at most `MAX_RUN_RECORD_BYTES`.
 
     Raises:
         ValueError: the manifest is too large.
@@ -82,10 +82,11 @@ def encode_run_record(record: RunRecord) -> bytes:
 
 
 def decode_run_record(data: bytes, *, run_id: str, verified: VerifiedRecords | None = None) -> RunRecord:
-    """Check that the owner named by `run_id` signed this manifest for this run.
+    """Check that the owner in `run_id` signed this manifest for this run, and return the record.
 
     Raises:
-        PeerFault: too large, another owner's key, bad signature, other run, or a manifest without a revision.
+        PeerFault: the record is too large, of another owner or run, wrongly signed, or without a revision in its
+            manifest.
         UsageFault: `run_id` itself is not a run id.
     """
     mark = split_run_id(run_id)[1]
@@ -102,7 +103,7 @@ def decode_run_record(data: bytes, *, run_id: str, verified: VerifiedRecords | N
     except ValueError as error:
         raise PeerFault("", f"a run record with {error}; it is ignored") from error
     message = _run_message(run_id, manifest)
-    # Statements of rounds may be in the same memory.
+    # The same cache may hold statements of rounds.
     digest = hashlib.sha256(data[:HEAD_BYTES] + message).digest()
     if verified is None or not verified.seen(digest):
         check_signature(data, public_key, message)
@@ -112,7 +113,7 @@ def decode_run_record(data: bytes, *, run_id: str, verified: VerifiedRecords | N
 
 
 def claimed_run_id(data: bytes) -> str | None:
-    """The run id that a run record names, before anything is checked; None when `data` is no run record."""
+    """Return the run id in an unchecked run record; None if `data` is not a run record."""
     try:
         return _unpack_run_record(open_envelope(data, MAX_RUN_RECORD_BYTES, "run record")[1])[0]
     except (ValueError, PeerFault):
@@ -120,7 +121,7 @@ def claimed_run_id(data: bytes) -> str | None:
 
 
 def run_key(run_id: str) -> str:
-    """DHT key of the run record: one value."""
+    """Return the DHT key of the run record, a single value."""
     return f"{run_id}/run"
 
 

@@ -1,7 +1,7 @@
-"""SwarmView: what one peer believes about the swarm, folded from the valid records it has seen. Pure.
+"""SwarmView: one peer's view of the swarm, combined from the valid records that it has received. Pure.
 
-The fold does not depend on the order in which records arrive, or on how often. Everything it returns is sorted by
-PeerId, so that equal views give equal decisions on every peer.
+The result does not depend on the order or repetition of records. All results are sorted by PeerId, so that equal views
+give equal decisions on all peers.
 """
 
 from __future__ import annotations
@@ -15,29 +15,29 @@ from dht.records.lineages import Side, heaviest_side
 from dht.records.peer_record import PeerRecord
 
 MAX_SESSIONS: Final = 8
-"""Of one peer that are kept, those that started last. A restart leaves one more for minutes; beyond that only a peer
-that makes them up has many."""
+"""Sessions stored for one peer, those that started last. A restart leaves one more for minutes; only a peer that
+invents sessions has more."""
 
 
 class Session(NamedTuple):
     record: PeerRecord
-    """The newest of the session."""
+    """The newest record of the session."""
     first_issued: float
-    """Of the earliest record seen of it; see `issued_at`."""
+    """Issue time of the session's earliest known record; see `issued_at`."""
 
 
 def issued_at(record: PeerRecord) -> float:
-    """Unix seconds at which it was signed, later by what every record of the run lives."""
+    """Return when a record was signed, in unix seconds, plus the common lifetime of the run's records."""
     return record.expires_at - record.longer_seconds
 
 
 def session_age(session: Session) -> tuple[float, int]:
-    """For sorting: the session that started first comes first."""
+    """Return a sort key that puts the session that started first first."""
     return (session.record.started_at, session.record.session)
 
 
 def is_newer(record: PeerRecord, than: PeerRecord) -> bool:
-    """Whether `record` replaces `than`, of the same session."""
+    """Return whether `record` replaces `than`, a record of the same session."""
     if record.sequence != than.sequence:
         return record.sequence > than.sequence
     if record == than:
@@ -47,7 +47,7 @@ def is_newer(record: PeerRecord, than: PeerRecord) -> bool:
 
 
 def with_record(held: Session | None, record: PeerRecord) -> Session:
-    """The session with one more of its records."""
+    """Return the session with one more record."""
     issued = issued_at(record)
     if held is None:
         return Session(record, issued)
@@ -56,18 +56,18 @@ def with_record(held: Session | None, record: PeerRecord) -> Session:
 
 
 def without_oldest(sessions: dict[int, Session]) -> dict[int, Session]:
-    """Without the one that started first, where there is one too many."""
+    """Return the sessions without the one that started first if there is one too many."""
     if len(sessions) > MAX_SESSIONS:
         del sessions[min(sessions, key=lambda number: session_age(sessions[number]))]
     return sessions
 
 
 def sessions_together(sessions: Iterable[Session], now: float) -> tuple[int, ...]:
-    """The sessions of one member that are alive together, the earliest started first; empty when all is well.
+    """Return the concurrently live sessions of one member, the earliest started first; empty if there is no conflict.
 
     Two or more sessions mean several processes with one key file. The unexpired record that a peer leaves when it
     restarts is not a second session: an older session counts if it published again after the newer one began. Expiry
-    times show that, because every record of a run lives equally long, apart from the extra time that it states.
+    times show this, because all records of a run live equally long, apart from the additional time that they state.
     """
     live = sorted(
         (one for one in sessions if one.record.expires_at > now and one.record.state != "left"), key=session_age
@@ -83,9 +83,9 @@ def sessions_together(sessions: Iterable[Session], now: float) -> tuple[int, ...
 
 
 class SwarmView:
-    """Immutable; `merge` returns the next view.
+    """Immutable view; `merge` returns the next one.
 
-    `changed` are the PeerIds of which the last `merge` took another record, or the last one away; sorted.
+    `changed` are the sorted PeerIds whose record the last `merge` replaced or removed.
     """
 
     __slots__ = ("_current", "_expires_at", "_first_issued", "_is_sorted", "_members", "_several", "changed", "run_id")
@@ -93,28 +93,28 @@ class SwarmView:
     def __init__(self, run_id: str) -> None:
         self.run_id = run_id
         self.changed: tuple[PeerId, ...] = ()
-        # A simulated swarm has as many views as peers: what each holds of each peer counts.
+        # A simulated swarm has as many views as peers, so the memory for each peer in each view matters.
         self._current: Mapping[PeerId, PeerRecord] = {}
-        """The newest record of each peer's session that started last."""
+        """The newest record in the latest session of each peer."""
         self._is_sorted = True
-        """Whether `_current` is in the order of the PeerIds."""
+        """Whether `_current` is sorted by PeerId."""
         self._first_issued: Mapping[PeerId, float] = {}
-        """Of the earliest record seen of that session; see `issued_at`."""
+        """Issue time of the earliest known record of that session; see `issued_at`."""
         self._several: Mapping[PeerId, Mapping[int, Session]] = {}
-        """All sessions of the peers that have more than one."""
+        """All sessions of peers with more than one."""
         self._expires_at = math.inf
-        """Nothing expires before."""
+        """When the next record expires."""
         self._members: tuple[PeerRecord, ...] | None = ()
-        """Of `_current` those that have not said that they left; None until somebody asks."""
+        """Records in `_current` of peers that have not left; None until first used."""
 
     def merge(self, records: Iterable[PeerRecord], now: float) -> SwarmView:
-        """The view at `now` (unix seconds) with `records` folded in; what has expired by then is gone.
+        """Return the view at `now` (unix seconds) with `records` added and expired records removed.
 
-        Of each session the record with the highest sequence counts, of each peer the session that started last. A peer
-        whose record says "left" is gone at once. That record is kept until it expires, so that an older one which
-        arrives late does not bring the peer back.
+        The record with the highest sequence counts for each session, and the session that started last for each peer. A
+        peer whose record has state "left" disappears at once. That record stays stored until it expires, so that a late
+        older one does not bring the peer back.
 
-        Takes time for what has changed. The rest is copied as it is, or shared when nothing has.
+        The time depends on the number of changes. The rest is copied, or shared if nothing changed.
 
         Raises:
             ValueError: a record belongs to another run.
@@ -125,7 +125,7 @@ class SwarmView:
             changed, expires_at = self._without_expired(now)
         newest: dict[PeerId, PeerRecord] = {}
         first_issued: dict[PeerId, float] = {}
-        """Both of the peers with one session, which are nearly all."""
+        """Both for peers with one session, which are nearly all."""
         for record in records:
             if record.run_id != self.run_id:
                 raise ValueError(f"a record of run {record.run_id}; expected {self.run_id}")
@@ -173,7 +173,7 @@ class SwarmView:
         first_issued: Mapping[PeerId, float],
         changed: Mapping[PeerId, Mapping[int, Session]],
     ) -> None:
-        """Hold what `before` holds, but for peers with a `newest` record or whose live sessions are `changed`."""
+        """Take the content of `before`, except for peers with a `newest` record or `changed` live sessions."""
         current = {**before._current, **newest}
         issued: dict[PeerId, float | None] = dict(first_issued)
         for peer_id, live in changed.items():
@@ -182,7 +182,7 @@ class SwarmView:
                 issued[peer_id] = None
             else:
                 current[peer_id], issued[peer_id] = max(live.values(), key=session_age)
-        # A dictionary keeps its order when a value changes; only new keys come last.
+        # A dictionary keeps its order when a value changes; only new keys are appended.
         known = before._current.keys()
         self._is_sorted = before._is_sorted and newest.keys() <= known and changed.keys() <= known
         others = {key: sessions for key, sessions in before._several.items() if key not in changed}
@@ -192,14 +192,14 @@ class SwarmView:
         self._members = None
 
     def _sessions_of(self, peer_id: PeerId) -> Mapping[int, Session]:
-        """Session -> what is known of it."""
+        """Return all known sessions of a peer, by number."""
         if peer_id in self._several:
             return self._several[peer_id]
         lone = self._current.get(peer_id)
         return {} if lone is None else {lone.session: Session(lone, self._first_issued[peer_id])}
 
     def _without_expired(self, now: float) -> tuple[dict[PeerId, dict[int, Session]], float]:
-        """What is left of the peers of which something has expired, and when the next of all others does."""
+        """Return the remaining sessions of peers with expired ones, and when the next record of all others expires."""
         changed: dict[PeerId, dict[int, Session]] = {}
         expires_at = math.inf
         for peer_id, record in self._current.items():
@@ -216,10 +216,10 @@ class SwarmView:
         return changed, expires_at
 
     def members(self, now: float) -> tuple[PeerRecord, ...]:
-        """The record of every live peer, whatever it does at the moment."""
+        """Return the record of each live peer, whatever its state."""
         if self._members is None:
             if not self._is_sorted:
-                # Only now: most of the many merges while a swarm gathers are never looked at.
+                # Sorted only now, because most views during the start of a swarm are never read.
                 self._current = {peer_id: self._current[peer_id] for peer_id in sorted(self._current)}
                 self._is_sorted = True
             self._members = tuple([record for record in self._current.values() if record.state != "left"])
@@ -232,13 +232,13 @@ class SwarmView:
         return record if record is not None and record.expires_at > now and record.state != "left" else None
 
     def duplicate_sessions(self, peer_id: PeerId, now: float) -> tuple[int, ...]:
-        """The sessions of `peer_id` that are alive together; see `sessions_together`."""
+        """Return the concurrently live sessions of `peer_id`; see `sessions_together`."""
         return sessions_together(self._sessions_of(peer_id).values(), now)
 
     def differing(self, now: float) -> dict[PeerId, tuple[int, ...]]:
-        """Fragments of which a member announces another digest than the heaviest side at the very same version.
+        """Return by member the fragments whose announced digest differs from the heaviest side's at the same version.
 
-        Members that hold another version are not compared: records do not say what they had before.
+        Members with another version are not compared, since records do not contain earlier digests.
         """
         sides: dict[tuple[int, int], dict[bytes, list[PeerRecord]]] = {}
         for record in self.members(now):
@@ -259,7 +259,7 @@ class SwarmView:
 
 
 def _changed(before: Mapping[PeerId, float], changes: Mapping[PeerId, float | None]) -> dict[PeerId, float]:
-    """`before` with other values of some keys; None takes the key out."""
+    """Return `before` with changed values; None removes the key."""
     after = dict(before)
     for key, value in changes.items():
         if value is None:

@@ -1,6 +1,6 @@
-"""The bytes of one local connection to the daemon, read straight into the frame that waits for them.
+"""Bytes of one local connection to the daemon, read directly into the frame that waits for them.
 
-The streams of asyncio copy what arrives into a growing buffer and copy once more. They wake their reader for every
+asyncio's streams copy arriving bytes into a growing buffer and then copy them again, and wake their reader for each
 piece (some hundred times a round for each peer). Here a long read offers the transport the memory of its result, and
 its reader wakes once, when that is full.
 """
@@ -13,17 +13,17 @@ from collections.abc import Callable
 from typing import cast
 
 SCRATCH_BYTES = 16 * 1024
-"""Read at once while nobody waits for more than that."""
+"""Bytes read at once while no reader waits for more."""
 WRITE_BUFFER_BYTES = 256 * 1024
-"""A sender waits while more than this is queued: about what one local socket takes at once."""
+"""A sender waits while more bytes than this are queued: about as much as one local socket accepts at once."""
 
 
 class ByteStream(asyncio.BufferedProtocol):
     """Reader and writer of one connection: the `ByteChannel` of `FramedStream`. One task may read.
 
     Args:
-        buffer_bytes: more than that is left with the sender while nobody reads.
-        on_connected: called once with the stream when the connection stands.
+        buffer_bytes: most bytes buffered without a reader; further bytes wait at the sender.
+        on_connected: called once with the stream when the connection is established.
     """
 
     def __init__(self, buffer_bytes: int, on_connected: Callable[[ByteStream], None] | None = None) -> None:
@@ -44,12 +44,12 @@ class ByteStream(asyncio.BufferedProtocol):
 
     @property
     def transport(self) -> asyncio.Transport:
-        """Of this connection; there once it stands."""
+        """The transport of this connection, once it is established."""
         assert self._transport is not None, "used before the connection stood"
         return self._transport
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        # uvloop's transports have these methods and do not derive from asyncio's.
+        # uvloop's transports have these methods but do not derive from asyncio's.
         self._transport = cast(asyncio.Transport, transport)
         self._transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES)
         if self._on_connected is not None:
@@ -79,7 +79,7 @@ class ByteStream(asyncio.BufferedProtocol):
     def eof_received(self) -> bool:
         self._has_ended = True
         self._wake_reader()
-        # What is being sent may still leave.
+        # Outgoing bytes may still be sent.
         return True
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -102,10 +102,10 @@ class ByteStream(asyncio.BufferedProtocol):
                 drain.set_result(None)
 
     async def readexactly(self, num_bytes: int) -> bytes:
-        """As `asyncio.StreamReader.readexactly`; a read that is cancelled leaves what has come for the next one.
+        """Read like `asyncio.StreamReader.readexactly`. A cancelled read leaves the received bytes for the next one.
 
         Raises:
-            IncompleteReadError: the remote has ended the stream before.
+            IncompleteReadError: the remote ended the stream before.
             OSError: the connection broke.
         """
         if num_bytes > self._buffer_bytes:
@@ -124,7 +124,7 @@ class ByteStream(asyncio.BufferedProtocol):
         return taken
 
     async def _read_parts(self, num_bytes: int) -> bytes:
-        # Memory grows with what has arrived: an announced length alone costs no more than the buffer.
+        # Memory grows with the received bytes: an announced length alone costs no more than the buffer.
         taken = bytearray()
         try:
             while len(taken) < num_bytes:
@@ -146,7 +146,7 @@ class ByteStream(asyncio.BufferedProtocol):
                     raise self._error or asyncio.IncompleteReadError(bytes(taken[: self._num_filled]), num_bytes)
                 await self._more()
         except asyncio.CancelledError:
-            # In front: what follows may have come since the last byte of this read.
+            # Put at the front, because later bytes may have arrived since.
             self._buffered[:0] = taken[: self._num_filled]
             raise
         finally:
@@ -178,7 +178,7 @@ class ByteStream(asyncio.BufferedProtocol):
             OSError: the connection is over.
         """
         if self.transport.is_closing():
-            # One loop would drop the bytes without a word, the other raise a RuntimeError.
+            # Some event loops would silently drop the bytes, others raise a RuntimeError.
             raise self._error or ConnectionResetError("the connection is lost")
         self.transport.write(data)
 
@@ -199,15 +199,15 @@ class ByteStream(asyncio.BufferedProtocol):
                 self._drains.discard(waiting)
 
     def close(self) -> None:
-        """Close once everything queued has left."""
+        """Close after all queued bytes are sent."""
         self.transport.close()
 
     def abort(self) -> None:
-        """Close at once; what is queued is lost."""
-        # A transport that was closed and has flushed since is gone already, and asyncio's own abort() fails on that.
+        """Close at once; queued bytes are lost."""
+        # A closed and flushed transport is already gone, and asyncio's own abort() fails on it.
         with contextlib.suppress(AttributeError):
             self.transport.abort()
 
     async def wait_closed(self) -> None:
-        """Return once the connection is over; never raises."""
+        """Wait until the connection is over; never raises."""
         await asyncio.shield(self._closed)

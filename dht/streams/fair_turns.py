@@ -1,8 +1,8 @@
-"""Turns at something scarce that many remotes want, shared between remotes and not between requests.
+"""Turns at a scarce resource, shared between remotes and not between requests.
 
-A remote with eighty requests gets no more than one with two. The remote with fewest turns goes first, then the one that
-has used least of them lately. While others wait, a remote that takes next to nothing, or takes for long, loses its
-turn. It may go on with what it has, but its slot is another's, and what it asks next comes last.
+A remote with eighty requests gets no more than one with two. The remote with the fewest turns goes first, then the one
+with the least recent use. While others wait, a remote that reads almost nothing, or for a long time, loses its turn: it
+may finish its request, but its slot is free for another, and its next request comes last.
 """
 
 from __future__ import annotations
@@ -16,25 +16,25 @@ from typing import Final
 from dht.ground.host import PeerId
 
 LEAST_BYTES: Final = 256 * 1024
-"""A piece of a frame, as streams count them."""
+"""A piece of a frame, the unit in which streams count bytes."""
 LEAST_SECONDS: Final = 7.5
-"""A remote that takes less than `LEAST_BYTES` in this time (280 kbit/s) loses its turn to others. A line that takes
-part in rounds is faster, and the deadline of a chunk asks for as much."""
+"""While others wait, a remote that reads less than `LEAST_BYTES` in this time (280 kbit/s) loses its turn. Lines that
+take part in rounds are faster, and the deadline of a chunk requires as much."""
 TURN_SECONDS: Final = 20.0
 """Longest turn while others wait: four turns of a MiB each at once on a line of 2 Mbit/s take 17 s."""
 LOOK_SECONDS: Final = 0.5
-"""Between checks for lost turns, while a remote waits."""
+"""Interval between checks for lost turns while a remote waits."""
 FORGET_SECONDS: Final = 60.0
-"""What a remote has used counts for this long: as long as two turns of the slowest."""
+"""Past use counts for this long: two turns of the slowest remote."""
 
 
 class NoTurn(Exception):
-    """Others had theirs all the time."""
+    """No turn was free in time."""
 
 
 @dataclass(eq=False)
 class Turn:
-    """One request that is being served; `moved` counts the bytes that its remote has taken so far."""
+    """One request being served; `moved` returns the bytes that its remote has read so far."""
 
     remote: PeerId
     moved: Callable[[], int]
@@ -44,11 +44,11 @@ class Turn:
     marked_bytes: int = 0
 
     def rested(self, now: float) -> None:
-        """This side made the remote wait until now."""
+        """Note that this side paused until now."""
         self.marked_at = now
 
     def is_slow(self, now: float) -> bool:
-        """Whether less than `LEAST_BYTES` were taken in the last `LEAST_SECONDS`."""
+        """Return whether fewer than `LEAST_BYTES` were read in the last `LEAST_SECONDS`."""
         if self.moved() - self.marked_bytes >= LEAST_BYTES:
             self.marked_at, self.marked_bytes = now, self.moved()
         return now - self.marked_at >= LEAST_SECONDS
@@ -63,14 +63,16 @@ class _Wait:
 
 @dataclass
 class FairTurns:
-    """`num_slots` turns at once, of one remote `most_per_remote` at most; those lost and not yet over count for it."""
+    """`num_slots` turns at once, at most `most_per_remote` of them for one remote, including lost turns that
+    still run.
+    """
 
     num_slots: int
     most_per_remote: int
     _turns: list[Turn] = field(default_factory=list)
     _waiting: list[_Wait] = field(default_factory=list)
     _used: dict[PeerId, tuple[float, float]] = field(default_factory=dict)
-    """Seconds of turns, and when the last of them ended."""
+    """By remote: seconds of its turns, and when the last one ended."""
     _look: asyncio.TimerHandle | None = None
 
     @contextlib.asynccontextmanager
@@ -78,7 +80,7 @@ class FairTurns:
         """Wait for a turn and hold it.
 
         Raises:
-            NoTurn: none was free within `wait_seconds`.
+            NoTurn: no turn was free within `wait_seconds`.
         """
         loop = asyncio.get_running_loop()
         wait = _Wait(remote, moved, loop.create_future())
@@ -133,7 +135,7 @@ class FairTurns:
         return sum(turn.remote == remote for turn in self._turns)
 
     def _take_back(self, remote: PeerId, now: float) -> bool:
-        """Whether somebody has lost its slot to `remote`."""
+        """Return whether another remote has lost its slot to `remote`."""
         for turn in self._turns:
             if not turn.has_slot or turn.remote == remote:
                 continue

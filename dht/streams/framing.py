@@ -1,7 +1,7 @@
 """Frames on a byte stream: a 4-byte big-endian length, then that many bytes.
 
-`FramedStream` is the `Stream` port on a byte stream. Reading never trusts the announced length: it is
-compared with the caller's limit first, and the buffer then grows only with what has really arrived.
+`FramedStream` is the `Stream` port on a byte stream. Reading never trusts the announced length: it is first compared
+with the caller's limit, and the buffer then grows only with received bytes.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from dht.streams.upload_and_download_limits import URGENT_BYTES, Pace, Paces
 MAX_FRAME_BYTES = 2**32 - 1
 
 WRITE_CHUNK_BYTES = 256 * 1024
-"""A frame is handed over in pieces of this size, so a slow reader costs one piece of memory and not a whole frame."""
+"""Frames are written in pieces of this size, so a slow reader costs the memory of one piece, not of a whole frame."""
 
 CLOSE_SECONDS = 2.0
-"""How long `close` lets queued bytes leave. A remote that reads nothing for this long is not going to read them."""
+"""Time for which `close` lets queued bytes leave. A remote that reads nothing for this long will not read them."""
 
 
 class RawStream(Protocol):
-    """What the bytes of a socket, the encrypted channel and multiplexed streams have in common."""
+    """Common interface of sockets, encrypted channels and multiplexed streams."""
 
     async def readexactly(self, num_bytes: int, /) -> bytes: ...
 
@@ -34,7 +34,7 @@ class RawStream(Protocol):
 
 
 class ByteChannel(RawStream, Protocol):
-    """The bytes that `FramedStream` cuts into frames."""
+    """Byte stream that `FramedStream` divides into frames."""
 
     def write(self, data: bytes | memoryview, /) -> None: ...
 
@@ -46,7 +46,7 @@ class ByteChannel(RawStream, Protocol):
 
 
 def frame_header(num_bytes: int) -> bytes:
-    """The header of a frame of `num_bytes`.
+    """Return the header of a frame of `num_bytes`.
 
     Raises:
         ValueError: the length does not fit 32 bits.
@@ -59,8 +59,8 @@ def frame_header(num_bytes: int) -> bytes:
 class FramedStream:
     """The `Stream` port over a byte stream. One task may receive at a time; any number may send.
 
-    `paces` and `memory` are the limits of the host, which all its streams share. Without `memory` a frame is read
-    whenever its reader allows its length.
+    `paces` and `memory` are limits that all streams of the host share. Without `memory`, frames are read whenever the
+    caller's limit allows their length.
     """
 
     def __init__(
@@ -84,17 +84,17 @@ class FramedStream:
 
     @property
     def is_open(self) -> bool:
-        """False once this side closed the stream or a failed call ended it."""
+        """Whether the stream is open: neither closed by this side nor ended by a failed call."""
         return self._end is None
 
     async def send(self, frame: bytes | bytearray | memoryview) -> None:
-        """Write one frame; waits while the transport is full.
+        """Write one frame, waiting while the transport is full.
 
-        A send that is cancelled half-way ends the stream, because the rest of the frame can no longer follow.
+        A send that is cancelled half-way ends the stream, because the rest of the frame cannot follow.
 
         Raises:
             PeerUnreachable: the stream is closed or the remote is gone.
-            ValueError: the frame is longer than 32 bits can say.
+            ValueError: the length of the frame exceeds 32 bits.
         """
         payload = memoryview(frame).cast("B")
         header = frame_header(len(payload))
@@ -126,11 +126,11 @@ class FramedStream:
             self._check_open()
 
     async def receive(self, max_bytes: int) -> bytes:
-        """Read one frame of at most `max_bytes`. Cancelling loses nothing: the next call goes on with the same frame.
+        """Read one frame of at most `max_bytes`. Cancelling loses nothing: the next call continues with the same frame.
 
         Raises:
             PeerFault: the remote announced a longer frame; the stream is closed.
-            PeerUnreachable: the stream ended, also in the middle of a frame.
+            PeerUnreachable: the stream ended, possibly in the middle of a frame.
         """
         self._check_open()
         try:
@@ -182,7 +182,7 @@ class FramedStream:
             frame = await self._channel.readexactly(num_bytes)
             pace.count(num_bytes)
             return frame
-        # What has arrived stays with the stream, so that a cancelled call loses nothing here either.
+        # Received bytes stay with the stream, so that a cancelled call loses nothing here either.
         while (num_missing := num_bytes - len(self._received)) > 0:
             await pace.let_pass(0)
             piece = await self._channel.readexactly(min(num_missing, pace.piece_bytes))
@@ -192,16 +192,17 @@ class FramedStream:
         return frame
 
     def cut(self, why: str) -> None:
-        """End both directions at once; a reader that waits for a frame gets a fault."""
+        """End both directions at once. A waiting reader gets a fault."""
         self._mark_ended(why)
         self._channel.abort()
 
     async def close(self) -> None:
-        """Close both directions; what the remote has not read yet may be lost. Never raises."""
+        """Close both directions; bytes that the remote has not read may be lost. Never raises."""
         if self._end is None:
             self._mark_ended("it was closed on this side")
         self._channel.close()
-        # A task of its own: asyncio keeps one future per stream, and a timeout around it would cancel that for good.
+        # A separate task: asyncio keeps one future for each stream, and a timeout around it would cancel that future
+        # for good.
         flushing = asyncio.ensure_future(self._channel.wait_closed())
         flushing.add_done_callback(lambda task: task.cancelled() or task.exception())
         await asyncio.wait({flushing}, timeout=CLOSE_SECONDS)

@@ -1,7 +1,7 @@
-"""How much of what a remote sends is held in memory: a budget per remote, shared by all its streams.
+"""Limit on the memory for received frames: a budget for each remote, shared by all its streams.
 
-Frames are read whole, so a remote that begins many large ones at once would have as much memory as it likes. Here a
-frame waits until those before it, from the same remote, have been read. One remote's frames never wait for another's.
+Frames are read whole, so a remote that begins many large frames at once could use unlimited memory. Here a frame waits
+until earlier frames of the same remote have been read. Frames of different remotes never wait for each other.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from dht.streams.streams_per_remote import MAX_INCOMING_STREAMS_PER_PEER
 from dht.streams.upload_and_download_limits import URGENT_BYTES
 
 DEFAULT_BYTES_PER_PEER: Final = 256 * 1024 * 1024
-"""Until a run says how large its frames are, and where its owner has not said otherwise."""
+"""Default until a run's frame sizes are known, if the owner set no limit."""
 READ_BUFFER_BYTES: Final = 1024 * 1024
-"""Connections stop reading from the transport beyond this. It bounds what a fast remote can make us hold per stream.
-Asyncio's own limit of 64 KiB would stop and resume the transport sixty times for one 4 MiB frame.
+"""Connections stop reading from the transport beyond this, which bounds the memory that a fast remote can use for each
+stream. asyncio's own limit of 64 KiB would stop and resume the transport sixty times for one 4 MiB frame.
 """
 SMALLEST_READ_BUFFER_BYTES: Final = 16 * 1024
 
 
 class RemoteMemory:
-    """Half of `bytes_per_peer` is for frames in flight, half for the read buffers of a remote's streams.
+    """Memory budget: half of `bytes_per_peer` is for frames in flight, half for the read buffers of a remote's streams.
 
-    Frames of at most `URGENT_BYTES` are not counted: signs of life never wait behind bulk data.
+    Frames of at most `URGENT_BYTES` do not count, so that signs of life never wait behind bulk data.
     """
 
     def __init__(self, bytes_per_peer: int = DEFAULT_BYTES_PER_PEER) -> None:
@@ -37,30 +37,30 @@ class RemoteMemory:
 
     @property
     def frame_bytes(self) -> int:
-        """For the frames of one remote that are in flight together."""
+        """Budget for the concurrent frames of one remote."""
         return self.bytes_per_peer // 2
 
     @property
     def read_buffer_bytes(self) -> int:
-        """asyncio's limit for one stream; it holds at most twice of that."""
+        """asyncio's buffer limit for one stream, which holds at most twice as much."""
         wanted = self.bytes_per_peer // (4 * MAX_INCOMING_STREAMS_PER_PEER)
         return min(READ_BUFFER_BYTES, max(SMALLEST_READ_BUFFER_BYTES, wanted))
 
     def used_bytes(self, remote: PeerId) -> int:
-        """By frames of `remote` in flight."""
+        """Return the bytes of concurrent frames of `remote`."""
         return self._used.get(remote, 0)
 
     def raise_to(self, bytes_per_peer: int) -> None:
-        """Allow more, for a run with larger frames; less than now changes nothing."""
+        """Raise the budget for a run with larger frames; a lower value changes nothing."""
         self.bytes_per_peer = max(self.bytes_per_peer, bytes_per_peer)
         for remote in list(self._waiting):
             self._let_in(remote)
 
     async def reserve(self, remote: PeerId, num_bytes: int) -> None:
-        """Return when a frame of so many bytes may be read.
+        """Wait until a frame of `num_bytes` may be read.
 
         Raises:
-            PeerFault: it never may.
+            PeerFault: the frame exceeds the budget.
         """
         if num_bytes <= URGENT_BYTES:
             return
@@ -83,7 +83,7 @@ class RemoteMemory:
             raise
 
     def release(self, remote: PeerId, num_bytes: int) -> None:
-        """A reserved frame was read, or never will be."""
+        """Release the budget of a frame that was read, or never will be."""
         if num_bytes <= URGENT_BYTES:
             return
         left = self._used[remote] - num_bytes
@@ -94,7 +94,7 @@ class RemoteMemory:
         self._let_in(remote)
 
     def _let_in(self, remote: PeerId) -> None:
-        """First come, first served: small frames do not overtake a large one without end."""
+        """Grant frames in order, so that small frames do not overtake a large one forever."""
         waiting = self._waiting.get(remote, deque())
         while waiting:
             num_bytes, turn = waiting[0]

@@ -1,4 +1,4 @@
-"""How many streams one remote may have open towards us, and which one ends where all places are taken."""
+"""Limit on the open streams of each remote, and choice of the stream to end if all places are taken."""
 
 from __future__ import annotations
 
@@ -10,26 +10,26 @@ from dht.ground.errors import PeerFault
 from dht.ground.host import PeerId
 
 MAX_INCOMING_STREAMS: Final = 512
-"""From all remotes together; each costs descriptors and up to 2 MiB."""
+"""Incoming streams of all remotes together; each costs descriptors and up to 2 MiB."""
 MAX_INCOMING_STREAMS_PER_PEER: Final = 64
-"""One open stream costs a file descriptor here and in the daemon, and up to 2 MiB of buffer. A round needs a few.
-In the host without a daemon one costs up to 256 KiB before anybody reads it.
+"""Incoming streams of one remote. Each costs a file descriptor here and in the daemon, and up to 2 MiB of buffer. A
+round needs a few. In the host without a daemon, each costs up to 256 KiB before it is read.
 """
 
 
 def gives_way(num_open: Mapping[PeerId, int], remote: PeerId) -> PeerId | None:
-    """Where all places are taken: whose newest stream ends for another one of `remote`; None: nobody's.
+    """Return the remote whose newest stream ends for another stream of `remote`, if all places are taken; None: none.
 
     Args:
-        num_open: of each remote that has any.
+        num_open: number of streams of each remote that has any.
     """
     greatest = max(num_open, key=lambda one: num_open[one], default=None)
-    # A difference of one would go to and fro.
+    # With a difference of one, streams would end back and forth.
     return greatest if greatest is not None and num_open[greatest] > num_open.get(remote, 0) + 1 else None
 
 
 class StreamCounts:
-    """How many streams of one protocol each remote has open towards us, `most` at most."""
+    """Counts the open streams of one protocol of each remote, at most `most`."""
 
     def __init__(self, most: int) -> None:
         self._most = most
@@ -37,10 +37,10 @@ class StreamCounts:
 
     @contextlib.contextmanager
     def one_more(self, remote: PeerId) -> Iterator[None]:
-        """Count a stream for as long as it is served.
+        """Count a stream while it is served.
 
         Raises:
-            PeerFault: it is one too many.
+            PeerFault: the remote has too many streams.
         """
         num_open = self._num_open.get(remote, 0)
         if num_open >= self._most:

@@ -1,8 +1,8 @@
-"""Upload and download limits that a volunteer sets: a token bucket per direction, shared by all streams of a host. And
-the pace that the line takes, for the streams of one protocol.
+"""Upload and download limits of a volunteer: a token bucket for each direction, shared by all streams of a host. Also
+the line's pace for the streams of one protocol.
 
-Rounds, state for joiners and everything else on this host's streams pass through the same two buckets. What the DHT
-and the transport say among themselves does not; it is a few hundred bytes per second.
+All data on this host's streams, such as rounds and state for joiners, passes through the same two buckets. Messages of
+the DHT and the transport themselves do not; they are a few hundred bytes per second.
 """
 
 from __future__ import annotations
@@ -14,23 +14,24 @@ from dataclasses import dataclass
 from typing import Final
 
 LINE_BYTES_PER_BYTE: Final = 1.045
-"""What a byte of a stream costs on the line, with the headers of yamux, Noise, TCP and IP; see benchmarks/README.md."""
+"""Bytes on the line for one byte of a stream, with the headers of yamux, Noise, TCP and IP; see
+benchmarks/README.md."""
 BURST_SECONDS: Final = 0.02
-"""Of unused allowance that is kept: what comes at once must fit the router's queue, together with that of others."""
+"""Seconds of unused allowance that are kept: a burst must fit the router's queue, together with other traffic."""
 URGENT_BYTES: Final = 4096
 """Frames up to this size (plans, offers, signs of life) are counted but never wait behind bulk data."""
 PIECE_SECONDS: Final = 0.01
-"""Bulk data passes in pieces that take about this long, so that it flows instead of coming in bursts."""
+"""Time of one piece of bulk data, so that data flows evenly instead of in bursts."""
 SMALLEST_PIECE_BYTES: Final = 4096
 LARGEST_PIECE_BYTES: Final = 256 * 1024
 
 
 class TokenBucket:
-    """A sender that takes more than is there leaves a debt, and the next one waits until it is paid off. Pure.
+    """Token bucket in which a sender may leave a debt; the next sender waits until it is paid off. Pure.
 
     Args:
         bytes_per_second: the limit.
-        now: seconds of any clock that never goes back.
+        now: seconds of a monotonic clock.
     """
 
     def __init__(self, bytes_per_second: float, now: float) -> None:
@@ -39,14 +40,14 @@ class TokenBucket:
         self._at = now
 
     def take(self, num_bytes: float, now: float) -> float:
-        """Take `num_bytes`; returns the seconds to wait before they may pass."""
+        """Take `num_bytes`, and return the seconds to wait before sending them."""
         self._earn(now)
         wait_seconds = max(0.0, -self._level_bytes / self.bytes_per_second)
         self._level_bytes -= num_bytes
         return wait_seconds
 
     def change(self, bytes_per_second: float, now: float) -> None:
-        """From now on another limit holds; debts stay."""
+        """Change the limit; debts stay."""
         self._earn(now)
         self.bytes_per_second = bytes_per_second
 
@@ -57,12 +58,12 @@ class TokenBucket:
 
 
 class Pace:
-    """One direction of a host: waits as its bucket says.
+    """Pace of one direction of a host, with waits from a token bucket.
 
     Args:
-        bits_per_second: the limit on the line, all headers included; None: nothing waits until `follow` is called.
+        bits_per_second: the limit on the line, including all headers; None: no waits until `follow` is called.
         clock, sleep: replaced in tests.
-        within: what passes here must pass there as well.
+        within: a pace that the same data must also pass.
     """
 
     def __init__(
@@ -73,7 +74,7 @@ class Pace:
         within: Pace | None = None,
     ) -> None:
         self.passed_bytes = 0
-        """So far, whether they waited or not."""
+        """Bytes so far, including those that did not wait."""
         self._bucket: TokenBucket | None = None
         self._clock = clock
         self._sleep = sleep
@@ -81,14 +82,14 @@ class Pace:
         self.limit(bits_per_second)
 
     def limit(self, bits_per_second: float | None) -> None:
-        """From now on this limit holds, as given to the constructor; None: none."""
+        """Set a limit as in the constructor; None: no limit."""
         if bits_per_second is None:
             self._bucket = None
         else:
             self.follow(bits_per_second / 8 / LINE_BYTES_PER_BYTE)
 
     def follow(self, bytes_per_second: float) -> None:
-        """The line takes so much of the frames' own bytes."""
+        """Set the rate to the line's capacity for frame bytes."""
         if self._bucket is None:
             self._bucket = TokenBucket(bytes_per_second, self._clock())
         else:
@@ -96,12 +97,12 @@ class Pace:
 
     @property
     def is_free(self) -> bool:
-        """Nothing waits here now."""
+        """Whether data passes without waiting."""
         return self._bucket is None and (self._within is None or self._within.is_free)
 
     @property
     def piece_bytes(self) -> int:
-        """How much of a frame passes at once."""
+        """Bytes of a frame that pass at once."""
         most = LARGEST_PIECE_BYTES if self._within is None else self._within.piece_bytes
         if self._bucket is None:
             return most
@@ -109,7 +110,7 @@ class Pace:
         return min(max(wanted, SMALLEST_PIECE_BYTES), most)
 
     def count(self, num_bytes: int) -> None:
-        """Bytes that do not wait; others wait for them."""
+        """Count bytes that pass without waiting; later bytes wait for them."""
         self.passed_bytes += num_bytes
         if self._bucket is not None:
             self._bucket.take(num_bytes, self._clock())
@@ -128,7 +129,7 @@ class Pace:
 
 @dataclass(frozen=True, slots=True)
 class Paces:
-    """Both directions; None: as fast as the transport takes and gives."""
+    """Paces of both directions; None: as fast as the transport allows."""
 
     upload: Pace | None = None
     download: Pace | None = None
@@ -136,11 +137,11 @@ class Paces:
 
 @dataclass(frozen=True, slots=True)
 class RateLimits:
-    """Bits per second on the line; None: no limit."""
+    """Limits in bits per second on the line; None: no limit."""
 
     upload_bits_per_second: float | None = None
     download_bits_per_second: float | None = None
 
     def paces(self, clock: Callable[[], float]) -> Paces:
-        """The buckets of a host that begins now; without a limit a bucket lets everything pass, until it gets one."""
+        """Return the paces of a new host; a pace without a limit lets all data pass until it gets one."""
         return Paces(Pace(self.upload_bits_per_second, clock), Pace(self.download_bits_per_second, clock))
