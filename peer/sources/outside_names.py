@@ -31,7 +31,7 @@ class OutsideName:
     limits: str = ""
 
 
-_PUBLIC: Final = "public servers alone"
+_PUBLIC: Final = "only public servers"
 _STEADY: Final = "at least 10 kB/s"
 _FROM_MEMBERS: Final = "peer/files/fetching.py"
 
@@ -39,8 +39,8 @@ OUTSIDE_NAMES: Final = (
     OutsideName(("data.source",), "`stdlib:`: text of Python's own library", "peer/trainer/text/source_files.py"),
     OutsideName(
         ("data.source",),
-        "`text:`, `jsonl:`, `parquet:`, `tokens:`: a kind of data, which each volunteer brings with `--data`",
-        limits="a path behind it is refused",
+        "`text:`, `jsonl:`, `parquet:`, `tokens:`: a kind of data, provided by each volunteer with `--data`",
+        limits="a path after the colon is refused",
     ),
     OutsideName(
         ("data.source",),
@@ -57,7 +57,7 @@ OUTSIDE_NAMES: Final = (
         "peer/sources/web_request.py",
         "none",
         "shards in the data folder",
-        f"digests and lengths of the manifest, {_PUBLIC}, redirects to https alone, meta.json of 16 MiB in 300 s, "
+        f"digests and lengths of the manifest, {_PUBLIC}, redirects only to https, meta.json of 16 MiB in 300 s, "
         f"{_STEADY}",
     ),
     OutsideName(
@@ -68,11 +68,11 @@ OUTSIDE_NAMES: Final = (
         "the cache of the library",
         "the digest of the manifest, 4 times its `num_bytes`",
     ),
-    OutsideName(("model.init.source",), "`folder`: weights that each volunteer brings with `--base`"),
+    OutsideName(("model.init.source",), "`folder`: weights provided by each volunteer with `--base`"),
     OutsideName(
         ("model.config",),
         "names of an architecture and its sizes",
-        limits="a field that names code, kernels or weights of another place is refused",
+        limits="a field that refers to code, kernels or external weights is refused",
     ),
     OutsideName(
         ("files.name", "data.tokenizer"),
@@ -88,15 +88,15 @@ OUTSIDE_NAMES: Final = (
         "peer/sources/web_request.py",
         "none",
         "memory",
-        f"{_PUBLIC}, redirects to the same server alone and never from https to http, 64 KiB in 10 s; of its "
-        "addresses 8 are dialled, and none of this machine",
+        f"{_PUBLIC}, redirects only to the same server and never from https to http, 64 KiB in 10 s; of its "
+        "addresses, at most 8 are dialled, and none of this machine",
     ),
-    OutsideName(("code",), "an address, which people see"),
-    OutsideName(("description", "organiser", "licence", "changes.note"), "one line of text, which people see"),
+    OutsideName(("code",), "an address shown to people"),
+    OutsideName(("description", "organiser", "licence", "changes.note"), "one line of text shown to people"),
     OutsideName(("name",), "a word of a-z, 0-9 and `-`"),
     OutsideName(
         ("model.adapter.targets", "model.frozen"),
-        "the name of a part of the model, which is looked up in the model alone",
+        "the name of a part of the model, looked up only in the model",
     ),
-    OutsideName(("data.text_field",), "the name of a field, which is looked up in a row alone"),
+    OutsideName(("data.text_field",), "the name of a field, looked up only in a row"),
 )
