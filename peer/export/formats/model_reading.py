@@ -38,7 +38,7 @@ from peer.trainer.model.gpt import build_model, parameters_digest
 
 @dataclass(frozen=True, slots=True)
 class ExportedModel:
-    """A model, and the facts in its folder."""
+    """An exported model, with the manifest, config and header from its folder."""
 
     model: nn.Module
     manifest: RunManifest
