@@ -1,9 +1,9 @@
-"""The mailbox: shared memory between trainer process and network process, without locks.
+"""The mailbox: lock-free shared memory between the trainer process and the network process.
 
 The files, each built on those above it:
 
-    shared_memory.py  its counters and fragment states: aligned cells with one writer each
-    reading_cells.py  which data this peer and others read, in cells
-    slots.py          its messages, both ways
+    shared_memory.py  counters and fragment states: aligned cells with one writer each
+    reading_cells.py  cells that record which data is being read
+    slots.py          messages in both directions
     mailbox.py        the shared block
 """

@@ -1,8 +1,8 @@
-"""What crosses between the trainer process and the network process: one block of shared memory.
+"""One block of shared memory for all data exchanged between the trainer process and the network process.
 
-The block has no name in any file system. It is a memfd on Linux and an already unlinked temporary file elsewhere. It is
-reached only through its file descriptor, so that nothing is left behind however the two processes end. Inside one
-process (simulation, tests) the same class works on plain anonymous memory.
+The block has no name in any file system. On Linux it is a memfd, elsewhere an unlinked temporary file. It is reachable
+only through its file descriptor, so nothing is left behind however the two processes end. Inside one process
+(simulation, tests) the same class works on plain anonymous memory.
 
     header      counters of both sides; each 8-byte cell has exactly one writer
     reading     which data this peer reads, trainer -> network; and others, network -> trainer
@@ -14,9 +14,10 @@ process (simulation, tests) the same class works on plain anonymous memory.
 Arrays are numpy's, so that the network process needs no torch; the trainer sees the same memory as tensors
 (`torch.from_numpy`, no copy).
 
-No side ever waits on a lock. A producer writes payload and meta of a free slot first and its sequence number last; the
-consumer acknowledges by copying that number into `consumed`. Every cursor lives in the block itself, so a restarted
-network process goes on where the killed one stopped. Messages are seen at least once, in order, and none is lost.
+Neither process ever waits on a lock. A producer writes payload and meta of a free slot first and its sequence number
+last; the consumer acknowledges by copying that number into `consumed`. Every cursor is in the block itself, so a
+restarted network process continues where the killed one stopped. Messages are read at least once, in order, and none is
+lost.
 
 Memory: 12 bytes per parameter for the state, plus what a contribution takes encoded (an eighth of 4 bytes with int4).
 Also 16 bytes per value of the largest fragment for the four slots, plus less than 16 KiB + 200 bytes per fragment. With
@@ -57,7 +58,7 @@ _MAX_FRAGMENTS = 1 << 16
 class Mailbox:
     """One peer's shared block; `trainer` and `network` are the counters, `states` the fragments in order.
 
-    Make it with `create` (trainer process), `attach` (network process) or `in_process` (simulation).
+    Construct it with `create` (trainer process), `attach` (network process) or `in_process` (simulation).
     """
 
     def __init__(
@@ -88,20 +89,22 @@ class Mailbox:
         self.states: tuple[SharedFragment, ...] = tuple(states)
         slot_values = NUM_SLOTS * padded(4 * max(sizes))
         self.slot_memory: U8 = np.frombuffer(buffer, np.uint8, 2 * slot_values, offset)
-        """The values of all four slots, uint8."""
+        """The memory of all four slots' values, uint8."""
         self.outbox = Outbox(buffer, slots, offset, sizes)
         slots += NUM_SLOTS * SLOT_CELLS * CELL_BYTES
         self.inbox = Inbox(buffer, slots, offset + slot_values, sizes)
 
     @classmethod
     def create(cls, sizes: Sequence[int], sent_bytes: Sequence[int] = ()) -> Mailbox:
-        """A new shared block for fragments of these numbers of values; all counters zero, losses NaN.
+        """Create a shared block for fragments with these numbers of values; all counters zero, losses NaN.
 
         Args:
-            sent_bytes: of an encoded contribution to each fragment; empty: none outlives its network process.
+            sent_bytes: encoded size of a contribution to each fragment; empty: contributions do not survive a restart
+                of the
+                network process.
 
         Raises:
-            LocalFault: the memory (or, without memfd, the temporary directory) has no room for it.
+            LocalFault: the memory (or, without memfd, the temporary directory) has no room for the block.
         """
         num_bytes = mailbox_num_bytes(sizes, sent_bytes)
         try:
@@ -115,16 +118,17 @@ class Mailbox:
 
     @classmethod
     def in_process(cls, sizes: Sequence[int], sent_bytes: Sequence[int] = ()) -> Mailbox:
-        """The same block in plain memory of this process; it has no file descriptor."""
+        """Create the same block in memory of this process, without a file descriptor."""
         buffer = mmap.mmap(-1, mailbox_num_bytes(sizes, sent_bytes))
         return cls._format(buffer, tuple(sizes), None, tuple(sent_bytes))
 
     @classmethod
     def attach(cls, fd: int, sizes: Sequence[int], sent_bytes: Sequence[int] = ()) -> Mailbox:
-        """The block another process made; takes over `fd`. `sizes` are those of this process's fragment layout.
+        """Open the block that another process made; takes ownership of `fd`. `sizes` are from this process's fragment
+        layout.
 
         Raises:
-            LocalFault: `fd` is no mailbox, or one of another version, size or layout.
+            LocalFault: `fd` is not a mailbox, or its version, size or layout differs.
         """
         expected, head = mailbox_num_bytes(sizes, sent_bytes), _head(sizes)
         try:
@@ -153,23 +157,23 @@ class Mailbox:
 
     @property
     def fd(self) -> int:
-        """File descriptor to hand to the other process (`subprocess.Popen(..., pass_fds=(mailbox.fd,))`)."""
+        """File descriptor to pass to the other process (`subprocess.Popen(..., pass_fds=(mailbox.fd,))`)."""
         if self._fd is None:
             raise LocalFault("this mailbox lives in one process and has no file descriptor; make it with create()")
         return self._fd
 
     def close(self) -> None:
-        """Close the file descriptor; the memory goes when the last view of it does. May be called twice."""
+        """Close the file descriptor; the memory is freed with its last view. May be called twice."""
         if self._fd is not None:
             os.close(self._fd)
             self._fd = None
 
 
 def mailbox_num_bytes(sizes: Sequence[int], sent_bytes: Sequence[int] = ()) -> int:
-    """Size of the whole block for fragments of these numbers of values.
+    """Return the size of the whole block for fragments with these numbers of values.
 
     Raises:
-        LocalFault: no fragment, too many, or an empty one.
+        LocalFault: there are no fragments, too many, or an empty one.
     """
     if not 1 <= len(sizes) <= _MAX_FRAGMENTS or min(sizes) < 1:
         raise LocalFault(
@@ -188,7 +192,7 @@ def mailbox_num_bytes(sizes: Sequence[int], sent_bytes: Sequence[int] = ()) -> i
 
 
 def _head(sizes: Sequence[int]) -> bytes:
-    """How the block of these fragments begins."""
+    """Return the first bytes of the block for these fragments."""
     return np.array([MAGIC, MAILBOX_VERSION, len(sizes), *([0] * (_PREAMBLE_CELLS - 3)), *sizes], np.int64).tobytes()
 
 

@@ -1,6 +1,8 @@
-"""Cells about which data is read: the trainer writes this peer's reading, the network process that of other peers.
+"""Mailbox cells that record which data is being read: the trainer writes this peer's entry, and the network process
+writes
+those of other peers.
 
-Each side writes a sequence number first (odd while it writes) and last, so that the reader notices a torn copy.
+Each writer increments a sequence number first (odd while it writes) and last, so that a reader detects a torn copy.
 """
 
 from __future__ import annotations
@@ -22,13 +24,13 @@ VIEW_CELLS = padded_cells(3 + _DONE_CELLS + 3 * MAX_READERS)
 
 
 class _Guarded(Cells):
-    """Cells that a reader gets whole or not at all."""
+    """Cells that are read either whole or not at all."""
 
     _sequence = IntCell(0)
 
     @contextmanager
     def _writing(self) -> Iterator[None]:
-        self._sequence += self._sequence % 2 + 1  # a writer that was killed may have left it odd
+        self._sequence += self._sequence % 2 + 1  # a killed writer may have left it odd
         fence()
         yield
         fence()
@@ -36,7 +38,7 @@ class _Guarded(Cells):
 
 
 class OwnReading(_Guarded):
-    """Data that this peer reads; written by the trainer."""
+    """The data that this peer reads; written by the trainer."""
 
     _epoch = IntCell(1)
     _unit = IntCell(2)
@@ -52,7 +54,7 @@ class OwnReading(_Guarded):
             self.ints[4 : 4 + _DONE_CELLS] = np.frombuffer(reading.done, np.int64)
 
     def read(self) -> Reading | None:
-        """Return the last reading; None before the first, and while one is being written."""
+        """Return the last reading; None before the first, or while one is being written."""
         before = self._sequence
         fence()
         found = Reading(self._data, self._epoch, self._unit, self.ints[4 : 4 + _DONE_CELLS].tobytes())
@@ -61,7 +63,7 @@ class OwnReading(_Guarded):
 
 
 class OthersReading(_Guarded):
-    """Data that other peers read; written by the network process."""
+    """The data that other peers read; written by the network process."""
 
     _num_readers = IntCell(1)
     _done_epoch = IntCell(2)
@@ -79,7 +81,7 @@ class OthersReading(_Guarded):
                 self._row(row)[: len(values)] = values
 
     def read(self) -> ReadingView | None:
-        """Return the last view, the same object until there is a newer one; None before the first."""
+        """Return the last view, the same object until there is a newer view; None before the first."""
         before = self._sequence
         if before and before % 2 == 0 and (self._read is None or self._read[0] != before):
             fence()

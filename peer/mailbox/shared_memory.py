@@ -1,6 +1,6 @@
-"""The mailbox's memory outside the slots: counters of both sides and the state of the fragments.
+"""The mailbox's memory outside the slots: counters of both processes and the state of the fragments.
 
-Aligned 8-byte cells with one writer each, and float32 arrays; `peer.mailbox.mailbox` has the layout.
+It consists of aligned 8-byte cells with one writer each, and float32 arrays; see `peer.mailbox.mailbox` for the layout.
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ from dht.records.evaluation import Evaluation
 CELL_BYTES = 8
 PARTS_CELLS = 1 + 4 * MAX_PARTS
 TABLE_CELLS = 24 + 2 * PARTS_CELLS
-_LINE_BYTES = 64  # cells of different writers sit on different cache lines
+_LINE_BYTES = 64  # cells of different writers are on different cache lines
 
 
 def fence() -> None:
-    """Order memory writes before against writes after: an unlock followed by a lock is a full barrier on every CPU.
+    """Order earlier memory writes before later ones: an unlock followed by a lock is a full barrier on every CPU.
 
-    x86 keeps stores in order by itself; ARM does not.
+    x86 orders stores by itself; ARM does not.
     """
-    lock = threading.Lock()  # of its own: Ctrl+C may leave it locked
+    lock = threading.Lock()  # a separate lock, because Ctrl+C may leave it locked
     for _ in range(2):
         lock.acquire()
         lock.release()
 
 
 class Cells:
-    """A run of 8-byte cells, seen as int64 and as float64. Aligned single-cell loads and stores do not tear."""
+    """A sequence of 8-byte cells, viewed as int64 and as float64. Aligned loads and stores of a cell do not tear."""
 
     def __init__(self, buffer: mmap.mmap, offset: int, num_cells: int) -> None:
         self.ints: NDArray[np.int64] = np.frombuffer(buffer, np.int64, num_cells, offset)
@@ -46,7 +46,7 @@ class Cells:
 
 
 class IntCell:
-    """Attribute that is one int64 cell."""
+    """Attribute stored in one int64 cell."""
 
     def __init__(self, cell: int) -> None:
         self._cell = cell
@@ -59,7 +59,7 @@ class IntCell:
 
 
 class FloatCell:
-    """Attribute that is one float64 cell."""
+    """Attribute stored in one float64 cell."""
 
     def __init__(self, cell: int) -> None:
         self._cell = cell
@@ -72,7 +72,7 @@ class FloatCell:
 
 
 class PartsCells:
-    """Attribute with the ranges of own work: their number, then end, tokens, steps and base of each."""
+    """Attribute with the ranges of own work: their number, then end, tokens, steps and base version of each."""
 
     def __init__(self, cell: int) -> None:
         self._cell = cell
@@ -89,34 +89,34 @@ class PartsCells:
 
 
 class TrainerCounters(Cells):
-    """Counters that the trainer alone writes. Losses are NaN until measured."""
+    """Counters that only the trainer writes. Losses are NaN until measured."""
 
     inner_steps = IntCell(2)
     tokens = IntCell(3)
     train_loss = FloatCell(4)
     tokens_per_second = FloatCell(5)
     wait_seconds = FloatCell(6)
-    """Time that the inner loop waited for the network side (only in mode "sync" and at the start)."""
+    """Time that the inner loop waited for the network process (only in mode "sync" and at the start)."""
     exchange_seconds = FloatCell(7)
     """Time spent copying to the outbox and from the inbox."""
     evaluation_loss = FloatCell(8)
     evaluation_version = IntCell(9)
     finished = IntCell(11)
     moment = IntCell(13)
-    """Number of the last checkpoint for which the trainer copied its side."""
+    """Number of the last checkpoint for which the trainer copied its state."""
     moment_sequence = IntCell(14)
-    """Sequence of the last outbox message before that moment; later ones belong to the next checkpoint."""
+    """Sequence number of the last outbox message before that moment; later messages belong to the next checkpoint."""
     moment_written = IntCell(15)
-    """Its number once the trainer's files are written; 0 until then. When they could not be, it is below 0: minus the
+    """The checkpoint's number once the trainer's files are written; 0 until then. After a failure: minus the
     errno (EDOM: the live parameters are not finite)."""
     learning_rate = FloatCell(16)
-    """Of the optimizer's first parameter group in the last inner step; NaN before one, and where it has none."""
+    """Rate of the optimizer's first parameter group in the last inner step; NaN before the first or without a rate."""
     data_wait_seconds = FloatCell(17)
     """Time that the inner loop waited for data."""
     data_waits = IntCell(18)
     """Number of these waits."""
     data_rereads = IntCell(19)
-    """Steps that read data again because nothing new came."""
+    """Number of steps that read data again because no new data arrived."""
     resting = IntCell(20)
     """1 while the owner has paused the inner loop."""
 
@@ -128,49 +128,49 @@ class TrainerCounters(Cells):
 
 
 class NetworkCounters(Cells):
-    """Counters that the network process alone writes."""
+    """Counters that only the network process writes."""
 
     sync_every = IntCell(2)
-    """This peer's effective number of inner steps between two sends; 0 leaves the manifest's value."""
+    """This peer's effective number of inner steps between two sends; 0: the manifest's value applies."""
     ready = IntCell(4)
-    """1 once every anchor is there and training may begin."""
+    """1 once every anchor is present and training may begin."""
     stop = IntCell(5)
     """1 when the trainer should end."""
     rounds_contributed = IntCell(6)
-    """Commits with work of this peer, earlier sessions included."""
+    """Commits with work of this peer, including earlier sessions."""
     wanted_moment = IntCell(7)
-    """Number of the checkpoint for which the trainer copies its side after the coming inner step."""
+    """Number of the checkpoint for which the trainer copies its state after the coming inner step."""
     restored_moment = IntCell(8)
-    """Number of the checkpoint that the anchors came from; -1 for none, 0 until known."""
+    """Number of the checkpoint from which the anchors were restored; -1: none, 0: not known yet."""
     run_tokens = IntCell(9)
-    """The run's clock: tokens in signed commits (`peer.config.learning_rate_schedule`); it never goes back."""
+    """The run's clock: tokens in signed commits (`peer.config.learning_rate_schedule`); it never decreases."""
     learning_rate_factor = FloatCell(10)
     """Share of the inner learning rate by the run's schedule, 0 to 1; 1 at the start."""
 
 
 class SharedFragment(Cells):
-    """One fragment as the network process keeps it; the arrays are float32 [num_values] views, zero copy."""
+    """One fragment's state in the network process; the arrays are float32 [num_values] views, without copies."""
 
     version = IntCell(0)
     lineage_tokens = IntCell(1)
-    """Cumulative tokens of all commits that led to this version."""
+    """Total tokens of all commits that led to this version."""
     writing = IntCell(2)
-    """1 while anchor and momentum are being changed in place: read by a restarted network process as "torn"."""
+    """1 while anchor and momentum are being changed in place, which a restarted network process reads as "torn"."""
     absorbed_sequence = IntCell(3)
-    """Sequence of the last outbox message whose work is already part of `residual` or of a round."""
+    """Sequence number of the last outbox message whose work is already in `residual` or in a round."""
     unsent_tokens = IntCell(5)
     unsent_steps = IntCell(6)
     unsent_base_version = IntCell(7)
-    """Of the work that waits in `residual`; no tokens, no work."""
+    """Base version of the work that waits in `residual`; without tokens there is no work."""
     unsent_parts = PartsCells(24)
     sent_sequence = IntCell(12)
-    """Of the contribution in flight, whose encoded bytes are in `sent`; 0: none."""
+    """Sequence number of the contribution being sent, whose encoded bytes are in `sent`; 0: none."""
     sent_tokens = IntCell(13)
     sent_steps = IntCell(14)
     sent_base_version = IntCell(15)
     sent_parts = PartsCells(24 + PARTS_CELLS)
     applied_version = IntCell(16)
-    """Version the live parameters have; the one cell here that the trainer writes."""
+    """Version in the live parameters; the only cell here that the trainer writes."""
 
     def __init__(
         self, buffer: mmap.mmap, offset: int, arrays_offset: int, num_values: int, num_sent_bytes: int = 0
@@ -195,7 +195,9 @@ class SharedFragment(Cells):
 
     @contextmanager
     def changing(self) -> Iterator[SharedFragment]:
-        """Change anchor, momentum, version, lineage_tokens and digest inside; left torn when the body raises."""
+        """Change anchor, momentum, version, lineage_tokens and digest in the block; they stay torn if the
+        block raises.
+        """
         self.writing = 1
         fence()
         yield self
@@ -214,18 +216,18 @@ def padded_cells(num_cells: int) -> int:
 
 
 def array_view(buffer: mmap.mmap, offset: int, num_values: int) -> F32:
-    """Return float32 [num_values] on the memory itself, which keeps the mapping alive."""
+    """Return float32 [num_values] on the memory itself; the array keeps the mapping alive."""
     return np.frombuffer(buffer, np.float32, num_values, offset)
 
 
 def unnamed_file(num_bytes: int) -> int:
-    """Return a file descriptor of `num_bytes` zero bytes without a path. Raises OSError when there is no room."""
+    """Return a file descriptor of `num_bytes` zero bytes without a path. Raises OSError if there is no room."""
     if hasattr(os, "memfd_create"):
         fd = os.memfd_create("murmuration-mailbox")
         os.ftruncate(fd, num_bytes)
         return fd
     with tempfile.TemporaryFile(prefix="murmuration-") as file:
         fd = os.dup(file.fileno())
-    # A hole in a file on a full disk would kill the process with SIGBUS at the first write, so reserve it now.
+    # On a full disk, the first write to a hole in a file would kill the process with SIGBUS, so reserve the space now.
     os.posix_fallocate(fd, 0, num_bytes) if hasattr(os, "posix_fallocate") else os.ftruncate(fd, num_bytes)
     return fd

@@ -15,16 +15,16 @@ from averaging.arrays import F32
 from peer.mailbox.shared_memory import CELL_BYTES, Cells, array_view, fence, padded
 
 NUM_SLOTS = 2
-"""Two slots let one side fill the next message while the other still reads the last; more would only add memory."""
+"""Two slots let the producer fill the next message while the consumer reads the last; more would only use memory."""
 
 SLOT_CELLS = 16
 
 FillValues = Callable[[F32], object]
-"""Writes a message's values straight into the slot it is given: float32 [num_values of the fragment]."""
+"""Writes a message's values directly into a slot: float32 [num_values of the fragment]."""
 
 
 class WorkKind(IntEnum):
-    """Content of an outbox message."""
+    """The kinds of outbox messages."""
 
     INITIAL = 0
     """The fragment's parameters before the first inner step."""
@@ -33,10 +33,10 @@ class WorkKind(IntEnum):
 
 
 class MergeKind(IntEnum):
-    """Action of the trainer on an inbox message; x: live parameters, ref: point from which work is measured."""
+    """The trainer's actions on inbox messages; x: live parameters, ref: point from which work is measured."""
 
     ADD = 1
-    """x += values; ref += values: unsent work stays as it is."""
+    """x += values; ref += values: unsent work is unchanged."""
     BLEND = 2
     """x = (x + values) / 2; ref = values (arXiv 2501.18512, equation 3)."""
     SET = 3
@@ -50,7 +50,9 @@ class MergeKind(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class WorkMessage:
-    """From the trainer. `values` is float32 [num_values], a view of the slot, valid until it is released."""
+    """A message from the trainer. `values` is float32 [num_values], a view of the slot, valid until the slot is
+    released.
+    """
 
     slot: int
     sequence: int
@@ -65,7 +67,9 @@ class WorkMessage:
 
 @dataclass(frozen=True, slots=True)
 class MergeMessage:
-    """For the trainer. `values` is float32 [num_values], a view of the slot, valid until it is released."""
+    """A message to the trainer. `values` is float32 [num_values], a view of the slot, valid until the slot is
+    released.
+    """
 
     slot: int
     sequence: int
@@ -77,7 +81,7 @@ class MergeMessage:
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """A slot reserved for a message in the making. `values`: float32 [num_values], a view of the slot."""
+    """A slot reserved for a message in preparation. `values`: float32 [num_values], a view of the slot."""
 
     slot: int
     fragment: int
@@ -85,7 +89,7 @@ class Draft:
 
 
 class _Slots:
-    """Slots of one direction, with one producer and one consumer; either may die and come back."""
+    """Slots of one direction, with one producer and one consumer; either process may die and restart."""
 
     post: Callable[..., None]
 
@@ -113,7 +117,7 @@ class _Slots:
         return sum(self._is_free(slot) for slot in range(NUM_SLOTS))
 
     def draft(self, fragment: int) -> Draft | None:
-        """Producer: reserve a slot for a message that is posted later; None when no slot is free."""
+        """Reserve a slot for a message that is posted later; None if no slot is free. Called by the producer."""
         slot = next((slot for slot in range(NUM_SLOTS) if self._is_free(slot)), None)
         if slot is None:
             return None
@@ -121,29 +125,29 @@ class _Slots:
         return Draft(slot, fragment, self._values[slot][: self._sizes[fragment]])
 
     def drop(self, draft: Draft) -> None:
-        """Producer: free the slot again without posting."""
+        """Free the slot again without posting. Called by the producer."""
         self._drafts.discard(draft.slot)
 
     def drop_all_but(self, drafts: Iterable[Draft]) -> None:
-        """Producer: free all reserved slots but those of these drafts."""
+        """Free all reserved slots except those holding these drafts. Called by the producer."""
         self._drafts.intersection_update([draft.slot for draft in drafts])
 
     def release(self, slot: int) -> None:
-        """Consumer: give the slot back; its values must not be read any more."""
+        """Free the slot; its values must not be read any more. Called by the consumer."""
         self.releasing(slot)()
 
     def releasing(self, slot: int) -> Callable[[], object]:
-        """Return a call that releases the slot."""
+        """Return a function that releases the slot."""
         fence()
         ints = self._cells[slot].ints
         return partial(ints.__setitem__, 8, ints[0])
 
     def try_post(self, kind: int, fragment: int, values: F32 | FillValues, **numbers: Any) -> bool:
-        """Producer: fill a free slot, or return False at once when there is none.
+        """Fill a free slot, or return False at once if there is none. Called by the producer.
 
         Args:
             values: float32 [num_values].
-            numbers: as of `post`.
+            numbers: see `post`.
         """
         draft = self.draft(fragment)
         if draft is None:
@@ -178,10 +182,10 @@ class _Slots:
 
 
 class Outbox(_Slots):
-    """Trainer -> network."""
+    """Messages from the trainer to the network process."""
 
     def post(self, draft: Draft, kind: WorkKind, **facts: int) -> None:
-        """Trainer: the draft's values are there; from now on they are a message. `facts` as of `posting`."""
+        """Post the draft, whose values are complete, as a message. Called by the trainer. `facts`: see `posting`."""
         for change in self.posting(draft, kind, **facts):
             change()
 
@@ -195,17 +199,19 @@ class Outbox(_Slots):
         base_version: int = 0,
         inner_step: int = 0,
     ) -> list[Callable[[], object]]:
-        """`post`, as changes that are to be made in this order, before anything else is posted."""
+        """Return `post` as changes, to be made in this order before anything else is posted."""
         meta = (kind, draft.fragment, num_steps, num_tokens, base_version, inner_step)
         return self._ending(draft, meta)
 
     @property
     def last_sequence(self) -> int:
-        """Trainer: of the newest message that was ever posted; 0 without any."""
+        """Sequence number of the newest message ever posted; 0 if there was none. Read by the trainer."""
         return max(int(cells.ints[0]) for cells in self._cells)
 
     def take(self) -> list[WorkMessage]:
-        """Network: all messages not yet released, oldest first; the same ones again until they are released."""
+        """Return all unreleased messages, oldest first; the same messages until they are released. Called by the
+        network process.
+        """
         return [
             WorkMessage(slot, meta[0], WorkKind(meta[1]), meta[2], meta[3], meta[4], meta[5], meta[6], values)
             for slot, meta, values in self._waiting()
@@ -213,15 +219,15 @@ class Outbox(_Slots):
 
 
 class Inbox(_Slots):
-    """Network -> trainer."""
+    """Messages from the network process to the trainer."""
 
     def post(self, draft: Draft, kind: MergeKind, *, version: int) -> None:
-        """Network: the draft's values are there; from now on they are a message. The trainer applies them in order."""
+        """Post the draft, whose values are complete, as a message; the trainer applies messages in order."""
         for change in self._ending(draft, (kind, draft.fragment, version)):
             change()
 
     def take(self) -> list[MergeMessage]:
-        """Trainer: all messages not yet released, oldest first."""
+        """Return all unreleased messages, oldest first. Called by the trainer."""
         return [
             MergeMessage(slot, meta[0], MergeKind(meta[1]), meta[2], meta[3], values)
             for slot, meta, values in self._waiting()

@@ -1,20 +1,20 @@
-"""Looking at a run from outside: the commands that read and never train.
+"""Observes a run from outside: the commands that read and never train.
 
 The files, each built on those above it:
 
-    observer_entry.py         how somebody who only looks gets into a private run
-    run_names.py              ids and names of the runs that have a folder here
-    running_peer.py           the process that holds a data folder, and how it is asked to leave
-    kept_manifest.py          the manifest of a run that is kept here
-    ended_run.py              the end of a run, as far as it is known here or on its page, and what is left to do
-    run_and_address.py        which run, and through whom: from flags, an invite, or a peer's data folder
-    signed_work.py            whose work is in the signed commits that members keep
+    observer_entry.py         the admission of an observer to a private run
+    run_names.py              ids and names of the runs with a folder on this machine
+    running_peer.py           the process that holds a data folder, and how to ask it to leave
+    kept_manifest.py          the stored manifest of a run
+    ended_run.py              the end of a run, from this machine or its page, and the remaining options
+    run_and_address.py        the run to observe and its addresses: from flags, an invite, or a peer's data folder
+    signed_work.py            each member's work in signed commits
     observer.py               an observer of a run: manifest, members, anchors, signed commits
-    run_page.py               what the page of a run says to those who want to join
-    page_request.py           the request for that
-    named_run.py              which run is meant: id, page, link, or a name known here
-    known_addresses.py        addresses that nobody gave by hand: of earlier sessions, and of the run's page
-    own_runs.py               what the data folders here say about runs
+    run_page.py               the answer of a run's page to joiners
+    page_request.py           the request to a page
+    named_run.py              resolves a run: id, page, link, or a name known here
+    known_addresses.py        addresses from earlier sessions and from the run's page
+    own_runs.py               the runs of the data folders on this machine
     receipts_verify.py        `peer receipts verify`
     status.py                 `peer status`
     profile_show_set_hide.py  `peer profile show`, `set`, `hide`

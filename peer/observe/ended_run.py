@@ -1,6 +1,6 @@
-"""A run that its owner has ended: what is known of it before anybody is asked, and what is left to do there.
+"""A run that its owner has ended: what is known before any member is asked, and the remaining options.
 
-Every command line loads this, so what takes long is imported where it is used.
+Every command line loads this module, so slow imports are made where they are used.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from dht.ground.errors import Incompatible, NobodyReachable, UsageFault
 from dht.ground.quantities import plural
 
 SEARCH_SECONDS: Final = 5.0
-"""For a member that still has the model: as long as one connection may take to open."""
+"""Time to search for a member that still has the model: as long as one connection may take to open."""
 _NUM_EVENTS: Final = 200
-"""Of the newest in a log: a peer that saw the end says little after it."""
+"""Number of newest log events read: a peer that saw the end writes few events after it."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunEnd:
-    """The end of a run, as far as it is known.
+    """The known facts about the end of a run.
 
     Attributes:
-        known: who says it, as the beginning of a sentence.
-        is_over: its last version is reached, so that nobody can join any more; else it is still to be.
-        remedy: what is left to do, a sentence.
+        known: the source of the fact, as the beginning of a sentence.
+        is_over: whether the last version is reached, so that no peer can join any more.
+        remedy: the remaining options, as a sentence.
     """
 
     known: str
@@ -37,13 +37,13 @@ class RunEnd:
     remedy: str
 
     def refusal(self) -> Incompatible:
-        """What somebody is told who wants to join."""
+        """Return the fault for a peer that wants to join."""
         return Incompatible(f"{self.known}; nobody can join it any more. {self.remedy}")
 
     def nobody_left(self, addresses: Sequence[str] = ()) -> Incompatible | NobodyReachable:
-        """What somebody is told who wants to look, and nobody answers at these addresses, or none is known.
+        """Return the fault for an observer if no member answers at these addresses, or none is known.
 
-        The exit code is that of `refusal` where the run is over: waiting changes nothing.
+        The exit code is that of `refusal` if the run is over, because waiting is useless.
         """
         others = f" or at {plural(len(addresses) - 1, 'more address')}" if len(addresses) > 1 else ""
         where = f"nobody answers at {addresses[0]}{others}" if addresses else "no address of a member is known"
@@ -52,9 +52,9 @@ class RunEnd:
 
 
 def end_signed_here(run_id: str, data_dir: Path) -> RunEnd | None:
-    """The end as a manifest on this machine has it: in this data folder, or in that of another peer of the run.
+    """Return the end in a manifest on this machine: in this data folder, or in that of another peer of the run.
 
-    None: no manifest is there, or none names an end. One that is reached goes before one that is to be.
+    None if there is no manifest, or none contains an end. An end already reached takes precedence over a future one.
     """
     from peer.run_folders import folders_of
 
@@ -76,11 +76,11 @@ def _end_signed_in(run_id: str, folder: Path) -> RunEnd | None:
 
 
 def end_in(manifest: Any, run_id: str, data_dir: Path, whence: str) -> RunEnd | None:
-    """The end as a `RunManifest` has it; None: it names none.
+    """Return the end in a `RunManifest`; None if it contains none.
 
     Args:
-        data_dir: of this machine's peer; its log tells whether the last version was reached here.
-        whence: the manifest is, in two or three words.
+        data_dir: data folder of this machine's peer, whose log shows whether the last version was reached here.
+        whence: the location of the manifest, in two or three words.
     """
     first = manifest.end_version
     if first is None:
@@ -92,17 +92,19 @@ def end_in(manifest: Any, run_id: str, data_dir: Path, whence: str) -> RunEnd | 
 
 
 def end_on_page(run_id: str, url: str, *, is_served: bool) -> RunEnd:
-    """The end as the page at `url` tells it, which may lie; `is_served`: it names members that are still there."""
+    """Return the end according to the page at `url`, which is untrusted; `is_served`: the page lists members still
+    present.
+    """
     left = what_is_left(run_id, None, url, is_served=is_served)
     return RunEnd(f"the run {run_id} has ended, says its page {url}", True, left)
 
 
 def what_is_left(run_id: str, data_dir: Path | None, page: str | None, *, is_served: bool = False) -> str:
-    """How to get the model of a run that has ended, as a sentence.
+    """Return a sentence on how to get the model of an ended run.
 
     Args:
-        data_dir: where this machine would have a checkpoint; None: in the usual folder.
-        is_served: its page names members that still give the model.
+        data_dir: folder in which this machine would have a checkpoint; None: the default folder.
+        is_served: whether the run's page lists members that still serve the model.
     """
     from peer.run_folders import folders_of
 
@@ -118,14 +120,14 @@ def what_is_left(run_id: str, data_dir: Path | None, page: str | None, *, is_ser
 
 
 def _free_name(run_id: str) -> str:
-    """Of a folder for the model, where nothing lies yet."""
+    """Return an unused name for the model's folder."""
     name = f"{run_id.partition('.')[0]}-model"
     further = (f"{name}-{number}" for number in itertools.count(2))
     return next(one for one in itertools.chain([name], further) if not Path(one).exists())
 
 
 def _has_seen_end(event_log: Path) -> bool:
-    """Whether a peer with this log reached the last version."""
+    """Return whether a peer with this log reached the last version."""
     from peer.events.log_tail import last_events
     from peer.events.peer_events import RunChanged
 
@@ -133,4 +135,4 @@ def _has_seen_end(event_log: Path) -> bool:
         facts = [event.fact for event in last_events(event_log, _NUM_EVENTS)[0]]
         return any(isinstance(fact, RunChanged) and fact.has_ended for fact in facts)
     except OSError:
-        return False  # no log, or one that cannot be read: members will tell
+        return False  # no readable log: members know the end

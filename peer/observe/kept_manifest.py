@@ -1,4 +1,4 @@
-"""The manifest of a run that is kept on this machine."""
+"""Reads the manifest of a run that is stored on this machine."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from peer.config.manifest import RunManifest
 
 
 def manifest_here(record_path: Path, run_id: str) -> RunManifest | None:
-    """The manifest at this path, checked; None: none, or it cannot be used."""
+    """Return the verified manifest at this path; None if there is none or it is unusable."""
     try:
         record = decode_run_record(read_regular(record_path, MAX_RUN_RECORD_BYTES), run_id=run_id)
         return RunManifest.from_bytes(record.manifest)
     except (OSError, ValueError, PeerFault):
-        return None  # whoever needs the manifest says what is wrong with it
+        return None  # code that requires the manifest reports the fault

@@ -1,4 +1,4 @@
-"""Addresses of a run that nobody gave by hand: of earlier sessions, and of the page that its owner named."""
+"""Addresses of a run from earlier sessions and from the page in its manifest, if the user gave none."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from peer.user_folders import PASS_NAME, RUN_RECORD_NAME
 
 
 def check_addresses(config: PeerConfig) -> None:
-    """Before a peer joins: ask the run's page for addresses, if its owner named one and none was given by hand.
+    """Ask the run's page for addresses before a peer joins, if the manifest has a page and the user gave no address.
 
-    They are kept beside those of earlier sessions. A page that does not answer costs a line.
+    The addresses are stored with those of earlier sessions. A page that does not answer only causes a message.
 
     Raises:
         Incompatible: the run has ended.
-        UsageFault: nobody is known, and the run does not begin on this machine.
-        LocalFault: the data folder cannot be written.
+        UsageFault: no member is known, and the run does not begin on this machine.
+        LocalFault: the data folder is not writable.
     """
     if config.peers:
         return
@@ -40,9 +40,9 @@ def check_addresses(config: PeerConfig) -> None:
 
 
 def known_end(config: PeerConfig) -> RunEnd | None:
-    """The run's end, as a newcomer learns it before anybody is asked: signed in its folder, or told by its page.
+    """Return the run's end as known before any member is asked: signed in its folder, or reported by its page.
 
-    The page is not asked if addresses were given by hand; None: nothing tells an end.
+    The page is not asked if the user gave addresses; None if no end is known.
     """
     end = end_signed_here(config.run_id, config.data_dir)
     if config.peers or (end is not None and end.is_over):
@@ -52,13 +52,13 @@ def known_end(config: PeerConfig) -> RunEnd | None:
 
 
 def page_of(config: PeerConfig) -> run_page.PageSays | None:
-    """What the page of a run says that its owner named in the manifest here.
+    """Return the answer of the page in the run's manifest on this machine.
 
-    None: there is none, or, with a line about it, it does not answer for this run.
+    None if there is no page, or, with a message, if the page does not answer for this run.
     """
     if not config.run_record_path.exists():
         return None
-    from peer.observe.kept_manifest import manifest_here  # many classes, which most command lines have no need of
+    from peer.observe.kept_manifest import manifest_here  # loads many classes that most command lines do not need
 
     manifest = manifest_here(config.run_record_path, config.run_id)
     page = None if manifest is None else manifest.page_address
@@ -76,19 +76,19 @@ def page_of(config: PeerConfig) -> run_page.PageSays | None:
 
 
 def addresses_elsewhere(run_id: str) -> list[str]:
-    """Where peers of the run were reached that have the usual folder, or others, on this machine."""
+    """Return addresses of the run's peers in all folders on this machine."""
     return [one for folder in folders_of(run_id) for one in read_cached_peers(folder / ADDRESSES_NAME)]
 
 
 def is_anybody_known(run_id: str) -> bool:
-    """Whether this machine has a folder of a run in which its manifest is or an address of a member."""
+    """Return whether this machine has a folder of a run with its manifest or an address of a member."""
     folders = folders_of(run_id)
     names = (ADDRESSES_NAME, "cached_peers.json", RUN_RECORD_NAME, PASS_NAME)
     return any((folder / name).exists() for folder in folders for name in names)
 
 
 def no_address(run_id: str, data_dir: Path) -> UsageFault:
-    """What is said when nobody to ask for a run is known."""
+    """Return the fault for a run without a known member."""
     elsewhere = [folder for _, folder in known_places(run_id) if folder != data_dir.absolute()]
     hint = f" A folder of this run is {elsewhere[0]}: add --data-dir for it." if elsewhere else ""
     running = next((holder for folder in elsewhere if (holder := told_holder_of(folder))), None)

@@ -1,4 +1,4 @@
-"""Which run is meant: its id, the address of its page, its link, or the name of one that was joined here."""
+"""Resolves a run from its id, the address of its page, its link, or the name of a run joined on this machine."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from peer.observe.ended_run import RunEnd
 from peer.observe.run_names import near_run, runs_here, runs_of_name
 
 _AROUND = "\"'`´<>()[]{}\u2018\u2019\u201a\u201c\u201d\u201e\u00ab\u00bb"
-"""No run id, page or link begins or ends with any of these."""
+"""Characters with which no run id, page or link begins or ends."""
 _WITHIN = re.compile(r"[\s\u00ad\u200b\u2060\ufeff]+")
-"""What terminals, mails and chats put into a long word where a line ends."""
+"""Characters that terminals, mails and chats insert into a long word at the end of a line."""
 
 
 class NamedRun(NamedTuple):
-    """Run id, addresses of members, and the run's end, if it is a page that told it; None: nothing was given."""
+    """Run id, addresses of members, and the end of the run if its page reported one; None: not given."""
 
     run_id: str | None
     peers: list[str] | None
@@ -30,11 +30,12 @@ class NamedRun(NamedTuple):
 def named_run(
     run: str | None, run_id: str | None, peers: Sequence[str] | None, tell: Callable[[str], None] = notice
 ) -> NamedRun:
-    """What RUN, or --run-id in its place, and --peers stand for. A page is asked, and `tell` takes what it says.
+    """Resolve RUN, or --run-id instead, and --peers. A page is asked, and `tell` receives its answer.
 
     Raises:
-        UsageFault: RUN names no run, or another one than --run-id; or it is nearly a run of this machine, and without
-            --peers nobody can say whether there is one of that id.
+        UsageFault: RUN is not a run, or differs from --run-id; or it resembles a run of this machine, and without
+            --peers
+            it cannot be checked whether a run with that id exists.
         NobodyReachable: the page does not answer.
     """
     named = run_id if run is None else run
@@ -51,11 +52,11 @@ def named_run(
 def with_named_run(
     flags: Mapping[str, object], run: str | None, tell: Callable[[str], None] = notice
 ) -> dict[str, object]:
-    """Choices with the run id and the addresses that RUN stands for, to join it.
+    """Return the flags with the run id and the addresses of RUN, to join it.
 
     Raises:
-        Incompatible: its page says that the run has ended; with --peers it is not believed.
-        As `named_run`.
+        Incompatible: its page reports that the run has ended; with --peers the page is ignored.
+        Other faults: see `named_run`.
     """
     run_id, peers = flags.get("run_id"), flags.get("peers")
     assert run_id is None or isinstance(run_id, str)
@@ -66,13 +67,13 @@ def with_named_run(
 
 
 def named_or_only_run(run: str | None, run_id: str | None, peers: Sequence[str] | None) -> NamedRun:
-    """The same; where nothing is named, the only run that has a folder here."""
+    """Resolve a run like `named_run`; if none is given, return the only run with a folder on this machine."""
     known = runs_here() if (run, run_id, peers or None) == (None,) * 3 else []
     return named_run(known[0], None, None) if len(known) == 1 else named_run(run, run_id, peers)
 
 
 def names_run(text: str) -> bool:
-    """Whether a word that may also be a file stands for a run."""
+    """Return whether a word that may also be a file refers to a run."""
     from dht.identity.join_link import is_join_link
     from dht.identity.keys import split_run_id
 
@@ -86,11 +87,11 @@ def names_run(text: str) -> bool:
 
 
 def to_name_again(run: str | None, run_id: str, peers: Sequence[str], invite: str | None) -> list[str]:
-    """Words that name a run to a machine which may know no address of it: a link or page stays as it was given.
+    """Return words that identify a run on a machine without its addresses; a link or page stays as given.
 
     Args:
-        run: as it was given.
-        peers: addresses that came from flags, the configuration or the invite.
+        run: RUN as given.
+        peers: addresses from flags, the configuration or the invite.
     """
     if run is not None and "://" in run:
         return [_as_written(run)]
@@ -100,7 +101,7 @@ def to_name_again(run: str | None, run_id: str, peers: Sequence[str], invite: st
 
 
 def _as_written(text: str) -> str:
-    """A run without what came along when it was copied: line breaks, quotes, brackets, the full stop behind it."""
+    """Remove what was copied along with a run: line breaks, quotes, brackets, the final full stop."""
     return _WITHIN.sub("", text).strip(_AROUND).rstrip(".,;:!?" + _AROUND)
 
 
@@ -140,7 +141,7 @@ def _meant(text: str, tell: Callable[[str], None], *, needs_address: bool) -> tu
 
 
 def _check_known_somewhere(run_id: str, page: str) -> None:
-    """Raise NobodyReachable: the page of a run gives no address of a member, and none is known on this machine."""
+    """Raise NobodyReachable if a run's page has no address of a member, and none is known on this machine."""
     from peer.observe.known_addresses import is_anybody_known
 
     if not is_anybody_known(run_id):
@@ -151,10 +152,10 @@ def _check_known_somewhere(run_id: str, page: str) -> None:
 
 
 def _no_run(text: str, fault: str) -> str:
-    """What a word is that names no run, as far as it can be told.
+    """Return an explanation of a word that is not a run.
 
     Args:
-        fault: what is wrong with it as a run id.
+        fault: the fault of the word as a run id.
     """
     got = f"{text[:80]!a}"
     if text.startswith(("/ip4/", "/ip6/", "/dns")):

@@ -1,4 +1,4 @@
-"""An observer: a member of the DHT that reads a run and is never counted as a trainer (it publishes no record)."""
+"""An observer: a member of the DHT that reads a run, publishes no record, and never counts as a trainer."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ _HINT = "; a private run needs --invite FILE"
 
 @dataclass(frozen=True, slots=True)
 class _Nothing:
-    """What somebody holds who comes with empty hands."""
+    """The empty state of an observer."""
 
     num_values: int
     lineage_tokens: int = 0
@@ -61,11 +61,11 @@ class _ObservedMembers:
         self.reasons: list[str] = []
 
     def members(self) -> list[PeerRecord]:
-        """Those that have not failed."""
+        """Return the members that have not failed."""
         return self._records
 
     def suspect(self, peer_id: PeerId, reason: str) -> None:
-        """Leave it out from now on."""
+        """Leave the member out from now on."""
         self.reasons.append(f"{peer_id[-8:]}: {reason}")
         self._records = [record for record in self._records if record.peer_id != peer_id]
 
@@ -81,17 +81,17 @@ class RunObserver:
     handshake_policy: RunHandshakePolicy
 
     async def records(self) -> list[PeerRecord]:
-        """Live records of the run's peers, valid ones of the manifest's shape only."""
+        """Return valid live records of the run's peers with the manifest's number of fragments."""
         records = await members_here(self.store, self.run_id)
         return [record for record in records if self.has_shape(record, self.manifest)]
 
     @staticmethod
     def has_shape(record: PeerRecord, manifest: RunManifest) -> bool:
-        """Whether a record has as many fragments as the run; a peer without anchors yet announces none."""
+        """Return whether a record has as many fragments as the run; a peer without anchors announces none."""
         return len(record.versions) in (0, manifest.num_fragments)
 
     async def run_view(self, records: Sequence[PeerRecord], num_versions: int = NUM_VERSIONS) -> RunView:
-        """Return where the run is: its members' word, weighed by their work in the newest signed commits."""
+        """Return the run's figures: its members' claims, weighted by their work in the newest signed commits."""
 
         async def fetch(donor: PeerId, fragment: int, from_version: int) -> list[bytes]:
             return await fetch_log(self.host, self.handshake_policy, donor, fragment, from_version)
@@ -105,10 +105,10 @@ class RunObserver:
         records: list[PeerRecord],
         on_progress: Callable[[int, int], None] = lambda done_bytes, total_bytes: None,
     ) -> list[Fetched]:
-        """Every fragment's state, from all members that have it and confirmed by their digests.
+        """Fetch every fragment's state from all members that have it, confirmed by their digests.
 
         Raises:
-            LocalFault: a fragment could not be had, or members contradict each other about it.
+            LocalFault: a fragment could not be fetched, or members contradict each other about it.
         """
         sizes, members = seed_sizes(self.manifest), _ObservedMembers(records)
         limits = limits_of(sizes, codecs_of(self.manifest, len(sizes)))
@@ -131,11 +131,11 @@ class RunObserver:
         return [found[index] for index in sorted(found)]
 
     async def fetch_files(self, data_dir: Path, patience_seconds: float) -> Path:
-        """Fetch the files of the run into a data folder; returns the folder in it that holds them and nothing else.
+        """Fetch the files of the run into a data folder; return the subfolder that contains only these files.
 
         Raises:
-            NobodyReachable: no member gave one of them for this long.
-            LocalFault: the folder cannot be written.
+            NobodyReachable: no member sent a file within this time.
+            LocalFault: the folder is not writable.
         """
 
         async def donors() -> list[PeerId]:
@@ -157,7 +157,8 @@ def _handshake_policy(host: Host, record: RunRecord, entry: ObserverEntry | None
 def open_log(
     host: Host, record: RunRecord, entry: ObserverEntry | None = None
 ) -> Callable[[PeerId, int, int], Awaitable[list[bytes]]]:
-    """Reads receipts of a run from its members: (donor, fragment, from_version) -> one page, nothing checked.
+    """Return a function that reads receipts from a run's members: (donor, fragment, from_version) -> one unchecked
+    page.
 
     Args:
         entry: for a private run.
@@ -176,7 +177,7 @@ def open_log(
 
 
 def run_frame(record: RunRecord) -> RunFrame:
-    """What receipts of this run under this manifest are checked against.
+    """Return the facts against which receipts of this run are checked.
 
     Raises:
         Incompatible: the run's manifest does not fit this software.
@@ -186,7 +187,7 @@ def run_frame(record: RunRecord) -> RunFrame:
 
 
 def codec_bytes(record: RunRecord) -> Callable[[int], int]:
-    """Bytes of so many values, as the run's codec writes them.
+    """Return a function from a number of values to their bytes in the run's codec.
 
     Raises:
         Incompatible: the run's manifest does not fit this software.
@@ -205,17 +206,17 @@ async def observe(
     listen: Sequence[str] = (),
     announce: Sequence[str] = (),
 ) -> AsyncIterator[RunObserver]:
-    """Connect to a run as an observer with a throw-away identity.
+    """Connect to a run as an observer with a temporary identity.
 
     Args:
-        backend: the daemon by default, which is the faster one where models are fetched.
-        entry: for a private run, with an identity that its members know.
-        listen, announce: for an observer that asks whether it can be reached there; only the daemon takes them.
+        backend: the daemon by default, which fetches models faster.
+        entry: for a private run, with an identity known to its members.
+        listen, announce: for an observer that asks whether it can be reached there; only supported by the daemon.
 
     Raises:
         NobodyReachable: no member answered, or none knows the run, within the time.
         Incompatible: the run's manifest does not fit this software, or members refuse the entry.
-        LocalFault: the transport cannot run here.
+        LocalFault: the transport cannot run on this machine.
     """
     async with observer_network(backend, addresses, entry, listen, announce) as (host, store):
         end = time.monotonic() + timeout_seconds
@@ -243,7 +244,7 @@ async def observe(
 
 
 def observer_of(host: Host, store: RecordStore, record: RunRecord, entry: ObserverEntry | None = None) -> RunObserver:
-    """Return an observer of a run over a connection to its members.
+    """Return an observer of a run over an existing connection to its members.
 
     Args:
         entry: for a private run.
@@ -255,7 +256,7 @@ def observer_of(host: Host, store: RecordStore, record: RunRecord, entry: Observ
 
 
 def _why(faults: dict[str, str]) -> str:
-    from peer.network.membership.run_finding import dial_reason  # loads the daemon's network, for this sentence alone
+    from peer.network.membership.run_finding import dial_reason  # imported here because it loads the daemon's network
 
     def reason(address: str, what: str) -> str:
         return "another peer answers there" if "mismatch" in what else dial_reason(address, what)

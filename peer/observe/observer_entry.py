@@ -1,8 +1,9 @@
-"""How somebody who only looks gets into a private run: with an invite for a key of its own.
+"""Admission of an observer to a private run: with an invite for a key of its own.
 
-In an open run an observer's key is new each time. Members of a private run must know it. So it is kept, with the pass
-that the invite became, in a folder beside the run's data. The key of a peer on this machine is not used: two hosts with
-one PeerId would take each other's connections. Only `peer doctor` looks as the peer that is about to join.
+In an open run an observer's key is new each time. In a private run members must know the key. So the key is stored,
+with the pass made from the invite, in a folder beside the run's data. The key of a peer on this machine is not used,
+because two hosts with one PeerId would take each other's connections. Only `peer doctor` uses the key of the peer that
+is about to join.
 """
 
 from __future__ import annotations
@@ -24,11 +25,11 @@ DIAL_SECONDS = 5.0
 
 
 def keep_observer_invite(invite: Invite, folder: Path) -> None:
-    """Use an invite for the observer key in `folder`, which is made when it is missing.
+    """Use an invite for the observer key in `folder`; create the key if it is missing.
 
     Raises:
-        UsageFault: the invite has expired, or is for another key.
-        LocalFault: the folder cannot be written.
+        UsageFault: the invite has expired, or is for a different key.
+        LocalFault: the folder is not writable.
     """
     with writing(folder, "give another --data-dir"):
         folder.mkdir(parents=True, exist_ok=True)
@@ -36,14 +37,14 @@ def keep_observer_invite(invite: Invite, folder: Path) -> None:
 
 
 def observer_entry(run_id: str, folder: Path, key_path: Path | None = None) -> ObserverEntry | None:
-    """What lets an observer in; None when none was ever invited here, as in an open run.
+    """Return an observer's admission; None if this machine was never invited, as in an open run.
 
     Args:
-        folder: where its pass is.
-        key_path: its key; None: in `folder`, too.
+        folder: the folder of its pass.
+        key_path: path of its key; None: also in `folder`.
 
     Raises:
-        UsageFault: key or pass are damaged, or open to other users of this machine.
+        UsageFault: key or pass are damaged, or readable by other users of this machine.
     """
     ticket_pass = load_pass(folder)
     if ticket_pass is None:
@@ -54,16 +55,16 @@ def observer_entry(run_id: str, folder: Path, key_path: Path | None = None) -> O
 
 
 async def _learn_rules(admission: Admission, host: Host, addresses: list[str]) -> None:
-    """Ask members for the manifest, which says who is a member: only then are they known to be.
+    """Ask members for the manifest, which contains the member rules.
 
     Raises:
-        Incompatible: a member says why it does not let this observer in.
+        Incompatible: a member refuses this observer with a reason.
     """
-    # It loads numpy and the kernels, which must not delay the answer to a mistyped flag.
+    # Imported here because it loads numpy and the kernels, which would delay the answer to a mistyped flag.
     from peer.network.membership.manifest_revisions import apply_member_rules
 
     refusals: dict[PeerId, str] = {}
-    # Who is not reached was told by the dials before these.
+    # Unreachable members were already reported by the earlier dials.
     reached = await reached_at(host, addresses, DIAL_SECONDS)
     found = await ask_for_run(host, admission, reached, on_refused=refusals.__setitem__)
     if found is not None:

@@ -1,4 +1,4 @@
-"""What the data folders on this machine say about the runs that a person takes part in."""
+"""The runs in which a person takes part, from the data folders on this machine."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ from peer.run_folders import SEED, folders_of, known_places
 from peer.user_folders import expanded
 
 PAGE_HERE_SECONDS = 3.0
-"""For a dashboard on this machine to answer; a busy one takes a second."""
+"""Time for a dashboard on this machine to answer; a busy one takes a second."""
 
 
 @dataclass(frozen=True, slots=True)
 class OwnRun:
-    """A run as its folder knows it.
+    """A run and the facts in its folder.
 
     Attributes:
-        held_by: what runs there now, in words; None: nothing.
+        held_by: the process that runs there now, in words; None: none.
         last_at: unix seconds of the last event of a peer here; None: there was none.
-        is_owner: the run's owner key is there.
-        has_ended: its owner has signed an end, and a peer here has seen the last version.
-        fault: why the folder cannot be read, so that neither what runs there nor when is known; empty: it can.
+        is_owner: whether the run's owner key is there.
+        has_ended: whether the owner has signed an end, and a peer here has reached the last version.
+        fault: why the folder cannot be read; empty: it can. With a fault, `held_by` and `last_at` are unknown.
     """
 
     run_id: str
@@ -46,19 +46,19 @@ class OwnRun:
     fault: str = ""
 
     def facts(self) -> dict[str, Any]:
-        """As plain values."""
+        """Return the facts as plain values."""
         return {**asdict(self), "folder": str(self.folder)}
 
 
 def own_runs(run_id: str) -> list[OwnRun]:
-    """The usual folder of a run, those that further peers of it took on this machine, and those named by hand."""
+    """Return the default folder of a run, those of additional peers on this machine, and those given by hand."""
     first, *others = (own_run(run_id, folder) for folder in folders_of(run_id))
     is_known = first.held_by or first.last_at or first.is_owner or first.fault
     return [first, *others] if is_known or not known_places(run_id) else others
 
 
 def own_run(run_id: str, data_dir: Path | None = None) -> OwnRun:
-    """What is known here about a run, which need not be there; `data_dir`: in this folder, not the usual one."""
+    """Return the facts about a run on this machine, which need not exist; `data_dir`: instead of the default folder."""
     config = load_config({"run_id": run_id, "data_dir": data_dir})
     folder: Path = config.data_dir
     held_by, last_at, fault = None, None, ""
@@ -80,10 +80,10 @@ def own_run(run_id: str, data_dir: Path | None = None) -> OwnRun:
 
 
 def find_page(run_id: str, usual_port: int) -> str:
-    """The page of a run: the one in its manifest, or that of a dashboard on this machine.
+    """Return the page of a run: the one in its manifest, or that of a dashboard on this machine.
 
     Raises:
-        UsageFault: there is none.
+        UsageFault: there is no page.
     """
     if (page := own_run(run_id).page) is not None:
         return page
@@ -97,7 +97,7 @@ def find_page(run_id: str, usual_port: int) -> str:
 
 
 def is_page_here(run_id: str, address: str) -> bool:
-    """Whether a dashboard of this run answers at an address of this machine; a private one does not say which run."""
+    """Return whether a dashboard of this run answers at a local address; a private one does not state its run."""
     try:
         return ask_page(address, PAGE_HERE_SECONDS).run_id == run_id
     except LocalFault:
@@ -105,10 +105,11 @@ def is_page_here(run_id: str, address: str) -> bool:
 
 
 def run_lines(runs: Sequence[OwnRun], width: int | None = None, now: float | None = None) -> list[str]:
-    """A heading and one line about each; columns in which nothing stands are left out.
+    """Return a heading and one line for each run; empty columns are left out.
 
-    Folders are named where one of them is not the usual one. Where a line does not fit into `width` columns, each run
-    has lines of its own: a page that is cut cannot be copied. None: any width does.
+    Folders are shown if one of them is not the default folder. If a line does not fit into `width` columns, each run
+    has
+    separate lines, because a truncated page address cannot be copied. None: any width fits.
     """
     rows = [("run", "peer", "state", "folder", "owner", "page")]
     are_usual = all(run.folder.name == run.run_id for run in runs)
@@ -132,7 +133,7 @@ def run_lines(runs: Sequence[OwnRun], width: int | None = None, now: float | Non
 
 
 def _peer_of(run: OwnRun) -> str:
-    """What the peer of this folder is, now or when it ran last, and its name."""
+    """Return the role of this folder's peer, now or when it last ran, and its name."""
     last = last_use_of(run.folder)
     part = "" if last is None else "seed" if last == SEED else "trainer"
     return f"{part} {name_in(run.folder)}".strip()
@@ -153,10 +154,10 @@ def _state(run: OwnRun, now: float) -> str:
 
 
 def own_folders(run_id: str | None, data_dir: str | None) -> list[Path]:
-    """Data folders on this machine: `data_dir` alone, or those of a run, or of all runs.
+    """Return data folders on this machine: only `data_dir`, or those of a run, or of all runs.
 
     Raises:
-        UsageFault: `data_dir` is no folder.
+        UsageFault: `data_dir` is not a folder.
     """
     if data_dir is not None:
         if not expanded(data_dir).is_dir():

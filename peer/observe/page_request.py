@@ -1,4 +1,4 @@
-"""One request to a page, by HTTP or HTTPS, that ends in time."""
+"""A request to a page over HTTP or HTTPS, with a time limit."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from peer.sources.web_request import BROKEN, PrivateAddress, RedirectRefused, to
 
 
 def within(ends_at: float, url: str, ask: Callable[[], bytes | None]) -> bytes | None:
-    """What `ask` gives; a server that sends a byte now and then is not waited for beyond `ends_at`."""
+    """Return the result of `ask`, with an overall time limit even for a server that keeps sending single bytes."""
     outcome: list[bytes | BaseException | None] = []
 
     def run() -> None:
@@ -35,14 +35,14 @@ def within(ends_at: float, url: str, ask: Callable[[], bytes | None]) -> bytes |
 
 
 def get(place: str, url: str, timeout_seconds: float, *, is_own: bool) -> bytes | None:
-    """What is at `place`, for the page at `url`; None: nothing, or no JSON.
+    """Return the content at `place`, for the page at `url`; None if there is none or it is not JSON.
 
     Args:
-        is_own: the volunteer named the page; see `web_answer`.
+        is_own: the volunteer chose the page; see `web_answer`.
 
     Raises:
-        UsageFault: it asks for a token, leads elsewhere, or gives more than an answer takes.
-        NobodyReachable: nobody answers there, or the certificate is not that of the page.
+        UsageFault: the page requires a token, redirects elsewhere, or sends too much.
+        NobodyReachable: no server answers there, or the certificate is not valid for the page.
     """
     try:
         with web_answer(

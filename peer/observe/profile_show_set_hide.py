@@ -34,7 +34,7 @@ def show_profile(key_path: Path, as_json: bool) -> int:
     """Print the contributor's id and choice.
 
     Raises:
-        UsageFault: there is no key yet, or it cannot be read.
+        UsageFault: there is no key, or it cannot be read.
     """
     if not key_path.exists():
         raise UsageFault(f"you have no profile yet ({key_path} is not there); `peer profile set --name Ada` makes one")
@@ -56,10 +56,10 @@ def set_profile(
     run_id: str | None,
     peers: list[str],
 ) -> int:
-    """Change the choice; whatever is None stays. With a run it is published at once.
+    """Change the choice; arguments that are None stay unchanged. With a run the profile is published at once.
 
     Raises:
-        UsageFault: nothing is given, a value that no profile can hold, or a file that cannot be used.
+        UsageFault: no argument is given, a value is invalid, or a file is unusable.
         LocalFault: the run was not reached.
     """
     if (name, country, team, machines) == (None,) * 4 and (run_id is None or not key_path.exists()):
@@ -77,7 +77,7 @@ def hide_profile(key_path: Path, run_id: str | None, peers: list[str]) -> int:
     """Withdraw name, country and team.
 
     Raises:
-        UsageFault: there is no key, or a file that cannot be used.
+        UsageFault: there is no key, or a file is unusable.
         LocalFault: the run was not reached.
     """
     _check_run(run_id, peers)
@@ -87,7 +87,9 @@ def hide_profile(key_path: Path, run_id: str | None, peers: list[str]) -> int:
 
 
 def _check_run(run_id: str | None, peers: list[str]) -> None:
-    """Before anything is written. Raises UsageFault: the run id or an address is none, or there is no run for them."""
+    """Check the run before anything is written. Raises UsageFault: the run id or an address is invalid, or
+    has no run.
+    """
     if run_id is not None:
         load_config({"run_id": run_id, "peers": peers or None})
     elif peers:

@@ -1,4 +1,4 @@
-"""`peer receipts verify`: checks a file of signed commits and says what it proves."""
+"""`peer receipts verify`: checks a file of signed commits and prints what it proves."""
 
 from __future__ import annotations
 
@@ -25,17 +25,18 @@ from peer.run_folders import folders_of
 
 
 class ReceiptsRefused(LocalFault):
-    """A file of receipts is not what was signed."""
+    """A file of receipts differs from what was signed."""
 
     exit_code = 1
 
 
 def verify_receipts(path: Path, run_id: str | None, as_json: bool) -> int:
-    """Check every line of `path` and print the totals; returns the exit code.
+    """Check every line of `path` and print the totals; return the exit code.
 
     Raises:
-        UsageFault: the file cannot be read, or `run_id` is none.
-        ReceiptsRefused: a line was changed, is of another run, or is no receipt; the text says which and why.
+        UsageFault: the file cannot be read, or `run_id` is invalid.
+        ReceiptsRefused: a line was changed, is of a different run, or is not a receipt; the message gives line and
+            reason.
     """
     if run_id:
         split_run_id(run_id)
@@ -59,7 +60,7 @@ def verify_receipts(path: Path, run_id: str | None, as_json: bool) -> int:
 
 
 def _lines(file: Any) -> Iterator[str]:
-    """The lines; one that is too long is cut, and then refused, before it fills the memory."""
+    """Yield the lines; a line that is too long is truncated, and later refused, before it fills the memory."""
     while line := file.readline(MAX_LINE_BYTES + 2):
         yield line
 
@@ -104,12 +105,12 @@ def _print(receipts: Receipts, rows: Sequence[MachineTotal], num_counted: int) -
             str(row.rounds_missed),
         )
     console.print(f"All signatures hold: {plural(len(receipts.rounds), 'receipt')} of run {receipts.run_id}")
-    # A receipt does not say which.
+    # A receipt does not state the unit of its tokens.
     console.print("Work is counted in tokens.")
     if console.measure(table, options=console.options.update(width=PIPE_COLUMNS)).maximum <= console.width:
         console.print(table)
     else:
-        # Cut by the table, a key could not be copied.
+        # A key truncated by the table could not be copied.
         for row in rows:
             confirmed, reported = (count_text(milli / 1000) for milli in (row.milli_witnessed, row.milli_reported))
             console.print(row.peer_id, soft_wrap=True)
@@ -122,7 +123,7 @@ def _print(receipts: Receipts, rows: Sequence[MachineTotal], num_counted: int) -
 
 
 def _own_peers(run_id: str) -> set[PeerId]:
-    """The peers whose keys are in this user's folders of the run; one that cannot be read is left out."""
+    """Return the peers whose keys are in this user's folders of the run; unreadable keys are left out."""
     found = set()
     with contextlib.suppress(UsageFault):
         for folder in folders_of(run_id):
@@ -132,7 +133,7 @@ def _own_peers(run_id: str) -> set[PeerId]:
 
 
 def _closing(num_counted: int, num_left_out: int, num_missing: int) -> str:
-    """What was counted, what was not, and what the file says nothing about, as sentences."""
+    """Return sentences about what was counted, what was not, and what the file does not cover."""
     sentences = [f"{plural(num_counted, 'round')} counted."]
     if num_left_out:
         sentences.append(f"Left out: {num_left_out}, in the file twice or of a side history with less work.")

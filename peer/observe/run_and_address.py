@@ -1,4 +1,4 @@
-"""Which run an observer looks at, and through whom: from flags, an invite, or a peer's data folder."""
+"""The run to observe and the addresses to use: from flags, an invite, or a peer's data folder."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from peer.observe.ended_run import SEARCH_SECONDS, RunEnd, end_signed_here
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What an observer looks at.
+    """The run to observe.
 
     Attributes:
-        addresses: of members to dial first.
-        observer_folder: where its key and pass are, if the run is private.
-        is_new: nothing of the run is on this machine, neither its manifest nor an invite.
-        end: of the run, where it is known.
+        addresses: addresses of members to dial first.
+        observer_folder: folder of the observer's key and pass, if the run is private.
+        is_new: whether this machine has neither the run's manifest nor an invite.
+        end: the end of the run, if known.
     """
 
     run_id: str
@@ -30,12 +30,12 @@ class Target:
     end: RunEnd | None = None
 
     def look_first(self, timeout_seconds: float) -> None:
-        """Before anything heavy is loaded: wait until somebody answers, and see that it is this run.
+        """Wait until a peer answers, and check that it is of this run, before anything heavy is loaded.
 
         Raises:
-            UsageFault: another run is trained there.
-            NobodyReachable: nobody answered in time.
-            Incompatible: nor will anybody, since the run has ended.
+            UsageFault: a different run is trained there.
+            NobodyReachable: no peer answered in time.
+            Incompatible: no peer answered, and the run has ended.
         """
         from peer.network.membership.address_check import look_first
 
@@ -56,18 +56,19 @@ def checked_target(
     data_dir: str | None = None,
     end: RunEnd | None = None,
 ) -> Target:
-    """The run and the addresses an observer starts from.
+    """Return the run and the addresses from which an observer starts.
 
-    Without `--peers`, those of the invite, or of the peer in the data folder (its own, and those it met). Or those that
-    the run's page gives, if its manifest is here and names one.
+    Without `--peers`, the addresses come from the invite, from the peer in the data folder (its own and its members'),
+    or
+    from the run's page, if the manifest on this machine contains one.
 
-    A seed of this machine that does not run is told at once: it may be why nobody answers.
+    A stopped seed of this machine is reported at once, because it may be the reason why no member answers.
 
     Args:
-        end: of the run, when its page has told it.
+        end: the end of the run, if its page has reported it.
 
     Raises:
-        UsageFault: no run or no address is known, or the invite cannot be used.
+        UsageFault: no run or no address is known, or the invite is unusable.
         Incompatible, NobodyReachable: the run has ended, or is to end, and no address is known.
     """
     from peer.config.peer_config import ADDRESSES_NAME, load_config, read_cached_peers
@@ -97,7 +98,7 @@ def checked_target(
         raise no_address(config.run_id, config.data_dir) if end is None else end.nobody_left()
     folder = config.observer_path
     if data_dir is not None and not folder.exists():
-        # An earlier invitation to look may have been used from the default folder.
+        # An earlier invite for observing may have been used from the default folder.
         with contextlib.suppress(UsageFault):
             folder = load_config({"run_id": config.run_id}).observer_path
     is_new = not folder.exists() and not config.run_record_path.exists()

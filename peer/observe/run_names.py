@@ -12,21 +12,21 @@ from peer.run_folders import folders_of, known_places
 from peer.user_folders import OWNER_KEY_NAME, PASS_NAME, RUN_RECORD_NAME, user_data_dir_here
 
 NEAR = 0.8
-"""Of equal letters in a mistyped run id. Those of two owners, with the longest name and the same, are 0.75 alike."""
+"""Share of equal letters for a mistyped run id. Ids of two owners with the same, longest name are 0.75 alike."""
 
 
 def runs_here() -> list[str]:
-    """Ids of the runs with a folder on this machine, by name; none where that cannot be told."""
+    """Return the ids of runs with a folder on this machine, by name; empty if unknown."""
     with contextlib.suppress(LocalFault):
         return every_run_here()
     return []
 
 
 def every_run_here() -> list[str]:
-    """The same, for a list of them.
+    """Return the ids like `runs_here`, but raise a fault.
 
     Raises:
-        LocalFault: the folder in which this user's runs lie cannot be read, or there is no home for it.
+        LocalFault: the folder of this user's runs cannot be read, or the user has no home folder.
     """
     home = user_data_dir_here()
     try:
@@ -47,9 +47,9 @@ def every_run_here() -> list[str]:
 
 
 def runs_of_name(name: str) -> list[str]:
-    """Ids of the runs here of this name: those that were joined or made here, or invited to; else all of them.
+    """Return the ids of the runs here with this name: those joined, made or invited to; if there are none, all.
 
-    A folder may be left of an id that was mistyped.
+    A folder may be left behind from a mistyped id.
     """
     same = [run_id for run_id in runs_here() if run_id.partition(".")[0] == name]
     return [run_id for run_id in same if any(map(_is_of_a_run, folders_of(run_id)))] or same
@@ -62,19 +62,21 @@ def _is_of_a_run(folder: Path) -> bool:
 
 
 def owned_folders(run_id: str) -> list[Path]:
-    """Folders of a run with its owner's key, the usual one first."""
+    """Return the folders of a run with its owner's key, the default folder first."""
     return [folder for folder in folders_of(run_id) if has_owner_key(folder)]
 
 
 def has_owner_key(folder: Path) -> bool:
-    """Whether a folder has the key of its run's owner; False also of one that only another user may read."""
+    """Return whether a folder has the key of its run's owner; also False if only another user may read it."""
     with contextlib.suppress(OSError):
         return (folder / OWNER_KEY_NAME).exists()
     return False
 
 
 def near_run(text: str) -> str | None:
-    """The run of this machine whose id or name a mistyped one comes near; None: it is one itself, or none is near."""
+    """Return the run of this machine whose id or name resembles a mistyped one; None if none does, or if it
+    is exact.
+    """
     known = runs_here()
     if not known or text in known:
         return None

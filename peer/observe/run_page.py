@@ -1,8 +1,8 @@
-"""What the page of a run says to those who want to join: `peer join https://run.example.org`.
+"""The answer of a run's page to joiners: `peer join https://run.example.org`.
 
-A page is believed nothing but which run it means. The run's id is the fingerprint of its owner's key, and a joiner
-checks the signed manifest against it. So a page can lead to another run, and never to a changed one. That is why every
-caller prints which run the page named.
+A page is only trusted to identify a run. The run's id is the fingerprint of its owner's key, and a joiner checks the
+signed manifest against it. So a page can lead to a different run, but never to a changed one. Therefore every caller
+prints the run that the page returned.
 """
 
 from __future__ import annotations
@@ -28,58 +28,58 @@ from peer.observe.ended_run import RunEnd, end_on_page
 
 JOIN_PATH: Final = "api/v1/join"
 MAX_ANSWER_BYTES: Final = 64 * 1024
-"""Twice what `MAX_LINK_ADDRESSES` of the longest addresses take, as JSON."""
+"""Twice the size of `MAX_LINK_ADDRESSES` of the longest addresses as JSON."""
 PAGE_SECONDS: Final = 10.0
-"""For one answer of a few hundred bytes: a page at home behind a slow line has it in two."""
+"""Time limit for an answer of a few hundred bytes; a page on a slow home connection needs two seconds."""
 MAX_URL_LENGTH: Final = 300
 MAX_ADDRESSES_OF_HOST: Final = 2
-"""So that no page makes a joiner connect to one host again and again."""
+"""Limit that keeps a page from making a joiner connect to one host repeatedly."""
 MAX_ADDRESS_LENGTH: Final = 300
-"""Of a peer; one that is reached through a relay takes 150."""
+"""Length limit of a peer's address; a relayed address has 150 characters."""
 _NUM_PARENTS: Final = 3
-"""The page of a person, or of a tab, lies so far below that of its run."""
+"""Number of levels that the page of a person, or of a tab, is below the page of its run."""
 
 
 class TokenAsked(UsageFault):
-    """A page is private: it says nothing without its token."""
+    """A page is private: it answers only with its token."""
 
 
 @dataclass(frozen=True, slots=True)
 class PageSays:
-    """Which run the page at `url` means, and where it can be joined."""
+    """The run of the page at `url`, and the addresses to join it."""
 
     run_id: str
     addresses: tuple[str, ...]
     url: str = ""
     is_private: bool = False
-    """Whether an invite is needed, as the page says."""
+    """Whether an invite is needed, according to the page."""
     has_ended: bool = False
-    """Whether the owner has ended the run and its last version is reached, as the page says."""
+    """Whether the owner has ended the run and its last version is reached, according to the page."""
 
     @property
     def end(self) -> RunEnd | None:
-        """The end of the run; None: the page tells none."""
+        """The end of the run; None: the page reports none."""
         is_served = bool(self.addresses)
         return end_on_page(self.run_id, self.url, is_served=is_served) if self.has_ended else None
 
 
 def is_unprotected(url: str) -> bool:
-    """Whether somebody between here and the page could change what it says."""
+    """Return whether a third party could change the page's answer on its way."""
     parts = urllib.parse.urlsplit(url)
     return parts.scheme.lower() == "http" and not _is_this_machine(parts.hostname or "")
 
 
 def ask_page(url: str, timeout_seconds: float = PAGE_SECONDS, *, of_manifest: bool = False) -> PageSays:
-    """What the page at `url` says; its path names one of several runs. Blocks.
+    """Ask the page at `url`, whose path selects one of several runs. Blocks.
 
     Args:
-        of_manifest: a manifest names it, and not the volunteer: it is asked on a public server alone.
+        of_manifest: whether the address is from a manifest instead of the volunteer; it must then be a public server.
 
     Raises:
-        UsageFault: this is not the address of a run's page, or it asks for a token (`TokenAsked`).
-        NobodyReachable: nobody answers there, or the certificate is not that of the page.
+        UsageFault: this is not the address of a run's page, or it requires a token (`TokenAsked`).
+        NobodyReachable: no server answers there, or the certificate is not valid for the page.
     """
-    from peer.observe.page_request import get, within  # with HTTP, which most command lines have no need of
+    from peer.observe.page_request import get, within  # loads HTTP, which most command lines do not need
 
     ends_at = time.monotonic() + timeout_seconds
     for place in _candidates(url):
@@ -93,10 +93,10 @@ def ask_page(url: str, timeout_seconds: float = PAGE_SECONDS, *, of_manifest: bo
 
 
 def read_answer(content: bytes, url: str) -> PageSays:
-    """The answer of a page, which may be anybody's.
+    """Parse a page's response, which is untrusted.
 
     Raises:
-        UsageFault: it is not what `peer dashboard` answers; the sentence says which part is wrong.
+        UsageFault: the response is not from `peer dashboard`; the message gives the invalid part.
     """
     try:
         fields: Any = json.loads(content)
@@ -121,14 +121,14 @@ def read_answer(content: bytes, url: str) -> PageSays:
 
 
 def in_words(says: PageSays, url: str) -> str:
-    """Which run a page named, for the person who gave its address."""
+    """Return a sentence about the run of a page, for the person who gave the page's address."""
     how_many = f"with {plural(len(says.addresses), 'address')}" if says.addresses else "and no address"
     ended = "; it says that the run has ended" if says.has_ended else ""
     return f"{printable(urllib.parse.urlsplit(url).netloc)} names the run {says.run_id}, {how_many}{ended}."
 
 
 def _candidates(url: str) -> list[str]:
-    """Where the answer may be: below the address itself, then below the folders that it lies in."""
+    """Return possible addresses of the answer: below the given address, then below its parent folders."""
     if len(url) > MAX_URL_LENGTH or not url.isascii() or any(character.isspace() for character in url):
         raise UsageFault(
             f"{url[:80]!a} is no address of a page; expected at most {MAX_URL_LENGTH} characters of ASCII such as "
@@ -150,7 +150,7 @@ def _candidates(url: str) -> list[str]:
 
 
 def unreachable(url: str, reason: str) -> LocalFault:
-    """What is said of a page that does not answer."""
+    """Return the fault for a page that does not answer."""
     if not has_way_to([urllib.parse.urlsplit(url).hostname or ""]):
         return NobodyReachable(f"{NO_NETWORK}, so {url} cannot be asked for the run; {CONNECT}.")
     return NobodyReachable(
@@ -160,7 +160,7 @@ def unreachable(url: str, reason: str) -> LocalFault:
 
 
 def no_answer(url: str, reason: str) -> UsageFault:
-    """What is said of a page that answers something else."""
+    """Return the fault for a page with an invalid answer."""
     return UsageFault(
         f"{url} does not say how to join: {printable(reason)[:300].rstrip('.')}; expected what `peer dashboard` "
         "answers; check the address, or give the run id and --peers."
@@ -177,7 +177,7 @@ def _is_this_machine(host: str | None) -> bool:
 
 
 def _few_of_each_host(addresses: Sequence[str], *, is_here: bool) -> list[str]:
-    """The first addresses of each host; those of this machine only if the page is of this machine, too."""
+    """Return the first addresses of each host; addresses of this machine only if the page is on this machine."""
     kept, counts = [], Counter[str]()
     for address in addresses:
         host = parse_multiaddr(address).parts[0][1].lower().rstrip(".")

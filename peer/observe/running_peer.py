@@ -1,4 +1,4 @@
-"""The process that holds a data folder, and how it is asked to leave."""
+"""The process that holds a data folder, and how to ask it to leave."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LOOK_SECONDS = 0.2
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """A process that holds `folder`; `words` say which and since when."""
+    """A process that holds `folder`; `words` describe the process and its start."""
 
     folder: Path
     words: str
@@ -29,28 +29,30 @@ class Running:
 
     @property
     def named(self) -> str:
-        """The words behind the peer's name, where that is known."""
+        """The peer's name, if known, and the words."""
         name = name_in(self.folder)
         return f"{name}, {self.words}" if name else self.words
 
 
 def name_in(folder: Path) -> str:
-    """How panel and page show the peer of a data folder, and what its key is called; empty: neither is known yet."""
+    """Return the name of a data folder's peer and of its key, as panel and page show them; empty if both are
+    unknown.
+    """
     return " ".join(f"({name})" if number else name for number, name in enumerate(names_in(folder)))
 
 
 def names_in(folder: Path) -> list[str]:
-    """The name that the peer of a folder was given, and that of its key, which it has once it listened anywhere."""
+    """Return the given name of a folder's peer, and the name of its key, which is known once the peer has listened."""
     own = read_cached_peers(folder / ADDRESSES_NAME)
     spoken = speakable_name(parse_peer_multiaddr(own[0])[0]) if own else ""
     return [name for name in (given_name(folder), spoken) if name]
 
 
 def running_in(folder: Path) -> Running | None:
-    """What runs there; None: nothing.
+    """Return the process that runs in the folder; None if there is none.
 
     Raises:
-        LocalFault: it cannot be told.
+        LocalFault: this cannot be determined.
     """
     words = holder_of(folder)
     if words is None:
@@ -60,10 +62,10 @@ def running_in(folder: Path) -> Running | None:
 
 
 def running_in_any(folders: Iterable[Path]) -> list[Running]:
-    """What runs in each of them, as far as it can be told.
+    """Return the processes in all folders for which they can be determined.
 
     Raises:
-        LocalFault: nothing is known to run, and of a folder it cannot be told.
+        LocalFault: no process is known, and for one folder it cannot be determined.
     """
     found, untold = [], None
     for folder in folders:
@@ -78,14 +80,14 @@ def running_in_any(folders: Iterable[Path]) -> list[Running]:
 
 
 def ask_to_leave(running: Running) -> bool:
-    """Send SIGTERM, as Ctrl+C there; False: it has left meanwhile.
+    """Send SIGTERM, like Ctrl+C there; return False if the process has left meanwhile.
 
     Raises:
-        LocalFault: the process belongs to somebody else, or is not one of this machine.
+        LocalFault: the process belongs to another user, or is not on this machine.
     """
     hint = "expected a process of yours on this machine; end it where it was started"
     if running.process is None or not _holds(running.process, running.folder / LOCK_NAME):
-        # A process that ends closes its files in any order: the lock may go last.
+        # An ending process closes its files in any order, so the lock may be released last.
         if has_left(running, LOOK_SECONDS):
             return False
         raise LocalFault(
@@ -101,7 +103,7 @@ def ask_to_leave(running: Running) -> bool:
 
 
 def has_left(running: Running, timeout_seconds: float) -> bool:
-    """Wait until it holds its folder no more; False: it still does."""
+    """Wait until the process releases its folder; return False if it still holds it."""
     end = time.monotonic() + timeout_seconds
     while told_holder_of(running.folder) == running.words:
         if time.monotonic() >= end:
@@ -111,12 +113,14 @@ def has_left(running: Running, timeout_seconds: float) -> bool:
 
 
 def _holds(process: int, lock: Path) -> bool:
-    """Whether this process has the file open: another one may have its number in a container, or after a restart."""
+    """Return whether this process has the file open; in a container or after a restart another process may have its
+    number.
+    """
     opened = Path(f"/proc/{process}/fd")
     try:
         wanted = lock.stat()
         return any(os.path.samestat(one.stat(), wanted) for one in opened.iterdir() if one.exists())
     except PermissionError:
-        return True  # of another user, as the signal will say
+        return True  # a process of another user, as the signal will show
     except OSError:
-        return not Path("/proc/self").exists()  # a system without /proc: the lock alone says so
+        return not Path("/proc/self").exists()  # without /proc only the lock is known

@@ -1,4 +1,4 @@
-"""Whose work is in the signed commits that members keep: the measure of whose word counts to an observer."""
+"""Computes each member's work in signed commits, which weights the member's claims for an observer."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from dht.ground.host import PeerId
 from dht.records.peer_record import PeerRecord
 
 FRAGMENT: Final = 0
-"""Each fragment gets the work of all members in turn, so one is enough."""
+"""The fragment that is read; each fragment receives the work of all members in turn, so one is enough."""
 NUM_VERSIONS: Final = 32
-"""A member that contributes is in several of so many commits."""
+"""Number of commits read; a contributing member is in several of them."""
 MAX_DONORS: Final = 16
-"""Members that are asked, chosen at random: free records hide an honest member only in great numbers."""
+"""Members asked, chosen at random: only very many free records could hide an honest member."""
 DONOR_SECONDS: Final = 5.0
-"""For all answers together."""
+"""Time limit for all answers together."""
 MORE_SECONDS: Final = 1.0
-"""After the first answer, for the others: a free record never answers."""
+"""Time limit for the others after the first answer: a member with a free record never answers."""
 NUM_WITNESSES: Final = 2
-"""Members that give a commit before it counts, as long as there is one that so many give."""
+"""Members that must send a commit before it counts, if any commit reaches this number."""
 
 FetchLog = Callable[[PeerId, int, int], Awaitable[Sequence[bytes]]]
 """(donor, fragment, from_version) -> frames of signed commits, nothing checked; raises PeerFault."""
@@ -44,11 +44,11 @@ async def signed_work(
     choice: random.Random,
     num_versions: int = NUM_VERSIONS,
 ) -> dict[PeerId, int]:
-    """Return of each member how much work the newest signed commits hold; see `work_in`. Empty: none was had in time.
+    """Return each member's work in the newest signed commits; see `work_in`. Empty if none arrived in time.
 
     Args:
-        records: of live members.
-        num_versions: newest commits that are read.
+        records: records of live members.
+        num_versions: number of newest commits that are read.
     """
     donors = [record for record in records if len(record.versions) > FRAGMENT]
     donors = choice.sample(donors, min(len(donors), MAX_DONORS))
@@ -82,11 +82,12 @@ async def signed_work(
 
 
 def work_in(rounds: Mapping[CreditedRound, int]) -> dict[PeerId, int]:
-    """Return the work of each member in commits, each with the number of members that gave it. Pure.
+    """Return each member's work in commits, given with the number of members that sent each commit. Pure.
 
-    It is thousandths of tokens in rounds of several members. What nobody but the member signed for counts up to the
-    most that was witnessed of any: who always leads and averages has no witness. Where no round had several members,
-    each one that committed has the same: 1.
+    Work is thousandths of tokens in rounds of several members. Work that only the member itself signed counts up to the
+    largest witnessed amount of any member, because a member that always leads and averages has no witness. If no round
+    had
+    several members, each member in a commit has the same work: 1.
     """
     is_confirmed = any(number >= NUM_WITNESSES for number in rounds.values())
     taken = [one for one, number in rounds.items() if number >= NUM_WITNESSES or not is_confirmed]
@@ -97,10 +98,10 @@ def work_in(rounds: Mapping[CreditedRound, int]) -> dict[PeerId, int]:
 
 
 async def _checked(givers: Mapping[bytes, int], run: RunFrame, verify: Verify) -> dict[CreditedRound, int]:
-    """Commits whose signatures hold, and how many members gave each."""
+    """Return the commits with valid signatures, and how many members sent each."""
     found: dict[CreditedRound, int] = {}
     for frame, number in givers.items():
-        await asyncio.sleep(0)  # a page goes on meanwhile: each commit has as many signatures as members
+        await asyncio.sleep(0)  # lets a page continue meanwhile: each commit has as many signatures as members
         try:
             credited = round_of(commit_of(frame, run, verify), sum(run.fragment_sizes))
         except ReceiptFault as fault:

@@ -1,4 +1,4 @@
-"""`peer status`: a run as seen from outside."""
+"""`peer status`: prints a run as seen from outside."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from peer.view.run_view import MEMBER_FIGURES, RunView, plain, run_view_of
 
 
 def show_status(target: Target, as_json: bool, timeout_seconds: float, backend: HostBackend) -> int:
-    """Print the run, its peers, versions, rates and losses. Returns the exit code.
+    """Print the run, its peers, versions, rates and losses. Return the exit code.
 
     Raises:
         NobodyReachable: no member answered in time.
@@ -43,7 +43,7 @@ def show_status(target: Target, as_json: bool, timeout_seconds: float, backend: 
 
 
 def read_manifest(target: Target, timeout_seconds: float, backend: HostBackend) -> RunManifest:
-    """The signed manifest of a live run.
+    """Return the signed manifest of a live run.
 
     Raises:
         NobodyReachable: no member answered in time.
@@ -52,7 +52,7 @@ def read_manifest(target: Target, timeout_seconds: float, backend: HostBackend) 
 
 
 _NEEDLESS = ("device", "tokens/s", "rounds")
-"""Columns that a table does without where a terminal is too narrow, the first one first."""
+"""Columns left out if a terminal is too narrow, in this order."""
 
 
 async def _read(
@@ -72,10 +72,10 @@ def status_facts(
     now: float,
     view: RunView | None = None,
 ) -> dict[str, Any]:
-    """The status as plain values.
+    """Return the status as plain values.
 
     Args:
-        view: where the run is; None: as `records` alone tell it.
+        view: the run's figures; None: computed from `records` alone.
     """
     view = run_view_of(records) if view is None else view
     view = replace(view, versions=view.versions or (0,) * manifest.num_fragments)
@@ -153,7 +153,7 @@ def _print_table(run_id: str, manifest: RunManifest, records: list[PeerRecord], 
     table = Table(box=None, pad_edge=False)
     for title in columns:
         is_text = title in ("peer", "state", "device", "versions")
-        # What is still too wide continues below, where it is read whole.
+        # Cells that are still too wide continue on the next line, so that they can be read completely.
         fold = title == "versions"
         table.add_column(
             title,

@@ -1,4 +1,4 @@
-"""`OwnView`: the figures of one peer, folded from its own events. Pure."""
+"""`OwnView`: the figures of one peer, computed from its own events. Pure."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from peer.events.path_events import ReachabilityFound, RelayChanged
 from peer.view.run_clock import SPEED_SECONDS
 
 NUM_LOSSES = 240
-"""Points of the loss curve; when it is full every second one goes, so that it always spans the whole session."""
+"""Most points of the loss curve; when full, every second point is dropped, so that it spans the whole session."""
 
 MAX_LEFT_OUT = 64
 MAX_SERVED = 10_000
-"""Newcomers that are told apart; a flood of keys must not fill the memory."""
+"""Most newcomers that are distinguished, because a flood of keys must not fill the memory."""
 PACE_STEP_SECONDS = 20.0
-"""Between two readings of the run's clock that are kept."""
+"""Time between two stored readings of the run's clock."""
 RATE_WINDOW_SECONDS = 60.0
 """Network rates are averages over this time: several rounds, yet short enough to show a stall."""
 
 
 @dataclass(frozen=True, slots=True)
 class RoundBytes:
-    """What one committed round, or one newcomer, moved through this peer's line."""
+    """The bytes that one committed round, or one newcomer, moved through this peer's connection."""
 
     at: float
     bytes_up: int
@@ -37,8 +37,11 @@ class RoundBytes:
 
 @dataclass(frozen=True, slots=True)
 class OwnView:
-    """What a peer knows of itself: its work, rounds, speed and connection. Times are unix seconds. Bytes are of this
-    session; work is of all sessions, and `earlier_*` of those before this one."""
+    """A peer's facts about itself: its work, rounds, speed and connection.
+
+    Times are unix seconds. Bytes are of this session; work is of all sessions, and `earlier_*` of those before this
+    one.
+    """
 
     run_id: str = ""
     peer_id: PeerId | None = None
@@ -48,7 +51,7 @@ class OwnView:
     started_at: float | None = None
     last_event_at: float | None = None
     last_round_at: float | None = None
-    """When a round last closed that this peer heard of."""
+    """Time of the last closed round known to this peer."""
     inner_steps: int = 0
     tokens: int = 0
     run_tokens: int = 0
@@ -66,68 +69,68 @@ class OwnView:
     rounds_committed: int = 0
     rounds_contributed: int = 0
     lone_rounds: int = 0
-    """The newest rounds in a row that had one member, as `lone_rounds_after` counts them."""
+    """Number of the newest consecutive rounds with one member, as `lone_rounds_after` counts them."""
     earlier_inner_steps: int = 0
     earlier_tokens: int = 0
     earlier_rounds: int = 0
     served_bytes: int = 0
-    """Of the run's state, to members that joined or caught up."""
+    """Bytes of the run's state sent to members that joined or caught up."""
     served: frozenset[PeerId] = frozenset()
-    """Peers that took some of it, pages and exports among them; at most `MAX_SERVED`."""
+    """Peers that received some of them, including pages and exports; at most `MAX_SERVED`."""
     met: frozenset[PeerId] = frozenset()
     """Members that were in view at any time; at most `MAX_SERVED`."""
     traffic: tuple[RoundBytes, ...] = ()
     left_out: tuple[tuple[PeerId, float], ...] = ()
-    """Whom rounds leave out and until when (unix seconds), the newest first; at most `MAX_LEFT_OUT`."""
+    """Peers excluded from rounds and the end of it (unix seconds), newest first; at most `MAX_LEFT_OUT`."""
     joined_at: float | None = None
     alone_at: float = 0.0
-    """When the other members became unresponsive last."""
+    """Time at which the other members last became unresponsive."""
     confirmed_rounds: int = 0
-    """With work of this peer and of another one, whose signature is under it."""
+    """Rounds with work of this peer and of another peer that signed them."""
     losses_at: tuple[float, float] | None = None
-    """When the first and the last of `losses` were measured."""
+    """Times at which the first and the last of `losses` were measured."""
     first_evaluation: Evaluation | None = None
     best_evaluation: Evaluation | None = None
     pace: tuple[tuple[float, int], ...] = ()
-    """When the swarm had committed how many tokens."""
+    """(time, tokens committed by the swarm) readings."""
     has_caught_up: bool = False
-    """The run's state was fetched from members."""
+    """Whether the run's state was fetched from members."""
     has_ended: bool = False
-    """The run, by its owner's word."""
+    """Whether the owner has ended the run."""
     is_unsaved: bool = False
-    """The last attempt at a checkpoint failed."""
+    """Whether the last attempt at a checkpoint failed."""
     is_reachable: bool | None = None
-    """As the last member that tried says; None: no member has tried."""
+    """The result of the last member's attempt to dial; None: no member has tried."""
     is_private_path: bool = False
-    """That member came by a private address, which says nothing about the internet."""
+    """Whether that member used a private address, which proves nothing about the internet."""
     reachable_at: float | None = None
     relays: tuple[PeerId, ...] = ()
-    """Through which others reach this peer."""
+    """Relays through which others reach this peer."""
     relaying: str = ""
-    """Whether this peer relays for others: full, limited or none; empty: it has not tried."""
+    """Whether this peer relays for others: full, limited or none; empty: not tested yet."""
 
     @property
     def num_newcomers(self) -> int:
-        """Members among those that were served: a page that lets the model write is none."""
+        """Number of members among the served peers; a page that generates samples is not a member."""
         return len(self.served & self.met)
 
     @property
     def num_peers(self) -> int:
-        """Members in view, this one included."""
+        """Number of members in view, including this peer."""
         return len(self.others) + 1
 
     @property
     def is_seed(self) -> bool:
-        """Whether this peer serves the run and does not train."""
+        """Whether this peer only serves the run and does not train."""
         return self.device == "seed"
 
     @property
     def num_readers(self) -> int:
-        """That took the run's state and did not become members."""
+        """Number of served peers that did not become members."""
         return len(self.served) - self.num_newcomers
 
     def bits_per_second(self, now: float) -> tuple[float, float]:
-        """(up, down) averaged over the last `RATE_WINDOW_SECONDS` before `now`."""
+        """Return (up, down) averaged over the last `RATE_WINDOW_SECONDS` before `now`."""
         window = [moved for moved in self.traffic if moved.at > now - RATE_WINDOW_SECONDS]
         up = sum(moved.bytes_up for moved in window)
         down = sum(moved.bytes_down for moved in window)
@@ -135,7 +138,7 @@ class OwnView:
 
 
 def own_view_after(state: OwnView, event: events.Event) -> OwnView:
-    """The state after `event`. Events of one peer, in the order in which they happened."""
+    """Return the state after `event`. Events are of one peer, in the order in which they happened."""
     return replace(
         _with_facts(state, event),
         peer_id=event.peer_id,
@@ -231,7 +234,7 @@ def _with_facts(state: OwnView, event: events.Event) -> OwnView:
             others = tuple(one for one in state.left_out if one[0] != fact.remote)
             return replace(state, left_out=((fact.remote, fact.left_out_until), *others)[:MAX_LEFT_OUT])
         case events.PartRestarted(part="network"):
-            return replace(state, left_out=())  # the new process has forgotten them
+            return replace(state, left_out=())  # the new process has no exclusions
         case events.RunChanged(has_ended=True):
             return replace(state, has_ended=True)
         case events.LeftRun():

@@ -1,4 +1,6 @@
-"""Where a run stands: its clock, from what members say of their anchors, when it arrives, whether it stalls. Pure."""
+"""A run's progress: its clock from members' announced anchors, its expected arrival, and whether it has
+stalled. Pure.
+"""
 
 from __future__ import annotations
 
@@ -10,48 +12,48 @@ from statistics import fmean, stdev
 from typing import Final
 
 STALLED_SECONDS: Final = 120.0
-"""Without a commit for this long something is wrong: rounds take seconds, and a slow one a minute."""
+"""A time without commits that indicates a fault: rounds take seconds, and a slow one a minute."""
 STALLED_TIMES: Final = 5
-"""Of what takes longer in this run, so many times its usual length. One that is late is usual."""
+"""For runs with longer rounds, the multiple of the typical length; a single late round is normal."""
 SPEED_SECONDS: Final = 86_400.0
-"""A run's speed is that of the last day: a swarm of homes breathes with the hours."""
+"""A run's speed is measured over the last day, because a swarm of home machines varies with the hours."""
 MIN_SPEED_SECONDS: Final = 120.0
-"""Less than this is no speed but the noise of a few rounds."""
+"""Shortest span for a speed; shorter spans only show the noise of a few rounds."""
 NUM_WINDOWS: Final = 8
 STANDARD_ERRORS: Final = 2.0
-"""On both sides of the mean speed: 19 of 20, if the windows were independent."""
+"""Width on both sides of the mean speed: a 95% interval if the windows were independent."""
 MAX_SECONDS: Final = 100 * 365.25 * 86_400.0
-"""Later than this is never."""
+"""Arrivals later than this count as never."""
 
 Clock = Sequence[tuple[float, float]]
-"""(unix seconds, tokens committed by then), the oldest first."""
+"""(unix seconds, tokens committed by then), oldest first."""
 
 
 def committed_tokens(lineage_tokens: Iterable[int]) -> int:
-    """The run's clock: tokens in the signed commits that led to the anchors, of the fragment that has most.
+    """Return the run's clock: tokens in the signed commits that led to the anchor of the fragment with the most tokens.
 
-    Each fragment gets all work of all peers, one after the other: the one that was committed last knows most of it.
+    Each fragment receives all work of all peers in turn, so the last committed fragment contains most of it.
 
     Args:
-        lineage_tokens: of each fragment.
+        lineage_tokens: tokens of each fragment.
     """
     return max(lineage_tokens, default=0)
 
 
 def has_stalled(silent_seconds: float, usual_seconds: float) -> bool:
-    """Whether something that comes again and again has not come for too long.
+    """Return whether a recurring event is overdue.
 
     Args:
-        silent_seconds: since it last came.
-        usual_seconds: from one to the next; 0: not known.
+        silent_seconds: time since the last event.
+        usual_seconds: typical time between two events; 0: unknown.
     """
     return silent_seconds > max(STALLED_SECONDS, STALLED_TIMES * usual_seconds)
 
 
 def arrival(clock: Clock, tokens_left: float, now: float) -> tuple[float | None, float | None]:
-    """(soonest, latest) unix seconds at which `tokens_left` more tokens are committed; None where nobody can say.
+    """Return (soonest, latest) unix seconds at which `tokens_left` more tokens are committed; None if unknown.
 
-    The mean speed of the last day and its standard error over `NUM_WINDOWS` parts of it.
+    Uses the mean speed of the last day and its standard error over `NUM_WINDOWS` parts of it.
     """
     first = max(0, bisect.bisect_left(clock, now - SPEED_SECONDS, key=_at) - 1)
     kept = clock[first:]
@@ -68,10 +70,10 @@ def arrival(clock: Clock, tokens_left: float, now: float) -> tuple[float | None,
 
 
 def clock_at(clock: Clock, at: float) -> float:
-    """Tokens committed at `at`, in a straight line between two readings.
+    """Return the tokens committed at `at`, interpolated linearly between two readings.
 
     Raises:
-        IndexError: there are none.
+        IndexError: there are no readings.
     """
     after = min(bisect.bisect_left(clock, at, key=_at), len(clock) - 1)
     (one_at, one), (other_at, other) = clock[max(0, after - 1)], clock[after]

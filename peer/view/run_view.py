@@ -1,8 +1,8 @@
-"""`RunView`: the figures of a run that every renderer shows, folded from members' records and the work they signed.
+"""`RunView`: the figures of a run for every renderer, computed from members' records and the work that they signed.
 
-A record costs nothing and may claim anything, so the members decide whose work is in signed commits, each with the
-weight of that work. Before the first signed commit every member with an anchor counts alike. Each figure is a median
-over them, and of two equal members the one that claims less: a lower version, fewer tokens, a higher loss.
+A record costs nothing and may claim anything, so members with work in signed commits decide, each with the weight of
+that work. Before the first signed commit all members with an anchor have equal weight. Each figure is a weighted
+median, and in a tie the more modest claim is used: a lower version, fewer tokens, a higher loss.
 """
 
 from __future__ import annotations
@@ -21,33 +21,33 @@ from dht.records.peer_record import PeerRecord
 from peer.view.run_clock import committed_tokens
 
 FRESH_SHARE: Final = 0.75
-"""Of the version at which most have measured: an older measurement is of another model."""
+"""Share of the version at which most members measured; an older measurement is of a different model."""
 SPEED_TIMES: Final = 4.0
-"""A member's speed counts up to so many times what its work, or the usual speed, suggests."""
+"""Limit on a member's speed, as a multiple of the speed suggested by its work or by the typical speed."""
 _Figure = TypeVar("_Figure", int, float)
 NO_WORK: Final[Mapping[PeerId, int]] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
 class RunView:
-    """Where a run is. Nothing in it is rounded; `dht.ground.quantities` writes it.
+    """The figures of a run. They are not rounded; `dht.ground.quantities` formats them.
 
     Attributes:
-        observed_at: unix seconds of the look at the members.
+        observed_at: time of the observation, in unix seconds.
         versions: the head of each fragment: the highest version that more than half of the signed work has reached.
         num_rounds: rounds of the whole run; each version of each fragment is one.
         committed_tokens: the run's clock (`peer.view.run_clock`).
-        tokens_per_second: of all electors that train.
-        evaluation: the newest, also when the member that measured it has gone; None: there was none.
+        tokens_per_second: total speed of all electors that train.
+        evaluation: the newest evaluation, even if the member that measured it has gone; None: there was none.
         evaluated_at: unix seconds at which it was first seen.
-        train_loss: the median of the electors that train; None: none of them says.
+        train_loss: the median over the electors that train; None: none of them announces a loss.
         num_members: live members, seeds included.
         num_electors: members that decide these figures; see `electors_of`.
-        num_training: electors that train now: a record beside signed work makes no trainer.
+        num_training: electors that train now; a record without signed work does not count as a trainer.
         num_paused: members with a trainer that serve others and do not train.
         num_seeds: members that never train.
-        has_signed_work: signed commits decide who the electors are.
-        electors: their records. Not in the JSON.
+        has_signed_work: whether signed commits determine the electors.
+        electors: the electors' records. Not in the JSON.
     """
 
     observed_at: float = 0.0
@@ -77,7 +77,7 @@ class RunView:
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> RunView:
-        """Return what `to_json` gave."""
+        """Restore a view from the values of `to_json`."""
         evaluation = values["evaluation"] and Evaluation(**values["evaluation"])
         return cls(**{**values, "versions": tuple(values["versions"]), "evaluation": evaluation})
 
@@ -91,7 +91,7 @@ MEMBER_FIGURES: Final = (
 )
 """Fields of a member's record that `peer status` and the page's API show."""
 NOWHERE: Final = RunView()
-"""Before anybody has said anything."""
+"""The view before any member has announced anything."""
 
 
 def run_view_of(
@@ -100,17 +100,17 @@ def run_view_of(
     now: float = 0.0,
     before: RunView = NOWHERE,
 ) -> RunView:
-    """Return where the run is.
+    """Compute the figures of a run.
 
     Args:
-        records: of live members.
-        work: of each member what others have signed, in any unit; members without any need no entry.
+        records: records of live members.
+        work: signed work of each member, in any unit; members without work need no entry.
         now: unix seconds.
-        before: of the look before. What it says of the model stays while no member is here that knows more.
+        before: the previous view. Its model figures stay while no member with newer ones is present.
     """
     members = tuple(records)
     electors = electors_of(members, work)
-    # Where no member that has worked has an anchor, all are electors.
+    # If no member that has worked has an anchor, all are electors.
     have_work = bool(electors) and all(work.get(record.peer_id, 0) > 0 for record in electors)
     weights = {record.peer_id: work.get(record.peer_id, 0) if have_work else 1 for record in electors}
     anchored = _with_usual_fragments(electors, weights)
@@ -146,13 +146,13 @@ def run_view_of(
 
 
 def electors_of(records: Iterable[PeerRecord], work: Mapping[PeerId, int] = NO_WORK) -> tuple[PeerRecord, ...]:
-    """Return the records of those who decide: with signed work and an anchor, or all while there are none."""
+    """Return the records of the deciding members: those with signed work and an anchor, or all if there are none."""
     members = tuple(records)
     return tuple(record for record in members if work.get(record.peer_id, 0) > 0 and record.versions) or members
 
 
 def _with_usual_fragments(electors: Sequence[PeerRecord], weights: Mapping[PeerId, int]) -> list[PeerRecord]:
-    """Those that cut the model as most of the weight does."""
+    """Return the electors that divide the model into the same number of fragments as most of the weight."""
     cuts: Counter[int] = Counter()
     for record in electors:
         if record.versions:
@@ -162,7 +162,9 @@ def _with_usual_fragments(electors: Sequence[PeerRecord], weights: Mapping[PeerI
 
 
 def _clock(before: RunView, clocks: Sequence[tuple[int, int]], *, is_of_work: bool) -> int:
-    """The run's clock. It never falls, unless it was a claim before the first signed work that no worker confirms."""
+    """Return the run's clock. It never decreases, except a claim from before the first signed work that no worker
+    confirms.
+    """
     if not clocks:
         return before.committed_tokens
     known = before.committed_tokens
@@ -174,7 +176,7 @@ def _clock(before: RunView, clocks: Sequence[tuple[int, int]], *, is_of_work: bo
 def _usual_evaluation(
     electors: Sequence[PeerRecord], weights: Mapping[PeerId, int], num_versions: int
 ) -> Evaluation | None:
-    """Return the median of what the electors measured lately. No member can measure beyond the head."""
+    """Return the median of the electors' recent measurements. No member can measure beyond the head."""
     measured = [
         (record.evaluation, weights[record.peer_id])
         for record in electors
@@ -193,9 +195,9 @@ def _usual_evaluation(
 def _newest_evaluation(
     before: RunView, measured: Evaluation | None, versions: Sequence[int], now: float
 ) -> tuple[Evaluation | None, float | None]:
-    """Return the newer one of what is known and what the electors measured, and when it was first seen.
+    """Return the newer of the known and the measured evaluation, and the time at which it was first seen.
 
-    A known one goes if its version is beyond the head now: then no member has that model.
+    A known evaluation is dropped if its version is now beyond the head, because no member has that model.
     """
     known = before.evaluation
     if known is not None and known.version > sum(versions) > 0:
@@ -206,9 +208,10 @@ def _newest_evaluation(
 
 
 def _total_speed(trainers: Sequence[PeerRecord], weights: Mapping[PeerId, int]) -> float:
-    """The sum of what the trainers report, each no more than `SPEED_TIMES` what the others make likely.
+    """Return the sum of the trainers' speeds, each limited to `SPEED_TIMES` its likely speed.
 
-    Likely is the usual speed (where most signed work comes from), or what its own work suggests, whichever is more.
+    The likely speed is the typical speed (weighted by signed work), or the speed suggested by the trainer's own work,
+    whichever is higher.
     """
     if len(trainers) < 2:
         return sum(record.tokens_per_second for record in trainers)
@@ -223,7 +226,7 @@ def _total_speed(trainers: Sequence[PeerRecord], weights: Mapping[PeerId, int]) 
 
 
 def _lower_median(weighted: Iterable[tuple[_Figure, int]]) -> _Figure:
-    """The lowest figure that at least half of the weight does not exceed; of two equal ones the lower one."""
+    """Return the lowest figure that at least half of the weight does not exceed."""
     ordered = sorted(weighted)
     total, reached = sum(weight for _, weight in ordered), 0
     for figure, weight in ordered:
@@ -238,7 +241,7 @@ def _median(values: Sequence[float]) -> float | None:
 
 
 def plain(value: Any) -> Any:
-    """Return a figure as JSON has it."""
+    """Convert a figure to JSON values."""
     if isinstance(value, Evaluation):
         return asdict(value)
     return list(value) if isinstance(value, tuple) else value

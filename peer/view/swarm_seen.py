@@ -1,6 +1,6 @@
-"""What a peer sees of the others, for the person at its panel: the run, names, and how many answer. Pure.
+"""A peer's view of the other members for its panel: the run, names, and how many members answer. Pure.
 
-It is no event: it comes every few seconds, and nobody asks for it afterwards.
+The view is not an event: it is updated every few seconds and not stored.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ from dht.records.profiles import Profile
 from peer.view.run_view import NO_WORK, NOWHERE, RunView, run_view_of
 
 NUM_ROWS = 12
-"""A tall terminal has no more room."""
+"""Number of rows that fit on a tall terminal."""
 MAX_NAMES = 5000
-"""That are kept in a session; a flood of keys must not fill the memory."""
+"""Most names kept in a session, because a flood of keys must not fill the memory."""
 
 
 @dataclass(frozen=True, slots=True)
 class OwnAddresses:
-    """Where others reach this peer now, as multiaddrs with its PeerId."""
+    """The current addresses of this peer, as multiaddrs with its PeerId."""
 
     addresses: tuple[str, ...]
     join_command: str = ""
-    """What others type to join here; empty: nobody said."""
+    """The command with which others join; empty: unknown."""
     listening: tuple[str, ...] = ()
-    """Multiaddrs of this machine that a seed listens on, with the ports that it got."""
+    """Multiaddrs on which a seed listens on this machine, with the chosen ports."""
 
     def sentences(self) -> list[str]:
         if not self.addresses:
@@ -40,10 +40,10 @@ class OwnAddresses:
 
 @dataclass(frozen=True, slots=True)
 class MemberSeen:
-    """A trainer that is here: one row of the panel's table."""
+    """A present trainer: one row of the panel's table."""
 
     name: str
-    """Empty: its owner gave none."""
+    """The trainer's name; empty: none given."""
     peer_id: PeerId
     tokens: int
     tokens_per_second: float
@@ -53,46 +53,46 @@ class MemberSeen:
 
 @dataclass(frozen=True, slots=True)
 class SwarmSeen:
-    """One look at the swarm."""
+    """One observation of the swarm."""
 
     at: float
     """Unix seconds."""
     own_name: str = ""
     own_id: str = ""
-    """Of this peer's person, as the run's page has it in its address."""
+    """The id of this peer's person, as in the address of the run's page."""
     run: RunView = NOWHERE
-    """The figures of the run, as each renderer shows them."""
+    """The figures of the run for all renderers."""
     rows: tuple[MemberSeen, ...] = ()
     """This peer, and the trainers that decide the figures of `run`, by their tokens; at most `NUM_ROWS`."""
     names: tuple[tuple[PeerId, str], ...] = ()
-    """Of machines whose names are new since the last look."""
+    """Names of machines that changed since the last observation."""
     num_others: int = 0
-    """Machines that are here, without this one: trainers that train, rest or join, and seeds."""
+    """Number of other present machines: trainers that train, rest or join, and seeds."""
     num_silent: int = 0
-    """More of them, whose records are alive and that do not answer this peer."""
+    """Number of additional machines with live records that do not answer this peer."""
     num_other_trainers: int = 0
-    """That train now, here and silent ones."""
+    """Number of other machines that train now, including silent ones."""
     num_silent_trainers: int = 0
 
     @classmethod
     def from_fields(cls, fields: Mapping[str, Any]) -> SwarmSeen:
-        """From plain values, as `dataclasses.asdict` and JSON give them."""
+        """Restore an observation from plain values, as `dataclasses.asdict` and JSON return them."""
         rows = tuple(MemberSeen(**row) for row in fields["rows"])
         names = tuple((PeerId(peer_id), name) for peer_id, name in fields["names"])
         return cls(**{**fields, "run": RunView.from_json(fields["run"]), "rows": rows, "names": names})
 
     def to_json(self) -> dict[str, Any]:
-        """Return the look as plain values."""
+        """Return the observation as plain values."""
         return {**asdict(replace(self, run=NOWHERE)), "run": self.run.to_json()}
 
 
 @dataclass(eq=False)
 class SwarmWatch:
-    """Folds what records say, look after look.
+    """Accumulates records over successive observations.
 
     Attributes:
-        machine_name: given to this machine with --name; empty: none.
-        own_id: of this peer's person; empty: the peer stands for itself.
+        machine_name: name of this machine from --name; empty: none.
+        own_id: id of this peer's person; empty: the peer has no person.
     """
 
     me: PeerId
@@ -101,17 +101,19 @@ class SwarmWatch:
 
     def __post_init__(self) -> None:
         self.own_name = self.machine_name
-        """What this peer's person is called; empty: they gave no name, or hide it."""
+        """The name of this peer's person; empty: none given, or hidden."""
         self._names: dict[PeerId, str] = {}
         self._profiles: Mapping[bytes, Profile] = {}
         self._run = NOWHERE
 
     def take_profiles(self, profiles: Mapping[bytes, Profile]) -> None:
-        """What people say of themselves, by their contributor keys; in place of what they said before."""
+        """Replace the profiles of people, by their contributor keys."""
         self._profiles = profiles
 
     def take_own_profile(self, key: bytes, profile: Profile) -> None:
-        """What this peer's person says on this machine; it counts unless another machine of theirs said more later."""
+        """Use the profile of this peer's person from this machine, unless another of their machines published a newer
+        one.
+        """
         published = self._profiles.get(key)
         if published is not None and published.sequence > profile.sequence:
             profile = published
@@ -126,7 +128,7 @@ class SwarmWatch:
         silent: Sequence[PeerRecord] = (),
         work: Mapping[PeerId, int] = NO_WORK,
     ) -> SwarmSeen:
-        """Take in the records of all members that are here, this peer's own among them.
+        """Process the records of all present members, including this peer's own.
 
         Args:
             silent: records of members that do not answer this peer.
@@ -155,7 +157,7 @@ class SwarmWatch:
         )
 
     def _said(self, record: PeerRecord) -> Profile | None:
-        """The profile of its person; a machine that only claims to be somebody's is not theirs."""
+        """Return the profile of the machine's person; None if the profile does not list the machine."""
         said = self._profiles.get(record.contributor_key)
         return said if said is not None and record.peer_id in said.machines else None
 
@@ -179,6 +181,6 @@ class SwarmWatch:
             for record in trainers
             if record.peer_id in electors
         ]
-        # Of too many the last goes, and never this peer.
+        # Of too many rows the last are dropped, but never this peer's.
         first = sorted(rows, key=lambda row: (not row.is_own, -row.tokens, row.peer_id))[:NUM_ROWS]
         return tuple(sorted(first, key=lambda row: (-row.tokens, row.peer_id)))
