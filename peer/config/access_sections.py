@@ -58,7 +58,7 @@ class AccessSection(Section):
 
 
 class ChangeSection(Section):
-    """A change that the owner makes in a live run, and the version from which it applies; see `RunManifest.changes`."""
+    """A change that the owner makes in a live run; see `RunManifest.changes`."""
 
     at_version: int = Field(
         ge=0,

@@ -25,7 +25,7 @@ honest members."""
 
 
 class ScheduleSection(Section):
-    """The inner learning rate as a share of its peak, by the tokens that the whole swarm has committed."""
+    """The inner learning rate as a share of its peak, which depends on the tokens that the swarm has committed."""
 
     kind: Literal["constant", "cosine", "wsd"] = Field(
         default="constant",
