@@ -1,25 +1,25 @@
-"""What happened in a run, for people: an observer of the swarm and a web page about what it saw.
+"""Web page about a run: an observer of the swarm, and pages of its observations.
 
 The files, each built on those above it:
 
-    history_facts.py  every value that is shown (pure)
-    app.py            puts the rooms together
+    history_facts.py  all displayed values (pure)
+    app.py            combines the rooms
 
 The rooms, from the bottom up:
 
-    observe/       looks at the swarm, and folds what was seen
-    credit/        whom a commit credits (pure)
+    observe/       observes the swarm, and combines the observations
+    credit/        the members that a commit credits (pure)
     people/        ranks and teams in words (pure)
-    history/       what happened, in SQLite
-    share/         pictures of the page for links
+    history/       past events, in SQLite
+    share/         preview pictures for links
     collect/       signed commits and profiles, fetched from members
-    samples/       what the model writes, asked of another process
+    samples/       texts of the model, written by another process
     page/          the page as HTML and SVG
     server/        the page over HTTP: routes, API, live updates, access
     several_runs/  several runs behind one address
     web/           scripts and styles of the page, and the script that bundles them
 
-Everything shown comes from strangers: it is bounded in number, stripped of what does not print, and escaped.
+All displayed data comes from strangers: its amount is bounded, unprintable characters are removed, and it is escaped.
 """
 
 # A part of murmuration-swarm: peer/import_path.py looks for this line.

@@ -1,4 +1,4 @@
-"""`serve_dashboards`: puts network, observer and page together in one process."""
+"""`serve_dashboards`: combines network, observer and page in one process."""
 
 from __future__ import annotations
 
@@ -52,29 +52,29 @@ from peer.tracking.trackers import Record
 SHUTDOWN_SECONDS: Final = 5.0
 """Time for answers in progress; event streams are ended at once."""
 IDLE_SECONDS: Final = 20.0
-"""Time for the whole head of a request, the first or a later one of a connection."""
+"""Time for the whole head of a request, including later requests on a connection."""
 MAX_LINE_BYTES: Final = 4096
 """Longest line in the head of a request."""
 AGAIN_SECONDS: Final = 30.0
-"""Until one of several runs is watched again, after what ended its watch."""
+"""Seconds until one of several runs is observed again after an error."""
 
 
 @dataclass(frozen=True, slots=True)
 class Choices:
-    """Options of a dashboard's operator: its place, files and rules.
+    """Options of a dashboard's operator: addresses, files and rules.
 
     Attributes:
-        page_address: under which visitors see the page; empty: that which each of them asked for.
-        db: the history's file; None: in memory.
-        token_file: makes the page private.
-        join_addresses: members' addresses that the page shows to everybody; none: those of seeds that answer.
-        install: what visitors type to get `peer`; None: whatever gets this copy.
-        shows_seeds: whether it may show these.
-        backend: what carries the connections to the swarm.
-        samples: what the model is asked to write; None: nothing.
-        evaluations: a file of lines of `peer evaluate --tasks ... --json`; None: no scores are shown.
-        observer_folder: where a private run's observer has its key and pass.
-        record: where the run's values over time are recorded; None: only in the history.
+        page_address: address under which visitors see the page; empty: the address of each request.
+        db: file of the history; None: in memory.
+        token_file: file of the token that makes the page private.
+        join_addresses: members' addresses that the page shows to all visitors; empty: those of seeds that answer.
+        install: command with which visitors install `peer`; None: the command that installs this copy.
+        shows_seeds: whether the page may show addresses of seeds.
+        backend: transport to the swarm.
+        samples: prompts and times for samples of the model's text; None: no samples.
+        evaluations: file with output lines of `peer evaluate --tasks ... --json`; None: no scores are shown.
+        observer_folder: folder with the key and pass of a private run's observer.
+        record: destination of the run's values over time; None: only the history.
     """
 
     host: str = "127.0.0.1"
@@ -101,12 +101,12 @@ class Choices:
 
 @dataclass(frozen=True, slots=True)
 class ShownRun:
-    """A run of a dashboard, and how it is shown.
+    """A run of a dashboard, and its display options.
 
     Attributes:
-        peers: multiaddrs of members to dial; while nobody answers, the page says so and it goes on trying.
-        later: further ones, as far as they are known by then: of members on this machine.
-        entry: for a private run.
+        peers: multiaddrs of members to dial; while none answers, the page says so and dialling continues.
+        later: returns further multiaddrs known by then, of members on this machine.
+        entry: credentials for a private run.
     """
 
     run_id: str
@@ -119,18 +119,18 @@ class ShownRun:
 def serve_dashboards(
     runs: Sequence[ShownRun], unusable: Mapping[str, str] | None = None, *, is_index: bool = True
 ) -> int:
-    """Serve an index of several runs and the pages of each, until SIGINT or SIGTERM; returns the exit code, 0. Blocks.
+    """Serve an index of several runs and the pages of each, until SIGINT or SIGTERM. Return the exit code 0. Blocks.
 
-    A run that cannot be opened or watched is told in a sentence on the index; the others go on. Host, port and
-    token are those of the first one.
+    A run that cannot be opened or observed gets a sentence on the index; the others continue. Host, port and token are
+    those of the first run.
 
     Args:
-        unusable: run ids that cannot be opened, and why; the index has a card for each.
-        is_index: False: the page of the only run is at ``/``, and what keeps it from being shown ends the program.
+        unusable: run ids that cannot be opened -> reason; the index has a card for each.
+        is_index: False: the page of the only run is at ``/``, and an error that prevents it ends the program.
 
     Raises:
-        UsageFault: a run id is none, the port is taken, a file cannot be used, or no run can be opened (exit code 2).
-        LocalFault: without an index: the transport cannot run, or the history is damaged.
+        UsageFault: a run id is invalid, the port is taken, a file is unusable, or no run can be opened (exit code 2).
+        LocalFault: without an index, the transport cannot run or the history is damaged.
     """
     for run in runs:
         split_run_id(run.run_id)
@@ -145,13 +145,13 @@ NOT_SHOWN: Final = "This run cannot be shown at present. The owner of this page 
 
 @dataclass(frozen=True, slots=True)
 class Serving:
-    """A page that is being served."""
+    """A running web server."""
 
     runner: web.AppRunner
     listener: asyncio.Server
 
     async def cleanup(self) -> None:
-        """Take no more connections, end the streams, and wait a little for what is being answered."""
+        """Close the listener, end the streams, and wait briefly for answers in progress."""
         self.listener.close()
         await self.runner.cleanup()
 
@@ -164,10 +164,10 @@ async def start_site(
     idle_seconds: float = IDLE_SECONDS,
     send_seconds: float = SEND_SECONDS,
 ) -> Serving:
-    """Listens at `host`:`port` within the bound of the application's site; the caller ends it with `cleanup`.
+    """Listen at `host`:`port` with the connection limit of the application's site. The caller ends it with `cleanup`.
 
     Raises:
-        UsageFault: the port is taken, or the address is not of this machine.
+        UsageFault: the port is taken, or the address does not belong to this machine.
     """
     bound = app[SITE].bound
     runner = web.AppRunner(
@@ -185,7 +185,7 @@ async def start_site(
     server = runner.server
     assert server is not None
     try:
-        # So many are taken at once before the first of them is looked at.
+        # The kernel accepts this many at once before the first is processed.
         backlog = min(128, bound.num_connections // 4)
         protocols = bound.protocols(server)
         listener = await asyncio.get_running_loop().create_server(protocols, host, port, backlog=backlog)
@@ -197,13 +197,13 @@ async def start_site(
 
 
 def bound_port(serving: Serving) -> int:
-    """The port that is listened on, which matters when 0 was asked for."""
+    """Return the listening port, for when port 0 was requested."""
     return int(serving.listener.sockets[0].getsockname()[1])
 
 
 @contextlib.contextmanager
 def _quiet_logs() -> Iterator[None]:
-    """Strangers cannot fill the log; asyncio's is in it, since it tells of every connection that cannot be taken."""
+    """Keep strangers from filling the log, also through asyncio, which logs each connection that cannot be accepted."""
     quiet = OncePerMinute()
     names = (
         "dashboard.http",
@@ -225,7 +225,7 @@ def _quiet_logs() -> Iterator[None]:
 async def _serve(
     runs: Sequence[ShownRun], unusable: Mapping[str, str], access: PageAccess | None, *, is_alone: bool
 ) -> None:
-    """One run at ``/``, whose fault is this program's; or an index, where a run that cannot be shown is told."""
+    """Serve one run at ``/``, whose error ends the program, or an index, which shows errors of single runs."""
     choices = runs[0].choices
     async with contextlib.AsyncExitStack() as stack:
         stopped = asyncio.Event()
@@ -271,7 +271,7 @@ async def _serve(
 
 @dataclass(frozen=True, slots=True)
 class _Page:
-    """A run that is ready to be served and watched."""
+    """A run that is ready to be served and observed."""
 
     app: web.Application
     live: Live
@@ -314,21 +314,21 @@ async def _opened(
 
 
 async def _watch_on(page: _Page) -> None:
-    """Watch one of several runs: what ends the watch stands on its page, and the watch begins again."""
+    """Observe one of several runs. An error is shown on its page, and the observation begins again."""
     while True:
         try:
             await _watch_once(page.watch)
         except Exception as error:  # noqa: BLE001 -- whatever ends the watch of one run, the others go on
             live = page.live
             _warn(f"{live.state.run_id} is not watched: {error}; it is tried again in {AGAIN_SECONDS:.0f} s")
-            # Not the fault's own words: they may name files of this machine.
+            # Not the text of the error, which may contain file names of this machine.
             problem = "this run is not watched at present; the owner of this page sees the reason"
             live.publish(replace(live.state, now=time.time(), problem=problem), live.history)
         await asyncio.sleep(AGAIN_SECONDS)
 
 
 async def _watch_once(watch: Callable[[], Awaitable[None]]) -> None:
-    """Watch a run; of several faults that end it at once the one is raised that its owner can act on."""
+    """Observe a run. Of several simultaneous errors, raise one that the owner can act on."""
     try:
         await watch()
     except BaseExceptionGroup as group:
@@ -341,7 +341,7 @@ async def _watch_once(watch: Callable[[], Awaitable[None]]) -> None:
 
 
 def _place(host: str, port: int) -> str:
-    """The address of the server on this machine, without a slash at its end."""
+    """Return the server's address on this machine, without a slash at its end."""
     return f"http://{f'[{host}]' if ':' in host else host}:{port}"
 
 
@@ -382,7 +382,7 @@ def _warn(sentence: str) -> None:
 
 
 def _advise(sentence: str) -> None:
-    """Without the prefix of a fault: all is as it was asked for."""
+    """Print a sentence without the prefix of an error."""
     print(sentence, file=sys.stderr, flush=True)
 
 
@@ -464,7 +464,7 @@ def _stop_signals(stopped: asyncio.Event) -> Iterator[None]:
     loop = asyncio.get_running_loop()
     signals = (signal.SIGINT, signal.SIGTERM)
     added = []
-    # Outside the main thread, and on Windows, signals cannot be had; there KeyboardInterrupt does the same.
+    # Signals are unavailable outside the main thread and on Windows; there KeyboardInterrupt has the same effect.
     with contextlib.suppress(NotImplementedError, RuntimeError, ValueError):
         for number in signals:
             loop.add_signal_handler(number, stopped.set)

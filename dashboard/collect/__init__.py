@@ -3,5 +3,5 @@
 The files, each built on those above it:
 
     commit_fetcher.py  signed commits, as far back as members have them
-    profiles.py        contributors' profiles, taken over if their machines agree
+    profiles.py        contributors' profiles, accepted if their machines agree
 """

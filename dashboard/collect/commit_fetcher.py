@@ -1,4 +1,4 @@
-"""Fetches signed commits from members, as far back as they remember them, and says which ones nobody has."""
+"""Fetch signed commits from members, as far back as they have them, and record those that no member has."""
 
 from __future__ import annotations
 
@@ -20,33 +20,35 @@ from dht.observer.network import ObserverEntry
 from dht.records.signed_manifest import RunRecord
 
 MAX_DONORS: Final = 3
-"""Asked per fragment and turn."""
+"""Members asked for each fragment and turn."""
 MAX_PAGES: Final = 64
 """Pages of one fragment before the next fragment has its turn."""
 DONOR_SECONDS: Final = 60.0
-"""For all pages of one donor in one turn: 64 of them take 20 s over a slow line, and others wait."""
+"""Time for all pages of one donor in one turn: 64 of them take 20 s over a slow line, and other donors wait."""
 AHEAD_VERSIONS: Final = 16
-"""Taken beyond the head: records are some seconds old. Later ones wait until most members have come there."""
+"""Versions accepted beyond the head, because records are some seconds old. Later ones wait until most members have
+reached them."""
 INVENTED_VERSIONS: Final = 1024
-"""So far beyond the head a commit is somebody's invention, and with it the page that it came in."""
+"""A commit this far beyond the head is invented, and its whole page is refused."""
 AGAIN_VERSIONS: Final = 3
-"""So many newest versions are asked for once more, since a fork may have put heavier commits in their place."""
+"""This many of the newest versions are requested again, since heavier commits of a fork may have replaced them."""
 NUM_WITNESSES: Final = 2
-"""Members that shall give the same commit before it is taken; fewer do when all that may be asked were asked."""
+"""Members that must send the same commit before it is accepted; fewer are enough if all available members were
+asked."""
 MAX_HELD: Final = 4096
-"""Commits of one turn that wait for a second member's word."""
+"""Commits of one turn that wait for confirmation by a second member."""
 FIRST_BEHIND: Final = 16
 MAX_BEHIND: Final = 512
-"""Versions further back that are asked for, doubling, when the newest commits follow from one that is not known. The
-run's members then changed to another side of a fork. Members remember no more than the last.
+"""Number of earlier versions to request, doubling up to the limit, if the newest commits follow an unknown one. The
+members then changed to another side of a fork. Members remember no more than the limit.
 """
 MAX_TRIES: Final = 5
-"""Looks at which a version is asked for that a record announces and nobody gives: commits travel for some seconds."""
+"""Attempts to get a version that a record announces but no member sends: commits travel for some seconds."""
 RETRY_SECONDS: Final = 600.0
-"""Versions that nobody remembered are asked for again so often: a member that was away may bring them back."""
+"""Interval between requests for versions that no member had: an absent member may bring them back."""
 
 CheckCommit = Callable[[bytes], CommitCredit]
-"""Checks a signed commit's every signature and returns whom it credits; raises `PeerFault`."""
+"""Checks all signatures of a signed commit and returns its credit; raises `PeerFault`."""
 
 log = logging.getLogger(__name__)
 
@@ -56,9 +58,9 @@ class SignedCommits:
     """Access to the signed commits of a run.
 
     Attributes:
-        fetch: (donor, fragment, from_version) -> raw commits from that version on, or from the oldest that the donor
-            remembers, ascending; one page of them. Raises PeerFault.
-        check: checks all signatures of a raw commit and says whom it credits. Raises PeerFault.
+        fetch: (donor, fragment, from_version) -> one page of raw commits, ascending, from that version on or from the
+            oldest that the donor has. Raises PeerFault.
+        check: checks all signatures of a raw commit and returns its credit. Raises PeerFault.
     """
 
     fetch: Callable[[PeerId, int, int], Awaitable[Sequence[bytes]]]
@@ -67,35 +69,35 @@ class SignedCommits:
 
 @dataclass(frozen=True, slots=True)
 class CommitSource:
-    """Composes `SignedCommits` of a run. It loads numpy and the kernels, which takes seconds: call it in a thread.
+    """Creates `SignedCommits` of a run. Loading numpy and the kernels takes seconds: call this in a thread.
 
     Attributes:
-        entry: for a private run.
+        entry: credentials for a private run.
     """
 
     run_id: str
     entry: ObserverEntry | None = None
 
     def open(self, host: Host, record: RunRecord) -> SignedCommits:
-        """Raises Incompatible: the run's manifest does not fit this software."""
+        """Return the access to this run's commits. Raises Incompatible if the manifest does not fit this software."""
         from peer.observe.observer import open_log
 
         return SignedCommits(open_log(host, record, self.entry), self.check_of(record))
 
     def check_of(self, record: RunRecord) -> CheckCommit:
-        """The check of this run's commits; raises Incompatible likewise."""
+        """Return the check of this run's commits. Raises Incompatible like `open`."""
         from peer.observe.observer import codec_bytes, run_frame
 
         return checker_of(run_frame(record), verify, codec_bytes(record))
 
     def proof_line(self, receipt: bytes) -> str:
-        """A stored signed commit as a line of the file that `peer receipts verify` reads."""
+        """Return a stored signed commit as a line of the file that `peer receipts verify` reads."""
         run, frame = open_receipt(self.run_id, receipt)
         return line_of(frame, run)
 
 
 class Gatherer:
-    """Fills one history. `clock` gives unix seconds."""
+    """Fills one history. `clock` returns unix seconds."""
 
     def __init__(self, history: History, clock: Callable[[], float]) -> None:
         self._history = history
@@ -103,13 +105,13 @@ class Gatherer:
         self._tries: dict[int, tuple[int, int]] = {}
         self._retry_at = 0.0
         self._behind: dict[int, int] = {}
-        """Per fragment, while the newest commits follow from one that is not known: how far back the next turn asks."""
+        """For each fragment whose newest commits follow an unknown one: how far back the next turn asks."""
         self._disappointments: Counter[PeerId] = Counter()
-        """Turns in which a donor brought nothing of what its record announces; those with fewer are asked first."""
+        """Turns in which a donor sent nothing of what its record announces; donors with fewer are asked first."""
 
     async def gather(self, source: SignedCommits, state: DashboardState) -> None:
-        """Ask for what is new in `state`, fragment by fragment, and for what is lacking."""
-        # One time for all fragments: none of them is newer because it was asked for last.
+        """Request new and missing commits according to `state`, for each fragment."""
+        # One time for all fragments, so that none seems newer because it was requested last.
         seen_at = self._clock()
         is_retry = seen_at >= self._retry_at
         if is_retry:
@@ -138,7 +140,7 @@ class Gatherer:
                 is_useful = False
             except TimeoutError:
                 log.info("%s took longer than %.0f s for commits; others are asked", donor, DONOR_SECONDS)
-                # Also when it gave something: who dribbles holds up everybody's commits, turn after turn.
+                # Even if it sent something: a slow donor would delay all commits, turn after turn.
                 is_useful = False
             if is_useful:
                 del self._disappointments[donor]
@@ -147,7 +149,7 @@ class Gatherer:
         self._decide(turn)
         is_searching = self._look_behind(turn)
         num_versions = self._history.ledger.num_versions(fragment)
-        # What is older than something known will not come by itself; the newest may only be on their way.
+        # Versions before a known one will not arrive by themselves; the newest may still be on their way.
         self._history.set_missing(fragment, self._history.ledger.absent(fragment, min(head, num_versions)))
         asked_head, num_tries = self._tries.get(fragment, (0, 0))
         num_tries = num_tries + 1 if asked_head == head else 1
@@ -158,7 +160,7 @@ class Gatherer:
         self._tries[fragment] = (head, num_tries)
 
     def _first_wanted(self, turn: _Turn) -> int | None:
-        """The lowest version that is lacking or whose commit a second member should confirm."""
+        """Return the lowest version that is missing, or whose commit needs confirmation by a second member."""
         num_versions = self._history.ledger.num_versions(turn.fragment)
         wanted = [version for version, digest in turn.held if len(turn.givers[version, digest]) < NUM_WITNESSES]
         for begin, end in self._history.ledger.absent(turn.fragment, turn.head):
@@ -173,12 +175,12 @@ class Gatherer:
         return min(wanted, default=None)
 
     def _look_behind(self, turn: _Turn) -> bool:
-        """Whether the next turn should ask for older versions: the lowest new commit follows from an unknown one."""
+        """Return whether the next turn must request older versions: the lowest new commit follows an unknown one."""
         credits = [credit for held in turn.held.values() for credit in held.values()]
         taken = [credit for credit in credits if self._history.ledger.counting.is_known(credit.digest)]
         lowest = min(taken, key=lambda credit: credit.version, default=None)
         num_behind = self._behind.pop(turn.fragment, 0)
-        # Beyond the limit nobody remembers it; what was found counts as far as it goes.
+        # No member has commits beyond the limit; the known ones count as far as they reach.
         if lowest is None or num_behind >= MAX_BEHIND or not self._history.ledger.counting.is_elsewhere(lowest):
             return False
         self._behind[turn.fragment] = max(FIRST_BEHIND, 2 * num_behind)
@@ -189,7 +191,7 @@ class Gatherer:
             page = await turn.source.fetch(donor, turn.fragment, at)
             if not page:
                 return
-            # Hundreds of signatures take a while; the page goes on being served meanwhile.
+            # Checking hundreds of signatures takes time; the page is served meanwhile.
             credits = await asyncio.to_thread(turn.checked, page, donor, at)
             for raw, credit in zip(page, credits, strict=False):
                 yield raw, credit
@@ -198,7 +200,7 @@ class Gatherer:
                 return
 
     def _take(self, turn: _Turn, donor: PeerId, raw: bytes, credit: CommitCredit) -> bool:
-        """Whether this commit is of use: one that is not known, first or as another member's word for it."""
+        """Record a commit. Return whether it is useful: new, or a further member's confirmation of a new one."""
         key = credit.version, credit.digest
         turn.givers.setdefault(key, set()).add(donor)
         turn.versions.add(credit.version)
@@ -209,15 +211,14 @@ class Gatherer:
         return True
 
     def _decide(self, turn: _Turn) -> None:
-        """Of the commits of one version, take the one that most members gave. Of equally many the known one comes
-        first. Then comes one whose leader, whose signature it bears, is in rounds that count, then the one that claims
-        less.
+        """Accept for each version the commit that most members sent. With equal numbers, a known commit is preferred,
+        then one signed by a leader in counted rounds, then the one that claims less.
         """
         best: dict[int, tuple[tuple[int, bool, bool, int, bytes], tuple[int, bytes]]] = {}
         for key, givers in turn.givers.items():
             version, digest = key
             if version >= turn.head and len(givers) < NUM_WITNESSES:
-                # Most members are not there yet, so nobody can contradict; a second one will have it soon.
+                # Most members have not reached it, so none can contradict; a second member will soon have it.
                 continue
             held = turn.held.get(key)
             is_member, claim = False, 0
@@ -231,7 +232,7 @@ class Gatherer:
                 self._add(turn, raw, credit)
 
     def _add(self, turn: _Turn, raw: bytes, credit: CommitCredit) -> None:
-        # The first answer after a start goes back as far as the donor remembers.
+        # The first answer after a start reaches as far back as the donor remembers.
         self._history.add_commit(raw, credit, turn.seen_at, is_recent=turn.fragment in self._tries)
 
     def _has_room(self, turn: _Turn) -> bool:
@@ -242,30 +243,30 @@ class Gatherer:
 class _Turn:
     """Commits of one fragment that members sent in one turn.
 
-    Nothing is taken on one member's word while others can be asked. Two keys can sign any number of tokens for one
-    another, and the heaviest chain counts.
+    One member's word is not enough while others can be asked: two keys can sign any number of tokens for each other,
+    and the heaviest chain counts.
     """
 
     source: SignedCommits
     fragment: int
     head: int
     seen_at: float
-    """Unix seconds of all that the turn takes."""
+    """Unix seconds, the same for all commits of the turn."""
     is_retry: bool
-    """Whether it asks again for what nobody remembered."""
+    """Whether this turn again requests commits that no member had."""
     givers: dict[tuple[int, bytes], set[PeerId]] = field(default_factory=dict)
     """Members that sent each commit, by version and digest."""
     held: dict[tuple[int, bytes], dict[bytes, CommitCredit]] = field(default_factory=dict)
-    """New commits, as they were sent."""
+    """New commits in the form in which they were sent."""
     versions: set[int] = field(default_factory=set)
-    """Versions of all commits that were sent."""
+    """Versions of all commits sent."""
     _checked: dict[bytes, CommitCredit] = field(default_factory=dict)
 
     def checked(self, page: Sequence[bytes], donor: PeerId, begin: int) -> list[CommitCredit]:
-        """The credits of a page, up to the first that is too far beyond the head.
+        """Return the credits of a page, up to the first one too far beyond the head.
 
         Raises:
-            PeerFault: one of them proves nothing, or was not asked for.
+            PeerFault: a commit proves nothing, or was not requested.
         """
         for raw in page:
             if raw not in self._checked:
@@ -273,7 +274,7 @@ class _Turn:
         credits = [self._checked[raw] for raw in page]
         at, end = begin, self.head + INVENTED_VERSIONS
         for credit in credits:
-            # One of each version, in order: a flood of forks for one that nobody asked for costs its sender a turn.
+            # One commit for each version, in order: a flood of unrequested forks costs its sender a turn.
             if credit.fragment != self.fragment or not at <= credit.version < end:
                 raise PeerFault(
                     donor,
@@ -287,8 +288,8 @@ class _Turn:
 def donors(
     state: DashboardState, fragment: int, head: int, disappointments: Mapping[PeerId, int] | None = None
 ) -> list[PeerId]:
-    """Peers to ask, the best first: with fewest disappointments, then peers that signed commits list. Then come those
-    at `head` or beyond (how far beyond makes no difference), reachable ones, and those that have been here longest.
+    """Return the peers to ask, best first: those with the fewest disappointments, then those that signed commits list,
+    those at `head` or beyond (any distance), reachable ones, and those that have been here longest.
     """
     rows = [row for row in state.here if len(row.record.versions) > fragment]
     counts = disappointments or {}

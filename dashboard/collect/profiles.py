@@ -1,4 +1,4 @@
-"""Reads contributors' signed profiles, and takes those over whose machines say that they belong to them."""
+"""Read contributors' signed profiles, and accept those whose machines confirm them."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from dht.records.peer_record import MAX_LABEL_LENGTH
 from dht.records.profiles import Profile, decode_profile
 
 READ_SECONDS: Final = 20.0
-"""A hidden name is out of sight within this time and the next look."""
+"""Interval of readings: a hidden name disappears within this time and the next observation."""
 MAX_PROFILES: Final = 4096
-"""Decoded per reading, 0.3 ms each."""
+"""Profiles decoded in one reading, 0.3 ms each."""
 
 log = logging.getLogger(__name__)
 
 
 async def follow_profiles(store: RecordStore, history: History, run_id: str, clock: Callable[[], float]) -> None:
-    """Read profiles, without end; `clock` gives unix seconds."""
+    """Read profiles forever; `clock` returns unix seconds."""
     while True:
         try:
             take_over(history, await store.fetch_profiles(run_id), run_id, clock())
@@ -34,7 +34,7 @@ async def follow_profiles(store: RecordStore, history: History, run_id: str, clo
 
 
 def take_over(history: History, found: list[bytes], run_id: str, now: float) -> None:
-    """Add the valid profiles that a machine in sight names; a flood of others leaves nothing behind."""
+    """Add the valid profiles that a visible machine names; a flood of others is ignored."""
     named = {presence.contributor_key for presence in history.ledger.present.values()}
     for raw in found[:MAX_PROFILES]:
         try:
@@ -47,7 +47,7 @@ def take_over(history: History, found: list[bytes], run_id: str, now: float) -> 
 
 
 def facts_of(profile: Profile) -> ProfileFacts:
-    """The part of a profile that may be shown."""
+    """Return the part of a profile that may be shown."""
     return ProfileFacts(
         contributor_id=profile.contributor_id,
         sequence=profile.sequence,

@@ -1,11 +1,11 @@
-"""The members that a signed commit credits, whatever the order in which commits come. Pure.
+"""Credit for members from signed commits, in any order of the commits. Pure.
 
 The files, each built on those above it:
 
-    credited_members.py        whom one signed commit credits, and the bytes that it moved
-    heaviest_commit_chains.py  all signed commits that are known, and which of them count
-    work_log.py                the commits that name a machine, and a person's curve of work
-    contributor_ledger.py      who is credited with what
+    credited_members.py        the members that one signed commit credits, and its transferred bytes
+    heaviest_commit_chains.py  all known signed commits, and which of them count
+    work_log.py                the commits of a machine, and a person's curve of work
+    contributor_ledger.py      credit of each contributor
 
-The rule itself is `averaging/signing/commit_credit.py`, the same that `peer receipts verify` follows.
+`averaging/signing/commit_credit.py` defines the rule, which `peer receipts verify` uses too.
 """

@@ -1,8 +1,8 @@
-"""`Ledger`: who is credited with what, as a fold of checked commits that does not depend on their order. Pure.
+"""`Ledger`: credit of each contributor, computed from checked commits in any order. Pure.
 
-Credit is counted in whole thousandths of a token, so that sums are exact. Two dashboards of one run that saw the same
-commits, in any order, show the same totals. These are those of `peer receipts verify`. Which commits count is said by
-`averaging.signing.commit_credit`, through `Counting`.
+Credit is counted in whole thousandths of a token, so that sums are exact. Two dashboards of one run with the same
+commits, in any order, show the same totals as `peer receipts verify`. `averaging.signing.commit_credit` decides through
+`Counting` which commits count.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ from dashboard.history_facts import (
 )
 
 MAX_MACHINES: Final = 50_000
-"""Rows of credited machines. Beyond it new keys are counted and not listed: two keys can sign for one another, and
-nobody who has a row loses it."""
+"""Rows of credited machines. Beyond this, new keys are counted but not listed: two keys can sign for each other, and no
+listed machine loses its row."""
 MAX_UNWITNESSED_ROWS: Final = 100
-"""Rows of machines before the first commit, the first that came: a lone trainer is shown, a flood not."""
+"""Rows of machines before the first commit, in order of arrival: a lone trainer is shown, a flood is not."""
 MAX_GAP_SECONDS: Final = 30.0
-"""Time between two looks that still counts as watched; a look that hangs, or a machine that slept, is no uptime."""
+"""Longest time between two observations that counts as uptime; hanging or sleeping does not."""
 
 SECONDS_PER_DAY: Final = 86_400
 
 
 @dataclass(frozen=True, slots=True)
 class Presence:
-    """A machine's newest record, text stripped."""
+    """A machine's newest record with cleaned text."""
 
     peer_id: str
     contributor_key: str
@@ -57,7 +57,7 @@ class MachineTotals:
 
     peer_id: str
     contributor_key: str = ""
-    """The contributor that its own record names. The history's file keeps this field and the next ones."""
+    """The contributor in its record. The history's file stores this field and the next ones."""
     device: str = ""
     name: str = ""
     """Name in its record; its contributor's profile takes precedence."""
@@ -69,13 +69,13 @@ class MachineTotals:
     rounds: int = 0
     rounds_missed: int = 0
     days: Counter[int] = field(default_factory=Counter)
-    """Days since 1970 (UTC) with a round, and how many."""
+    """Rounds by day since 1970 (UTC)."""
     work: Counter[int] = field(default_factory=Counter)
-    """Thousandths of tokens that others witnessed, by such a day."""
+    """Thousandths of tokens that others witnessed, by day."""
     log: WorkLog = field(default_factory=WorkLog)
 
     def credit(self, share: MachineShare, receipt: StoredReceipt, sign: int) -> None:
-        """Books a share of a round that counts (`sign` 1), or takes it back (-1)."""
+        """Add a share of a round that counts (`sign` 1), or remove it (-1)."""
         at = receipt.at
         self.log.book(receipt, share, sign)
         self.milli_tokens_witnessed += sign * share.milli_witnessed
@@ -90,7 +90,7 @@ class MachineTotals:
         self.first_at, self.last_at = min(self.first_at, at), max(self.last_at, at)
 
     def meet(self, presence: Presence, seconds: float = 0.0) -> bool:
-        """Take over what its record says; it was here for this long. Returns whether that changed anything."""
+        """Update from the machine's record, after `seconds` of presence. Return whether anything changed."""
         before = (self.device, self.name, self.contributor_key, self.last_at, self.uptime_seconds)
         self.device, self.name, self.contributor_key = presence.device, presence.name, presence.contributor_key
         self.first_at = min(self.first_at, presence.first_heard_at)
@@ -99,7 +99,7 @@ class MachineTotals:
         return before != (self.device, self.name, self.contributor_key, self.last_at, self.uptime_seconds)
 
     def forget_name(self) -> None:
-        """Its owner has withdrawn it."""
+        """Remove the name, which its owner has withdrawn."""
         self.name = ""
 
 
@@ -111,32 +111,31 @@ class Ledger:
     profiles: dict[str, ProfileFacts] = field(default_factory=dict)
     counting: Counting = field(default_factory=Counting)
     present: dict[str, Presence] = field(default_factory=dict)
-    """Machines of the newest look."""
+    """Machines in the newest observation."""
     payload_bytes: int = 0
     data_parallel_bytes: int = 0
-    """Both over all counted rounds."""
+    """Both for all counted rounds."""
     num_unlisted: int = 0
-    """Credits that found no free row."""
+    """Credits without a free row."""
     _looked_at: float = 0.0
 
     def put(self, credit: CommitCredit, seen_at: float, num: int = 0) -> Outcome:
-        """Take in a checked commit; what one or many of them change is booked by `settle`. `num`: its number in the
-        file."""
+        """Add a checked commit; `settle` books the changes. `num`: its number in the file."""
         return self.counting.put(credit, seen_at, num)
 
     def settle(self) -> list[Booking]:
-        """Book what changed since the last time."""
+        """Book the changes since the last call."""
         bookings = self.counting.settle()
         for booking in bookings:
             self._book(booking)
         return bookings
 
     def num_versions(self, fragment: int) -> int:
-        """One more than the highest version of which a commit is known; 0: none is known."""
+        """Return the highest version with a known commit, plus one; 0: none is known."""
         return max(self.counting.versions.get(fragment, ()), default=-1) + 1
 
     def absent(self, fragment: int, end: int) -> list[tuple[int, int]]:
-        """Return the ranges of versions below `end` of which no commit is known: (begin, end exclusive), ascending."""
+        """Return the ranges of versions below `end` without a known commit: (begin, end exclusive), ascending."""
         known = sorted(version for version in self.counting.versions.get(fragment, ()) if version < end)
         return [(low + 1, high) for low, high in pairwise([-1, *known, end]) if high > low + 1]
 
@@ -146,7 +145,7 @@ class Ledger:
         return self.counting.num_rounds
 
     def add_profile(self, profile: ProfileFacts) -> bool:
-        """Whether it is newer than the one there is."""
+        """Add a profile if it is newer than the stored one, and return whether it is."""
         held = self.profiles.get(profile.contributor_id)
         if held is not None and (held.sequence, held.issued_at) >= (profile.sequence, profile.issued_at):
             return False
@@ -154,7 +153,7 @@ class Ledger:
         return True
 
     def look(self, present: Iterable[Presence], now: float) -> list[MachineTotals]:
-        """Take over what the machines' records say; returns the credited machines that changed."""
+        """Update from the machines' records. Return the credited machines that changed."""
         seconds = now - self._looked_at
         self._looked_at = now
         self.present = {presence.peer_id: presence for presence in present}
@@ -170,15 +169,15 @@ class Ledger:
         return changed
 
     def contributor_of(self, peer_id: str) -> str:
-        """The person of this machine: its contributor when both name each other, else the machine itself."""
+        """Return this machine's contributor if both name each other, otherwise the machine itself."""
         presence, machine = self.present.get(peer_id), self.machines.get(peer_id)
         key = presence.contributor_key if presence is not None else machine.contributor_key if machine else ""
         profile = self.profiles.get(key)
         return key if profile is not None and peer_id in profile.machines else peer_id
 
     def rows(self) -> tuple[tuple[ContributorRow, ...], int]:
-        """(contributors by witnessed tokens, peers without a row)."""
-        # A machine whose only commit lost against heavier ones is as if it had never been in a round.
+        """Return (contributors by witnessed tokens, number of peers without a row)."""
+        # A machine whose only commit lost to heavier ones is not listed.
         listed = {
             key: one
             for key, one in self.machines.items()
@@ -187,7 +186,7 @@ class Ledger:
         others = [presence for presence in self.present.values() if presence.peer_id not in listed]
         others = [presence for presence in others if presence.condition == "here"]
         others.sort(key=lambda presence: (presence.first_heard_at, presence.peer_id))
-        # Once there is signed work, a record alone makes no contributor.
+        # Once there is signed work, a record alone does not make a contributor.
         num_free = 0 if listed else MAX_UNWITNESSED_ROWS
         for presence in others[:num_free]:
             machine = MachineTotals(presence.peer_id)
@@ -203,7 +202,7 @@ class Ledger:
 
     @property
     def bandwidth(self) -> TrafficTotals:
-        """Each byte that one member sends another one receives."""
+        """Totals of transferred bytes; each byte that one member sends is received by another."""
         return TrafficTotals(self.payload_bytes, self.data_parallel_bytes or None)
 
     @property
@@ -211,7 +210,7 @@ class Ledger:
         return sum(machine.milli_tokens_witnessed for machine in self.machines.values())
 
     def days_of(self, peer_ids: Iterable[str]) -> tuple[DayOfWork, ...]:
-        """Days with a round of any of these machines, oldest first."""
+        """Return the days with a round of any of these machines, oldest first."""
         machines = [self.machines[peer_id] for peer_id in peer_ids if peer_id in self.machines]
         days = sorted({day for machine in machines for day, count in machine.days.items() if count > 0})
         return tuple(
@@ -220,15 +219,15 @@ class Ledger:
         )
 
     def logs_of(self, row: ContributorRow) -> list[WorkLog]:
-        """Returns the logs of a contributor's machines that signed commits name."""
+        """Return the logs of a contributor's machines that signed commits name."""
         machines = (self.machines.get(machine.peer_id) for machine in row.machines)
         return [machine.log for machine in machines if machine is not None and machine.log.receipts]
 
     def recent_work(self, now: float) -> dict[str, int]:
-        """Return of each machine with rounds since yesterday began (UTC) its thousandths of tokens in them.
+        """Return by machine the thousandths of tokens in its rounds since the beginning of yesterday (UTC).
 
-        What nobody but the machine signed for counts up to the most that was witnessed of any machine: who always
-        leads and averages has no witness, and a machine by itself may sign anything.
+        Work that only the machine itself signed counts up to the most that was witnessed of any machine: a machine that
+        always leads and reduces has no witness, but could sign anything.
         """
         today = int(now // SECONDS_PER_DAY)
         days = (today, today - 1)
@@ -241,7 +240,7 @@ class Ledger:
         return {peer_id: max(witnessed[peer_id], min(claimed, most)) for peer_id, claimed in reported.items()}
 
     def shown_profile(self, contributor_id: str) -> ProfileFacts | None:
-        """The profile, unless its owner hides it."""
+        """Return the profile, unless its owner hides it."""
         profile = self.profiles.get(contributor_id)
         return None if profile is None or profile.is_hidden else profile
 
@@ -257,7 +256,9 @@ class Ledger:
         return presence.name if presence is not None else machine.name if machine is not None else ""
 
     def is_withdrawn(self, peer_id: str) -> bool:
-        """Whether a hidden profile lists this machine and the machine's record names that contributor, or used to."""
+        """Return whether a hidden profile lists this machine, and the machine's present or former record names that
+        contributor.
+        """
         machine, presence = self.machines.get(peer_id), self.present.get(peer_id)
         keys = {part.contributor_key for part in (machine, presence) if part is not None and part.contributor_key}
         return any(key in self.profiles and self.profiles[key].is_hidden for key in keys)

@@ -1,4 +1,4 @@
-"""Members that a signed commit credits, as the dashboard counts. Pure: signatures are verified by what is given in."""
+"""Members that a signed commit credits, for the dashboard. Pure: the verification of signatures is an argument."""
 
 from __future__ import annotations
 
@@ -19,34 +19,34 @@ from dht.ground.host import PeerId
 BYTES_PER_GRADIENT: Final = 4
 """Plain data-parallel training sends float32 gradients."""
 MAX_BYTES: Final = 2**53
-"""Of one commit, 9 petabytes: a larger claim counts as this, and sums over a history stay exact."""
+"""Most bytes of one commit, 9 petabytes: larger claims count as this, and sums over a history stay exact."""
 
 
 @dataclass(frozen=True, slots=True)
 class CommitCredit(CreditedRound):
-    """A signed commit whose signatures were checked, and what the page shows of it."""
+    """A signed commit with checked signatures, and the facts that the page shows."""
 
     __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(ser_json_bytes="base64", val_json_bytes="base64")
-    """The history keeps it as JSON."""
+    """The history stores it as JSON."""
 
     num_void_shards: int = 0
     drop_reasons: tuple[tuple[str, int], ...] = ()
-    """(reason in words, how many)."""
+    """(reason in words, count)."""
     payload_bytes: int = 0
-    """Encoded values that the round moved from member to member."""
+    """Bytes of encoded values sent between members in the round."""
     data_parallel_bytes: int = 0
-    """Bytes that plain data-parallel training would have moved for the same steps of the same part of the model."""
+    """Bytes that plain data-parallel training would have sent for the same steps on the same part of the model."""
 
 
 def checker_of(
     run: RunFrame, verify: Verify, encoded_num_bytes: Callable[[int], int]
 ) -> Callable[[bytes], CommitCredit]:
-    """The check of one stored receipt (`receipt_of`): all signatures, then whom it credits and what it moved.
+    """Return the check of one stored receipt (`receipt_of`): it verifies all signatures and computes credit and bytes.
 
-    `encoded_num_bytes`: bytes of so many values, as the run's codec writes them.
+    `encoded_num_bytes`: returns the bytes of a number of values in the run's codec.
 
-    The manifest of the receipt counts, so that what was collected under an earlier revision stays good. Raises
-    PeerFault with the reason.
+    The manifest of the receipt counts, so that commits collected under an earlier revision stay valid. Raises PeerFault
+    with the reason.
     """
 
     def check(receipt: bytes) -> CommitCredit:
@@ -68,7 +68,7 @@ def checker_of(
 
 
 def credit_of(commit: Commit, num_parameters: int) -> CommitCredit:
-    """The members that a commit credits, once its signatures were checked."""
+    """Return the credit of a commit whose signatures were checked."""
     one = round_of(commit, num_parameters)
     return CommitCredit(
         **{field.name: getattr(one, field.name) for field in fields(one)},
@@ -78,7 +78,7 @@ def credit_of(commit: Commit, num_parameters: int) -> CommitCredit:
 
 
 def round_facts_of(credit: CommitCredit, at: float) -> RoundFacts:
-    """The round as page and API show it; `at` is when this dashboard saw it."""
+    """Return the round in the form of page and API; `at` is when this dashboard received it."""
     return RoundFacts(
         fragment=credit.fragment,
         version=credit.version,
@@ -93,7 +93,7 @@ def round_facts_of(credit: CommitCredit, at: float) -> RoundFacts:
 
 
 def drop_reasons(commit: Commit) -> tuple[tuple[str, int], ...]:
-    """Why parts of a round are missing, as far as the commit shows it: (reason in words, how many)."""
+    """Return why parts of a round are missing, as far as the commit shows: (reason in words, count)."""
     included = {index for shard in commit.shards for index in shard.included}
     everywhere = set(included).intersection(*(shard.included for shard in commit.shards if shard.digest))
     counts = {
@@ -105,12 +105,12 @@ def drop_reasons(commit: Commit) -> tuple[tuple[str, int], ...]:
 
 
 def payload_bytes(commit: Commit, encoded_num_bytes: Callable[[int], int]) -> int:
-    """Bytes of encoded values that went from member to member.
+    """Return the bytes of encoded values sent between members.
 
-    Each member that is in a shard sent its part to the shard's reducer, and the reducer sent the mean to everybody.
+    Each member in a shard sent its part to the shard's reducer, and the reducer sent the mean to all members.
 
     Args:
-        encoded_num_bytes: bytes of so many encoded values, as the manifest's codec writes them.
+        encoded_num_bytes: returns the bytes of a number of values in the manifest's codec.
     """
     total = 0
     for shard in commit.shards:
@@ -121,7 +121,7 @@ def payload_bytes(commit: Commit, encoded_num_bytes: Callable[[int], int]) -> in
 
 
 def data_parallel_bytes(commit: Commit, fragment_size: int) -> int:
-    """Bytes that a ring all-reduce at every inner step would have uploaded for this part of the model.
+    """Return the bytes that a ring all-reduce at each inner step would have uploaded for this part of the model.
 
     With M members, each uploads 2 (M - 1) / M times the gradients at every step (Patarasuk and Yuan,
     doi:10.1016/j.jpdc.2008.09.002).

@@ -1,10 +1,10 @@
-"""`Counting`: every signed commit that this dashboard knows, and which of them count. Pure.
+"""`Counting`: all signed commits known to this dashboard, and which of them count. Pure.
 
-The rule is that of `averaging.signing.commit_credit`, the same that `peer receipts verify` follows: of each fragment
-one chain of commits, the heaviest. The same counts in any order of commits, and however late. A late one may change
-what counted before, which is told as bookings that take back and bookings that add.
+The rule is that of `averaging.signing.commit_credit`, which `peer receipts verify` uses too: for each fragment, the
+heaviest chain of commits counts. The result does not depend on the order or time of commits. A late commit may change
+the counted chain, which gives bookings that remove and bookings that add.
 
-Never forgotten, so it is packed: about 1.5 kB per round of sixteen members.
+Commits are never forgotten, so they are packed: about 1.5 kB for a round of sixteen members.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from dashboard.credit.credited_members import CommitCredit
 from dht.ground.host import PeerId
 
 Outcome = Literal["new", "known", "crowded"]
-"""`known`: it says nothing new; `crowded`: there are too many heavier ones of this version."""
+"""`known`: the commit adds nothing; `crowded`: its version has too many heavier ones."""
 
 
 @dataclass(slots=True, eq=False)
@@ -28,7 +28,7 @@ class StoredReceipt:
 
     Attributes:
         num: its number in the file.
-        at: unix seconds that it counts at.
+        at: unix seconds at which it counts.
     """
 
     num: int
@@ -44,7 +44,9 @@ class StoredReceipt:
 
 @dataclass(frozen=True, slots=True)
 class Booking:
-    """A receipt begins to count (`sign` 1) or ends to (-1), with these machines; the others are in one before it."""
+    """A receipt that begins to count (`sign` 1) or stops (-1), with these machines; an earlier receipt has the
+    others.
+    """
 
     receipt: StoredReceipt
     shares: tuple[MachineShare, ...]
@@ -56,7 +58,7 @@ class Counting:
     """Receipts by the digest of their commit."""
 
     versions: dict[int, set[int]] = field(default_factory=dict)
-    """Per fragment: versions of which a commit is known."""
+    """Versions with a known commit, for each fragment."""
     rounds: set[int] = field(default_factory=set)
     """Numbers of the first receipt of each round that counts."""
     _lineages: dict[int, Lineage] = field(default_factory=dict)
@@ -69,7 +71,7 @@ class Counting:
     _index: dict[str, int] = field(default_factory=dict)
 
     def put(self, credit: CommitCredit, at: float, num: int) -> Outcome:
-        """Take in a checked commit; what that changes is told by `settle`."""
+        """Add a checked commit; `settle` returns the changes."""
         lineage = self._lineages.setdefault(credit.fragment, Lineage())
         held = self._receipts.get(credit.digest)
         whole: CreditedRound = credit
@@ -108,7 +110,7 @@ class Counting:
         return "new"
 
     def settle(self) -> list[Booking]:
-        """Follow the rule again after whatever was put in; returns what changed, what is taken back first."""
+        """Apply the rule to the added commits. Return the changes, removals first."""
         for fragment in sorted(self._unsettled):
             settled = self._lineages[fragment].settle()
             for digest in settled.dropped:
@@ -126,20 +128,20 @@ class Counting:
         return len(self._counted)
 
     def is_known(self, digest: bytes) -> bool:
-        """Whether a receipt of this commit is held."""
+        """Return whether a receipt of this commit is stored."""
         return digest in self._receipts
 
     def is_counted(self, digest: bytes) -> bool:
-        """Whether this commit counts."""
+        """Return whether this commit counts."""
         return digest in self._counted
 
     def is_elsewhere(self, credit: CommitCredit) -> bool:
-        """Whether this commit follows from one that is not held, although others of that version are: a fork."""
+        """Return whether this commit follows an unknown one although others of that version are known: a fork."""
         lineage = self._lineages.get(credit.fragment)
         return lineage is not None and lineage.is_elsewhere(credit.version, credit.previous)
 
     def released(self) -> list[int]:
-        """Numbers of receipts that there was no room for, since the last call."""
+        """Return the numbers of the receipts dropped for lack of room since the last call."""
         nums, self._released = self._released, []
         return nums
 
@@ -150,7 +152,9 @@ class Counting:
         (self._counted.add if sign > 0 else self._counted.discard)(digest)
 
     def _booked(self, digest: bytes, sign: int) -> Iterator[Booking]:
-        """A machine that is in two receipts counts once, where most of it is; of equal ones in the first."""
+        """Yield the bookings of a commit. A machine in two receipts counts once, in the one with its larger share, or
+        the first.
+        """
         receipts = self._receipts[digest]
         if len(receipts) == 1:
             yield Booking(receipts[0], tuple(self._shares(receipts[0])), sign)
@@ -169,7 +173,7 @@ class Counting:
         return b"".join(rows)
 
     def _index_of(self, peer_id: PeerId) -> int:
-        """Its place among the ids, each of which is held once."""
+        """Return the index of an id; each id is stored once."""
         if peer_id not in self._index:
             self._index[peer_id] = len(self._ids)
             self._ids.append(peer_id)

@@ -1,4 +1,4 @@
-"""`WorkLog`: the signed commits in which a machine has a share, and what follows from those of one person. Pure."""
+"""`WorkLog`: the signed commits with a share of a machine, and a person's curve from them. Pure."""
 
 from __future__ import annotations
 
@@ -16,51 +16,51 @@ MAX_CURVE_POINTS: Final = 500
 MAX_LED: Final = 2000
 """Newest rounds whose leaders count as witnesses."""
 FIRST_DAY_SECONDS: Final = 86_400
-"""For this long a contributor's curve has a point for each minute, later one for each hour."""
+"""During this time, a contributor's curve has a point for each minute; later one for each hour."""
 SECONDS_PER_HOUR: Final = 3600
 
 
 @dataclass(slots=True)
 class WorkLog:
-    """In the order in which they were booked; thirty bytes each, since a run may have millions."""
+    """Receipts in the order of booking; thirty bytes each, since a run may have millions."""
 
     receipts: list[StoredReceipt] = field(default_factory=list)
     milli_tokens_witnessed: array[int] = field(default_factory=lambda: array("q"))
     milli_tokens_reported: array[int] = field(default_factory=lambda: array("q"))
 
     def book(self, receipt: StoredReceipt, share: MachineShare, sign: int) -> None:
-        """Adds a share (`sign` 1), or takes it back (-1)."""
+        """Add a share (`sign` 1), or remove it (-1)."""
         if sign > 0:
             self.receipts.append(receipt)
             self.milli_tokens_witnessed.append(share.milli_witnessed)
             self.milli_tokens_reported.append(share.milli_tokens)
             return
-        # What is taken back was mostly booked lately.
+        # Removed shares were mostly booked recently.
         for place in range(len(self.receipts) - 1, -1, -1):
             if self.receipts[place] is receipt:
                 del self.receipts[place], self.milli_tokens_witnessed[place], self.milli_tokens_reported[place]
                 return
 
     def __iter__(self) -> Iterator[tuple[StoredReceipt, int, int]]:
-        """(receipt, thousandths witnessed, thousandths reported)."""
+        """Iterate over (receipt, thousandths witnessed, thousandths reported)."""
         return zip(self.receipts, self.milli_tokens_witnessed, self.milli_tokens_reported, strict=True)
 
 
 def numbers_of(logs: Iterable[WorkLog]) -> list[int]:
-    """Returns the numbers of the receipts in these logs, ascending."""
+    """Return the numbers of the receipts in these logs, ascending."""
     return sorted({receipt.num for log in logs for receipt in log.receipts})
 
 
 def leaders_of(logs: Iterable[WorkLog]) -> set[str]:
-    """Returns the PeerIds of the members that led and signed the newest rounds in these logs."""
+    """Return the PeerIds of the members that led and signed the newest rounds in these logs."""
     receipts = (receipt for log in logs for receipt in log.receipts)
     return {str(receipt.leader) for receipt in nlargest(MAX_LED, receipts, key=lambda receipt: receipt.num)}
 
 
 def curve_of(logs: Iterable[WorkLog], first_at: float, now: float) -> list[WorkPoint]:
-    """Returns work over time: nothing at `first_at`, then the totals at the end of each minute or hour, up to `now`.
+    """Return work over time: zero at `first_at`, then the totals at the end of each minute or hour, up to `now`.
 
-    There are at most about `MAX_CURVE_POINTS`, evenly chosen, the first and the last among them.
+    There are at most about `MAX_CURVE_POINTS`, evenly chosen, including the first and the last.
     """
     seconds = 60 if now - first_at <= FIRST_DAY_SECONDS else SECONDS_PER_HOUR
     work: dict[int, tuple[int, int, int]] = {}
@@ -76,7 +76,7 @@ def curve_of(logs: Iterable[WorkLog], first_at: float, now: float) -> list[WorkP
         if not points:
             points.append(WorkPoint(first_at if first_at < end_at else begin_at, 0, 0, 0))
         elif points[-1].at < begin_at < now:
-            # Without work in between the line is level up to here.
+            # Without work in between, the line is level.
             points.append(WorkPoint(begin_at, witnessed / 1000, reported / 1000, rounds))
         witnessed, reported, rounds = witnessed + more_witnessed, reported + more_reported, rounds + more_rounds
         points.append(WorkPoint(min(end_at, now), witnessed / 1000, reported / 1000, rounds))

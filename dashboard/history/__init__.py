@@ -2,10 +2,10 @@
 
 The files, each built on those above it:
 
-    thinned_curves.py  points of curves: fewer of a long run, one for many (pure)
-    trend.py           the points of the curves, and who came and went (pure)
-    database.py        the file: its tables, and whether it may be used
-    writing.py         transactions, and what a start reads back
-    reading.py         bounded questions to the file
-    history.py         History: puts them together
+    thinned_curves.py  thinned points of curves (pure)
+    trend.py           points of the curves, and arrivals and departures (pure)
+    database.py        the file: its tables, and checks before its use
+    writing.py         transactions, and loading at a start
+    reading.py         bounded queries
+    history.py         History: combines them
 """

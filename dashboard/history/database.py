@@ -1,4 +1,4 @@
-"""The history's SQLite file: its tables, and whether a file may be used. Nothing is changed before that is known."""
+"""The history's SQLite file: its tables, and the checks before its use, which change nothing."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ Value = TypeVar("Value")
 MEMORY: Final = ":memory:"
 """SQLite's own name for a database without a file."""
 APPLICATION_ID: Final = 0x4D55524D
-"""Says in the file's header that it is one of ours ("MURM")."""
+"""Mark of these files in SQLite's file header ("MURM")."""
 SCHEMA_VERSION: Final = 6
 
 POINT_COLUMNS: Final = tuple(field.name for field in fields(HistoryPoint))
 MACHINE_COLUMNS: Final = ("peer_id", "contributor_key", "device", "name", "first_at", "last_at", "uptime_seconds")
-"""Fields of `MachineTotals`, its first ones."""
+"""The first fields of `MachineTotals`."""
 TABLES: Final = f"""
 CREATE TABLE meta (name TEXT PRIMARY KEY, value) WITHOUT ROWID;
 CREATE TABLE receipts (id INTEGER PRIMARY KEY, seen_at REAL NOT NULL, credit TEXT NOT NULL, raw BLOB NOT NULL);
@@ -36,13 +36,13 @@ CREATE TABLE points (place INTEGER PRIMARY KEY, {", ".join(POINT_COLUMNS)});
 CREATE TABLE machines ({", ".join(MACHINE_COLUMNS)}, PRIMARY KEY (peer_id)) WITHOUT ROWID;
 CREATE TABLE profiles (contributor_id TEXT PRIMARY KEY, facts TEXT NOT NULL) WITHOUT ROWID
 """
-"""`receipts`: each signed commit, and whom it credits. `points`: one for each ten seconds. `machines` and `profiles`:
-what this dashboard saw of them. `meta`: lists of some hundred rows as JSON, and single values. All else follows from
-these and is made again at each start."""
+"""`receipts`: each signed commit and its credit. `points`: one for each ten seconds. `machines` and `profiles`: this
+dashboard's observations of them. `meta`: lists of some hundred rows as JSON, and single values. All other data is
+computed from these at each start."""
 
 
 class Database:
-    """A connection that one thread works on, a transaction or a question at a time."""
+    """A connection used by one thread, one transaction or query at a time."""
 
     def __init__(self, path: Path | None) -> None:
         place = MEMORY if path is None else str(path)
@@ -50,38 +50,38 @@ class Database:
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="history")
 
     async def do(self, work: Callable[..., Value], *values: Any) -> Value:
-        """Returns what `work(connection, *values)` returns; raises what it raises. Cancelled, the work still ends."""
+        """Run `work(connection, *values)` and return its result. When cancelled, the work still finishes."""
         return await asyncio.get_running_loop().run_in_executor(self._thread, work, self._connection, *values)
 
     async def close(self) -> None:
-        """Closes the connection, after all work."""
+        """Close the connection after all work."""
         await self.do(sqlite3.Connection.close)
         self._thread.shutdown()
 
 
 @contextlib.contextmanager
 def transaction(connection: sqlite3.Connection) -> Iterator[None]:
-    """Writes all of what is executed inside, or nothing."""
+    """Write all statements inside, or none."""
     connection.execute("BEGIN IMMEDIATE")
     try:
         yield
         connection.execute("COMMIT")
     except BaseException:
-        # A full disk may have ended it already.
+        # A full disk may have ended the transaction.
         if connection.in_transaction:
             connection.execute("ROLLBACK")
         raise
 
 
 def check_file(path: Path, run_id: str, wait_seconds: float = 5.0) -> bool:
-    """Whether there is a history of `run_id` to go on from (False: the file is new or empty). Changes nothing.
+    """Return whether the file is a history of `run_id` (False: it is new or empty). Changes nothing.
 
     Args:
-        wait_seconds: for another program that holds it.
+        wait_seconds: time to wait for another program that locks the file.
 
     Raises:
-        UsageFault: the file is something else, of another run, or cannot be opened (exit code 2).
-        LocalFault: it is damaged, or newer software wrote it (exit code 1).
+        UsageFault: the file is not a history, belongs to another run, or cannot be opened (exit code 2).
+        LocalFault: the file is damaged, or newer software wrote it (exit code 1).
     """
     with reading(f"the history {path}", "your own file; give another with --db"):
         if not path.exists() or (path.is_file() and path.stat().st_size == 0):
@@ -102,7 +102,7 @@ def check_file(path: Path, run_id: str, wait_seconds: float = 5.0) -> bool:
         with contextlib.closing(sqlite3.connect(address, wait_seconds, uri=True)) as database:
             _check_content(database, path, run_id)
     except sqlite3.OperationalError as error:
-        if error.sqlite_errorcode == sqlite3.SQLITE_ERROR:  # a question that this file cannot be asked
+        if error.sqlite_errorcode == sqlite3.SQLITE_ERROR:  # a query that this file cannot answer
             raise damaged(path, error) from error
         remedy = "close the other program that uses it" if is_locked(error) else "check its disk and its folder"
         raise UsageFault(
@@ -115,18 +115,19 @@ def check_file(path: Path, run_id: str, wait_seconds: float = 5.0) -> bool:
 
 
 def is_locked(error: sqlite3.Error) -> bool:
-    """Whether another program has the file."""
+    """Return whether another program has locked the file."""
     return "locked" in str(error)
 
 
 @contextlib.contextmanager
 def sole_writer(path: Path) -> Iterator[None]:
-    """Hold the history for this process, and make it readable for its owner alone; a process that dies lets go.
+    """Lock the history for this process, and make it readable only by its owner. The end of the process releases the
+    lock.
 
     Raises:
-        UsageFault: another process holds it, or nothing can be written there.
+        UsageFault: another process has locked it, or the folder is not writable.
     """
-    # Beside the database: closing any descriptor of the file itself would free SQLite's own locks on it.
+    # A separate file: closing any descriptor of the database itself would release SQLite's own locks on it.
     lock = path.with_name(path.name + ".lock")
     try:
         descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -150,14 +151,14 @@ def sole_writer(path: Path) -> Iterator[None]:
 
 
 def _make_private(path: Path) -> None:
-    """Mode 0600 for the file, which is made if need be, and what SQLite keeps beside it, which takes the file's mode.
+    """Create the file if needed, and give mode 0600 to it and SQLite's files beside it, which take its mode.
 
-    Nothing of SQLite's is open yet, so closing a descriptor lets go of none of its locks.
+    SQLite has no open file yet, so closing a descriptor releases none of its locks.
     """
     with contextlib.suppress(FileExistsError):
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
     for name in (path.name, f"{path.name}-wal", f"{path.name}-shm", f"{path.name}.lock"):
-        with contextlib.suppress(OSError):  # it is not there, a file system without modes, or somebody else's file
+        with contextlib.suppress(OSError):  # missing, another user's, or a file system without modes
             place = path.with_name(name)
             if stat.S_IMODE(place.stat().st_mode) & 0o077:
                 place.chmod(0o600)
@@ -200,9 +201,9 @@ def _check_content(database: sqlite3.Connection, path: Path, run_id: str) -> Non
 
 
 def damaged(path: Path, found: str | Exception) -> LocalFault:
-    """The sentence about a file whose content SQLite cannot read.
+    """Return the error for a file whose content SQLite cannot read.
 
-    Its message can quote the file's bytes. Where they are no text, Python raises `UnicodeDecodeError` in its place.
+    SQLite's message can quote the file's bytes. If they are not text, Python raises `UnicodeDecodeError` instead.
     """
     detail = "its texts are no UTF-8" if isinstance(found, UnicodeDecodeError) else str(found)
     return LocalFault(

@@ -1,8 +1,8 @@
-"""`History`: what happened in a run, kept over restarts. It takes in looks and checked commits and hands out views.
+"""`History`: a run's past, kept across restarts. It takes observations and checked commits, and provides views.
 
-What is shown comes from memory, where everything is folded at once (`Ledger`, `Trend`). One task writes what is new
-into the file about once a second. A file that cannot be written costs one warning. The page goes on, and what is
-missing in the file is shown as a gap later.
+All displayed data comes from memory, which is updated at once (`Ledger`, `Trend`). One task writes new data into the
+file about once a second. If the file cannot be written, the owner gets one warning, the page continues, and a later
+start shows the missing time as a gap.
 """
 
 from __future__ import annotations
@@ -43,20 +43,20 @@ from dht.records.profiles import contributor_id_of
 from peer.view.run_view import NOWHERE, RunView
 
 WRITE_SECONDS: Final = 1.0
-"""Between two transactions: what a kill can take along, and what members are asked for again after it."""
+"""Interval between two transactions: a kill loses this much, which members are then asked for again."""
 MAX_WRITE_SECONDS: Final = 60.0
-"""While nothing can be written the time between two tries doubles up to this."""
+"""While writing fails, the interval between two tries doubles up to this."""
 MAX_MARKS: Final = 300
 MAX_ROUNDS: Final = 60
 MAX_GAPS: Final = 100
 MIN_GAP_SECONDS: Final = 30.0
-"""A shorter restart is no gap worth a line."""
+"""Shorter gaps are not listed."""
 MAX_WAITING_COMMITS: Final = 4096
-"""Not yet written; with more of them no further ones are asked for, so none is ever dropped."""
+"""Unwritten commits; beyond this no further ones are requested, so none is ever dropped."""
 MAX_RECENT: Final = 4 * MAX_ROUNDS
-"""Commits of which the page may show the round; some do not count."""
+"""Commits whose round the page may show; some do not count."""
 RATE_SECONDS: Final = 60.0
-"""Traffic is told as an average over this time: several rounds."""
+"""Traffic is averaged over this time: several rounds."""
 
 
 Default = TypeVar("Default", float, None)
@@ -65,7 +65,7 @@ log = logging.getLogger(__name__)
 
 
 class _Recent(NamedTuple):
-    """A commit that came at `at`, and whether its round had just closed then."""
+    """A commit received at `at`, and whether its round had just closed."""
 
     at: float
     credit: CommitCredit
@@ -73,7 +73,7 @@ class _Recent(NamedTuple):
 
 
 class History:
-    """The history of one run. Make it with `open_history`; all methods but `run` and `flush` return at once."""
+    """The history of one run. `open_history` creates it; all methods except `run` and `flush` return at once."""
 
     def __init__(self, loaded: Loaded, path: Path | None, now: float, warn: Callable[[str], None]) -> None:
         self.ledger = loaded.ledger
@@ -90,12 +90,12 @@ class History:
         self._started_at = _real(loaded.meta.get("created_at"), now)
         stored = loaded.meta.get("run_record")
         self.stored_run_record: bytes | None = stored if isinstance(stored, bytes) else None
-        """The encoded record that an earlier session kept; not checked."""
+        """The encoded, unchecked record of an earlier session."""
         self.stored_view = _view_of(loaded.meta.get("view"))
-        """The figures of the run in the last look of an earlier session."""
+        """The run's figures in the last observation of an earlier session."""
         self._marks = deque[ChartMark](loaded.lists["marks"], maxlen=MAX_MARKS)
         self._recent = {num: _Recent(at, credit, is_new=False) for num, at, credit in loaded.commits}
-        """The newest commits by number, whether they count or not."""
+        """The newest commits by number, including those that do not count."""
         self._revision: int | None = None
         self._last_look_at = _real(loaded.meta.get("last_look_at"), None)
         self._state: DashboardState | None = None
@@ -109,7 +109,7 @@ class History:
     # --- what comes in ---
 
     def look(self, state: DashboardState, contributor_keys: dict[str, str] | None = None) -> None:
-        """Take in a look. `contributor_keys`: per PeerId its contributor, in place of the one its record names."""
+        """Add an observation. `contributor_keys`: contributors by PeerId, instead of those in the records."""
         now = state.now
         self._settle()
         if not state.problem:
@@ -149,10 +149,10 @@ class History:
         self._state, self._view = state, None
 
     def add_commit(self, raw: bytes, credit: CommitCredit, now: float, *, is_recent: bool = True) -> Outcome:
-        """Count a checked commit; `raw` is kept as the proof.
+        """Add a checked commit; `raw` is stored as the proof.
 
         Args:
-            is_recent: False for one that closed nobody knows when; it does not count as traffic of this minute.
+            is_recent: False if the round closed at an unknown time, so that it does not count as present traffic.
         """
         num = self._next_commit
         outcome = self.ledger.put(credit, now, num)
@@ -167,13 +167,12 @@ class History:
         return outcome
 
     def _settle(self) -> None:
-        """Find out what counts now. Once for many commits: one of long ago makes the whole chain after it be followed
-        again."""
+        """Recompute which commits count, once for many commits: an old one affects the whole chain after it."""
         self.ledger.settle()
         self._batch.released.extend(self.ledger.counting.released())
 
     def _bits_per_second(self, now: float) -> float:
-        """The rate of the last minute's rounds."""
+        """Return the transfer rate of the last minute's rounds."""
         moved = (one.credit.payload_bytes for one in self._counted() if one.is_new and one.at > now - RATE_SECONDS)
         return 8 * sum(moved) / RATE_SECONDS
 
@@ -182,7 +181,7 @@ class History:
         return [one for one in self._recent.values() if counting.is_counted(one.credit.digest)]
 
     def add_profile(self, profile: ProfileFacts) -> None:
-        """Take in a contributor's checked profile."""
+        """Add a contributor's checked profile."""
         if not self.ledger.add_profile(profile):
             return
         self._batch.profiles[profile.contributor_id] = profile
@@ -194,11 +193,11 @@ class History:
         self._view = None
 
     def keep_run_record(self, record: bytes) -> None:
-        """The owner's signed manifest: what the page says of the run until it is found again."""
+        """Store the owner's signed manifest, which the page shows after a restart until the manifest is found again."""
         self._batch.meta["run_record"] = record
 
     def set_missing(self, fragment: int, ranges: Sequence[tuple[int, int]]) -> None:
-        """Versions (begin, end exclusive) of a fragment whose commits no member remembers."""
+        """Set the versions (begin, end exclusive) of a fragment whose commits no member has."""
         rows = [MissingRounds(fragment, begin, end - 1) for begin, end in ranges]
         others = [row for row in self._missing if row.fragment != fragment]
         if rows == [row for row in self._missing if row.fragment == fragment]:
@@ -212,23 +211,23 @@ class History:
         self._batch.keep_list("samples", list(samples))
 
     def show_scores(self, scores: tuple[TaskScore, ...]) -> None:
-        """Scores of the model; they are kept in a file of their own, not here."""
+        """Set the model's scores, which a separate file keeps."""
         self._scores, self._view = scores, None
 
     def is_member(self, peer_id: str) -> bool:
-        """Whether commits that count list this machine."""
+        """Return whether counted commits list this machine."""
         machine = self.ledger.machines.get(peer_id)
         return machine is not None and machine.rounds > 0
 
     def is_missing(self, fragment: int, version: int) -> bool:
-        """Whether members were asked for this commit and none remembered it."""
+        """Return whether members were asked for this commit and none had it."""
         return any(
             row.fragment == fragment and row.first_version <= version <= row.last_version for row in self._missing
         )
 
     @property
     def has_room(self) -> bool:
-        """Whether more commits may be asked for now."""
+        """Whether more commits may be requested now."""
         return len(self._batch.commits) < MAX_WAITING_COMMITS
 
     @property
@@ -241,7 +240,7 @@ class History:
 
     @property
     def view(self) -> HistoryView:
-        """Everything about the past that the page shows, as of the newest look."""
+        """The past as the page shows it, at the newest observation."""
         if self._view is None:
             self._view = self._make_view()
         return self._view
@@ -274,7 +273,7 @@ class History:
         )
 
     def _newest_rounds(self) -> list[RoundFacts]:
-        """By time. Of those that were seen at once, the last of each fragment comes first."""
+        """Return the newest rounds by time. Of rounds received at once, the last of each fragment comes first."""
         rounds: dict[tuple[int, int], RoundFacts] = {}
         heads: dict[int, int] = {}
         for one in self._counted():
@@ -294,7 +293,7 @@ class History:
     # --- the file ---
 
     async def run(self, database: Database) -> None:
-        """Write what is new; never ends. A failure is told, and writing is tried again after a growing time."""
+        """Write new data forever. After an error, warn and retry with growing pauses."""
         wait_seconds = WRITE_SECONDS
         while True:
             await asyncio.sleep(wait_seconds)
@@ -302,12 +301,12 @@ class History:
             wait_seconds = min(2 * wait_seconds, MAX_WRITE_SECONDS) if self.problem else WRITE_SECONDS
 
     async def flush(self, database: Database) -> None:
-        """Write what is new, once. Trouble, whatever it is, is told once, and again when it is over."""
+        """Write new data once. An error is reported once, and again when it is over."""
         self._settle()
         batch, self._batch = self._batch, Batch()
         try:
             await database.do(write, batch)
-        except BaseException as error:  # cancelled, too: what may not be written yet waits for the next try
+        except BaseException as error:  # also when cancelled: unwritten data waits for the next try
             batch.absorb(self._batch)
             self._batch = batch
             if not isinstance(error, Exception):
@@ -345,15 +344,15 @@ async def open_history(
     clock: Callable[[], float],
     warn: Callable[[str], None],
 ) -> AsyncIterator[tuple[History, HistoryReader]]:
-    """A run's history over its file (None: in memory only); what is new is written when it is left.
+    """Open a run's history on its file (None: in memory only). New data is written on exit.
 
     Args:
-        clock: unix seconds.
-        warn: told one sentence when the file cannot be written any more, and one when it can again.
+        clock: returns unix seconds.
+        warn: called with a sentence when the file becomes unwritable, and when it is writable again.
 
     Raises:
-        UsageFault: the file is something else, of another run, in use, or cannot be opened.
-        LocalFault: it is damaged, or newer or earlier software wrote it.
+        UsageFault: the file is not a history, belongs to another run, is in use, or cannot be opened.
+        LocalFault: the file is damaged, or newer or earlier software wrote it.
     """
     async with contextlib.AsyncExitStack() as stack:
         is_new = True

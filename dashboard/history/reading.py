@@ -1,4 +1,4 @@
-"""`HistoryReader`: the questions to the history that a page of the past needs, each bounded."""
+"""`HistoryReader`: bounded queries to the history, for pages of the past."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from dashboard.history.writing import commit_of_row, points_between, readable
 from dashboard.history_facts import HistoryPoint, RoundFacts
 
 PROOF_PAGE: Final = 200
-"""Signed commits read at a time while a proof is sent: well below a megabyte for usual swarms."""
+"""Signed commits read at a time while a proof is sent: well below a megabyte for typical swarms."""
 
 
 class HistoryReader:
-    """Reads what the file has; `ledger` says what of it counts."""
+    """Reads the file; `ledger` decides which rows count."""
 
     def __init__(self, database: Database, ledger: Ledger) -> None:
         self._database = database
         self._ledger = ledger
 
     async def rounds(self, limit: int, before: int | None) -> list[tuple[int, RoundFacts]]:
-        """Returns (number, round) of rounds that count, newest first; `before` a number that an earlier answer gave."""
+        """Return (number, round) of counted rounds, newest first; `before`: a number from an earlier answer."""
         found: list[tuple[int, RoundFacts]] = []
         counted = self._ledger.counting.rounds
         first = before if before is not None else 1 << 62
@@ -36,19 +36,19 @@ class HistoryReader:
         return found[:limit]
 
     async def rounds_of(self, logs: Sequence[WorkLog], limit: int) -> list[RoundFacts]:
-        """Returns the newest rounds in these logs, newest first."""
+        """Return the newest rounds in these logs, newest first."""
         rows = await self._numbered("id, seen_at, credit", numbers_of(logs)[-limit:])
         return [facts for _, facts in _facts(rows)][::-1]
 
     async def proof(self, logs: Sequence[WorkLog]) -> AsyncIterator[bytes]:
-        """Yields every counted signed commit in these logs, oldest first."""
+        """Yield all counted signed commits in these logs, oldest first."""
         numbers = numbers_of(logs)
         for begin in range(0, len(numbers), PROOF_PAGE):
             for (raw,) in await self._numbered("raw", numbers[begin : begin + PROOF_PAGE]):
                 yield raw
 
     async def points(self, begin_at: float, max_points: int) -> list[HistoryPoint]:
-        """Returns about `max_points` of the run since `begin_at`, oldest first."""
+        """Return about `max_points` points of the run since `begin_at`, oldest first."""
         return await self._database.do(points_between, begin_at, max_points)
 
     async def _numbered(self, columns: str, numbers: Sequence[int]) -> list[tuple[Any, ...]]:

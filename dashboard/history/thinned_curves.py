@@ -1,4 +1,4 @@
-"""The points of curves: fewer of a long run, in columns, with fewer digits, and one for many. Pure."""
+"""Points of curves: thinned, in columns, with fewer digits. Pure."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _POINT_COLUMNS: Final[dict[str, Callable[[HistoryPoint], float | None]]] = {
 
 
 def columns_of(points: Sequence[HistoryPoint], axis: str) -> tuple[list[str], list[list[float | None]]]:
-    """(names, columns), the axis first."""
+    """Return (names, columns), the axis first."""
     along: Callable[[HistoryPoint], float] = attrgetter("at" if axis == "time" else axis)
     kept: list[HistoryPoint] = []
     for point in points:
@@ -28,7 +28,7 @@ def columns_of(points: Sequence[HistoryPoint], axis: str) -> tuple[list[str], li
 
 
 def rounded(columns: Sequence[Sequence[float | None]], digits: int) -> list[list[float | None]]:
-    """The same with so many significant digits; what is large keeps a tenth, as times have to."""
+    """Return the columns with `digits` significant digits; large values keep a tenth, as times need it."""
 
     def short(value: float | None) -> float | None:
         if not isinstance(value, float):

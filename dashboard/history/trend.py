@@ -1,4 +1,4 @@
-"""`Trend`: how the run went, as a fold of looks: curve points, and who came and went. Pure."""
+"""`Trend`: curve points, arrivals and departures, from observations. Pure."""
 
 from __future__ import annotations
 
@@ -10,28 +10,28 @@ from dashboard.history_facts import HistoryPoint, MarkKind
 from dashboard.observe.dashboard_state import DashboardState
 
 MAX_POINTS: Final = 1000
-"""On the page: about one per pixel of a wide screen. When it is full every second one goes."""
+"""Points on the page: about one for each pixel of a wide screen. When it is full, every second one is removed."""
 
 
 @dataclass
 class Trend:
-    """Values that are folded over looks; bounded whatever is published."""
+    """Bounded values accumulated over observations."""
 
     points: list[HistoryPoint] = field(default_factory=list)
     stride: int = 1
     num_points_seen: int = 0
     _here: frozenset[str] = frozenset()
     _left: frozenset[str] = frozenset()
-    """Peers that left while this dashboard watched."""
+    """Peers that left during this observation."""
 
     def look(
         self, state: DashboardState, num_rounds: int, bits_per_second: float, credited: Container[str]
     ) -> list[tuple[MarkKind, str]]:
-        """Take in one look; returns who came and went: (``join`` or ``leave``, PeerId).
+        """Add one observation. Return arrivals and departures: (``join`` or ``leave``, PeerId).
 
         Args:
-            num_rounds: that signed commits tell.
-            bits_per_second: that they moved lately.
+            num_rounds: rounds in signed commits.
+            bits_per_second: their present transfer rate.
             credited: peers that commits list; a flood of other keys leaves no marks.
         """
         if not state.problem:
@@ -39,7 +39,7 @@ class Trend:
         return self._changes(state, credited)
 
     def add_point(self, point: HistoryPoint) -> None:
-        """The newest point is always the present; older ones are `stride` apart."""
+        """Add a point. The newest point is always the present; older ones are `stride` apart."""
         if self.points and self.num_points_seen and (self.num_points_seen - 1) % self.stride:
             self.points.pop()
         self.points.append(point)
@@ -49,7 +49,7 @@ class Trend:
         self.num_points_seen += 1
 
     def point_of(self, state: DashboardState, num_rounds: int, bits_per_second: float) -> HistoryPoint:
-        """The present as a point of the curves."""
+        """Return the present as a point of the curves."""
         evaluation = state.view.evaluation
         return HistoryPoint(
             at=state.now,
@@ -69,7 +69,7 @@ class Trend:
         present = {str(row.record.peer_id): row for row in state.peers if row.condition in ("here", "late")}
         here = frozenset(peer_id for peer_id in present if peer_id in credited)
         gone = self._here - here
-        # Who started before this watch began has not just come, unless it left meanwhile.
+        # A peer that started before this observation did not arrive now, unless it left meanwhile.
         came = {
             peer_id
             for peer_id in here - self._here

@@ -1,4 +1,4 @@
-"""Writes the history's file, and reads it back at a start. One transaction per batch."""
+"""Write the history's file, and load it at a start. One transaction for each batch."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from dashboard.history_facts import ChartMark, Gap, HistoryPoint, ModelSample, P
 
 PAGE_BYTES: Final = 4096
 POINT_SECONDS: Final = 10
-"""The file has one point of the curves for each of these: a megabyte a day."""
+"""The file has one point of the curves for each such interval: a megabyte a day."""
 
 Value = TypeVar("Value")
 
@@ -37,11 +37,11 @@ _LISTS: Final[dict[str, TypeAdapter[Any]]] = {
     "marks": TypeAdapter(list[ChartMark]),
     "samples": TypeAdapter(list[ModelSample]),
 }
-"""Lists that are kept whole, as JSON, under these names in `meta`."""
+"""Lists that are stored whole, as JSON, under these names in `meta`."""
 
 
 class StoredCommit(NamedTuple):
-    """A signed commit on its way into the file; `num` names it there."""
+    """A signed commit to write; `num` is its number in the file."""
 
     num: int
     raw: bytes
@@ -51,11 +51,11 @@ class StoredCommit(NamedTuple):
 
 @dataclass
 class Batch:
-    """Rows to write in one transaction; while nothing can be written it grows by less than a megabyte an hour."""
+    """Rows to write in one transaction; while writing fails, it grows by less than a megabyte an hour."""
 
     commits: list[StoredCommit] = field(default_factory=list)
     released: list[int] = field(default_factory=list)
-    """Numbers of commits that go, since there are too many heavier ones of their version."""
+    """Numbers of commits to delete, because their version has too many heavier ones."""
     machines: dict[str, MachineTotals] = field(default_factory=dict)
     profiles: dict[str, ProfileFacts] = field(default_factory=dict)
     points: dict[int, HistoryPoint] = field(default_factory=dict)
@@ -63,7 +63,7 @@ class Batch:
     meta: dict[str, float | bytes | str] = field(default_factory=dict)
 
     def absorb(self, later: Batch) -> None:
-        """Take in what came after this one, which could not be written."""
+        """Add the data of a later batch, since this one could not be written."""
         for name, held in vars(self).items():
             if isinstance(held, dict):
                 held.update(getattr(later, name))
@@ -89,22 +89,22 @@ class Loaded:
     """Those of `_LISTS`, each oldest first."""
     meta: dict[str, Any] = field(default_factory=dict)
     commits: list[tuple[int, float, CommitCredit]] = field(default_factory=list)
-    """Numbers, times and credits of the newest receipts, whether they count or not, oldest first."""
+    """Numbers, times and credits of the newest receipts, including those that do not count, oldest first."""
     next_commit: int = 1
     skipped: Counter[str] = field(default_factory=Counter)
     """Rows that could not be read, by their table."""
 
 
 def prepare(database: sqlite3.Connection, is_new: bool, run_id: str, now: float) -> None:
-    """Sets up the connection, and makes the tables of a new file."""
+    """Set up the connection, and create the tables of a new file."""
     database.execute(f"PRAGMA page_size = {PAGE_BYTES}")
     database.execute("PRAGMA journal_mode = WAL")
-    # A power cut may take the last second along, never the file: what was lost is fetched from members again.
+    # A power cut may lose the last second but not the file; lost data is fetched from members again.
     database.execute("PRAGMA synchronous = NORMAL")
-    # A name that was withdrawn is gone from the file too, not only from its tables.
+    # Also removes a withdrawn name from the file's bytes, not only from its tables.
     database.execute("PRAGMA secure_delete = ON")
     if not is_new:
-        return  # nothing is written: a page begins on a full disk too
+        return  # nothing is written, so a page also starts with a full disk
     with transaction(database):
         database.execute(f"PRAGMA application_id = {APPLICATION_ID}")
         for statement in TABLES.split(";"):
@@ -114,7 +114,7 @@ def prepare(database: sqlite3.Connection, is_new: bool, run_id: str, now: float)
 
 
 def load(database: sqlite3.Connection, num_points: int, num_rounds: int) -> Loaded:
-    """Reads everything that is held in memory, and makes the totals again from the receipts."""
+    """Load all data held in memory, and recompute the totals from the receipts."""
     loaded = Loaded(meta=dict(database.execute("SELECT name, value FROM meta")))
     ledger, skipped = loaded.ledger, loaded.skipped
     for row in database.execute(f"SELECT {', '.join(MACHINE_COLUMNS)} FROM machines"):
@@ -137,7 +137,7 @@ def load(database: sqlite3.Connection, num_points: int, num_rounds: int) -> Load
 
 
 def write(database: sqlite3.Connection, batch: Batch) -> None:
-    """Writes all of `batch`, or nothing; written twice it is as written once.
+    """Write all of `batch`, or nothing. Writing it twice has the same result.
 
     Raises:
         sqlite3.Error: nothing was written.
@@ -160,7 +160,7 @@ def write(database: sqlite3.Connection, batch: Batch) -> None:
 def readable(
     rows: Iterable[tuple[Any, ...]], make: Callable[..., Value], table: str = "", skipped: Counter[str] | None = None
 ) -> Iterator[Value]:
-    """`make(*row)` of those rows that can be read; others are counted in `skipped` by their table."""
+    """Yield `make(*row)` for readable rows; `skipped` counts the others by table."""
     for row in rows:
         try:
             value = make(*row)
@@ -172,16 +172,16 @@ def readable(
 
 
 def commit_of_row(num: int, seen_at: float, text: Any) -> tuple[int, float, CommitCredit]:
-    """Number and time of a receipt, and whom it credits."""
+    """Return number, time and credit of a receipt."""
     return num, seen_at, CREDIT.validate_json(text)
 
 
 def points_between(
     database: sqlite3.Connection, begin_at: float, max_points: int, skipped: Counter[str] | None = None
 ) -> list[HistoryPoint]:
-    """Returns about `max_points` since `begin_at`, evenly chosen, oldest first, the newest among them.
+    """Return about `max_points` points since `begin_at`, evenly chosen, oldest first, including the newest.
 
-    Points that cannot be read are counted in `skipped`.
+    `skipped` counts unreadable points.
     """
     first, last = database.execute("SELECT min(place), max(place) FROM points").fetchone()
     if first is None:
@@ -194,6 +194,6 @@ def points_between(
         rows.append((dict(zip(POINT_COLUMNS, row[1:], strict=True)),))
         if row[0] == last:
             break
-        # The next one, or the last of all.
+        # The next point, or the last of all.
         place = min(last, max(place + step, row[0] + 1))
     return list(readable(rows, _POINT.validate_python, "points", skipped))
