@@ -1,7 +1,7 @@
-"""`peer demo`: a local swarm as volunteers would run it, with one peer killed and one that comes late.
+"""`peer demo`: a local swarm like one of volunteers, with one peer killed and one that joins late.
 
-Every peer is a real `peer join` process with its own libp2p daemon and DHT node on loopback. The run id and one
-bootstrap address alone join them. The figures are those of the peers' own events.
+Every peer is a real `peer join` process with its own libp2p daemon and DHT node on loopback. Only the run id and one
+bootstrap address connect them. The figures come from the peers' own events.
 """
 
 from __future__ import annotations
@@ -57,33 +57,33 @@ tokens  pieces of text that it has read for that; here each is a letter
 rounds  how often its work went into an average with the work of others
 loss    how badly it guesses the next piece, in nats: blind guessing gives 5.5"""
 START_SECONDS = 240.0
-"""For one process to import torch and join: 5 s on an idle machine, 80 s on two cores that twenty others want."""
+"""Time for a process to import torch and join: 5 s on an idle machine, 80 s on two cores shared with twenty others."""
 SETTLED_SECONDS = 20.0
-"""The late peer gets at least this long before the end, whatever --minutes says."""
+"""Shortest time of the late peer before the end, whatever the value of --minutes."""
 CONTRIBUTED_SECONDS = 120.0
-"""For the late peer's first round, beyond that: a second on an idle machine, a minute where twenty others compute."""
+"""Additional time for the late peer's first round: 1 s on an idle machine, a minute beside twenty other programs."""
 COMMAND_SECONDS = 180.0
-"""For the model to write: the command loads torch anew."""
+"""Time for the model to generate text; the command loads torch again."""
 HURRIED_SECONDS = 5.0
-"""For goodbyes after Ctrl+C: a daemon takes one or two."""
+"""Time for goodbyes after Ctrl+C; a daemon needs 1 to 2 s."""
 PROMPT = "def "
 SAMPLE = ("--prompt", PROMPT, "--max-tokens", "160", "--temperature", "0.6", "--seed", "7")
-"""Two or three lines; at less than the usual temperature, because a model of two minutes is unsure."""
+"""Two or three lines, at a low temperature, because a model trained for two minutes is unsure."""
 INDENT = 4
 
 
 @dataclass
 class Demo:
-    """A swarm and the view of it."""
+    """A swarm and its view."""
 
     swarm: DemoSwarm
     view: DemoView
     rounds_at_kill: int | None = None
     clock: tuple[float, float] | None = None
-    """When the training began and how long it takes, in seconds of the monotonic clock."""
+    """Start and length of the training, in seconds of the monotonic clock."""
 
     def passed(self) -> float:
-        """Seconds of the training so far."""
+        """Return the seconds of training so far."""
         return 0.0 if self.clock is None else time.monotonic() - self.clock[0]
 
     def kill(self, peer: DemoPeer) -> None:
@@ -92,7 +92,7 @@ class Demo:
         self.rounds_at_kill = self.num_rounds()
 
     def num_rounds(self) -> int:
-        """Rounds that the model has had, as far as the logs have been read."""
+        """Return the model's number of rounds, as far as the logs have been read."""
         return num_rounds_of([peer.log.own for peer in self.swarm.peers])
 
     def look(self) -> None:
@@ -109,17 +109,17 @@ class Demo:
         self.show()
 
     def show(self) -> None:
-        """Show the newest figures, also when a peer has ended."""
+        """Show the newest figures, even if a peer has ended."""
         views = {peer.log.name: (peer.doing, peer.log.read_on()) for peer in self.swarm.peers}
         seconds = None if self.clock is None else (self.passed(), self.clock[1])
         since_kill = None if self.rounds_at_kill is None else self.num_rounds() - self.rounds_at_kill
         self.view.look(Figures(views, seconds, since_kill, self.swarm.page_address))
 
     def wait_joined(self, peers: list[DemoPeer]) -> None:
-        """Wait until all of them are members.
+        """Wait until all peers are members.
 
         Raises:
-            LocalFault: one ended or took too long.
+            LocalFault: a peer ended or took too long.
         """
         seconds = START_SECONDS + 10.0 * len(peers)
         end = time.monotonic() + seconds
@@ -141,23 +141,23 @@ class Demo:
             time.sleep(LOOK_SECONDS)
 
     def train_until(self, passed: float) -> None:
-        """Wait until so many seconds of the training have passed."""
+        """Wait until `passed` seconds of the training have passed."""
         while self.passed() < passed:
             self.look()
             time.sleep(min(LOOK_SECONDS, max(0.0, passed - self.passed())))
 
 
 def run_demo(num_peers: int, minutes: float, as_json: bool, page_port: int | None, program: str = "peer") -> int:
-    """Run the demo. Returns 0 only if the swarm really trained together; see `Summary.problems`.
+    """Run the demo. Return 0 only if the swarm really trained together; see `Summary.problems`.
 
     Args:
-        page_port: of the dashboard; None: there is none.
-        program: how the person calls `peer`, for the lines that they may type next.
+        page_port: port of the dashboard; None: no dashboard.
+        program: the user's command for `peer`, for suggested command lines.
     """
     stream = sys.stderr if as_json else sys.stdout
     # A pipe has no width.
     console = PlainConsole(stderr=as_json, highlight=False, soft_wrap=not stream.isatty())
-    if signal.getsignal(signal.SIGHUP) is signal.SIG_DFL:  # under nohup it is ignored
+    if signal.getsignal(signal.SIGHUP) is signal.SIG_DFL:  # nohup ignores it
         signal.signal(signal.SIGHUP, signal.default_int_handler)
     with _temporary_folder() as folder, contextlib.ExitStack() as running:
         with contextlib.closing(DemoView(console)) as view:
@@ -229,7 +229,7 @@ def _play(demo: Demo, num_peers: int, minutes: float, page_port: int | None) -> 
 
 
 def _end(demo: Demo) -> tuple[Summary, str]:
-    """End the peers, each of which measures the model once more, and let the model write."""
+    """End the peers, each of which evaluates the model once more, and let the model generate text."""
     swarm, view = demo.swarm, demo.view
     live = tuple(peer.log for peer in swarm.peers if peer.is_alive)
     view.stage("The peers measure the model once more and say goodbye")
@@ -244,13 +244,13 @@ def _end(demo: Demo) -> tuple[Summary, str]:
 
 
 def _print_report(console: PlainConsole, demo: Demo, summary: Summary, text: str, program: str) -> None:
-    """Print what each peer did, what the model writes, what the figures show, and what to type next."""
+    """Print each peer's work, the model's text, the figures, and suggested commands."""
     facts = summary.facts()
     console.print("What each peer did", style="bold")
     console.print(peers_table({peer.log.name: (peer.doing, peer.log.own) for peer in demo.swarm.peers}))
     console.print(f"\nAsked to go on from {PROMPT!r}, the model writes:")
     for line in text.rstrip().expandtabs().splitlines():
-        # Not between words: spaces are a part of what a model of letters writes.
+        # Not wrapped at words: spaces are part of the text of a character-level model.
         for part in chop_cells(line, max(20, console.width - 2 * INDENT)) or [""]:
             console.print(Text(" " * INDENT + part, style="bold"), soft_wrap=True)
     first, last = loss_text(facts["loss_first"]), loss_text(facts["loss_last"])
@@ -286,11 +286,11 @@ def _temporary_folder() -> Iterator[Path]:
 
 @contextlib.contextmanager
 def _stopped(swarm: DemoSwarm, view: DemoView) -> Iterator[None]:
-    """No process is left afterwards; interrupted or failed, peers get little time for their goodbyes."""
+    """End all processes afterwards; after an interruption or fault, peers get little time for their goodbyes."""
     try:
         yield
     except BaseException:
-        # The terminal may be what has gone.
+        # The terminal may be closed.
         with contextlib.suppress(OSError):
             view.close()
         swarm.stop(HURRIED_SECONDS)
@@ -302,7 +302,7 @@ def _stopped(swarm: DemoSwarm, view: DemoView) -> Iterator[None]:
 
 
 def _forget(run_id: str, folder: Path) -> None:
-    """Remove what the demo kept of its run outside `folder`; the peer of another terminal that is there stays."""
+    """Remove the demo's files outside `folder`, except those of a peer running in another terminal."""
     with contextlib.suppress(OSError, UsageFault):
         forget_places(folder)
         usual = load_config({"run_id": run_id})
@@ -311,7 +311,7 @@ def _forget(run_id: str, folder: Path) -> None:
 
 
 def _wait_for_enter() -> None:
-    """Wait for Enter, Ctrl+C or the end of the input; what was typed before does not count."""
+    """Wait for Enter, Ctrl+C or the end of the input; earlier input is discarded."""
     with contextlib.suppress(termios.error, OSError):
         termios.tcflush(sys.stdin, termios.TCIFLUSH)
     with contextlib.suppress(KeyboardInterrupt, OSError):

@@ -1,4 +1,4 @@
-"""What the person sees of a demo: one table that changes in place on a terminal, plain lines in a pipe."""
+"""The view of a demo: a table that changes in place on a terminal, plain lines in a pipe."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from peer.demo.figures import newest_evaluation, num_rounds_of
 from peer.view.own_view import OwnView
 
 REDRAWN_PER_SECOND = 4
-"""A second hand that never stands still, for a few percent of one core."""
+"""Refresh rate for a smooth clock, which takes a few percent of one core."""
 LINE_SECONDS = 10.0
-"""Between two lines of figures in a pipe."""
+"""Pause between two lines of figures in a pipe."""
 BAR_WIDTH = 30
 
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """What is shown at one moment.
+    """The figures shown at one moment.
 
     Attributes:
-        peers: what each peer is doing, and its view, by name.
-        seconds: of the training so far, and of all of it; None: it has not begun.
-        rounds_since_kill: closed since a peer was killed; None: none was.
+        peers: each peer's activity and view, by name.
+        seconds: seconds of training so far, and in total; None: it has not begun.
+        rounds_since_kill: rounds closed since a peer was killed; None: no peer was killed.
     """
 
     peers: Mapping[str, tuple[str, OwnView]]
@@ -43,7 +43,7 @@ class Figures:
         return [own for _, own in self.peers.values()]
 
     def of_model(self) -> str:
-        """The rounds and the validation loss of the model that the peers share."""
+        """Return the rounds and the validation loss of the peers' shared model."""
         evaluation = newest_evaluation(self.views)
         loss = "not measured yet"
         if evaluation is not None:
@@ -51,7 +51,7 @@ class Figures:
         return f"rounds: {num_rounds_of(self.views)}  validation loss: {loss}"
 
     def clock(self) -> str:
-        """How far the training is. It lasts longer on a busy machine, where the late peer needs its time."""
+        """Return the progress of the training, which lasts longer on a busy machine, where the late peer needs time."""
         if self.seconds is None:
             return ""
         passed, length = self.seconds
@@ -80,12 +80,12 @@ class DemoView:
             self._live.start(refresh=True)
 
     def say(self, sentence: str) -> None:
-        """Print something that stays."""
+        """Print a line that stays."""
         self._told_at = self._now()
         self._console.print(sentence)
 
     def stage(self, sentence: str) -> None:
-        """Show what goes on from now on."""
+        """Show the current stage."""
         self._stage, self._stage_at = sentence, self._now()
         if self._live is None:
             self.say(f"{sentence} ...")
@@ -99,7 +99,7 @@ class DemoView:
             self.say(progress_line(figures) if figures.seconds else f"  {self._now() - self._stage_at:.0f} s so far")
 
     def close(self) -> None:
-        """Take the table away."""
+        """Remove the table."""
         if self._live is not None:
             live, self._live = self._live, None
             live.stop()
@@ -109,13 +109,13 @@ class DemoView:
 
 
 def progress_line(figures: Figures) -> str:
-    """The figures in one line."""
+    """Return the figures in one line."""
     steps = " ".join(f"{name} {own.inner_steps} ({doing})" for name, (doing, own) in figures.peers.items())
     return f"  {figures.clock()}  steps: {steps}  {figures.of_model()}"
 
 
 def picture(figures: Figures, stage: str) -> RenderableType:
-    """The table, and what goes on."""
+    """Return the table and the current stage."""
     parts = [Text(), Text(stage)]
     if figures.seconds is not None:
         passed, length = figures.seconds
@@ -134,7 +134,7 @@ def picture(figures: Figures, stage: str) -> RenderableType:
 
 
 def peers_table(peers: Mapping[str, tuple[str, OwnView]]) -> Table:
-    """What each peer is doing, and its work."""
+    """Return a table of each peer's activity and work."""
     titles: Sequence[str] = ("peer", "doing", "steps", "tokens", "rounds", "loss")
     table = Table(box=None, pad_edge=False)
     for title in titles:

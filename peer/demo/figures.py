@@ -1,4 +1,4 @@
-"""What the peers of a demo did: the `OwnView` of each, folded from its event log, and what a working swarm shows."""
+"""The work of a demo's peers: the `OwnView` of each, computed from its event log, and checks of a working swarm."""
 
 from __future__ import annotations
 
@@ -15,27 +15,27 @@ from peer.events.peer_events import Event
 from peer.view.own_view import OwnView, own_view_after
 
 CLEARLY_BELOW = 0.95
-"""Validation loss must fall below this share of the first one: a model that learned nothing wobbles by about 1 %."""
+"""Share of the first validation loss that the last must fall below: an untrained model varies by about 1 %."""
 
 
 @dataclass
 class PeerLog:
-    """The events of one peer, read as its process writes them."""
+    """The events of one peer, read while its process writes them."""
 
     name: str
     path: Path
     own: OwnView = field(default_factory=OwnView)
     digests: dict[tuple[int, int], str] = field(default_factory=dict)
-    """Of its anchors, by fragment and version."""
+    """Digests of its anchors, by fragment and version."""
     bytes_up: int = 0
     bytes_down: int = 0
-    """Of the contributions that it sent and the results that it received; `values_*` are the parameters in them."""
+    """Bytes of sent contributions and received results; `values_*` are the numbers of parameters in them."""
     values_up: int = 0
     values_down: int = 0
     position: int = 0
 
     def read_on(self) -> OwnView:
-        """Take in what was written since the last call; a missing log or a half-written last line is no fault."""
+        """Process events written since the last call; a missing log or an incomplete last line is not an error."""
         before = -1
         while before != self.position:  # a long log is read in parts
             before = self.position
@@ -57,32 +57,34 @@ class PeerLog:
 
 
 def num_rounds_of(views: Sequence[OwnView]) -> int:
-    """Rounds that the model has had, counted as the page does: the newest version of each fragment, added up."""
+    """Return the model's number of rounds, counted as on the page: the sum of each fragment's newest version."""
     return sum(map(max, zip(*(view.versions for view in views if view.versions), strict=True)))
 
 
 def newest_evaluation(views: Sequence[OwnView]) -> Evaluation | None:
-    """The evaluation of the newest model; None: no peer has measured one."""
+    """Return the evaluation of the newest model; None if no peer has measured one."""
     known = [view.evaluation for view in views if view.evaluation is not None]
     return max(known, key=lambda evaluation: (evaluation.version, evaluation.loss), default=None)
 
 
 def first_evaluation(views: Sequence[OwnView]) -> Evaluation | None:
-    """The evaluation of the oldest model that a peer measured."""
+    """Return the evaluation of the oldest model that a peer measured."""
     known = [view.first_evaluation for view in views if view.first_evaluation is not None]
     return min(known, key=lambda evaluation: evaluation.version, default=None)
 
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """The outcome of a demo; `late` and `live` are the logs of the peers that came late and that ran until the end."""
+    """The outcome of a demo; `late` is the log of the late peer, `live` are the logs of the peers that ran until the
+    end.
+    """
 
     logs: tuple[PeerLog, ...]
     live: tuple[PeerLog, ...]
     late: PeerLog
 
     def facts(self) -> dict[str, Any]:
-        """The summary as plain values, for --json."""
+        """Return the summary as plain values, for --json."""
         views = [log.own for log in self.logs]
         first, last = first_evaluation(views), newest_evaluation(views)
         return {
@@ -102,7 +104,7 @@ class Summary:
 
     @property
     def anchors_equal(self) -> bool:
-        """Whether all live peers hold one digest at each version, and have met at a version of each fragment."""
+        """Whether all live peers have the same digest at each version, and share a version of each fragment."""
         digests: dict[tuple[int, int], list[str]] = {}
         for log in self.live:
             for key, digest in log.digests.items():
@@ -112,7 +114,7 @@ class Summary:
         return is_one and bool(met) and met == {fragment for fragment, _ in digests}
 
     def problems(self) -> list[str]:
-        """What a working swarm would not show; empty when all is well."""
+        """Return the differences from a working swarm; empty if there are none."""
         facts, problems = self.facts(), []
         first, last = facts["loss_first"], facts["loss_last"]
         if not facts["num_rounds"]:
@@ -127,6 +129,6 @@ class Summary:
 
 
 def _bits(moved: Iterable[tuple[int, int]]) -> float:
-    """Bits for each parameter that crossed the wire, from (bytes, values)."""
+    """Return the bits sent per parameter, from (bytes, values)."""
     num_bytes, num_values = map(sum, zip(*moved, strict=True))
     return 8 * num_bytes / max(1, num_values)

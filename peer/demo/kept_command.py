@@ -1,4 +1,4 @@
-"""A command that leaves when the process that started it has gone: `python -m peer.demo.kept_command join ...`."""
+"""A command that leaves when its parent process is gone: `python -m peer.demo.kept_command join ...`."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from peer.child_process import end_with_parent
 
 
 def main() -> None:
-    """Run the command; the end of standard input asks it to leave, as SIGTERM does."""
+    """Run the command; the end of standard input asks it to leave, like SIGTERM."""
     end_with_parent(sys.stdin.buffer, lambda: os.kill(os.getpid(), signal.SIGTERM))
-    # Not imported: the commands import the demo.
+    # Not imported, because the commands import the demo.
     runpy.run_module("peer", run_name="__main__")
 
 

@@ -1,4 +1,4 @@
-"""The processes of a demo: real `peer join` processes and a page, none of which outlives it."""
+"""The processes of a demo: real `peer join` processes and a page, all of which end with the demo."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from peer.demo.figures import PeerLog
 from peer.import_path import python_command, python_environment
 
 PAGE_SAMPLES = ("--samples-every", "45s", "--prompt", "def ", "--prompt", "import ")
-"""What the page has the model write: it learns the library's text."""
+"""Sample options of the page; the model learns the standard library's text."""
 STOP_SECONDS = 30.0
-"""For goodbyes, when nothing hurries."""
+"""Time for goodbyes in an orderly end."""
 LOOK_SECONDS = 0.25
-"""Between two looks at a process: a second would be noticed."""
+"""Pause between two checks of a process; a second would be noticeable."""
 PROBE_SECONDS = 0.2
-"""For a port of this machine to take a connection."""
+"""Time for a local port to accept a connection."""
 _HERE = "127.0.0.1"
 
 
 @dataclass
 class DemoPeer:
-    """One `peer join` process and what it printed."""
+    """One `peer join` process and its output."""
 
     log: PeerLog
     folder: Path
@@ -44,7 +44,7 @@ class DemoPeer:
 
     @property
     def doing(self) -> str:
-        """What its row in the table says."""
+        """The peer's activity for its row in the table."""
         own = self.log.own
         if self.is_killed:
             return "killed"
@@ -53,20 +53,20 @@ class DemoPeer:
         return "training, came late" if self.is_late else "training"
 
     def kill(self) -> None:
-        """End it and its children at once, as a power cut would."""
+        """End the peer and its children at once, like a power cut."""
         self.is_killed = True
         self.process.kill()
         self.process.wait()
 
     def last_lines(self) -> str:
-        """What it said last on standard error."""
+        """Return the last lines of its standard error."""
         lines = (self.folder / "stderr.txt").read_text(errors="replace").splitlines()
         return "\n".join(lines[-8:]) or "(it printed nothing)"
 
 
 @dataclass
 class DemoSwarm:
-    """The swarm of one demo; everything it writes is below `folder`."""
+    """The swarm of one demo; all of its files are below `folder`."""
 
     folder: Path
     run_id: str
@@ -76,7 +76,7 @@ class DemoSwarm:
     page_port: int | None = None
 
     def start_peer(self, name: str, *, is_late: bool = False) -> DemoPeer:
-        """Start one volunteer; the first one holds the run's record, and all others join through its address."""
+        """Start one volunteer; the first has the run's record, and all others join through its address."""
         folder = self.folder / name
         identity = Identity.load_or_create(folder / "identity.key")
         arguments = ["--run-id", self.run_id, "--data-dir", str(folder), "--json", "--threads", "1", "--name", name]
@@ -103,7 +103,7 @@ class DemoSwarm:
 
     @property
     def page_address(self) -> str | None:
-        """Where the page is; None: it is not up."""
+        """The page's address; None while it is not up."""
         if self.page_port is None:
             return None
         with socket.socket() as probe:
@@ -112,13 +112,13 @@ class DemoSwarm:
         return f"http://{_HERE}:{self.page_port}/" if is_up else None
 
     def call(self, command: str, arguments: list[str], seconds: float, meanwhile: Callable[[], None]) -> str:
-        """Run a command of ours that ends by itself; returns what it printed on standard output.
+        """Run a command that ends by itself; return its standard output.
 
         Args:
             meanwhile: called a few times a second.
 
         Raises:
-            LocalFault: it failed, with its own sentence, or took longer than `seconds`.
+            LocalFault: the command failed, with its own message, or took longer than `seconds`.
         """
         end = time.monotonic() + seconds
         paths = self.folder / "call.stdout", self.folder / "call.stderr"
@@ -139,18 +139,19 @@ class DemoSwarm:
         return shown
 
     def stop_peers(self) -> None:
-        """Ask all peers to leave, and end those that do not within `STOP_SECONDS`."""
+        """Ask all peers to leave, and kill those that do not within `STOP_SECONDS`."""
         end_all([peer.process for peer in self.peers], STOP_SECONDS)
 
     def stop(self, seconds: float = STOP_SECONDS) -> None:
-        """The same for all, the page included, within `seconds`; interrupted, it ends them at once. None is left."""
+        """End all processes, including the page, within `seconds`; if interrupted, at once."""
         end_all([*(peer.process for peer in self.peers), *self.others], seconds)
 
     def _started(self, command: str, arguments: list[str], output: Stream, errors: Stream) -> ChildProcess:
         """Start a command that leaves when its standard input closes, as it does when this process dies.
 
-        It computes on one thread: two that wait for each other took 60 times as long while peers had the cores. What a
-        killed peer leaves in its temporary folder goes with the demo's.
+        It uses one thread, because two waiting threads took 60 times as long while peers had the cores. Files that a
+        killed
+        peer leaves in its temporary folder are deleted with the demo's.
         """
         environment = {**python_environment(), "OMP_NUM_THREADS": "1", "TMPDIR": str(self.folder)}
         kept = python_command("peer.demo.kept_command", command, *arguments)
@@ -158,9 +159,9 @@ class DemoSwarm:
 
 
 def port_near(wanted: int) -> int:
-    """`wanted`, or a free port of this machine if another program listens there; 0: any free one."""
+    """Return `wanted`, or a free local port if another program listens there; 0: any free port."""
     with socket.socket() as probe:
-        # As the page's own server: a port of a page that has just ended is free.
+        # Like the page's own server, so that the port of a page that has just ended is free.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((_HERE, wanted))
@@ -171,5 +172,5 @@ def port_near(wanted: int) -> int:
 
 
 def free_port() -> int:
-    """A port that no process listens on now."""
+    """Return a port on which no process listens now."""
     return port_near(0)

@@ -1,4 +1,4 @@
-"""`peer doctor`: asks this machine and members of a run, and says whether joining makes sense."""
+"""`peer doctor`: checks this machine, asks members of a run, and reports whether joining makes sense."""
 
 from __future__ import annotations
 
@@ -40,15 +40,15 @@ from peer.version import full_version, is_older, version_order
 from peer.view.run_view import RunView
 
 MAX_ASKED: Final = 3
-"""Members that are asked, one after the other, until everything was answered."""
+"""Most members asked, one after the other, until all questions are answered."""
 
 
 def run_doctor(config: PeerConfig, target: Target | None, timeout_seconds: float, as_json: bool, then: str = "") -> int:
-    """Look at this machine and, with a `target`, at a run; print what was found. Returns the exit code.
+    """Check this machine and, with a `target`, a run; print the findings. Return the exit code.
 
     Args:
-        config: what `peer join` would be given; without a target its run id counts for nothing.
-        then: the command that joins, to be shown where that makes sense.
+        config: the configuration for `peer join`; without a target its run id is ignored.
+        then: the command that joins, shown if joining makes sense.
     """
     tell_progress("looking at this machine")
     facts = DoctorFacts(look_at_machine(config))
@@ -63,20 +63,20 @@ def run_doctor(config: PeerConfig, target: Target | None, timeout_seconds: float
 
 
 def _about_run(facts: DoctorFacts, config: PeerConfig, target: Target, timeout_seconds: float) -> DoctorFacts:
-    """Nobody is asked for a run that is over, and not for long where its end is signed here."""
+    """Add facts about the run; ask no member if the run is over, and only briefly if its end is signed here."""
     end = known_end(config) or target.end
     if end is not None and end.is_over:
         return replace(facts, run_fault=end.known, run_remedy=end.remedy, run_fault_code=Incompatible.exit_code)
     if end is not None:
         timeout_seconds = min(timeout_seconds, SEARCH_SECONDS)
     if not facts.machine.has_way_out and lacks_network(target.addresses):
-        return facts  # what is wrong is said of this machine
+        return facts  # the machine's finding covers this
     tell_progress(f"asking members of {target.run_id}, for {timeout_seconds:.0f} s at most")
     return _with_run(facts, config, replace(target, end=end), timeout_seconds)
 
 
 def doctor_json(facts: DoctorFacts, code: int) -> dict[str, Any]:
-    """The answer as plain values."""
+    """Return the answer as plain values."""
     return {
         "schema": 1,
         "makes_sense": code == 0,
@@ -130,7 +130,7 @@ async def _asked(
 
 
 def _with_weights(run: ReportedRun, manifest: RunManifest, config: PeerConfig) -> ReportedRun:
-    """The same, and whether this machine has the weights that the run stands on."""
+    """Add whether this machine has the weights on which the run is based."""
     try:
         return replace(run, weights=base_facts(manifest, config.base, tell_progress))
     except LocalFault as fault:
@@ -139,7 +139,9 @@ def _with_weights(run: ReportedRun, manifest: RunManifest, config: PeerConfig) -
 
 
 def _model_fault(observer: RunObserver, config: PeerConfig) -> str:
-    """Of a model of transformers: the library is missing or too old, or its task has no data; of each: too few bits."""
+    """Return why this machine cannot build the run's model: a missing or old library, no task data,
+    unsupported bits.
+    """
     manifest = observer.manifest
     try:
         if manifest.model.kind == "hf":
@@ -195,9 +197,9 @@ async def _ask_members(
         upload_limit_bits_per_second=_bits(config.upload_limit_mbit),
         download_limit_bits_per_second=_bits(config.download_limit_mbit),
     )
-    # Those that can be dialled first: with a member behind a relay the relay would be measured.
+    # Dialable members first, because with a member behind a relay the relay would be measured.
     ordered = sorted(records, key=lambda record: (not record.reachable, record.role != "seed", record.peer_id))
-    # Members that have no record yet, such as a seed that waits for the first trainer, answer too.
+    # Members without a record, such as a seed that waits for the first trainer, also answer.
     given = [parse_peer_multiaddr(address)[0] for address in target.addresses]
     for member in list(dict.fromkeys([*(record.peer_id for record in ordered), *given]))[:MAX_ASKED]:
         try:
@@ -212,13 +214,13 @@ async def _ask_members(
 
 
 def in_vain(member: PeerId, fault: PeerFault) -> str:
-    """What was tried with a member, and what came of it."""
+    """Return a sentence about a failed request to a member."""
     reason = fault.reason if isinstance(fault, PeerUnreachable) else fault.what
     return f"{speakable_name(member)} was asked for a measurement: {reason}"
 
 
 async def _ask(probe: Probe, line: LineFacts, addresses: list[str]) -> LineFacts:
-    """What one member says, over what others said before."""
+    """Return the facts with one member's answers, which replace earlier ones."""
     offset, round_trip = await probe.read_clock()
     line = replace(line, clock_offset_seconds=offset, round_trip_seconds=round_trip)
     dial_back = await probe.dial_back(addresses)

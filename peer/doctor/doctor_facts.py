@@ -1,4 +1,6 @@
-"""What `peer doctor` found out about a machine, a run, and the line between them: values that say nothing yet. Pure."""
+"""The facts that `peer doctor` collects about a machine, a run, and the connection between them, without judgement.
+Pure.
+"""
 
 from __future__ import annotations
 
@@ -12,18 +14,18 @@ NOT_DIALLED = DialBack()
 
 @dataclass(frozen=True, slots=True)
 class MachineFacts:
-    """This machine, without a run.
+    """Facts about this machine, without a run.
 
     Attributes:
-        versions: of this software and what it stands on, empty: missing.
-        device: as people know it; empty with a `device_fault`, the sentence of why it cannot be used.
-        device_free_bytes: memory of the device itself; None: it trains in the machine's memory, or nobody knows.
-        memory_free_bytes: of the machine, as much as processes may take without swapping; None: unknown.
-        disk_free_bytes: where the data folder is, or would be; None: unknown.
-        port_fault: the sentence of why the addresses to listen on cannot be used; empty: they can.
-        congestion_control: of TCP, as the kernel calls it; empty: unknown.
-        folder_fault: the sentence of why the data folder cannot be written; empty: it can.
-        kernels_fault: the sentence of why there are no compiled kernels; empty: there are.
+        versions: versions of this software and its dependencies; empty: missing.
+        device: name of the device; empty with a `device_fault`, the sentence why it is unusable.
+        device_free_bytes: free memory of the device itself; None: it uses the machine's memory, or unknown.
+        memory_free_bytes: memory of the machine that processes may use without swapping; None: unknown.
+        disk_free_bytes: free space at the data folder's place; None: unknown.
+        port_fault: the sentence why the listen addresses are unusable; empty: they are usable.
+        congestion_control: TCP congestion control, by the kernel's name; empty: unknown.
+        folder_fault: the sentence why the data folder is not writable; empty: it is.
+        kernels_fault: the sentence why there are no compiled kernels; empty: there are.
         has_way_out: whether a network leads out of this machine.
     """
 
@@ -43,22 +45,22 @@ class MachineFacts:
 
 @dataclass(frozen=True, slots=True)
 class ReportedRun:
-    """The run, as its members tell it.
+    """Facts about the run, according to its members.
 
     Attributes:
-        own_manifest_hash: of the manifest that an earlier session left here; empty: none.
-        newer_software: what members run that is newer than ours; empty: nothing is.
-        minimum_software: what the run's owner asks for now; empty: anything.
-        num_others: members that follow another manifest.
+        own_manifest_hash: hash of the manifest left by an earlier session; empty: none.
+        newer_software: newest software of members, if newer than this machine's; empty: none is newer.
+        minimum_software: software version that the owner requires now; empty: any.
+        num_others: members with a different manifest.
         needs: None for a model from its owner's own code.
-        own_code_hint: where that code is; empty for every other model.
-        model_fault: the sentence of why this machine cannot build the run's model; empty: it can.
-        data: what this machine would train on; empty for a model from its owner's own code.
-        data_fault: what is missing; empty: nothing.
-        data_fault_code: of the `data_fault`; 0: nobody said which data.
-        weights: the given ones that the run stands on, and where this machine has them; empty: it needs none.
-        weights_fault: why they cannot be had here; empty: they can.
-        weights_fault_code: of the `weights_fault`; 0: nobody said where they are.
+        own_code_hint: location of that code; empty for every other model.
+        model_fault: the sentence why this machine cannot build the run's model; empty: it can.
+        data: the data that this machine would train on; empty for a model from its owner's own code.
+        data_fault: the missing data; empty: none.
+        data_fault_code: exit code of the `data_fault`; 0: the user has not chosen data.
+        weights: the pretrained weights of the run, and their place on this machine; empty: it needs none.
+        weights_fault: why the weights are unavailable here; empty: they are available.
+        weights_fault_code: exit code of the `weights_fault`; 0: the user has not given a folder.
     """
 
     run_id: str
@@ -82,13 +84,13 @@ class ReportedRun:
 
 @dataclass(frozen=True, slots=True)
 class LineFacts:
-    """The line between this machine and members of the run; None: not measured.
+    """The connection between this machine and members of the run; None: not measured.
 
     Attributes:
         asked: PeerIds of the members that answered.
-        upload_limit_bits_per_second, download_limit_bits_per_second: what the owner of this machine allows.
-        own_addresses: what this machine listens on, as it sees itself, with its PeerId.
-        faults: why members did not answer a part of it.
+        upload_limit_bits_per_second, download_limit_bits_per_second: limits of this machine's owner.
+        own_addresses: this machine's listen addresses as it sees them, with its PeerId.
+        faults: why members did not answer some questions.
     """
 
     asked: tuple[str, ...] = ()
@@ -108,10 +110,10 @@ NOT_MEASURED = LineFacts()
 
 @dataclass(frozen=True, slots=True)
 class DoctorFacts:
-    """Everything; `run_fault` is the sentence of why no run could be asked, with the exit code that goes with it.
+    """All facts; `run_fault` is the sentence why no run could be asked, with its exit code.
 
     Attributes:
-        run_remedy: what to do about the `run_fault`; empty: nothing is known to help.
+        run_remedy: what to do about the `run_fault`; empty: unknown.
     """
 
     machine: MachineFacts

@@ -1,4 +1,4 @@
-"""From facts to findings: what is well, what is not and one remedy for it, and whether joining makes sense. Pure."""
+"""Turns facts into findings: what is well, what is not with one remedy, and whether joining makes sense. Pure."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from peer.plan.usual_home_needs import HomeNeeds
 from peer.version import full_version, is_older
 
 CLOCK_NOTED_SECONDS: Final = 5.0
-"""Time services keep clocks within a tenth of a second; this far off, none is at work."""
+"""Clock difference that shows that no time service runs; with one, clocks agree within a tenth of a second."""
 CLOCK_SAME_SECONDS: Final = 0.1
 NEWER: Final = "get a newer one where this one came from; in a clone: `git pull && pip install .`"
 TIGHT_SHARE: Final = 0.85
-"""Of free memory or disk: above it the next program that starts is too much."""
+"""Share of free memory or disk above which the next program may exhaust it."""
 LEAST_RATE: Final = 1000.0
-"""Bit/s: what is smaller is not worth a figure, since announcing itself takes a peer more."""
+"""Rate in bit/s below which no figure is shown, because a peer's announcements need more."""
 DISK_KEPT_BYTES: Final = 1_000_000_000
-"""Left for everything else on a disk."""
+"""Disk space left free for other data."""
 
 Level = Literal["ok", "note", "stop"]
-"""Well; joining works but worse than it could; joining makes no sense before this is put right."""
+"""Well; joining works, but could work better; joining makes no sense before this is fixed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,9 +36,9 @@ class Finding:
     """One line of the answer.
 
     Attributes:
-        what: what was found.
-        remedy: what to do about it; empty when all is well.
-        exit_code: of the command, should this be the first thing that stops it.
+        what: the finding.
+        remedy: what to do about it; empty if all is well.
+        exit_code: exit code of the command, if this is the first obstacle.
     """
 
     subject: str
@@ -49,17 +49,17 @@ class Finding:
 
 
 def diagnose(facts: DoctorFacts) -> tuple[Finding, ...]:
-    """All findings, in the order in which they are read."""
+    """Return all findings in reading order."""
     return tuple(_findings(facts))
 
 
 def exit_code_of(findings: Sequence[Finding]) -> int:
-    """0 when joining makes sense, else what the first obstacle is."""
+    """Return 0 if joining makes sense, otherwise the first obstacle's exit code."""
     return next((finding.exit_code for finding in findings if finding.level == "stop"), 0)
 
 
 def told_apart(sentence: str) -> tuple[str, str]:
-    """What is wrong and what to do about it, of a sentence "WRONG; expected THIS; DO THAT"."""
+    """Split a sentence "WRONG; expected THIS; DO THAT" into fault and remedy."""
     what, _, advice = sentence.partition("; expected ")
     expected, _, remedy = advice.partition("; ")
     return what, remedy or (f"expected {expected}" if expected else "")
@@ -201,7 +201,9 @@ def _manifest(run: ReportedRun) -> Finding:
 
 
 def _weights(run: ReportedRun) -> Iterator[Finding]:
-    """A folder that was named must have them; that none was named may be mended when joining."""
+    """Yield the finding about pretrained weights: a given folder must contain them; a missing one can be given on
+    joining.
+    """
     if run.weights_fault_code:
         yield Finding("weights", "stop", run.weights_fault, "", run.weights_fault_code)
     elif run.weights_fault:
@@ -277,7 +279,7 @@ def _rate(
 
 
 def _wanted(needed: float) -> str:
-    """Say how much of the connection rounds take (bit/s)."""
+    """Return how much of the connection rounds need (bit/s)."""
     return (
         f"rounds want {bit_rate_text(needed)}"
         if needed >= LEAST_RATE

@@ -1,4 +1,4 @@
-"""What this machine has: versions, device, memory, disk and free ports."""
+"""Facts about this machine: versions, device, memory, disk and free ports."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from peer.version import full_version
 
 
 def look_at_machine(config: PeerConfig) -> MachineFacts:
-    """Everything that is known without a run."""
+    """Return the facts that are known without a run."""
     device_text, device_fault, device_free = "", "", None
     try:
         device = select_device(config.device)

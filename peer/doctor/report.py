@@ -1,4 +1,4 @@
-"""What `peer doctor` prints for people: a line or two per finding, 80 columns or as wide as the terminal is."""
+"""The output of `peer doctor` for people: a line or two per finding, as wide as the terminal, otherwise 80 columns."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ STYLES: Final[dict[Level, str]] = {"ok": "green", "note": "yellow", "stop": "bol
 
 MARK_COLUMNS: Final = 4
 SUBJECT_COLUMNS: Final = 10
-"""As the longest subject."""
+"""The length of the longest subject."""
 
 
 def print_report(about: str, facts: DoctorFacts, then: str = "", console: PlainConsole | None = None) -> None:
@@ -25,7 +25,7 @@ def print_report(about: str, facts: DoctorFacts, then: str = "", console: PlainC
 
     Args:
         about: the run, or this machine.
-        then: the command that joins, shown where that makes sense.
+        then: the command that joins, shown if joining makes sense.
     """
     console = console or console_of_output()
     findings = diagnose(facts)
@@ -40,7 +40,7 @@ def print_report(about: str, facts: DoctorFacts, then: str = "", console: PlainC
         if finding.remedy:
             lines += [Text(line, "bold") for line in wrapped(finding.remedy, console.width, "  -> ", "     ")]
         for line in lines:
-            # Without a break where it is wider than the terminal, so that it is copied whole.
+            # Never broken, even if wider than the terminal, so that the line can be copied whole.
             console.print(line, soft_wrap=True)
     console.print()
     console.tell(_verdict(findings, facts, code), style="bold")
@@ -61,6 +61,6 @@ def _verdict(findings: Sequence[Finding], facts: DoctorFacts, code: int) -> str:
 
 
 def _to_give(run: ReportedRun) -> str:
-    """Flags that `peer join` needs besides; empty: none."""
+    """Return the additional flags that `peer join` needs; empty: none."""
     faults = {"--data": run.data_fault, "--base": run.weights_fault}
     return " and ".join(flag for flag, fault in faults.items() if fault)

@@ -1,4 +1,6 @@
-"""The checklist that a peer shows until it is a member: what is done, what is under way, what it waits for. Pure."""
+"""The checklist that a peer shows until it is a member: finished steps, current steps, and reasons for
+waiting. Pure.
+"""
 
 from __future__ import annotations
 
@@ -26,12 +28,12 @@ DOING: dict[StepName, str] = {
 }
 
 WAITING_FIRST = "waiting for the first trainer"
-"""Of the seed of a new run: nobody can have learned anything."""
+"""Detail for the seed of a new run, in which there is no trained state yet."""
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One step. `is_begun` and not `is_done`: it is under way. `is_waiting`: something outside has to come."""
+    """One step. Begun but not done means in progress. `is_waiting`: the step waits for something outside this peer."""
 
     name: StepName
     detail: str = ""
@@ -41,7 +43,7 @@ class Line:
 
     @property
     def text(self) -> str:
-        """The detail, or what is being done."""
+        """The detail, or the current activity."""
         return self.detail or ("" if self.is_done or not self.is_begun else DOING[self.name])
 
 
@@ -51,7 +53,7 @@ class Checklist:
 
     lines: tuple[Line, ...] = ()
     is_over: bool = False
-    """This peer is a member."""
+    """Whether this peer is a member."""
 
     @classmethod
     def of(cls, *, is_seed: bool) -> Checklist:
@@ -59,11 +61,11 @@ class Checklist:
         return cls(tuple(Line(name, is_begun=name == "key") for name in names))
 
     def with_step(self, step: LoadingStep) -> Checklist:
-        """A step began, got on or is done."""
+        """Return the checklist after a step began, continued or finished."""
         return self._changed(step.name, step.detail, is_done=step.is_done)
 
     def after(self, event: events.Event) -> Checklist:
-        """What an event says about it."""
+        """Return the checklist after an event."""
         if self.is_over:
             return self
         match fact := event.fact:
@@ -71,7 +73,7 @@ class Checklist:
                 since = f" ({seconds_text(round(fact.seconds))} so far)" if fact.seconds >= 1 else ""
                 return self._changed("run", f"{fact.reason}{since}", is_waiting=True)
             case events.MemberChanged(has_joined=True):
-                # Whoever is here may know more than this seed.
+                # A present member may have more state than this seed.
                 is_first = any(line.detail == WAITING_FIRST for line in self.lines)
                 return self._changed("state", "") if is_first else self
             case Fetched(is_done=False):

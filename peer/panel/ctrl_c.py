@@ -1,4 +1,4 @@
-"""Ctrl+C, SIGTERM, a closed terminal: the first one asks a peer to leave politely, the second one ends it at once."""
+"""Ctrl+C, SIGTERM or a closed terminal: the first one asks a peer to leave politely, the second one ends it at once."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ class LeaveRequest:
     """Whether the owner wants to leave, and how soon.
 
     Args:
-        say: shows a sentence about it; called from a signal handler, so it takes no lock.
-        has_panel: the view has the whole screen, which Ctrl+Z has to give back.
+        say: shows a sentence; called from a signal handler, so it must not take a lock.
+        has_panel: the view uses the whole screen, which must be restored on Ctrl+Z.
     """
 
     def __init__(self, say: Callable[[str], object], *, has_panel: bool) -> None:
@@ -30,32 +30,32 @@ class LeaveRequest:
         self.is_asked = False
 
     def leave_by(self, action: Callable[[], object]) -> None:
-        """Call `action` once the owner wants to leave: from a signal handler, or now if that was before."""
+        """Call `action` once the owner wants to leave: from a signal handler, or now if the owner already does."""
         self._action = action
         if self.is_asked:
             action()
 
     def ask(self) -> None:
-        """The owner wants to leave, by a key: as the first or the second Ctrl+C."""
+        """Handle a key to leave like the first or the second Ctrl+C."""
         if self._ends_at_once():
             os.kill(os.getpid(), signal.SIGINT)
         else:
             self._ask_politely()
 
     def interrupted(self) -> None:
-        """A `KeyboardInterrupt` has ended what was done."""
+        """Record that a `KeyboardInterrupt` has ended the current work."""
         self.is_asked = True
 
     def loaded(self) -> None:
-        """From now on the first Ctrl+C is a polite one."""
+        """From now on, treat the first Ctrl+C as a polite request."""
         self._is_loading = False
 
     @contextmanager
     def at_once(self) -> Iterator[None]:
-        """For the main thread, before anybody waits for this peer: inside, the first Ctrl+C ends what is done there.
+        """Make the first Ctrl+C end the work in the block; for the main thread, before any member waits for this peer.
 
         Raises:
-            KeyboardInterrupt: inside, once the owner wants to leave, or did before.
+            KeyboardInterrupt: in the block, once the owner wants to leave, or already does.
         """
         self._leaves_at_once = True
         try:
@@ -67,14 +67,14 @@ class LeaveRequest:
 
     @contextmanager
     def by_signals(self, suspend: Callable[[], object], *, is_loading: bool) -> Iterator[None]:
-        """Inside, signals ask to leave; in the main thread alone.
+        """Handle signals as requests to leave in the block; only in the main thread.
 
         Args:
-            suspend: gives the terminal back before Ctrl+Z stops this process; for a panel.
+            suspend: restores the terminal before Ctrl+Z stops this process; for a panel.
             is_loading: the first signal ends this peer at once until `loaded` is called.
 
         Raises:
-            KeyboardInterrupt: inside, by a signal that ends it at once.
+            KeyboardInterrupt: in the block, by a signal that ends it at once.
         """
         self._is_loading = is_loading
         previous = {}
@@ -108,9 +108,10 @@ class LeaveRequest:
 
 
 def _asking_signals() -> list[signal.Signals]:
-    """What asks this peer to leave. SIGTERM always does; the others unless somebody had them ignored.
+    """Return the signals that ask this peer to leave: SIGTERM, and the others unless they were ignored.
 
-    Shells start the background jobs of a script with SIGINT ignored, since its Ctrl+C is not meant for them; nohup does
+    Shells start the background jobs of a script with SIGINT ignored, because its Ctrl+C is not meant for them; nohup
+    does
     the same with SIGHUP.
     """
     signals = [signal.SIGTERM]

@@ -1,4 +1,4 @@
-"""What keys do: which page is shown, and what the owner asks for. A pure state machine."""
+"""The effects of keys: the page that is shown, and the owner's requests. A pure state machine."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from peer.panel.updates import Action, LineLimits
 Page = Literal["main", "help", "addresses"]
 _PAGES: dict[str, Page] = {"?": "help", "h": "help", "i": "addresses"}
 LEAST_MBIT = 0.2
-"""As of the flags: below it a round does not pass in time."""
+"""The minimum of the flags; with less, a round does not finish in time."""
 MOST_MBIT = 1_000_000.0
 MAX_TYPED = 20
-"""More characters than any of these numbers needs; a paste may have any number."""
+"""More characters than any valid number needs; a paste may have any length."""
 PASTED = "pasted:"
-"""Before pasted text, which is a single key: outside of a question it does nothing."""
+"""Prefix of pasted text, which counts as a single key and has no effect outside a question."""
 NO_LIMITS = LineLimits()
 _UP = "Most Mbit/s to send"
 _DOWN = "Most Mbit/s to receive"
@@ -24,21 +24,21 @@ _DOWN = "Most Mbit/s to receive"
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """The limits are asked for, first up and then down; what is not changed stays."""
+    """The questions about limits, first up and then down; unanswered values stay unchanged."""
 
     limits: LineLimits
-    """As they are; `up_mbit` as it was answered, once the second one is asked for."""
+    """The current limits; during the second question `up_mbit` is the first answer."""
     typed: str = ""
     is_second: bool = False
     problem: str = ""
 
     @property
     def present(self) -> float | None:
-        """The limit that is asked for, as it is."""
+        """The current value of the requested limit."""
         return self.limits.down_mbit if self.is_second else self.limits.up_mbit
 
     def text(self, room: int) -> str:
-        """The question in at most `room` columns, with what is typed."""
+        """Return the question and the typed text in at most `room` columns."""
         now = "" if self.present is None else f" (now {mbit_text(self.present)})"
         asked = f"{_DOWN if self.is_second else _UP}{now}: {self.typed}_"
         explained = self.problem or f"Enter{' keeps it, none removes it' if now else ': no limit'}; Esc: back."
@@ -48,14 +48,14 @@ class Question:
 
 @dataclass(frozen=True, slots=True)
 class Controls:
-    """Where the person at the keys is."""
+    """The state of the key controls."""
 
     page: Page = "main"
     question: Question | None = None
     can_rest: bool = True
 
     def press(self, key: str, limits: LineLimits = NO_LIMITS) -> tuple[Controls, Action | None]:
-        """What a key changes, and what it asks of the peer, whose line has these limits."""
+        """Return the state after a key, and its request to the peer, whose connection has these limits."""
         if self.question is not None:
             return self._answer(self.question, key)
         if key in ("q", "Q"):
@@ -77,7 +77,7 @@ class Controls:
         if key == "backspace":
             return replace(self, question=replace(question, typed=question.typed[:-1])), None
         if key != "enter":
-            # Whatever it is, it is seen: Enter says whether it is a number.
+            # All input is shown; Enter checks whether it is a number.
             typed = (question.typed + key.removeprefix(PASTED).strip("\r\n"))[:MAX_TYPED]
             return replace(self, question=replace(question, typed=typed, problem="")), None
         mbit = _mbit_of(question.typed.strip().lower(), question.present)
@@ -91,14 +91,14 @@ class Controls:
 
 
 def mbit_text(mbit: float) -> str:
-    """A limit as it is typed: the greatest has no exponent."""
+    """Return a limit as it is typed, without an exponent."""
     return f"{mbit:.7g}"
 
 
 def _mbit_of(typed: str, present: float | None) -> float | None:
-    """What was typed; nothing keeps what is there, 0 and a word remove it, -1 stands for what is no number.
+    """Parse the typed text: empty keeps the present value, 0 and `none` remove it, -1 means not a number.
 
-    A comma is a decimal one, except before three digits, where nobody can tell.
+    A comma is a decimal comma, except before three digits, where it is ambiguous.
     """
     if not typed:
         return present
@@ -109,7 +109,7 @@ def _mbit_of(typed: str, present: float | None) -> float | None:
 
 
 def hints(controls: Controls, *, has_keys: bool, is_resting: bool, room: int = 80) -> str:
-    """The last line: what can be pressed, of that what fits into `room` columns; help has the rest."""
+    """Return the last line: the keys that fit into `room` columns; the help page lists the rest."""
     if not has_keys:
         return "Ctrl+C leaves the run"
     if controls.page != "main":

@@ -1,4 +1,4 @@
-"""The live panel on a terminal: the picture that fits it, its keys, and a goodbye that stays."""
+"""The live panel on a terminal: a fitting picture, its keys, and a goodbye that stays."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ from peer.panel.text_lines import SEPARATOR, flowed, part
 from peer.panel.updates import Action, Leaving, LoadingStep, ViewUpdate
 
 REFRESH_SECONDS = 1.0
-"""Between two pictures; a picture takes some milliseconds. What somebody pressed is shown at once."""
+"""Pause between two pictures, which take a few milliseconds each. The effect of a key is shown at once."""
 NUM_KEPT_NOTES = 20
-"""Sentences for the owner that are said again when the panel is gone."""
+"""Number of sentences for the owner that are printed again when the panel closes."""
 
 
 class PanelView:
-    """Shows a scene until `close`. Nothing that becomes of the terminal makes a method raise.
+    """Shows a scene until `close`. No state of the terminal makes a method raise.
 
     Args:
-        scene: before anything has happened.
-        act: does what the person at the keys wants; called from the thread that calls `tick`.
+        scene: the scene before any event.
+        act: executes the user's requests; called from the thread that calls `tick`.
         keyboard: standard input; None: no keys.
-        size: columns and lines of the terminal.
-        controls: which keys there are.
+        size: returns columns and lines of the terminal.
+        controls: the available keys.
     """
 
     def __init__(
@@ -81,7 +81,7 @@ class PanelView:
         try:
             self._look()
         except Exception:
-            # Any bug here ends the thread of the view only, and the terminal is as it was; training goes on.
+            # A bug here only ends the view's thread and restores the terminal; training continues.
             self._leave_screen()
             raise
 
@@ -101,11 +101,11 @@ class PanelView:
             self._draw()
 
     def suspend_soon(self) -> None:
-        """Ctrl+Z: at the next `tick` the terminal is given back and this process stops. For a signal handler."""
+        """On Ctrl+Z: restore the terminal and stop this process at the next `tick`. For a signal handler."""
         self._is_to_stop = True
 
     def restore(self) -> None:
-        """Give the terminal its keys back, whatever else is stuck."""
+        """Restore the terminal's keys, even if the output is stuck."""
         self._keys.close()
 
     def close(self) -> None:
@@ -116,7 +116,7 @@ class PanelView:
             self._try(lambda: self._painter.say(lines))
 
     def _try(self, paint: Callable[[], None]) -> None:
-        """A closed terminal must not stop the training; the event log still has everything."""
+        """Paint, but do not stop training if the terminal is closed; the event log stays complete."""
         try:
             paint()
         except (OSError, ValueError):
@@ -129,9 +129,9 @@ class PanelView:
     def _suspend(self) -> None:
         self._is_to_stop = False
         self._leave_screen()
-        # To this thread: one sent to the process may be taken by another thread, after this one has drawn again.
+        # Sent to this thread: another thread could take a process signal after this thread has drawn again.
         signal.pthread_kill(threading.get_ident(), signal.SIGSTOP)
-        # Here again after `fg`; everything is drawn anew.
+        # Continues here after `fg`; everything is drawn again.
         self._drawn_at = None
 
     def _draw(self) -> None:
@@ -151,7 +151,7 @@ class PanelView:
 
 
 def farewell(scene: Scene, now: float, width: int) -> list[str]:
-    """The goodbye in lines that fit; those with something to copy stay whole."""
+    """Return the goodbye in fitting lines; lines with text to copy stay whole."""
     lines: list[str] = []
     for one in goodbye(scene, now):
         parts = [part(one)] if one.startswith((PAGE, COMMAND)) else flowed([*map(part, one.split(SEPARATOR))], width)

@@ -22,33 +22,33 @@ _AS_THEY_ARE = (
     events.RunChanged,
     events.MicroBatchHalved,
 )
-"""Rare, and written for people: their own sentence is the news."""
+"""Rare events whose own sentences are written for people, and are used as news."""
 _PART_TAKEN = 0.01
-"""Of the model's bytes: somebody took some of it, and did not only look at the run."""
+"""Share of the model's bytes from which a transfer counts as more than looking at the run."""
 ARRIVAL_SECONDS = 20.0
-"""After joining, for the records of those who were there before: two announcements."""
+"""Time after joining in which records of earlier members arrive: two announcements."""
 PRESENCE = "presence"
-"""Topic of a member that came or went."""
+"""Topic of a member's arrival or departure."""
 
 
 @dataclass(frozen=True, slots=True)
 class NewsLine:
-    """One line; `{who}` in its text stands for the owner of `remote`."""
+    """One line; `{who}` in its text is replaced by the owner of `remote`."""
 
     at: float
     kind: NewsKind
     text: str
     remote: PeerId | None = None
     topic: str = ""
-    """Of lines on one topic about one person only the newest is kept; empty: it passes none."""
+    """Of several lines with the same topic and person only the newest is kept; empty: all are kept."""
 
 
 def news_of(event: events.Event, before: OwnView, after: OwnView, run: RunFacts) -> list[NewsLine]:
-    """What people want to hear of an event; nothing for most of them.
+    """Return the news for people in an event; most events have none.
 
     Args:
-        before, after: the event's `OwnView`.
-        run: has the unit of its losses.
+        before, after: the `OwnView` before and after the event.
+        run: contains the unit of losses.
     """
     at, fact = event.at, event.fact
     match fact:
@@ -57,19 +57,19 @@ def news_of(event: events.Event, before: OwnView, after: OwnView, run: RunFacts)
             found = f", with {plural(len(after.others), 'other')} here" if after.others else ""
             return [] if before.run_id else [NewsLine(at, "own", f"You are in: {doing}{found}")]
         case events.MemberChanged(has_joined=True) if before.run_id and fact.remote not in before.met:
-            # A member that was here before this peer did not join now.
+            # A member that was present before this peer did not join now.
             is_early = before.started_at is not None and at - before.started_at < ARRIVAL_SECONDS
             what = "is here" if is_early else "joined"
             if before.is_seed and fact.remote in before.served:
                 what = "joined, with parts of the model from here"
             return [NewsLine(at, "person", f"{{who}} {what}", fact.remote, PRESENCE)]
         case events.MemberChanged() if "goodbye" in fact.reason and fact.remote in before.others:
-            # A member that only became unresponsive may be back in a moment: the figures count it meanwhile.
+            # A member that only became unresponsive may return in a moment; meanwhile the figures show it.
             return [NewsLine(at, "person", "{who} left", fact.remote, PRESENCE)]
         case events.StateServed() if (
             before.is_seed and fact.remote in before.met and (fact.num_bytes >= _PART_TAKEN * 4 * before.num_parameters)
         ):
-            # Whoever is no member yet may be a page or an export, which is nobody; a newcomer is told when it joins.
+            # A peer that is not a member may be a page or an export; a newcomer is reported when it joins.
             took = f"{{who}} took {bytes_text(fact.num_bytes)} of the model here"
             return [NewsLine(at, "good", took, fact.remote, "taken")]
         case events.Evaluated() if (best := after.best_evaluation) is not None and best != before.best_evaluation:
@@ -81,7 +81,7 @@ def news_of(event: events.Event, before: OwnView, after: OwnView, run: RunFacts)
         case events.RefusedPeer() if fact.left_out_until is not None:
             return [NewsLine(at, "trouble", "{who} is left out for a while: " + fact.reason, fact.remote)]
         case AnchorRepair(is_done=False):
-            # Usual on a busy machine: two had a round each, and only one of them can go on.
+            # Normal on a busy machine: two peers closed different rounds, and only one of them can continue.
             kept = "" if before.is_seed else "; your unsent work is kept"
             told = f"More work stands behind the others' model: it is fetched{kept}"
             return [NewsLine(at, "person", told, topic="anchor")]
@@ -105,10 +105,10 @@ def news_of(event: events.Event, before: OwnView, after: OwnView, run: RunFacts)
 
 
 def note_of(at: float, sentence: str) -> NewsLine:
-    """A sentence for the owner that is no event; said again, it is told once."""
+    """Return a note for the owner that is not an event; a repeated note is shown once."""
     return NewsLine(at, "note", sentence, topic=sentence)
 
 
 def is_passed(old: NewsLine, new: NewsLine) -> bool:
-    """Whether a line says what the new one says better."""
+    """Return whether the new line replaces the old one."""
     return bool(new.topic) and (old.topic, old.remote) == (new.topic, new.remote)

@@ -1,4 +1,4 @@
-"""Which view shows a peer: a live panel on a terminal, else plain lines with a summary now and then, or JSON lines."""
+"""The choice of the view: a live panel on a terminal, otherwise plain lines with a regular summary, or JSON lines."""
 
 from __future__ import annotations
 
@@ -22,45 +22,45 @@ from peer.view.swarm_seen import OwnAddresses, SwarmSeen
 
 Output = Literal["auto", "panel", "plain", "json"]
 CATCH_UP_SECONDS = 5.0
-"""Between two plain lines about a download."""
+"""Pause between two plain lines about a download."""
 HEARTBEAT_SECONDS = 30.0
-"""A plain log says at least this often that the peer is alive: someone who looks waits no longer than that."""
+"""Longest pause in a plain log, which a reader has to wait to see that the peer is alive."""
 NAMES_SECONDS = 5.0
-"""News of somebody whose name is not known waits this long for it; the next look at the members brings it."""
+"""Time that news waits for an unknown name, which arrives with the next observation of the members."""
 _FOR_PEOPLE = (Fetched, events.JoinedRun, events.LeftRun)
-"""Events that a plain log has beside the news: how a peer gets into a run, and out of it."""
+"""Events in a plain log besides the news: joining and leaving."""
 
 
 class EventView(Protocol):
-    """What shows one peer. No method raises, whatever becomes of the output."""
+    """A view of one peer. No method raises, whatever the state of the output."""
 
     def show(self, event: events.Event) -> None:
-        """Take in one event."""
+        """Process an event."""
 
     def tell(self, update: ViewUpdate) -> None:
-        """Take in something else."""
+        """Process another update."""
 
     def tick(self, now: float) -> None:
-        """Let time pass (unix seconds); call it several times a second."""
+        """Advance the time (unix seconds); called several times a second."""
 
     def note(self, sentence: str) -> None:
-        """Tell the owner something that is not an event, e.g. a warning of the event log."""
+        """Show the owner a sentence that is not an event, e.g. a warning of the event log."""
 
     def suspend_soon(self) -> None:
-        """The owner pressed Ctrl+Z; for a signal handler."""
+        """Handle Ctrl+Z; called from a signal handler."""
 
     def restore(self) -> None:
-        """Give back what was taken of the terminal, even if the output is stuck; may be called from any thread."""
+        """Restore the terminal's settings, even if the output is stuck; may be called from any thread."""
 
     def close(self) -> None:
         """Leave the terminal as it was found."""
 
 
 class _Lines:
-    """Lines, which take nothing of a terminal.
+    """A view in lines, which changes no terminal settings.
 
     Args:
-        notes: where sentences for the owner go.
+        notes: stream for sentences to the owner.
     """
 
     def __init__(self, notes: TextIO) -> None:
@@ -90,7 +90,7 @@ class _Lines:
 
 
 class PlainView(_Lines):
-    """Events that concern people, one line each, and a line about everything every `HEARTBEAT_SECONDS`."""
+    """Shows events of interest to people, one line each, and a summary every `HEARTBEAT_SECONDS`."""
 
     def __init__(self, stdout: TextIO, scene: Scene | None = None) -> None:
         super().__init__(stdout)
@@ -138,7 +138,7 @@ class PlainView(_Lines):
             self.note(f"the run's page: {update.page}")
 
     def note(self, sentence: str) -> None:
-        # Before the first event of a view without a clock nobody knows the time.
+        # Before its first event, a view without a clock has no time.
         clock = f"{clock_text(self._now)} " if self._now else ""
         _write_sentence(self._stdout, f"{clock}{capitalised(sentence)}")
 
@@ -157,7 +157,7 @@ class PlainView(_Lines):
             _write_sentence(self._stdout, line)
 
     def _print_unnamed(self, until: float) -> None:
-        """News from before `until` that waited for names."""
+        """Print news from before `until` that waited for names."""
         due = [new for at, new in self._unnamed if at <= until]
         self._unnamed = [(at, new) for at, new in self._unnamed if at > until]
         for new in due:
@@ -175,7 +175,7 @@ class PlainView(_Lines):
 
 
 class JsonView(_Lines):
-    """One JSON object per event on standard output; notes go to standard error."""
+    """Prints one JSON object per event to standard output; notes go to standard error."""
 
     def __init__(self, stdout: TextIO, stderr: TextIO) -> None:
         super().__init__(stderr)
@@ -195,10 +195,10 @@ def make_view(
     keyboard: TextIO | None = None,
     controls: Controls | None = None,
 ) -> EventView:
-    """The view for `output`; "auto" is the panel on a capable terminal and plain lines everywhere else.
+    """Return the view for `output`; "auto" is the panel on a capable terminal, and plain lines otherwise.
 
     Args:
-        scene, act, keyboard, controls: of `PanelView`.
+        scene, act, keyboard, controls: see `PanelView`.
     """
     if output == "auto":
         output = "panel" if stdout.isatty() and environ.get("TERM") not in ("dumb", "") else "plain"
@@ -206,19 +206,21 @@ def make_view(
     if output == "json":
         return JsonView(stdout, stderr)
     if output == "panel":
-        from peer.panel.live_panel import PanelView  # with it the library that draws, which plain lines have no need of
+        from peer.panel.live_panel import PanelView  # loads the drawing library, which plain lines do not need
 
         return PanelView(stdout, scene, act, keyboard, environ, controls=controls)
     return PlainView(stdout, scene)
 
 
 def _write_sentence(stream: TextIO, text: str) -> None:
-    """In lines of a terminal's width. Text of others is cleaned first: it begins no line."""
+    """Write a sentence in lines of the terminal's width. Untrusted text is cleaned first, so that it cannot begin a
+    line.
+    """
     _write_line(stream, fitting(printable(text), stream))
 
 
 def _write_line(stream: TextIO, text: str) -> None:
-    """Write and flush; a reader that has gone away (`| head`) or a full disk must not stop the training."""
+    """Write and flush; a closed reader (`| head`) or a full disk must not stop training."""
     encoding = stream.encoding or "utf-8"
     try:
         stream.write(text.encode(encoding, "backslashreplace").decode(encoding) + "\n")

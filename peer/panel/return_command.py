@@ -1,4 +1,4 @@
-"""The command that brings a peer back as it was, from any working directory. A seed's is kept in its folder."""
+"""The command that restarts a peer with the same choices, from any directory. A seed's is stored in its folder."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from peer.user_folders import paths_in
 
 
 def keep_command(config: PeerConfig, what: str, listening: Sequence[str]) -> None:
-    """Keep in the data folder what brings this peer back where it listens; a convenience, left out on a full disk."""
+    """Store the command that restarts this peer at the same address in the data folder; skipped on a full disk."""
     with contextlib.suppress(OSError):
         command = same_again(_listening(config, listening), what)
         write_whole(config.data_dir / COMMAND_NAME, f"{command}\n".encode())
 
 
 def same_with(config: PeerConfig, what: str, limits: LineLimits, listening: Sequence[str] = ()) -> str:
-    """`same_again` with the limits of the line as they are now, which a key changes.
+    """Return `same_again` with the current bandwidth limits, which a key can change.
 
     Args:
-        listening: where, with the ports that it got; empty: wherever it is free.
+        listening: addresses with the chosen ports; empty: any free port.
     """
     changed = {"upload_limit_mbit": limits.up_mbit, "download_limit_mbit": limits.down_mbit}
     return same_again(_listening(config.model_copy(update=changed), listening), what)
@@ -38,11 +38,11 @@ def _listening(config: PeerConfig, listening: Sequence[str]) -> PeerConfig:
 
 
 def same_again(config: PeerConfig, what: str, run: Sequence[str] = ()) -> str:
-    """One line to type, quoted for any shell: every choice that differs from its default, paths absolute.
+    """Return one shell-quoted line with every choice that differs from its default, with absolute paths.
 
     Args:
-        what: was started, e.g. "peer join".
-        run: words that name the run; empty: its id, which is enough where its addresses are known.
+        what: the started command, e.g. "peer join".
+        run: words that identify the run; empty: its id, which suffices where its addresses are known.
     """
     words = [*what.split(), *(run or (config.run_id,))]
     needless = {"run_id", *choices_with(ChoiceMark.ONCE)}
@@ -55,7 +55,7 @@ def same_again(config: PeerConfig, what: str, run: Sequence[str] = ()) -> str:
             continue
         flag = flag_of(name)
         if name == "output":
-            words += [f"--{value}"] if value != "panel" else []  # which a terminal gets anyway
+            words += [f"--{value}"] if value != "panel" else []  # the default on a terminal
         elif isinstance(value, bool):
             words.append(flag if value else flag.replace("--", "--no-", 1))
         else:
@@ -65,7 +65,7 @@ def same_again(config: PeerConfig, what: str, run: Sequence[str] = ()) -> str:
 
 
 def _anywhere(name: str, value: object) -> str:
-    """A value as it is typed, with paths that do not hang on the working directory."""
+    """Return a value as it is typed, with paths that do not depend on the working directory."""
     if isinstance(value, Path):
         return os.path.abspath(value)
     if name == "data" and isinstance(value, str) and needs_own(value):

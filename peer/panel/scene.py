@@ -1,4 +1,4 @@
-"""Scene: everything that a picture is drawn from. A pure fold of events, notes and what else a view is told."""
+"""Scene: the state from which pictures are drawn, computed from events, notes and updates. Pure."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ from peer.view.own_view import OwnView, own_view_after
 from peer.view.swarm_seen import OwnAddresses, SwarmSeen
 
 MAX_NEWS = 60
-"""More than the tallest terminal shows."""
+"""Number of news lines kept, more than the tallest terminal shows."""
 MAX_NAMES = 5000
 SETTLE_SECONDS = 20.0
-"""After others came: until then they are on their way into a first round."""
+"""Time after the arrival of others in which they have not taken part in a round yet."""
 NOTHING: Mapping[PeerId, str] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """Times are unix seconds."""
+    """The state of a view. Times are unix seconds."""
 
     own: OwnView = field(default_factory=OwnView)
     is_seed: bool = False
@@ -42,33 +42,33 @@ class Scene:
     limits: updates.LineLimits = field(default_factory=updates.LineLimits)
     is_resting: bool = False
     resting_at: float = 0.0
-    """When the owner paused training last."""
+    """Time at which the owner last paused training."""
     has_network: bool = True
     """False: this machine has no address now."""
     is_compiling: bool = False
-    """The first step of this session: it is not done yet."""
+    """Whether the first step of this session is still being compiled."""
     leaving: str = ""
-    """What is still done before this peer has left; empty: nobody asked it to leave."""
+    """The remaining work before this peer leaves; empty: it was not asked to leave."""
     addresses: tuple[str, ...] = ()
     given_command: str = ""
-    """What others type to join here, as far as it was said."""
+    """The command with which others join, if given."""
     listening: tuple[str, ...] = ()
-    """Where a seed listens, with the ports that it got: links lead there."""
+    """Addresses on which a seed listens, with the chosen ports, for links."""
     same_again: Callable[[updates.LineLimits, Sequence[str]], str] = lambda limits, listening: ""
-    """The command that brings this peer back as it is, with these limits, there; empty: a plain one does."""
+    """Returns the command that restarts this peer with these limits and addresses; empty: a plain command suffices."""
     met_at: float = -math.inf
-    """When this peer saw others train with whom rounds can be shared, after a time without any."""
+    """Time at which this peer saw other trainers again, after a time without any."""
     began_at: float = 0.0
-    """When this process began; a seed is up from then on, also before the first trainer came. 0: not known."""
+    """Start of this process, from which a seed counts as up, even without a trainer. 0: unknown."""
     is_ended_for_good: bool = False
-    """For a reason that the next start would meet again."""
+    """Whether this peer ended for a reason that also affects the next start."""
 
     def name_of(self, peer_id: PeerId) -> str:
-        """What people call the owner of a key."""
+        """Return the name of a key's owner."""
         return self.names.get(peer_id) or speakable_name(peer_id)
 
     def sentence_of(self, event: events.Event) -> str:
-        """What an event says, with names in place of the ends of keys."""
+        """Return an event's sentence, with names in place of shortened keys."""
         told = event.sentence()
         for peer_id in event.named:
             told = told.replace(short_peer(peer_id), self.name_of(peer_id))
@@ -76,54 +76,56 @@ class Scene:
 
     @property
     def num_others(self) -> int:
-        """Machines of the run beside this one, seeds among them: what every screen and line calls others."""
+        """Number of other machines in the run, including seeds: the number called others in all views."""
         if self.own.phase in ("training alone", "alone"):
             return 0
         return self.swarm.num_others if self.swarm.at else len(self.own.others)
 
     @property
     def num_training(self) -> int:
-        """Machines that train, this one included; of a seed without others none does, whatever old records say."""
+        """Number of machines that train, including this one; 0 for a seed without others, whatever old
+        records contain.
+        """
         return self.swarm.run.num_training if self.num_others or not self.is_seed else 0
 
     @property
     def evaluation(self) -> Evaluation | None:
-        """Of the run as its members measured it; of this peer alone before any other did."""
+        """The run's evaluation as measured by its members, or this peer's own before any other."""
         return self.swarm.run.evaluation or self.own.evaluation
 
     @property
     def committed_tokens(self) -> int:
-        """The run's clock as its members have it; as this peer alone knows it before it has looked at them."""
+        """The run's clock according to its members, or this peer's own before the first observation of them."""
         return self.swarm.run.committed_tokens or self.own.run_tokens
 
     @property
     def is_left_alone(self) -> bool:
-        """Whether nobody is here now although others were."""
+        """Whether no other member is present now although others were."""
         return not self.num_others and bool(self.own.met or self.swarm.num_silent)
 
     @property
     def others_here(self) -> str:
-        """In words, with those that are known and do not answer."""
+        """The number of others in words, with those that do not answer."""
         silent = f", {self.swarm.num_silent} not answering" if self.swarm.num_silent else ""
         return f"{plural(self.num_others, 'other')} here{silent}"
 
     @property
     def lone_rounds(self) -> int:
-        """The newest rounds in a row that had one member, once they are too many for chance.
+        """Number of the newest consecutive rounds with one member, once they are too many for chance.
 
-        Rounds before anybody else was there do not count, nor do the first moments with others.
+        Rounds before other members were present do not count, nor do the first moments with others.
         """
         is_chance = self.own.lone_rounds < LONE_ROUNDS or self.swarm.at - self.met_at < SETTLE_SECONDS
         return 0 if is_chance else self.own.lone_rounds
 
     @property
     def own_name(self) -> str:
-        """What people call this peer's owner."""
+        """The name of this peer's owner."""
         return self.swarm.own_name or speakable_name(self.own.peer_id or "")
 
     @property
     def join_command(self) -> str:
-        """What others type to join here, in one line; empty while this peer has no address."""
+        """The command with which others join, in one line; empty while this peer has no address."""
         if self.given_command or not self.addresses:
             return self.given_command
         command = join_link(self.run.run_id, self.addresses).command
@@ -131,7 +133,7 @@ class Scene:
 
     @property
     def join_heading(self) -> str:
-        """What stands above the join command; in 60 columns."""
+        """The heading above the join command; fits into 60 columns."""
         if self.run.is_private:
             return "Others need an invite (`peer invite` writes it). They type:"
         return "Share this; others join with it:"
@@ -142,34 +144,34 @@ class Scene:
 
     @property
     def usual_round_seconds(self) -> float:
-        """From one round to the next, in this session; 0: not known."""
+        """Typical seconds between two rounds in this session; 0: unknown."""
         if self.own.joined_at is None or self.own.last_round_at is None or not self.own.rounds_committed:
             return 0.0
         return max(0.0, self.own.last_round_at - self.own.joined_at) / self.own.rounds_committed
 
     @property
     def phase(self) -> str:
-        """What this peer does, in words for its owner."""
+        """This peer's activity, in words for its owner."""
         return "compiling the first step" if self.is_compiling else self.own.phase
 
     @property
     def marked_page(self) -> str:
-        """Address of the run's page with this peer's owner marked in it: there from the first minute on."""
+        """Address of the run's page with this peer's owner highlighted; valid from the first minute."""
         return f"{self.run.page}/?you={self.swarm.own_id}" if self.run.page and self.swarm.own_id else self.run.page
 
     @property
     def own_page(self) -> str:
-        """Address of the page about this peer's owner; empty when the run has no page."""
+        """Address of the page about this peer's owner; empty if the run has no page."""
         return f"{self.run.page}/c/{self.swarm.own_id}" if self.run.page and self.swarm.own_id else self.run.page
 
 
 def scene_of(run_id: str, limits: updates.LineLimits, *, is_seed: bool) -> Scene:
-    """Before anything has happened."""
+    """Return the scene before any event."""
     return Scene(is_seed=is_seed, loading=Checklist.of(is_seed=is_seed), run=updates.RunFacts(run_id), limits=limits)
 
 
 def with_event(scene: Scene, event: events.Event) -> Scene:
-    """The scene after an event."""
+    """Return the scene after an event."""
     before, own = scene.own, own_view_after(scene.own, event)
     scene = replace(scene, own=own, loading=scene.loading.after(event), is_seed=scene.is_seed or own.is_seed)
     if isinstance(event.fact, events.TrainingProgressed):
@@ -181,12 +183,12 @@ def with_event(scene: Scene, event: events.Event) -> Scene:
 
 
 def with_note(scene: Scene, sentence: str, at: float) -> Scene:
-    """The scene after a sentence for the owner that is no event."""
+    """Return the scene after a note for the owner that is not an event."""
     return _with_news(scene, [note_of(at, sentence)])
 
 
 def with_update(scene: Scene, update: updates.ViewUpdate, at: float = 0.0) -> Scene:
-    """The scene after something else, which came at a time in unix seconds."""
+    """Return the scene after another update, which arrived at a time in unix seconds."""
     match update:
         case updates.Remark():
             return _with_news(scene, [NewsLine(at, "person", update.text)])

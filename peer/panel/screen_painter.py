@@ -1,4 +1,4 @@
-"""A screen of its own on a terminal: lines in, as few bytes out as the change needs; afterwards all is as before."""
+"""Draws lines on a terminal's alternate screen with as few bytes as possible, and restores the terminal afterwards."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from peer.console.word_wrap import fitting
 from peer.panel.text_lines import num_rows, without_signs
 
 OPEN = "\x1b[?1049h\x1b[?25l\x1b[H\x1b[2J\x1b[?2004h"
-"""The other screen, without a cursor, and with marks around what is pasted."""
+"""Switches to the alternate screen, without a cursor, and with marks around pasted text."""
 CLOSE = "\x1b[?2004l\x1b[?25h\x1b[?1049l"
 FIRST_CELL, END_OF_LINE, END_OF_SCREEN = "\x1b[H", "\x1b[K", "\x1b[J"
 
 
 class Painter:
-    """Draws pictures; see `show`. It raises what the stream raises.
+    """Draws pictures; see `show`. Exceptions of the stream are raised.
 
     Args:
         stream: a terminal.
-        environ: `NO_COLOR` takes the colours away, `TERM` and `COLORTERM` say which there are.
+        environ: `NO_COLOR` disables colours, `TERM` and `COLORTERM` select them.
     """
 
     def __init__(self, stream: TextIO, environ: Mapping[str, str]) -> None:
@@ -43,14 +43,15 @@ class Painter:
         self.is_open = False
 
     def show(self, lines: Sequence[Text], footer: Text, width: int, height: int) -> None:
-        """Lines from the top, and one at the bottom; of lines that do not fit the last are left out."""
+        """Show lines from the top, and a footer at the bottom; the last lines are left out if they do not fit."""
         rows: list[str] = []
         used = 0
         for line in lines:
             needed = num_rows([line], width)
             if used + needed > height - 1:
                 break
-            # After a line that ends in the last column, terminals would clear that column: the cursor is still there.
+            # After a line that ends in the last column, the cursor is still there, and clearing would delete that
+            # column.
             is_full = line.cell_len > 0 and line.cell_len % width == 0
             rows.append(self._inked(line) + ("" if is_full else END_OF_LINE))
             used += needed
@@ -58,7 +59,7 @@ class Painter:
         rows += [END_OF_LINE] * (height - 1 - used)
         rows.append(self._inked(footer[: max(0, width - 1)]) + END_OF_LINE)
         out = "" if self.is_open else OPEN
-        # A line that wraps moves what is below: then all of it is written again.
+        # A wrapped line moves the lines below it, so all lines are written again.
         is_same_shape = self.is_open and self._size == (width, height) and len(self._shown) == len(rows)
         if not is_same_shape or is_wrapped:
             if rows != self._shown or not is_same_shape:
@@ -71,14 +72,14 @@ class Painter:
         self._write(out)
 
     def close(self) -> None:
-        """Back to the screen that was there before."""
+        """Return to the previous screen."""
         if self.is_open:
             self.is_open = False
             self._shown = []
             self._write(CLOSE)
 
     def say(self, lines: Sequence[str]) -> None:
-        """Plain lines that stay, on the screen that was there before."""
+        """Print plain lines that stay on the previous screen."""
         self.close()
         for line in lines:
             for part in fitting(line, self._stream).split("\n"):

@@ -1,6 +1,6 @@
-"""Pictures of a scene as lines of text: a trainer's, a seed's, the checklist, and the pages that keys bring up. Pure.
+"""Pictures of a scene as lines of text: a trainer's, a seed's, the checklist, and the pages opened by keys. Pure.
 
-Lines are at most `width` columns wide, except text to copy, which has no break in it.
+Lines are at most `width` columns wide, except text to copy, which is never broken.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from peer.panel.text_lines import flowed, joined, labelled, num_rows, part, to_c
 from peer.view.run_clock import arrival
 
 SMALLEST = (40, 8)
-"""Columns and lines of the smallest picture; on a smaller terminal the rest is not seen."""
+"""Columns and lines of the smallest picture; a smaller terminal does not show the rest."""
 TABLE_WIDTH, WIDEST_TABLE = 52, 90
-"""Columns that the table of members needs, and beyond which an eye loses its row."""
+"""Columns that the table of members needs, and its largest width for readable rows."""
 WIDEST_CURVE = 60
 PINNED_SECONDS = 600.0
-"""A warning, e.g. of a full disk, stays on top for this long, whatever else happens."""
+"""Time for which a warning, e.g. of a full disk, stays on top."""
 STEPS = "▁▂▃▄▅▆▇█"
 _NEWS_STYLE = {"person": "", "own": ACCENT, "good": GOOD, "trouble": CARE, "note": CARE}
 
@@ -54,7 +54,7 @@ WORDS = (
 
 
 def screen(scene: Scene, controls: Controls, now: float, width: int, height: int) -> list[Text]:
-    """The picture for a page. The painter leaves out the last lines where they do not fit into `height`."""
+    """Return the picture of a page. The painter leaves out the last lines if they do not fit into `height`."""
     width, height = max(SMALLEST[0], width), max(SMALLEST[1], height)
     if controls.page != "main":
         page = help_page(controls, width) if controls.page == "help" else addresses_page(scene, now, width)
@@ -69,7 +69,7 @@ def screen(scene: Scene, controls: Controls, now: float, width: int, height: int
 
 
 def _header(scene: Scene, now: float, width: int) -> list[Text]:
-    """Run, what this peer does, for how long, and who its owner is."""
+    """Return the run, this peer's activity and its duration, and the owner's name."""
     words, style = doing(scene)
     began_at = {"paused": scene.resting_at, "training alone": scene.own.alone_at}.get(words, scene.own.joined_at)
     if scene.is_seed:
@@ -84,13 +84,13 @@ def _header(scene: Scene, now: float, width: int) -> list[Text]:
 
 def _trainer(scene: Scene, now: float, width: int) -> list[Text]:
     state = scene.own
-    # First, so that the smallest terminal has it.
+    # First, so that the smallest terminal shows it.
     lines = [] if state.phase == "left" else labelled("Now", [part(*health(scene, now))], width)
     rounds = [part(plural(state.rounds_contributed, "round"), ACCENT)] if state.tokens else []
     lines += labelled("You", [part(f"{count_text(state.tokens)} tokens", ACCENT), *rounds], width)
     lines += labelled("Speed", _speed_parts(scene, now), width)
     progress = goal_parts(scene, now, width)
-    # That no other is here is in the sentence above.
+    # The sentence above already states that no other member is present.
     is_alone = state.phase == "training alone" or scene.is_left_alone
     lines += labelled("Run", progress if progress and is_alone else [*progress, _people_here(scene)], width)
     lines += _page_line(scene, scene.marked_page, width)
@@ -124,12 +124,12 @@ def _people_here(scene: Scene) -> Text:
 
 
 def _page_line(scene: Scene, page: str, width: int) -> list[Text]:
-    """Where the run is seen on its page."""
+    """Return the line with the run's page; none if the run has no page."""
     return [to_copy("Page", part(page, "underline"), width)] if scene.run.page else []
 
 
 def line_use(scene: Scene, now: float) -> Text:
-    """What goes up and down the line now, and how much the owner allows."""
+    """Return the current use of the connection, and the owner's limits."""
 
     def words(sign: str, bits: float, most: float | None) -> str:
         return f"{sign} {bits / 1e6:.1f}" + ("" if most is None else f" of {mbit_text(most)}")
@@ -139,7 +139,9 @@ def line_use(scene: Scene, now: float) -> Text:
 
 
 def goal_parts(scene: Scene, now: float, width: int) -> list[Text]:
-    """A bar to the run's goal with an estimate, or the tokens of a run without a goal; and its validation loss."""
+    """Return a bar to the run's goal with an estimate, or the tokens of a run without a goal; and its
+    validation loss.
+    """
     goal = scene.run.goal_tokens or scene.own.budget_tokens
     parts = []
     if goal:
@@ -154,7 +156,7 @@ def goal_parts(scene: Scene, now: float, width: int) -> list[Text]:
 
 
 def bar(share: float, width: int) -> Text:
-    """A bar with its percentage."""
+    """Return a bar with its percentage."""
     share = min(1.0, max(0.0, share))
     num = 17 if width >= 76 else 10
     full = int(share * num)
@@ -169,7 +171,7 @@ def _arrival(scene: Scene, goal: int, now: float) -> str:
 
 
 def _loss(scene: Scene, width: int) -> list[Text]:
-    """The first loss, the best and the newest, and a line of bars between them."""
+    """Return the first, best and newest loss, and a line of bars."""
     state = scene.own
     if not state.losses or state.train_loss is None or not all(map(math.isfinite, state.losses)):
         return labelled("Loss", [part("the first one comes after a few steps", DIM)], width)
@@ -181,7 +183,7 @@ def _loss(scene: Scene, width: int) -> list[Text]:
 
 
 def sparkline(values: Sequence[float], width: int) -> str:
-    """The values as at most `width` bars, the oldest first; each is the mean of neighbours."""
+    """Return the values as at most `width` bars, oldest first; each is the mean of neighbours."""
     num = min(width, len(values))
     cuts = [len(values) * index // num for index in range(num + 1)]
     means = [sum(values[begin:end]) / (end - begin) for begin, end in itertools.pairwise(cuts)]
@@ -191,7 +193,7 @@ def sparkline(values: Sequence[float], width: int) -> str:
 
 
 def members_table(scene: Scene, width: int, room: int) -> list[Text]:
-    """The trainers that are here, one line each; nothing while there is only one."""
+    """Return the present trainers, one line each; nothing if there is only one."""
     rows = scene.swarm.rows
     if len(rows) < 2 or room < 4 or width < TABLE_WIDTH:
         return []
@@ -208,10 +210,10 @@ def members_table(scene: Scene, width: int, room: int) -> list[Text]:
 
 
 def news_lines(scene: Scene, width: int, room: int) -> list[Text]:
-    """The newest news first, each whole, as many as `room` lines hold."""
+    """Return the newest news first, each complete, as many as fit into `room` lines."""
     lines: list[Text] = []
     for news in _newest_first(scene):
-        # A name that begins a line stays as its owner writes it.
+        # A name at the beginning of a line keeps its owner's spelling.
         text = capitalised(news.text)
         text = text if news.remote is None else text.replace("{who}", scene.name_of(news.remote))
         told = wrapped(part(text, _NEWS_STYLE[news.kind]), width - 6)
@@ -223,7 +225,7 @@ def news_lines(scene: Scene, width: int, room: int) -> list[Text]:
 
 
 def _newest_first(scene: Scene) -> list[NewsLine]:
-    """News in the order in which they are shown: a warning that came after joining stays on top for a while."""
+    """Return news in display order: a warning after joining stays on top for a while."""
     news = list(reversed(scene.news))
     pinned = next((line for line in news if line.kind == "note"), None)
     since = scene.own.joined_at
@@ -233,7 +235,7 @@ def _newest_first(scene: Scene) -> list[NewsLine]:
 
 
 def _seed(scene: Scene, now: float, width: int) -> list[Text]:
-    """The command that others join with, what this seed gave, and how the swarm is."""
+    """Return a seed's picture: the join command, served data, and the state of the swarm."""
     state, command = scene.own, scene.join_command
     lines = [Text(), part(scene.join_heading, "bold"), part(command, ACCENT), Text()] if command else []
     gave = [part(bytes_text(state.served_bytes), ACCENT)]
@@ -255,7 +257,7 @@ def _seed(scene: Scene, now: float, width: int) -> list[Text]:
 
 
 def _checklist(scene: Scene, width: int) -> list[Text]:
-    """What is done, under way and to come until this peer is a member."""
+    """Return the finished, current and remaining steps until this peer is a member."""
     words = "opening as a seed" if scene.is_seed else "joining"
     lines = [joined([part("≋ ", ACCENT), part(scene.run.name, "bold"), part(" · ", DIM), part(words, CARE)]), Text()]
     for step in scene.loading.lines:
@@ -269,7 +271,7 @@ def _checklist(scene: Scene, width: int) -> list[Text]:
 
 
 def help_page(controls: Controls, width: int) -> list[Text]:
-    """The keys that there are, and the words of the panel."""
+    """Return the available keys and the words of the panel."""
     lines = [part("Keys", "bold")]
     for key, text in HELP:
         if key != "p" or controls.can_rest:
@@ -281,7 +283,7 @@ def help_page(controls: Controls, width: int) -> list[Text]:
 
 
 def addresses_page(scene: Scene, now: float, width: int) -> list[Text]:
-    """Where this machine is reached."""
+    """Return the page with this machine's addresses."""
     command = scene.join_command
     lines = [part("Others join this run through your machine with", "bold"), part(command, ACCENT), Text()]
     if not command:
@@ -294,7 +296,7 @@ def addresses_page(scene: Scene, now: float, width: int) -> list[Text]:
 
 
 def reached(scene: Scene, now: float) -> Text:
-    """Whether others can dial this machine, as the last member that tried reports, and what to do if not."""
+    """Return whether others can dial this machine, according to the last member that tried, and what to do if not."""
     own = scene.own
     checked = "" if own.reachable_at is None else f", checked {age(own.reachable_at, now)}"
     if own.is_reachable and own.is_private_path:

@@ -1,4 +1,4 @@
-"""Sentences about a scene that each view says alike: how all is, a summary in one line, and the goodbye. Pure."""
+"""Sentences about a scene that all views share: the state of health, a one-line summary, and the goodbye. Pure."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from peer.panel.scene import Scene
 from peer.view.run_clock import has_stalled
 
 ACCENT, GOOD, CARE, DIM = "bold cyan", "green", "yellow", "bright_black"
-"""Colours of the terminal's own theme: own figures, and states."""
+"""Colours from the terminal's theme: own figures, and states."""
 PAGE, COMMAND = "Your page: ", "Come back: "
-"""Before text to copy: such a line is not broken."""
+"""Prefixes of text to copy; such a line is not broken."""
 
 
 def health(scene: Scene, now: float) -> tuple[str, str]:
-    """One sentence, that all is well or what is not, and its colour."""
+    """Return one sentence about the state of health, and its colour."""
     own, swarm = scene.own, scene.swarm
     left_out = [remote for remote, until in own.left_out if now < until]
     silent = None if own.last_round_at is None else now - own.last_round_at
@@ -60,7 +60,7 @@ def _is_at_goal(scene: Scene) -> bool:
 
 
 def _alone_at_first(scene: Scene) -> str:
-    """For a trainer that sees no other and was in no round: it may be new itself, or have come too late."""
+    """Return the sentence for a trainer without others and rounds: it may be new itself, or have arrived late."""
     if not scene.swarm.at:
         return "Looking for the others; your machine trains meanwhile"
     if scene.own.met or scene.committed_tokens or any(scene.own.versions):
@@ -69,7 +69,7 @@ def _alone_at_first(scene: Scene) -> str:
 
 
 def lone_words(scene: Scene) -> str:
-    """Tell that rounds have one member, where `lone_rounds` counts them."""
+    """Return a sentence about rounds with one member, as counted by `lone_rounds`."""
     swarm, rounds = scene.swarm, scene.lone_rounds
     if scene.is_seed:
         return f"{swarm.num_other_trainers} train, but the last {rounds} rounds had one member each"
@@ -84,7 +84,7 @@ def lone_words(scene: Scene) -> str:
 
 
 def doing(scene: Scene) -> tuple[str, str]:
-    """What the peer does, in a word or two, and the colour of that."""
+    """Return the peer's activity in a word or two, and its colour."""
     phase = scene.own.phase
     if scene.own.has_ended:
         return "ended", DIM
@@ -102,7 +102,7 @@ def doing(scene: Scene) -> tuple[str, str]:
 
 
 def summary(scene: Scene, now: float) -> str:
-    """One line for people: what this peer does, how far it and the run are."""
+    """Return one line for people: this peer's activity, and its and the run's progress."""
     state, swarm = scene.own, scene.swarm
     if state.last_event_at is None or not scene.loading.is_over:
         is_found = not scene.is_seed and not any(line.is_waiting for line in scene.loading.lines)
@@ -125,7 +125,7 @@ def summary(scene: Scene, now: float) -> str:
 
 
 def goodbye(scene: Scene, now: float) -> list[str]:
-    """Sentences that stay on the terminal, one a line; none for a peer that never became a member."""
+    """Return sentences that stay on the terminal, one per line; none for a peer that never became a member."""
     state = scene.own
     if state.joined_at is None:
         return []
@@ -152,7 +152,7 @@ def goodbye(scene: Scene, now: float) -> list[str]:
 
 
 def _last_words(scene: Scene) -> list[str]:
-    """What was not saved, and how to come back. For good: the reason follows, as the last line on the terminal."""
+    """Return what was not saved, and how to return. If the peer ended for good, the reason follows as the last line."""
     unsaved = "The newest work of this machine is not saved here: the last checkpoint could not be written."
     lines = [unsaved] if scene.own.is_unsaved else []
     if scene.is_ended_for_good:
@@ -162,7 +162,7 @@ def _last_words(scene: Scene) -> list[str]:
 
 
 def comeback(scene: Scene) -> str:
-    """The command for the next time; the data folder remembers addresses."""
+    """Return the command for the next start; the data folder stores the addresses."""
     plain = f"peer {'seed' if scene.is_seed else 'join'} {scene.run.run_id}"
     return scene.same_again(scene.limits, scene.listening) or plain
 
@@ -178,10 +178,10 @@ def _rounds(num_rounds: int, num_confirmed: int) -> str:
 
 
 def age(at: float, now: float) -> str:
-    """How long ago, in one unit."""
+    """Return the age in one unit."""
     return age_text(round(now - at))
 
 
 def capitalised(sentence: str) -> str:
-    """With a capital first letter."""
+    """Return the sentence with a capital first letter."""
     return sentence[:1].upper() + sentence[1:]

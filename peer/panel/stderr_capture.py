@@ -1,6 +1,7 @@
-"""Standard error while a panel has the screen: it would tear the picture, so it is kept, and said as notes.
+"""Captures standard error while a panel has the screen, and shows its lines as notes, because output would tear the
+picture.
 
-A file takes it, never a pipe: a writer must not wait for the reader of the panel.
+A file is used instead of a pipe, because a writer must not wait for the panel.
 """
 
 from __future__ import annotations
@@ -14,15 +15,15 @@ import tempfile
 from typing import BinaryIO
 
 MAX_BYTES = 1 << 20
-"""Read so far, after which the file begins anew."""
+"""Bytes read after which the file is truncated."""
 MAX_LINE_BYTES = 4096
-"""Of a line that is said; the rest of a longer one is left out."""
+"""Length limit of a shown line; the rest is left out."""
 _CLOCK = re.compile(r"^\d\d:\d\d:\d\d ")
-"""Before a line of the network process (`peer/network/process/main.py`): news of a panel have a time of their own."""
+"""Time prefix of the network process's lines (`peer/network/process/main.py`); the panel's news have their own time."""
 
 
 class KeptErrors:
-    """Takes what this process and its children write to standard error, from `open` until `close`."""
+    """Captures what this process and its children write to standard error, from `open` until `close`."""
 
     def __init__(self) -> None:
         self._file: BinaryIO | None = None
@@ -31,22 +32,22 @@ class KeptErrors:
         self._begun = b""
 
     def open(self) -> None:
-        """Begin, if standard error is a terminal; elsewhere it tears nothing."""
+        """Begin, if standard error is a terminal."""
         try:
             if self._file is not None or not os.isatty(2):
                 return
             file = tempfile.TemporaryFile(prefix="murmuration-")  # noqa: SIM115 (closed in `close`)
-            # Whoever writes appends, also when what was read has been cut away.
+            # Writers append, even after the read part was truncated.
             fcntl.fcntl(file, fcntl.F_SETFL, fcntl.fcntl(file, fcntl.F_GETFL) | os.O_APPEND)
             self._terminal = os.dup(2)
             sys.stderr.flush()
             os.dup2(file.fileno(), 2)
         except OSError:
-            return  # no room for it: a torn picture is not worth more
+            return  # no space: continue without capturing
         self._file = file
 
     def lines(self) -> list[str]:
-        """What was written since the last call, in whole lines."""
+        """Return the complete lines written since the last call."""
         if self._file is None:
             return []
         try:
@@ -63,7 +64,7 @@ class KeptErrors:
         return [_CLOCK.sub("", text) for text in texts]
 
     def close(self) -> None:
-        """Standard error is the terminal again; what was not read yet is written there."""
+        """Restore standard error, and write the unread rest to it."""
         file, self._file = self._file, None
         if file is None or self._terminal is None:
             return

@@ -1,4 +1,4 @@
-"""The person at the terminal: what they see, the event log they keep, and what their keys do."""
+"""The person at the terminal: the view, the event log, and the keys."""
 
 from __future__ import annotations
 
@@ -33,30 +33,30 @@ from peer.run_folders import keep_name
 from peer.user_folders import PASS_NAME
 
 LOOK_SECONDS = 0.1
-"""Between two looks of the view at what is new: below what people notice."""
+"""Pause between two updates of the view, below what people notice."""
 FOLDER_LOOKS = 50
-"""Between two looks whether the data folder is still there: 5 s."""
+"""Number of updates between two checks that the data folder still exists: 5 s."""
 MAX_WAITING = 10_000
-"""Events kept for an output that takes nothing at the moment (a paused terminal); the log has them all."""
+"""Events kept for a blocked output (a paused terminal); the log contains all."""
 FAREWELL_SECONDS = 2.0
-"""For the last lines; an output that is still blocked then is left alone."""
+"""Time for the last lines; an output that is still blocked then is abandoned."""
 
 _LEFT_AT_ONCE = "left at once, without a goodbye to the others; work after the last checkpoint is not saved"
 
 
 class Terminal:
-    """Shows events and notes, keeps the log and the data folder, and turns signals into a polite end.
+    """Shows events and notes, maintains the log and the data folder, and turns signals into a polite end.
 
     Args:
-        view: what its person looks at; default: as `config` says.
-        what: runs here; another process that wants the folder is told so.
-        held: the data folder, when it has been taken before; it is let go with this terminal.
+        view: the view to use; None: the one in `config`.
+        what: the running command, reported to another process that wants the folder.
+        held: the data folder, if it is already locked; it is released with this terminal.
 
     Raises:
-        LocalFault: the data folder cannot be used, or another process uses it.
+        LocalFault: the data folder is unusable, or another process uses it.
 
-    The view has a thread of its own and is never waited for. A terminal that was paused with Ctrl+S must not stop the
-    network side. Nothing here that a signal handler calls takes a lock.
+    The view has its own thread and is never waited for, because a terminal paused with Ctrl+S must not stop the network
+    process. No method called by a signal handler takes a lock.
     """
 
     def __init__(
@@ -84,7 +84,7 @@ class Terminal:
             ),
             act=self._act,
             keyboard=sys.stdin,
-            # Several processes would wait for each other longer than they may.
+            # With several processes, a pause would exceed the time that they wait for each other.
             controls=Controls(can_rest=not is_seed and not _trains_in_several_processes(config, os.environ)),
         )
         self._errors = KeptErrors()
@@ -103,7 +103,7 @@ class Terminal:
             self.mention(held.sentence)
 
     def show(self, event: Event) -> None:
-        """Show an event and keep it in the log; callable from any thread."""
+        """Show an event and write it to the log; may be called from any thread."""
         with self._log_lock:
             self._log.append(to_json(event))
         if isinstance(event.fact, JoinedRun) and not self._is_member:
@@ -114,67 +114,67 @@ class Terminal:
         self._waiting.append(event)
 
     def tell_also(self, listener: Callable[[Event], object]) -> None:
-        """Let `listener` have every event from now on, from any thread; it must not wait."""
+        """Pass every later event to `listener`, from any thread; the listener must not block."""
         self._listeners.append(listener)
 
     def note(self, sentence: str) -> None:
-        """Tell the owner something that is no event."""
+        """Show the owner a sentence that is not an event."""
         self._waiting.append(sentence)
 
     def tell(self, update: updates.ViewUpdate) -> None:
-        """Tell the view something that is neither; callable from any thread."""
+        """Pass an update that is neither event nor note to the view; may be called from any thread."""
         self._waiting.append(update)
 
     def mention(self, sentence: str) -> None:
-        """Tell the owner something that is soon of no use; `note` is for warnings."""
+        """Show the owner a sentence of short-lived interest; `note` is for warnings."""
         self.tell(updates.Remark(sentence))
 
     def step(self, name: updates.StepName, detail: str = "", *, is_done: bool = False) -> None:
-        """A step of loading began or is done."""
+        """Show that a step of loading began or is done."""
         self.tell(updates.LoadingStep(name, detail, is_done))
 
     def is_resting(self) -> bool:
-        """Whether the owner has paused training."""
+        """Return whether the owner has paused training."""
         return self._is_resting
 
     def limit_by(self, action: Callable[[updates.LineLimits], object]) -> None:
-        """Call `action` with the limits of the line whenever the owner changes them, from the thread of the view."""
+        """Call `action` with the new bandwidth limits whenever the owner changes them, from the view's thread."""
         self._limit = action
 
     def leave_by(self, action: Callable[[], object]) -> None:
-        """Call `action` once the owner wants to leave: from a signal handler, or now if that was before."""
+        """Call `action` once the owner wants to leave: from a signal handler, or now if the owner already does."""
         self._leaving.leave_by(action)
 
     def stop_asked(self) -> bool:
-        """Whether the owner wants to leave."""
+        """Return whether the owner wants to leave."""
         return self._leaving.is_asked
 
     def keep_folder(self) -> None:
-        """From now on others may see this peer's key: the data folder stays once the run was found.
+        """Keep the data folder once the run was found, because others may see this peer's key from now on.
 
-        A spare one still goes, unless this peer becomes a member or has begun to fetch the state.
+        A spare folder is still deleted, unless this peer becomes a member or has begun to fetch the state.
         """
         self._may_stay = True
 
     @property
     def left_early(self) -> bool:
-        """Whether the owner wants to leave and this peer is no member yet."""
+        """Whether the owner wants to leave and this peer is not a member yet."""
         return self._leaving.is_asked and not self._is_member
 
     def leaving_at_once(self) -> AbstractContextManager[None]:
-        """For the main thread, before anybody waits for this peer: inside, the first Ctrl+C ends what is done there.
+        """Make the first Ctrl+C end the work in the block; for the main thread, before any member waits for this peer.
 
         Raises:
-            KeyboardInterrupt: inside, once the owner wants to leave, or did before.
+            KeyboardInterrupt: in the block, once the owner wants to leave, or already does.
         """
         return self._leaving.at_once()
 
     def loaded(self) -> None:
-        """From now on the first Ctrl+C is a polite one."""
+        """From now on, treat the first Ctrl+C as a polite request."""
         self._leaving.loaded()
 
     def _act(self, action: updates.Action) -> None:
-        """What somebody wants who pressed a key."""
+        """Execute the request of a key."""
         if isinstance(action, updates.LineLimits):
             self._limit(action)
             self.tell(action)
@@ -186,11 +186,13 @@ class Terminal:
 
     @contextmanager
     def interruptible(self, *, is_loading: bool = False) -> Iterator[None]:
-        """The first Ctrl+C, SIGTERM or closed terminal leaves politely, the second at once.
+        """Leave politely on the first Ctrl+C, SIGTERM or closed terminal, and at once on the second.
 
-        With `is_loading` the first one leaves at once until `loaded` is called: there is nobody to say goodbye to.
-        Meanwhile the view runs.
-        A background job whose Ctrl+C or hang-up is ignored keeps it so; SIGTERM ends it.
+        With `is_loading` the first one leaves at once until `loaded` is called, because no goodbye is needed yet. The
+        view
+        runs in the block.
+
+        A background job that ignores Ctrl+C or hang-ups continues to ignore them; SIGTERM ends it.
         """
         with self._leaving.by_signals(self._view.suspend_soon, is_loading=is_loading):
             if _is_panel(self._view):
@@ -223,7 +225,7 @@ class Terminal:
         if self._is_spare:
             stays = self._is_member or self._config.checkpoints_path.exists()
         else:
-            # A run of which nobody here has a manifest may be a mistyped one. An invite is for this key.
+            # A run without a manifest here may be a mistyped one. An invite is for this key, so its folder stays.
             is_known = self._config.run_record_path.exists() or (self._config.data_dir / PASS_NAME).exists()
             stays = self._may_stay and is_known
         if stays:
@@ -254,10 +256,10 @@ class Terminal:
 
 @contextmanager
 def opened_terminal(config: PeerConfig, what: str, held: HeldFolder | None = None) -> Iterator[Terminal]:
-    """A terminal with the checklist on it, before anything that takes long to import; see `Terminal`.
+    """Open a terminal with the checklist before any slow import; see `Terminal`.
 
     Raises:
-        LocalFault: the data folder or the key in it cannot be used.
+        LocalFault: the data folder or the key in it is unusable.
     """
     terminal = Terminal(config, what=what, held=held)
     with terminal.interruptible(is_loading=True):
@@ -267,11 +269,11 @@ def opened_terminal(config: PeerConfig, what: str, held: HeldFolder | None = Non
 
 
 def _is_panel(view: EventView) -> bool:
-    """Whether it takes the whole screen. Its module is loaded only if it is there."""
+    """Return whether the view uses the whole screen, without loading the panel's module."""
     module = sys.modules.get("peer.panel.live_panel")
     return module is not None and isinstance(view, module.PanelView)
 
 
 def _trains_in_several_processes(config: PeerConfig, environ: Mapping[str, str]) -> bool:
-    """Whether others of this peer's processes would wait for one that pauses, here or started by torchrun."""
+    """Return whether other processes of this peer, local or started by torchrun, would wait for one that pauses."""
     return config.shard or (config.devices or 1) > 1 or environ.get("WORLD_SIZE", "1") != "1"

@@ -1,4 +1,4 @@
-"""Keys of a terminal, one at a time and without waiting. Where there is no termios, or no terminal, there are none."""
+"""Reads keys of a terminal, one at a time and without waiting. Without termios or a terminal there are no keys."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ except ImportError:  # Windows
     termios = tty = None  # type: ignore[assignment]
 
 MAX_BYTES = 256
-"""Read at once: what somebody types in a tenth of a second, and a paste."""
+"""Bytes read at once: typing within a tenth of a second, or a paste."""
 
 
 class Keys:
-    """Takes keys as they are pressed, from `open` until `close`; Ctrl+C and Ctrl+Z stay signals.
+    """Reads keys as they are pressed, from `open` until `close`; Ctrl+C and Ctrl+Z stay signals.
 
-    A job in the background has no keys: to touch the terminal would stop it.
+    A background job has no keys, because accessing the terminal would stop it.
 
     Args:
         stream: standard input; None: there are no keys.
@@ -36,22 +36,22 @@ class Keys:
 
     @property
     def are_there(self) -> bool:
-        """Whether keys are taken now."""
+        """Whether keys are being read now."""
         return self._before is not None
 
     @property
     def is_in_front(self) -> bool:
-        """Whether this process may use the terminal now; True without one."""
+        """Whether this process may use the terminal now; True without a terminal."""
         if self._fd is None:
             return True
         try:
             return os.tcgetpgrp(self._fd) == os.getpgrp()
         except OSError as error:
-            # Not the terminal of this process's session: nobody stops it there for being in the background.
+            # Not this session's terminal, so background access does not stop the process.
             return error.errno == errno.ENOTTY
 
     def open(self) -> None:
-        """Have each key at once and unseen. Does nothing where that is impossible."""
+        """Read each key at once and without echo. Does nothing if that is impossible."""
         if self._fd is None or self._before is not None or not self.is_in_front:
             return
         with contextlib.suppress(OSError, termios.error):
@@ -60,14 +60,14 @@ class Keys:
             self._before = before
 
     def close(self) -> None:
-        """Leave the terminal as it was found; may be called again and from any thread."""
+        """Restore the terminal; may be called repeatedly and from any thread."""
         before, self._before = self._before, None
         if before is not None and self._fd is not None and self.is_in_front:
             with contextlib.suppress(OSError, termios.error):
                 termios.tcsetattr(self._fd, termios.TCSADRAIN, before)
 
     def pressed(self) -> list[str]:
-        """Keys since the last call: characters, "enter", "escape", "backspace", a paste; no arrows and the like."""
+        """Return keys since the last call: characters, "enter", "escape", "backspace", a paste; no arrow keys."""
         if self._before is None or self._fd is None or not self.is_in_front:
             return []
         try:
@@ -85,19 +85,19 @@ class Keys:
         if begun >= 0 and PASTE_ENDS not in data[begun:]:
             pasted = data[begun + len(PASTE_BEGINS) :]
             if len(pasted) > MAX_BYTES:
-                pasted = pasted[:1] + pasted[-len(PASTE_ENDS) :]  # its end may be cut in two; nobody wants the rest
+                pasted = pasted[:1] + pasted[-len(PASTE_ENDS) :]  # its end mark may be split; the rest is not needed
             data, self._rest = data[:begun], PASTE_BEGINS + pasted
         return keys_in(data)
 
 
 PASTE_BEGINS, PASTE_ENDS = b"\x1b[200~", b"\x1b[201~"
-"""What a terminal that was asked to mark pastes puts around them."""
+"""The marks that a terminal puts around pasted text on request."""
 
 _NAMES = {"\r": "enter", "\n": "enter", "\x1b": "escape", "\x7f": "backspace", "\x08": "backspace"}
 
 
 def keys_in(data: bytes) -> list[str]:
-    """What was pressed. Pure."""
+    """Return the pressed keys. Pure."""
     text = data.decode("utf-8", "ignore")
     keys, index = [], 0
     while index < len(text):

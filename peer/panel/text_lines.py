@@ -1,6 +1,7 @@
-"""Lines that fit: parts that are never cut, beside each other where there is room and below each other elsewhere.
+"""Fits parts into lines: parts are never cut, and are placed side by side if there is room, otherwise one below the
+other.
 
-A line is a `Text` of rich without a newline. What others said is made printable where it enters a part.
+A line is a rich `Text` without a newline. Untrusted text is made printable when it becomes a part.
 """
 
 from __future__ import annotations
@@ -16,16 +17,16 @@ from peer.console.plain_console import PlainConsole
 LABEL_WIDTH = 9
 SEPARATOR = " · "
 _NO_SCREEN = PlainConsole(width=80)
-"""rich wraps text for a console, whichever it is."""
+"""A console that rich requires to wrap text."""
 
 
 def part(text: str, style: str = "") -> Text:
-    """A figure or a sentence, printable."""
+    """Return a printable figure or sentence."""
     return Text(printable(text), style=style, no_wrap=True, end="")
 
 
 def joined(parts: Iterable[Text], separator: str = "") -> Text:
-    """Parts in one line."""
+    """Join parts in one line."""
     line = Text(no_wrap=True, end="")
     for index, text in enumerate(parts):
         if index and separator:
@@ -35,7 +36,7 @@ def joined(parts: Iterable[Text], separator: str = "") -> Text:
 
 
 def flowed(parts: Iterable[Text], width: int) -> list[Text]:
-    """Parts in as few lines of `width` columns as they need; a part that is longer than a line breaks at its spaces."""
+    """Place parts in as few lines of `width` columns as possible; a part longer than a line breaks at its spaces."""
     lines: list[list[Text]] = []
     used = width + 1
     for piece in (piece for text in parts for piece in wrapped(text, width)):
@@ -49,7 +50,7 @@ def flowed(parts: Iterable[Text], width: int) -> list[Text]:
 
 
 def wrapped(text: Text, width: int) -> list[Text]:
-    """A text in lines of at most `width` columns, broken at spaces, and inside words that are longer than that."""
+    """Wrap a text into lines of at most `width` columns, at spaces, and inside words that are longer."""
     if text.cell_len <= width:
         return [text]
     lines = text.wrap(_NO_SCREEN, width, overflow="fold", no_wrap=False)
@@ -59,12 +60,12 @@ def wrapped(text: Text, width: int) -> list[Text]:
 
 
 def num_rows(lines: Iterable[Text], width: int) -> int:
-    """Rows of a terminal that lines take, where it breaks those that are longer."""
+    """Return the number of terminal rows of lines, including wrapped ones."""
     return sum(max(1, -(-line.cell_len // width)) for line in lines)
 
 
 def labelled(label: str, parts: Sequence[Text], width: int) -> list[Text]:
-    """Parts beside a label."""
+    """Return parts beside a label."""
     return [
         joined([part(f"{label if index == 0 else '':<{LABEL_WIDTH}}", "bold"), line])
         for index, line in enumerate(flowed(parts, width - LABEL_WIDTH))
@@ -72,16 +73,18 @@ def labelled(label: str, parts: Sequence[Text], width: int) -> list[Text]:
 
 
 def to_copy(label: str, text: Text, width: int) -> Text:
-    """Text to copy: beside a label if it fits, else alone, and then maybe longer than a line. It has no break."""
+    """Return text to copy: beside a label if it fits, otherwise alone, possibly longer than a line. It is
+    never broken.
+    """
     if LABEL_WIDTH + text.cell_len > width:
         return text
     return joined([part(f"{label:<{LABEL_WIDTH}}", "bold"), text])
 
 
 _ASCII = str.maketrans("≋·█░↑↓✓›…▁▂▃▄▅▆▇", "~-#.^v+>.___----")
-"""Letter by letter, so that widths stay."""
+"""Replacements of single characters, so that widths stay the same."""
 
 
 def without_signs(text: str) -> str:
-    """The same for a terminal that has letters only."""
+    """Replace signs for a terminal that only shows ASCII."""
     return text.translate(_ASCII)

@@ -1,4 +1,4 @@
-"""What a view is told beside events and notes: how far loading is, what run this is, what its owner wants."""
+"""Updates of a view besides events and notes: progress of loading, facts about the run, the owner's requests."""
 
 from __future__ import annotations
 
@@ -12,30 +12,30 @@ StepName = Literal["key", "program", "run", "model", "state"]
 
 @dataclass(frozen=True, slots=True)
 class LoadingStep:
-    """One line of the checklist begins, gets on or is done."""
+    """A line of the checklist began, continued or finished."""
 
     name: StepName
     detail: str = ""
-    """A few words: what was found, or what it waits for."""
+    """A few words about the result, or the reason for waiting."""
     is_done: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class RunFacts:
-    """What the signed manifest says to people.
+    """Facts from the signed manifest for people.
 
     Attributes:
-        goal_tokens: of the swarm, at which the schedule ends; None: it has no end.
-        page: address of the run's page, without a slash at its end; empty: nobody named one.
+        goal_tokens: the swarm's tokens at which the schedule ends; None: it has no end.
+        page: address of the run's page, without a slash at its end; empty: none.
         flags_to_bring: see `RunManifest.flags_to_bring`.
-        loss_unit: of each loss; empty: the run's own code decides.
+        loss_unit: unit of each loss; empty: the run's own code decides.
     """
 
     run_id: str
     goal_tokens: int | None = None
     page: str = ""
     is_private: bool = False
-    """Only members with an invite or on a list get in."""
+    """Whether only members with an invite or on the list are admitted."""
     loss_unit: str = "nats per token"
     flags_to_bring: str = ""
 
@@ -47,7 +47,7 @@ class RunFacts:
 
 @dataclass(frozen=True, slots=True)
 class LineLimits:
-    """Most Mbit/s that the owner lets this peer send and receive; None: what the line carries."""
+    """The owner's limits for sending and receiving, in Mbit/s; None: no limit."""
 
     up_mbit: float | None = None
     down_mbit: float | None = None
@@ -55,14 +55,14 @@ class LineLimits:
 
 @dataclass(frozen=True, slots=True)
 class Resting:
-    """The owner paused training, or goes on."""
+    """The owner paused or resumed training."""
 
     is_resting: bool
 
 
 @dataclass(frozen=True, slots=True)
 class Compiling:
-    """The first step is being compiled, or that failed and training goes on without."""
+    """The first step is being compiled, or compiling failed and training continues without it."""
 
     is_compiling: bool
     text = "--compile: the first step is being compiled, which can take minutes"
@@ -70,21 +70,21 @@ class Compiling:
 
 @dataclass(frozen=True, slots=True)
 class Remark:
-    """A sentence for the owner that is soon of no use; a warning is a note."""
+    """A sentence of short-lived interest for the owner; a warning is a note."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class Leaving:
-    """The owner wants to leave; the text is what is still done first."""
+    """The owner wants to leave; the text states the remaining work."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class EndedForGood:
-    """This peer ends for a reason that the next start would meet again: revoked, too old, or with the wrong files."""
+    """This peer ends for a reason that also affects the next start: revoked, too old, or with the wrong files."""
 
 
 ViewUpdate = (
@@ -101,4 +101,4 @@ ViewUpdate = (
 )
 
 Action = Literal["leave", "rest"] | LineLimits
-"""What the person at the keys wants."""
+"""The user's request."""
