@@ -1,13 +1,13 @@
-"""What the owner's key is for: a new run, invites, revocations, revisions.
+"""Use of the owner's key: creating a run, invites, revocations and revisions.
 
 The files, each built on those above it:
 
-    custom_module.py     what a custom run says of its owner's module: names, running statistics, what is frozen
-    example_run.py       a run.toml to begin with
+    custom_module.py     checks on the module of a custom run, and its manifest fields
+    example_run.py       an example run.toml
     new_run.py           `peer init`
-    owned_run.py         a run in its owner's hands: invites, revocations, signed revisions
-    owner_connection.py  a connection of the owner to members
-    revision_start.py    when a revision may begin, by where the run is
-    publish.py           a signed revision given to the members
+    owned_run.py         a run whose owner key is here: invites, revocations, signed revisions
+    owner_connection.py  the owner's connection to members
+    revision_start.py    the round at which a revision may start
+    publish.py           sending a signed revision to the members
     member_list.py       `peer members`
 """

@@ -1,4 +1,6 @@
-"""What a custom run says of its owner's module: whether running statistics are averaged, what is frozen. No torch."""
+"""Checks on the module of a custom run: whether its buffers are averaged, and the digest of its frozen values. No
+torch.
+"""
 
 from __future__ import annotations
 
@@ -18,10 +20,11 @@ Buffers = Literal["local", "mean"]
 
 
 def check_module(module: OwnModule) -> None:
-    """Can a run be made of it?
+    """Check that a run can be made from `module`.
 
     Raises:
-        UsageFault: it is no module, it trains nothing, or its parameters cannot be averaged or are no numbers.
+        UsageFault: `module` is not a torch module, trains nothing, or has parameters that cannot be averaged or are
+            not finite.
     """
     check_trained(module)
     for name, parameter in trained_parameters(module):
@@ -30,10 +33,10 @@ def check_module(module: OwnModule) -> None:
 
 
 def check_trained(module: OwnModule) -> None:
-    """Can its parameters be averaged, whatever their values are?
+    """Check that the parameters can be averaged, whatever their values are.
 
     Raises:
-        UsageFault: it is no module, it trains nothing, or its parameters cannot be averaged.
+        UsageFault: `module` is not a torch module, trains nothing, or has parameters that cannot be averaged.
     """
     if not hasattr(module, "named_parameters"):
         raise UsageFault(f"module is a {type(module).__name__}; expected a torch.nn.Module.")
@@ -54,16 +57,16 @@ def check_trained(module: OwnModule) -> None:
 
 
 def check_has_values(name: str, parameter: Any) -> None:
-    """Raises UsageFault for a parameter of the device meta, as those are that a library keeps on disk."""
+    """Raise UsageFault for a parameter on the device meta, where libraries put parameters that they keep on disk."""
     if parameter.is_meta:
         raise UsageFault(f"parameter {name!r} is on the device meta, without values; make the module on a real one")
 
 
 def chosen_buffers(module: OwnModule, asked: str | None) -> Buffers:
-    """What a new run does with running statistics: as asked; by default they are averaged where they are few.
+    """Return whether a new run averages running statistics: as asked, or by default if there are few of them.
 
     Raises:
-        UsageFault: another word, or there are none to average.
+        UsageFault: `asked` is not a valid choice, or the module has no buffers to average.
     """
     num_values = sum(buffer.numel() for _, buffer in shared_buffers(module))
     num_parameters = sum(parameter.numel() for _, parameter in trained_parameters(module))
@@ -78,12 +81,13 @@ def chosen_buffers(module: OwnModule, asked: str | None) -> Buffers:
 
 
 def frozen_digest(module: OwnModule) -> str | None:
-    """BLAKE3 (64 hexadecimal digits) of names, shapes and values of what is not trained; None when all is.
+    """Return the BLAKE3 digest (64 hexadecimal digits) of the frozen parameters, or None if nothing is frozen.
 
-    Values count as float32, so a base that is held at 16 bits has the digest of the same values at 32.
+    The digest covers names, shapes and values. Values are hashed as float32, so a base that is held at 16 bits has the
+    same digest as the same values at 32 bits.
 
     Raises:
-        UsageFault: one that is not trained has no values.
+        UsageFault: a frozen parameter has no values.
     """
     digest, has_any = blake3(), False
     for name, parameter in module.named_parameters():
@@ -99,10 +103,10 @@ def frozen_digest(module: OwnModule) -> str | None:
 
 
 def check_frozen_digest(manifest: RunManifest, module: OwnModule) -> None:
-    """Before a peer trains beside what it does not train.
+    """Check the frozen parameters before a peer trains.
 
     Raises:
-        Incompatible: the run was made beside other values.
+        Incompatible: the run was made with other frozen values.
     """
     expected = manifest.model.frozen_digest
     if expected is None:

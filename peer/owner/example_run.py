@@ -1,4 +1,4 @@
-"""A run.toml to begin with: `peer init --example > run.toml`."""
+"""An example run.toml: `peer init --example > run.toml`."""
 
 from __future__ import annotations
 

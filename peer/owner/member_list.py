@@ -1,4 +1,4 @@
-"""`peer members`: who may take part in a run, by the owner's books, and who does, by what members announce."""
+"""`peer members`: the peers that may take part in a run, and those that announce themselves as members."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from peer.owner.owner_connection import live_records
 
 
 def member_facts(owned: OwnedRun, addresses: list[str], timeout_seconds: float) -> dict[str, Any]:
-    """Everything `peer members` shows, as plain values."""
+    """Collect everything `peer members` shows, as plain values."""
     rules = member_rules(owned.manifest, owned.owner.public_key, WHEN_JOINING)
     records: list[PeerRecord] = []
     unseen = ""
@@ -24,7 +24,7 @@ def member_facts(owned: OwnedRun, addresses: list[str], timeout_seconds: float) 
     except NobodyReachable as fault:
         unseen = str(fault)
     now = time.time()
-    # As far as the owner's own peer, which keeps its data in this folder, saw or was told.
+    # The owner's own peer, which keeps its data in this folder, records the users it saw or was told about.
     users = {use.serial.hex(): str(use.peer_id) for use in read_users(owned.folder / INVITE_USERS_NAME)}
     invites = []
     for given in owned.given():
@@ -49,7 +49,7 @@ def member_facts(owned: OwnedRun, addresses: list[str], timeout_seconds: float) 
 
 
 def show_members(facts: dict[str, Any]) -> None:
-    """The same for people."""
+    """Print the facts for people."""
     print(f"Run         {facts['run_id']}, access {facts['mode']}, revision {facts['revision']}")
     present = {peer["peer_id"]: peer for peer in facts["present"]}
     for peer_id in facts["listed"]:

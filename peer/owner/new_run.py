@@ -1,4 +1,4 @@
-"""Making a run: the owner's key, the signed manifest, and the id that certifies both."""
+"""Creating a run: the owner's key, the signed manifest, and the id that certifies both."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ from peer.secret_files import make_secret_folder, write_secret
 from peer.user_folders import OWNER_KEY_NAME, user_data_dir_here
 
 TOKENIZER_NAME = "tokenizer.json"
-"""As tools of the field write a tokenizer's file."""
+"""The usual name of a tokenizer file."""
 OTHER_FOLDER = "give another --out (in Python folder)"
-"""What to do if the owner's folder cannot be written."""
+"""Advice shown if the owner's folder cannot be written."""
 ROBUST_COMBINE = "centered_clip"
-"""What an open run is made with: with the mean, one member that commits alone moves everybody; see open-run.md."""
+"""The default for an open run: with the mean, one member that commits alone moves everybody; see open-run.md."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,7 +194,7 @@ def create_custom_run(
 
 
 def _check_kinds(name: Any, folder: Any, files: Any) -> None:
-    """What type checkers would find, for the many scripts that have none."""
+    """Check the types of the arguments, for scripts that are not type-checked."""
     if not isinstance(name, str):
         raise UsageFault(f"name is {name!r}; expected text, such as 'my-run'.")
     if not isinstance(folder, str | Path | None):
@@ -215,7 +215,7 @@ def _with_flag(flag: str, fields: dict[str, Any]) -> RunManifest:
 
 
 def _run_in(folder: Path) -> str | None:
-    """Id of the run whose record is there, as the record says; None: there is none that can be read."""
+    """Return the id that the run record in `folder` claims, or None if there is no readable record."""
     try:
         return claimed_run_id(read_regular(folder / RUN_RECORD_NAME, MAX_RUN_RECORD_BYTES))
     except OSError:
@@ -223,7 +223,7 @@ def _run_in(folder: Path) -> str | None:
 
 
 def _earlier_manifest(folder: Path) -> RunManifest | None:
-    """Of the run that is signed again: what it did not have would make another run of it."""
+    """Return the manifest of the run that is signed again. Fields that it lacks would make a different run."""
     try:
         data = read_regular(folder / RUN_RECORD_NAME, MAX_RUN_RECORD_BYTES)
         earlier = decode_run_record(data, run_id=claimed_run_id(data) or "")
@@ -235,8 +235,8 @@ def _earlier_manifest(folder: Path) -> RunManifest | None:
 def _asked_manifest(
     name: str, config_path: str | Path | None, files: Sequence[Path], model: DescribedModel | None
 ) -> RunManifest:
-    """What flags and run file ask for, with defaults for the rest."""
-    make_run_id(name, bytes(32))  # its message about a wrong name says more than a pattern
+    """Return the manifest that flags and run file ask for, with defaults for the rest."""
+    make_run_id(name, bytes(32))  # its message about a wrong name is clearer than a pattern
     fields = {"name": name} if config_path is None else run_file_fields(config_path, name=name)
     try:
         if model is not None:
@@ -249,7 +249,7 @@ def _asked_manifest(
 
 
 def _with_tokenizer(fields: dict[str, Any]) -> dict[str, Any]:
-    """A run that brings a tokenizer reads text through it, unless its owner says otherwise."""
+    """Make a run that has a tokenizer file read text through it, unless its owner chose otherwise."""
     names = [one.get("name") for one in fields.get("files", ()) if isinstance(one, Mapping)]
     data: object = fields.get("data", {})
     if TOKENIZER_NAME not in names or not isinstance(data, dict):
@@ -268,7 +268,7 @@ def _check_vocabulary(manifest: RunManifest, files: Sequence[Path]) -> None:
             ids = [len(vocabulary) - 1] if isinstance(vocabulary, list) else list(vocabulary.values())
             num_tokens = 1 + max(ids + [one["id"] for one in content.get("added_tokens") or ()])
         except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
-            return  # whether it is a tokenizer at all is said by the library that reads it
+            return  # the library that reads the file reports whether it is a tokenizer
         if num_tokens > manifest.model.vocab_size:
             place = "the model's config.json" if manifest.model.kind == "hf" else "section [model] of the run file"
             raise UsageFault(
@@ -282,7 +282,7 @@ def _with_model(fields: dict[str, Any], model: DescribedModel) -> dict[str, Any]
     asked: object = fields.get("model", {})
     averaging: object = fields.get("averaging", {})
     if not isinstance(asked, dict) or not isinstance(averaging, dict):
-        # Said in full where all fields are checked.
+        # The check of all fields reports this in full.
         return fields
     num_fragments = RunManifest.from_fields({"name": fields["name"], "averaging": averaging}).averaging.num_fragments
     return {**fields, "model": model.section(num_fragments, asked)}
@@ -331,7 +331,7 @@ def _write_run(
 
 def _signed(run_id: str, manifest: RunManifest, folder: Path, owner: Identity, files: Sequence[Path]) -> NewRun:
     record = encode_run_record(sign_run_record(run_id, manifest.to_bytes(), owner))
-    # Before the record, which names them: a run never lists what its owner does not have.
+    # Written before the record, which names the files: a run never lists files that its owner lacks.
     keep_files(folder, manifest, files)
     write_secret(folder / RUN_RECORD_NAME, record, OTHER_FOLDER)
     return NewRun(run_id, manifest, folder)
@@ -339,7 +339,7 @@ def _signed(run_id: str, manifest: RunManifest, folder: Path, owner: Identity, f
 
 @contextlib.contextmanager
 def _whole_or_nothing(folder: Path) -> Iterator[None]:
-    """If the block fails, what it wrote goes again: a key without its run would only stand in the way."""
+    """Remove the files that the block wrote if it fails: a key without its run would only be in the way."""
     named = (OWNER_KEY_NAME, IDENTITY_NAME, RUN_RECORD_NAME, FILES_NAME)
     fresh = FreshFolder(folder, (folder / name for name in named))
     try:
@@ -357,7 +357,7 @@ def _key(path: Path) -> Identity:
 
 
 def _with_own_peer(manifest: RunManifest, folder: Path) -> RunManifest:
-    """In a private run somebody must be the first member: the peer whose key lies beside the owner's."""
+    """Make the peer whose key is in the owner's folder the first member of a private run."""
     if manifest.access.mode == "open":
         return manifest
     first = _key(folder / IDENTITY_NAME).peer_id
@@ -375,7 +375,9 @@ def _with_field(manifest: RunManifest, section: str, field: str, value: object) 
 def _as_next_revision(
     manifest: RunManifest, record_path: Path, run_id: str, chosen: Iterable[tuple[str, str]]
 ) -> RunManifest:
-    """What is signed over an earlier manifest; `chosen`: (section, field) of what nobody asked for."""
+    """Return the manifest to sign over an earlier one. `chosen` lists the (section, field) pairs the owner
+    did not set.
+    """
     try:
         earlier = decode_run_record(read_regular(record_path, MAX_RUN_RECORD_BYTES), run_id=run_id)
     except FileNotFoundError:
@@ -398,10 +400,10 @@ def _as_next_revision(
 
 
 def _check_signable(source: str) -> None:
-    """Before an owner signs a manifest.
+    """Check the data source before an owner signs a manifest.
 
     Raises:
-        UsageFault: its source names a path, which no volunteer would follow.
+        UsageFault: `source` names a path, which no volunteer would follow.
     """
     if names_path(source):
         kind = source.partition(":")[0]

@@ -70,10 +70,10 @@ class OwnedRun:
 
     @property
     def draft(self) -> RunManifest | None:
-        """The next revision that is not signed yet.
+        """Return the next revision, which is not signed yet, or None.
 
         Raises:
-            UsageFault: it cannot be read.
+            UsageFault: the draft cannot be read.
         """
         path = self.folder / DRAFT_NAME
         try:
@@ -87,7 +87,9 @@ class OwnedRun:
             ) from error
 
     def known_addresses(self) -> list[str]:
-        """Addresses of the run's peers on this machine, then those at which members were reached from this folder."""
+        """Return the addresses of the run's peers on this machine, then those of members reached from this folder
+        before.
+        """
         folders = [self.folder]
         with contextlib.suppress(UsageFault):  # this user has no home folder
             folders += folders_of(self.record.run_id)
@@ -117,7 +119,7 @@ class OwnedRun:
             del changes[notes[0]]
         fields["changes"] = [*changes, change.model_dump(mode="json")]
         try:
-            # Through the bytes, so that what is signed later is surely what everybody can read.
+            # Decoded from its bytes, so that the revision signed later is readable by everybody.
             draft = RunManifest.from_bytes(RunManifest.from_fields(fields).to_bytes())
         except ValueError as error:
             raise UsageFault(f"the manifest cannot hold this change: {error}") from error
@@ -125,10 +127,10 @@ class OwnedRun:
         return draft
 
     def sign(self) -> RunManifest:
-        """Sign the draft: it becomes the manifest of this folder.
+        """Sign the draft and make it the manifest of this folder.
 
         Raises:
-            UsageFault: there is no draft, or it is no later revision.
+            UsageFault: there is no draft, or its revision is not later than the signed one.
         """
         draft = self.draft
         if draft is None:
@@ -151,7 +153,7 @@ class OwnedRun:
         """Edit and sign in one step.
 
         Raises:
-            UsageFault: an unsigned draft would be signed along with it.
+            UsageFault: an unsigned draft would be signed along with the change.
         """
         if self.draft is not None:
             raise UsageFault(
@@ -162,10 +164,10 @@ class OwnedRun:
         return self.sign()
 
     def invite(self, key: PeerId | None, expires_at: int, addresses: list[str], *, issued_at: float) -> Invite:
-        """An invite for `key`, or a one-time one; it is noted in the ledger.
+        """Issue an invite for `key`, or a one-time invite if it is None, and record it in the ledger.
 
         Raises:
-            UsageFault: the run takes listed keys only.
+            UsageFault: the run accepts listed keys only.
         """
         run_id, public_key = self.run_id, self.owner.public_key
         kept = tuple(addresses[:MAX_INVITE_ADDRESSES])
@@ -179,7 +181,7 @@ class OwnedRun:
         return Invite(run_id, kept, public_key, ticket, seed)
 
     def given(self) -> list[dict[str, Any]]:
-        """The invites that were given from this folder, oldest first."""
+        """Return the invites that were given from this folder, oldest first."""
         try:
             lines = read_regular(self.folder / LEDGER_NAME, MAX_LEDGER_BYTES).decode().splitlines()
             return [json.loads(line) for line in lines]
@@ -205,10 +207,10 @@ class OwnedRun:
 
 
 def open_owned_run(run_id: str | None, folder: str | Path | None) -> OwnedRun:
-    """The run in an owner's folder; of `run_id`'s own data folder when none is given.
+    """Open the run in an owner's folder, by default the data folder of `run_id`.
 
     Raises:
-        UsageFault: neither is given, or the folder holds no owner key or no manifest signed with it.
+        UsageFault: neither argument is given, or the folder holds no owner key or no manifest signed with it.
     """
     if folder is None:
         if run_id is None:
@@ -251,10 +253,10 @@ def open_owned_run(run_id: str | None, folder: str | Path | None) -> OwnedRun:
 
 
 def checked_key(text: str) -> PeerId:
-    """A public key as people give it: a PeerId.
+    """Check a public key that a person entered, and return it as a PeerId.
 
     Raises:
-        UsageFault: another kind of key, or none.
+        UsageFault: `text` is not a public key of the expected kind.
     """
     try:
         public_key_of(text)
@@ -264,10 +266,10 @@ def checked_key(text: str) -> PeerId:
 
 
 def checked_serial(text: str) -> str:
-    """The serial number of an invite.
+    """Check the serial number of an invite, and return it.
 
     Raises:
-        UsageFault: it is none.
+        UsageFault: `text` is not a serial number.
     """
     if len(text) != 2 * SERIAL_BYTES or not all(character in "0123456789abcdef" for character in text):
         raise UsageFault(
@@ -278,10 +280,10 @@ def checked_serial(text: str) -> str:
 
 
 def seconds_of(text: str) -> float:
-    """A duration such as 7d, 12h, 30m or 90s in seconds.
+    """Convert a duration such as 7d, 12h, 30m or 90s to seconds.
 
     Raises:
-        UsageFault: it is none, or longer than a year.
+        UsageFault: `text` is not a duration, or is longer than a year.
     """
     number, unit = text[:-1], text[-1:]
     seconds = float(number) * _UNITS[unit] if unit in _UNITS and number.isascii() and number.isdecimal() else 0.0

@@ -1,4 +1,4 @@
-"""An errand of the owner in the network: a connection to members for some minutes, and what they say of themselves."""
+"""A short connection of the owner to the members, and what they announce."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ LOOK_SECONDS = 1.0
 
 
 def look_for_members(owned: OwnedRun, addresses: list[str], timeout_seconds: float) -> None:
-    """Wait until somebody answers. Blocks, so that Ctrl+C ends it at once: before there is an event loop.
+    """Wait until a member answers. Blocks before there is an event loop, so that Ctrl+C ends it at once.
 
     Raises:
         NobodyReachable: no address is known, or no member answered in time.
@@ -48,7 +48,7 @@ def look_for_members(owned: OwnedRun, addresses: list[str], timeout_seconds: flo
 async def on_errand(
     owned: OwnedRun, addresses: list[str], timeout_seconds: float
 ) -> AsyncIterator[tuple[RunObserver, RunRecord | None]]:
-    """Connect with a key of its own, which the owner's key vouches for during some minutes.
+    """Connect with a temporary key, which the owner's key vouches for during some minutes.
 
     Yields:
         an observer of the run, and the newest revision that members have.
@@ -83,11 +83,11 @@ async def on_errand(
 
 
 async def _knows_rules(host: Host, addresses: list[str]) -> None:
-    """The owner need not ask who is a member."""
+    """Do nothing: the owner does not need to ask for the list of members."""
 
 
 def live_records(owned: OwnedRun, addresses: list[str], timeout_seconds: float) -> list[PeerRecord]:
-    """What members say of themselves now. Blocks.
+    """Return the records that members announce now. Blocks.
 
     Raises:
         NobodyReachable: no member answered in time.
@@ -102,7 +102,7 @@ def live_records(owned: OwnedRun, addresses: list[str], timeout_seconds: float) 
 
 
 def live_view(owned: OwnedRun, addresses: list[str], timeout_seconds: float) -> RunView:
-    """Where the run is now. Blocks.
+    """Return the current state of the run. Blocks.
 
     Raises:
         NobodyReachable: no member answered in time.

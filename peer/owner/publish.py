@@ -1,4 +1,4 @@
-"""A signed revision given to the members, who pass it on; and which one the swarm has."""
+"""Send a signed revision to the members, who pass it on."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from peer.owner.revision_start import check_lead, new_rates
 
 
 def publish(owned: OwnedRun, addresses: list[str], timeout_seconds: float) -> int:
-    """Give the signed manifest to members, who pass it on; returns how many took it at once.
+    """Send the signed manifest to members, who pass it on, and return how many accepted it at once.
 
     Raises:
-        UsageFault: changes are not signed, the swarm has this or a later revision, or a change of the outer rate counts
-            from a version that is too near.
+        UsageFault: there are unsigned changes, the swarm has this or a later revision, or a change of the outer rate
+            applies from a version that is too near.
         NobodyReachable: no member answered in time.
     """
     if owned.draft is not None:

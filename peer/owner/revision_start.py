@@ -1,6 +1,6 @@
-"""When a revision may begin: where the run is now, version and clock, and how far ahead of that a change must be.
+"""When a revision may start: the current version and clock of the run, and the lead that a change needs.
 
-A cool-down begins at a number of tokens. A peer that comes later could not know how many were committed at a version.
+A cool-down starts at a number of tokens. A peer that joins later could not know how many were committed at a version.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from peer.owner.owner_connection import live_view
 from peer.view.run_view import RunView
 
 LEAST_LEAD_VERSIONS = 2
-"""A change of the outer rate must reach every peer before the round that it counts from."""
+"""A change of the outer rate must reach every peer before the round from which it applies."""
 
 
 def version_of(view: RunView) -> int | None:
-    """The lowest version of the fragments; None when nobody says."""
+    """Return the lowest version of the fragments, or None if no member reports one."""
     return min(view.versions, default=None)
 
 
 def first_token(view: RunView, at_version: int) -> int | None:
-    """The clock when the lowest version of the fragments will be `at_version`, at the run's usual pace.
+    """Estimate the clock at which the lowest version of the fragments will be `at_version`, at the run's usual pace.
 
-    Where that version is here already, the clock as it is. None when nobody says.
+    If that version is reached already, the result is the current clock. It is None if no member reports a version.
     """
     version = version_of(view)
     if version is None:
@@ -39,7 +39,7 @@ def first_token(view: RunView, at_version: int) -> int | None:
 
 
 def ask_first_token(owned: OwnedRun, addresses: list[str], at_version: int, timeout_seconds: float) -> int:
-    """`first_token` of the members that are online.
+    """Return `first_token` as reported by the members that are online.
 
     Raises:
         NobodyReachable: no member answered in time, or none has an anchor.
@@ -57,7 +57,7 @@ def ask_first_token(owned: OwnedRun, addresses: list[str], at_version: int, time
 
 
 def end_in_words(owned: OwnedRun, at_version: int, addresses: list[str], timeout_seconds: float) -> str:
-    """When a run ends that its owner ends at this version, next to where its members are now, if one answers."""
+    """Describe when a run ends that its owner ends at `at_version`, with the current version if a member answers."""
     if not at_version:
         return "as soon as this is published"
     now = None
@@ -72,7 +72,7 @@ def end_in_words(owned: OwnedRun, at_version: int, addresses: list[str], timeout
 
 
 def new_rates(owned: OwnedRun, held: RunRecord | None) -> list[ChangeSection]:
-    """Changes of the outer rate that members do not have yet.
+    """Return the changes of the outer rate that members do not have yet.
 
     Args:
         held: the revision that members have.
@@ -82,10 +82,10 @@ def new_rates(owned: OwnedRun, held: RunRecord | None) -> list[ChangeSection]:
 
 
 def check_lead(rates: Sequence[ChangeSection], view: RunView) -> None:
-    """Refuse a change of the outer rate that could not reach every peer before the round that it counts from.
+    """Refuse a change of the outer rate that could not reach every peer before the round from which it applies.
 
     Raises:
-        UsageFault: it counts from a version that is too near.
+        UsageFault: the change applies from a version that is too near.
     """
     newest_version = max(view.versions, default=0)
     for change in rates:

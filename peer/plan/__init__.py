@@ -1,11 +1,11 @@
-"""`peer plan`: bytes, seconds and memory that a run asks of a home. Pure but for the files it reads.
+"""`peer plan`: bytes, seconds and memory that a run needs at home. Pure except for the files it reads.
 
 The files, each built on those above it:
 
     round_seconds.py     bytes and seconds of one round, counted on its frames
     memory_needs.py      memory and disk of a peer
-    planning.py          what a run asks of a home
-    plan_source.py       from a run file, manifest or run record to what is planned
-    usual_home_needs.py  what a run asks of a usual home, in a few figures
+    planning.py          what a run needs at home
+    plan_source.py       reads the run to plan from a run file, manifest or run record
+    usual_home_needs.py  what a run needs of a usual home, in a few figures
     report.py            tables and JSON
 """

@@ -1,6 +1,6 @@
-"""How much memory and disk a peer of a run takes, from the sizes of its fragments. Pure.
+"""How much memory and disk a peer of a run needs, from the sizes of its fragments. Pure.
 
-What the code keeps is counted; what libraries take was measured.
+Data of our own code is counted; memory of libraries was measured.
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ TRAINER_LIBRARIES_BYTES = 258_000_000
 """Resident memory of a process that has loaded torch and ours and no model: Linux x86-64, Python 3.11, torch 2.13.0
 (CPU)."""
 VALUES_PER_SCALE = 256
-"""Of moments in 8 bits, as bitsandbytes cuts them: each block has a float32 scale (arXiv 2110.02861)."""
+"""Values per block of 8-bit moments in bitsandbytes: each block has a float32 scale (arXiv 2110.02861)."""
 NETWORK_LIBRARIES_BYTES = 74_000_000
-"""The same of the network process, with numpy 2.4.6 and hivemind's DHT. `python -m benchmarks.bench_footprint` prints
-both as "imports alone"."""
+"""Resident memory of an empty network process, with numpy 2.4.6 and hivemind's DHT.
+`python -m benchmarks.bench_footprint` prints both as "imports alone"."""
 DAEMON_BYTES = 66_000_000
-"""Resident memory of p2pd, 40 to 66 MB by the number of connections."""
+"""Resident memory of p2pd: 40 to 66 MB, depending on the number of connections."""
 
 
 @dataclass(frozen=True, slots=True)
 class TrainerMemory:
-    """Bytes of the trainer process, on its device or beside it; activations are not counted.
+    """Bytes of the trainer process, on its device or in host memory, without activations.
 
     Attributes:
-        checkpoint_bytes: copies that wait for the disk while a checkpoint is written, as far as a quarter of the
-            machine's memory holds them.
-        base_bytes: given weights under an adapter, which nothing else is kept of.
+        checkpoint_bytes: copies that wait for the disk while a checkpoint is written, up to a quarter of the machine's
+            memory.
+        base_bytes: pretrained weights under an adapter, of which nothing else is kept.
     """
 
     parameters_bytes: int
@@ -62,9 +62,9 @@ class NetworkMemory:
         mailbox_bytes: anchors, momentum, residuals, slots and own contributions under way, shared with the trainer
             process.
         encoded_bytes: the same contributions while they are sent, those of past rounds, and results kept for others.
-        copies_bytes: fragments that newcomers fetch, with their momentum; only while some do.
-        velocity_bytes: own velocity, mode `eager`.
-        reducing_bytes: what arrives at a reducer in one round, its mean, and what its broadcasts lost.
+        copies_bytes: fragments that newcomers fetch, with their momentum; only during a fetch.
+        velocity_bytes: own velocity, in mode `eager`.
+        reducing_bytes: the contributions that a reducer receives in one round, their mean, and its broadcast errors.
     """
 
     mailbox_bytes: int
@@ -81,7 +81,9 @@ class NetworkMemory:
 
 
 def optimizer_bytes(num_parameters: int, num_orthogonalised: int = 0, bits: OptimizerBits = "32") -> int:
-    """Of an inner optimizer: AdamW's two moments; of the parameters that Muon orthogonalises one velocity, float32."""
+    """Return the bytes of an inner optimizer: AdamW's two moments, or one float32 velocity where Muon
+    orthogonalises.
+    """
     value_bytes = FLOAT_BYTES if bits == "32" else 1 + FLOAT_BYTES / VALUES_PER_SCALE
     return int(value_bytes * (2 * num_parameters - num_orthogonalised))
 
@@ -89,10 +91,11 @@ def optimizer_bytes(num_parameters: int, num_orthogonalised: int = 0, bits: Opti
 def trainer_memory(
     num_parameters: int, num_orthogonalised: int = 0, base_bytes: int = 0, optimizer_bits: OptimizerBits = "32"
 ) -> TrainerMemory:
-    """Of the built-in trainer: float32 parameters and gradients, the optimizer's state, one reference copy.
+    """Count the built-in trainer's memory: float32 parameters and gradients, optimizer state and one reference copy.
 
     Args:
-        num_parameters: that are trained; base_bytes: of those that are not.
+        num_parameters: number of trained parameters.
+        base_bytes: size of the frozen parameters.
     """
     copy, moments = FLOAT_BYTES * num_parameters, optimizer_bytes(num_parameters, num_orthogonalised, optimizer_bits)
     return TrainerMemory(copy, copy, moments, copy, 2 * copy + moments, TRAINER_LIBRARIES_BYTES, base_bytes)
@@ -101,22 +104,22 @@ def trainer_memory(
 def network_memory(
     sizes: Sequence[int], codec: Codec, mode: str, traffic: Sequence[MemberTraffic], num_members: int
 ) -> NetworkMemory:
-    """Of one peer while rounds of all fragments go on.
+    """Count the memory of one peer while rounds of all fragments are in progress.
 
     Args:
-        traffic: of this peer, per fragment.
+        traffic: traffic of this peer, one entry per fragment.
     """
     encoded = sum(codec.encoded_num_bytes(size) for size in sizes)
     reduced = [size - part.values for size, part in zip(sizes, traffic, strict=True)]
     return NetworkMemory(
         mailbox_bytes=mailbox_num_bytes(sizes, [codec.encoded_num_bytes(size) for size in sizes]),
-        # Of each fragment one contribution is under way. Of past rounds there are results for members that missed
-        # them, and own contributions where means are audited.
+        # One contribution of each fragment is under way. Past rounds have results, kept for members that missed them,
+        # and own contributions where means are audited.
         encoded_bytes=(1 + 2 * HISTORY_COMMITS) * encoded,
         copies_bytes=sum(sorted(2 * FLOAT_BYTES * size for size in sizes)[-MAX_SNAPSHOTS:]),
         velocity_bytes=FLOAT_BYTES * sum(sizes) if mode == "eager" else 0,
-        # What broadcasts lost is kept at 8 bits (`averaging.fragment.broadcast_errors`), and as much again as is
-        # averaged now while rounds are open.
+        # Broadcast errors are kept at 8 bits (`averaging.fragment.broadcast_errors`), and as much again as is averaged
+        # now while rounds are open.
         reducing_bytes=max((num_members - 1) * codec.encoded_num_bytes(own) + FLOAT_BYTES * own for own in reduced)
         + (1 + MOST_OF_AVERAGED) * sum(kept_error_num_bytes(own, codec.block_size) for own in reduced),
         libraries_bytes=NETWORK_LIBRARIES_BYTES,
@@ -133,10 +136,10 @@ def disk_bytes(
     trains: bool = True,
     optimizer_bits: OptimizerBits = "32",
 ) -> int:
-    """Of the checkpoints that are kept and one being written.
+    """Count the disk space of the kept checkpoints and one being written.
 
-    Each has anchors, momentum, residuals and own work on the network side, and parameters, reference copy and the
-    optimizer's state on the trainer's. A seed has no trainer.
+    The network side of each has anchors, momentum, residuals and own work; the trainer's side has parameters, reference
+    copy and optimizer state. A seed has no trainer.
     """
     num_copies = 3 + (mode == "eager") + (2 if trains else 0)
     encoded = sum(codec.encoded_num_bytes(size) for size in sizes)

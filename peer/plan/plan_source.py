@@ -1,4 +1,4 @@
-"""Where `peer plan` takes a run from: a run file, a manifest as JSON, or a signed run record."""
+"""Read the run that `peer plan` plans: a run file, a manifest as JSON, or a signed run record."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from peer.config.validation_sentences import read_toml
 from peer.plan.planning import RunPlan, plan_run
 
 UNNAMED = "unnamed"
-"""Stands for the name that `peer init NAME` would give."""
+"""Placeholder for the name that `peer init NAME` would set."""
 MAX_RUN_FILE_BYTES = 1 << 20
-"""Far above any run file with comments; a model file given by mistake is not read to its end."""
+"""Far above any run file with comments. A model file given by mistake is not read whole."""
 
 
 def load_planned_run(path: Path) -> RunManifest:
-    """Read the manifest of a run that is to be planned; a run file may leave out its name.
+    """Read the manifest of a run to plan. A run file may omit its name.
 
     Args:
-        path: of the file, or of a folder with the signed record that `peer init` left there.
+        path: path of the file, or of the folder with the signed record that `peer init` wrote.
 
     Raises:
-        UsageFault: the file cannot be read or is none of the three; the message names the field that is wrong.
+        UsageFault: the file cannot be read or is none of the three; the message names the invalid field.
     """
     if path.is_dir():
         path /= RUN_RECORD_NAME
@@ -45,17 +45,19 @@ def load_planned_run(path: Path) -> RunManifest:
 
 
 def sizes_of(manifest: RunManifest) -> tuple[int, ...]:
-    """Return the number of values of each fragment of the run's model; averaged buffers are one more, the last."""
+    """Return the number of values of each fragment of the run's model. Averaged buffers form one more fragment, the
+    last.
+    """
     section = manifest.averaging
     layout = build_layout(shapes_of(manifest), section.num_fragments, cut_of(manifest))
     return with_buffers(layout, buffer_shapes_of(manifest)).sizes
 
 
 def plan_of(manifest: RunManifest, base_bits: BaseBits = "full", optimizer_bits: OptimizerBits = "32") -> RunPlan:
-    """`plan_run` with the run's own model.
+    """Run `plan_run` with the run's own model.
 
     Raises:
-        ValueError: it cannot be cut as its manifest says.
-        LocalFault: something that its shapes follow from is not here.
+        ValueError: the model cannot be cut as its manifest says.
+        LocalFault: a library or file from which the shapes are derived is missing.
     """
     return plan_run(manifest, sizes_of(manifest), num_orthogonalised(manifest), base_bits, optimizer_bits)

@@ -1,8 +1,8 @@
-"""What a run will ask of a home: bytes, rates, round times, utilisation, memory, disk, time to so many tokens. Pure.
+"""What a run will need at home: bytes, rates, round times, utilisation, memory, disk, time to so many tokens. Pure.
 
 Everything is the steady state of a run of `NUM_HOMES` usual homes in which nothing fails. Each fragment has one round
-per interval, and every home is in it. Bytes are those on the line, TCP and IP headers included. What is an estimate is
-called one; docs/organiser/planning.md says how each figure comes about and what is left out.
+per interval, and every home is in it. Bytes are those on the line, TCP and IP headers included. Estimates are called
+so; docs/organiser/planning.md explains each figure and what is left out.
 """
 
 from __future__ import annotations
@@ -22,30 +22,30 @@ from peer.plan.round_seconds import LINE_SHARE, MemberLink, MemberTraffic, busy_
 
 NUM_HOMES = 4
 STEP_SECONDS = 1.0
-"""Of one inner step on each of their machines."""
+"""Duration of one inner step on each machine."""
 LINE = MemberLink(upload_bits_per_second=20e6, download_bits_per_second=100e6, latency_seconds=0.02)
-"""Of each of them."""
+"""The line of each home."""
 GOAL_TOKENS = 10**9
-"""Of a run that aims at no number of tokens itself."""
+"""Goal of a run that sets no number of tokens."""
 
 RECORD_HOLDERS = 5
 """Members that keep a copy of each peer record (`dht.kademlia.dht_node.NUM_REPLICAS`)."""
 RECORD_READS = 2
-"""Copies of the records that each look reads (`dht.kademlia.dht_store.NUM_HOLDERS_READ`)."""
+"""Copies of the records that each lookup reads (`dht.kademlia.dht_store.NUM_HOLDERS_READ`)."""
 LOOKS_PER_ANNOUNCEMENT = 2
 
 
 @dataclass(frozen=True, slots=True)
 class HomePlan:
-    """What the run asks of each home.
+    """What the run needs of each home.
 
     Attributes:
-        utilisation: share of the time in inner steps; below 1 in mode `sync` only, for only there a step waits.
-        in_time: share of its work that gets into the round it was meant for; the rest goes into a later one.
-        needed_upload_bits_per_second, needed_download_bits_per_second: on the line, for all rounds to keep pace.
-        upload_share, download_share: those as a share of its line; above 1 it is too slow.
-        upload_bytes_per_hour, download_bytes_per_hour: of the rounds, at the pace that the lines allow.
-        record_bytes_per_hour: up and down each, at most; an estimate.
+        utilisation: share of the time spent in inner steps; below 1 in mode `sync` only, where a step waits.
+        in_time: share of the work that is included in its intended round; the rest goes into a later one.
+        needed_upload_bits_per_second, needed_download_bits_per_second: rates on the line at which all rounds keep pace.
+        upload_share, download_share: those rates as a share of the line; above 1 the line is too slow.
+        upload_bytes_per_hour, download_bytes_per_hour: traffic of the rounds, at the pace that the lines allow.
+        record_bytes_per_hour: traffic of records, in each direction, at most; an estimate.
     """
 
     utilisation: float
@@ -63,16 +63,16 @@ class HomePlan:
 
 @dataclass(frozen=True, slots=True)
 class RunPlan:
-    """The whole answer.
+    """The whole plan.
 
     Attributes:
-        interval_seconds: between two rounds of the same fragment.
-        round_seconds: of the largest fragment, from the last offer to the commit; without codec and averaging.
-        contribution_bits_per_parameter, result_bits_per_parameter: of those that cross, frame headers included.
-        goal_tokens: the run's own, or `GOAL_TOKENS`.
-        goal_seconds: until all homes together have trained on them.
-        disk_bytes: checkpoints that are kept, and one being written.
-        join_bytes: what a newcomer downloads.
+        interval_seconds: time between two rounds of the same fragment.
+        round_seconds: time for the largest fragment, from the last offer to the commit, without codec and averaging.
+        contribution_bits_per_parameter, result_bits_per_parameter: bits per transferred parameter, including headers.
+        goal_tokens: the run's own goal, or `GOAL_TOKENS`.
+        goal_seconds: time until all homes together have trained on the goal's tokens.
+        disk_bytes: size of the kept checkpoints and one being written.
+        join_bytes: bytes that a newcomer downloads.
     """
 
     num_parameters: int
@@ -98,12 +98,12 @@ def plan_run(
     base_bits: BaseBits = "full",
     optimizer_bits: OptimizerBits = "32",
 ) -> RunPlan:
-    """Count what `manifest` asks of a usual home.
+    """Count what `manifest` needs of a usual home.
 
     Args:
-        sizes: values of each fragment.
+        sizes: number of values of each fragment.
         num_orthogonalised: parameters of which the run's optimizer keeps one velocity instead of two moments.
-        base_bits, optimizer_bits: as `peer join` takes them.
+        base_bits, optimizer_bits: as for `peer join`.
     """
     section, codec = manifest.averaging, codec_of(manifest)
     is_sync = section.mode == "sync"
@@ -115,7 +115,7 @@ def plan_run(
     traffic = [round_.traffic[0] for round_ in rounds]
     bytes_up = sum(part.bytes_up for part in traffic) / LINE_SHARE
     bytes_down = sum(part.bytes_down for part in traffic) / LINE_SHARE
-    # In mode sync the line has the whole wait for itself: that wait is in the utilisation.
+    # In mode sync the line is free during the whole wait, which is part of the utilisation.
     needed_within = interval if is_sync else pace
     needed_up, needed_down = 8 * bytes_up / needed_within, 8 * bytes_down / needed_within
     home = HomePlan(
@@ -133,7 +133,7 @@ def plan_run(
         ),
         network_memory=network_memory(sizes, codec, section.mode, traffic, NUM_HOMES),
     )
-    # Of all members and fragments: a member that reduces a small fragment whole sends nothing of it.
+    # Over all members and fragments: a member that reduces a small fragment whole sends nothing of it.
     crossing = [part for round_ in rounds for part in round_.traffic]
     num_crossing = sum(part.values for part in crossing)
     tokens_per_second = NUM_HOMES * manifest.step_tokens / STEP_SECONDS * utilisation
@@ -175,13 +175,17 @@ def _rounds(sizes: Sequence[int], codecs: Sequence[Codec]) -> list[_Round]:
 
 
 def _busy_seconds(rounds: Sequence[_Round]) -> float:
-    """How long one round of each fragment keeps the busiest line busy, or the longest of them takes."""
+    """Return how long one round of each fragment keeps the busiest line busy, or the longest of the rounds if
+    longer.
+    """
     of_members = (sum(busy_seconds(one.traffic[number], LINE) for one in rounds) for number in range(NUM_HOMES))
     return max(*of_members, *(one.seconds for one in rounds))
 
 
 def _record_bytes_per_hour(announce_seconds: float) -> float:
-    """At most: each announcement goes to all holders, and each look reads every record from some of them."""
+    """Return an upper bound: each announcement goes to all holders, and each lookup reads every record from some of
+    them.
+    """
     copies = RECORD_HOLDERS + LOOKS_PER_ANNOUNCEMENT * RECORD_READS * NUM_HOMES
     return 3600 / announce_seconds * copies * MAX_PEER_RECORD_BYTES
 

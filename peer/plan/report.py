@@ -1,4 +1,4 @@
-"""`peer plan`: prints what a run asks of a home, in five lines, a table or JSON."""
+"""`peer plan`: print what a run needs at home, in five lines, a table or JSON."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ HOURS_PER_DAY = 24
 def run_plan(
     manifest: RunManifest, base_bits: BaseBits, optimizer_bits: OptimizerBits, *, as_json: bool, is_full: bool
 ) -> int:
-    """Print what a run asks of a home: five lines, or with `is_full` the tables. Returns the exit code.
+    """Print what a run needs at home, in five lines or, with `is_full`, as tables, and return the exit code.
 
     Raises:
-        UsageFault: the weights cannot have so few bits.
+        UsageFault: the weights cannot be held in so few bits.
         Incompatible: the run's model cannot be cut as its manifest says.
     """
     check_base_bits(manifest, base_bits)
@@ -52,10 +52,10 @@ def run_plan(
 
 
 def lines_for_a_home(plan: RunPlan, data_limit_gib: float | None = None) -> list[str]:
-    """Traffic, memory, disk and time, for people who want to join.
+    """Describe traffic, memory, disk and time, for people who want to join.
 
     Args:
-        data_limit_gib: disk for downloaded and tokenized data; None: the run's data takes none.
+        data_limit_gib: disk for downloaded and tokenized data; None if the run's data needs none.
     """
     home = plan.home
     up, down = HOURS_PER_DAY * home.upload_bytes_per_hour, HOURS_PER_DAY * home.download_bytes_per_hour
@@ -77,12 +77,12 @@ def lines_for_a_home(plan: RunPlan, data_limit_gib: float | None = None) -> list
 
 
 def _two_digits(number: float) -> str:
-    """Two digits that count, written out: 0.27, 18, 150."""
+    """Format a number with two significant digits, without an exponent: 0.27, 18, 150."""
     return f"{float(f'{number:.2g}'):,.10g}".replace(",", "")
 
 
 def plan_facts(manifest: RunManifest, plan: RunPlan) -> dict[str, Any]:
-    """The plan as plain values, for `--json`."""
+    """Return the plan as plain values, for `--json`."""
     section = manifest.averaging
     facts = asdict(plan)
     facts["home"]["upload_bytes_per_day"] = HOURS_PER_DAY * plan.home.upload_bytes_per_hour

@@ -1,8 +1,8 @@
-"""What one round of one fragment costs each member, counted on the frames that the exchange sends. Pure.
+"""Cost of one round of one fragment for each member, counted on the frames that the exchange sends. Pure.
 
-Shards come from `plan_shards`, payloads from the codec, headers from `averaging.wire.frames.encode`. A member sends its
-contribution but for the shards it reduces itself, and the mean of those to everybody else. Leading is shared by all in
-turn, so control messages are a mean over who leads.
+Shards come from `plan_shards`, payloads from the codec, headers from `averaging.wire.frames.encode`. A member sends
+its contribution except the shards that it reduces itself, and sends the mean of those to every other member. Members
+lead in turn, so the count of control messages is a mean over the leaders.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from averaging.wire import frames, messages
 from dht.ground.host import FRAME_HEADER_BYTES, PeerId
 
 LINE_SHARE = 1448 / 1500
-"""Payload of a full TCP segment over IPv4 with timestamps; what a line carries besides frames."""
+"""Share of a line that carries frames: the payload of a full TCP segment over IPv4 with timestamps."""
 
 ONE_WAY_MESSAGES = 5
 """Offer, plan, contribution, result (or the report of one), commit: each waits for the one before it."""
@@ -30,12 +30,12 @@ _VERSION = 1000
 _TOKENS = 1 << 20
 _STEPS = 100
 _SEQUENCE = 1 << 40
-"""Numbers of an ordinary round: msgpack writes small ones shorter, which moves a header by a few bytes."""
+"""Numbers of an ordinary round. msgpack encodes smaller ones in fewer bytes, so a header may be a few bytes shorter."""
 
 
 @dataclass(frozen=True, slots=True)
 class MemberLink:
-    """What one member brings. Rates are those of the line; latency is one way."""
+    """The line of one member. Rates are those of the line; latency is one way."""
 
     upload_bits_per_second: float
     download_bits_per_second: float
@@ -45,10 +45,10 @@ class MemberLink:
 
 @dataclass(frozen=True, slots=True)
 class MemberTraffic:
-    """Bytes of one member in one round, frame headers included; control is a mean over who leads.
+    """Bytes of one member in one round, including frame headers. Control bytes are a mean over the leaders.
 
     Attributes:
-        values: of its contribution, that it sends to other reducers; as many of the means come back from them.
+        values: number of values of its contribution that it sends to other reducers, and of means that it receives.
     """
 
     values: int
@@ -74,12 +74,12 @@ def round_traffic(
     lines: Sequence[MemberLink],
     seconds: float = 0.0,
 ) -> tuple[MemberTraffic, ...]:
-    """The traffic of each member of a round in which everybody takes part and nothing fails.
+    """Count the traffic of each member of a round in which every member takes part and nothing fails.
 
     Args:
         num_values: size of the fragment.
-        lines: of the members of the round; rates decide who reduces what.
-        seconds: that the round takes; leaders give signs of life meanwhile.
+        lines: lines of the members; their rates decide the division of the shards.
+        seconds: duration of the round, during which leaders send signs of life.
     """
     shards = plan_shards(
         num_values,
@@ -117,9 +117,10 @@ def round_traffic(
 
 
 def round_seconds(traffic: Sequence[MemberTraffic], lines: Sequence[MemberLink]) -> float:
-    """From the last offer to the commit: contributions, then results, each as fast as its slowest line, and latency.
+    """Estimate the time from the last offer to the commit: contributions, then results, each at the slowest line's
+    rate.
 
-    Encoding, decoding and averaging are left out; `benchmarks/bench_codec.py` measures them.
+    Latency is included. Encoding, decoding and averaging are not; `benchmarks/bench_codec.py` measures them.
     """
     contributions, results = (
         max(_line_seconds(up, down, line) for (up, down), line in zip(sizes, lines, strict=True))
@@ -133,7 +134,7 @@ def round_seconds(traffic: Sequence[MemberTraffic], lines: Sequence[MemberLink])
 
 
 def busy_seconds(member: MemberTraffic, line: MemberLink) -> float:
-    """How long one round keeps the busier direction of a member's line busy."""
+    """Return how long one round keeps the busier direction of a member's line busy."""
     return _line_seconds(member.bytes_up, member.bytes_down, line)
 
 
@@ -144,7 +145,7 @@ def _line_seconds(num_bytes_up: float, num_bytes_down: float, line: MemberLink) 
 
 @dataclass(frozen=True, slots=True)
 class _Control:
-    """Control frames of one round, bytes."""
+    """Bytes of the control frames of one round."""
 
     num_members: int
     num_shards: int

@@ -1,4 +1,4 @@
-"""What a run asks of a usual home. Pure."""
+"""What a run needs of a usual home. Pure."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from peer.plan.plan_source import plan_of
 
 @dataclass(frozen=True, slots=True)
 class HomeNeeds:
-    """The needs of one machine among four alike, with a second for each step.
+    """The needs of one machine among four equal ones, with one second per step.
 
     Attributes:
-        disk_bytes: checkpoints and the run's files; installed software comes on top.
-        device_bytes: parameters, gradients, the optimizer's state, one reference copy, pretrained weights under an
-            adapter; what a step needs for its batch comes on top.
+        disk_bytes: checkpoints and the run's files, without the installed software.
+        device_bytes: parameters, gradients, optimizer state, one reference copy, and pretrained weights under an
+            adapter, without the memory that a step needs for its batch.
         host_bytes: the network process, libraries, and copies while a checkpoint is written.
-        upload_bits_per_second, download_bits_per_second: on the line, for all rounds to keep pace.
+        upload_bits_per_second, download_bits_per_second: rates on the line at which all rounds keep pace.
     """
 
     disk_bytes: int
@@ -29,21 +29,21 @@ class HomeNeeds:
 
     @property
     def memory_bytes(self) -> int:
-        """Of both processes."""
+        """Memory of both processes."""
         return self.device_bytes + self.host_bytes
 
     @property
     def bits_per_second(self) -> float:
-        """Of the busier direction of the line."""
+        """Rate of the busier direction of the line."""
         return max(self.upload_bits_per_second, self.download_bits_per_second)
 
 
 def home_needs(manifest: RunManifest, base_bits: BaseBits = "full", optimizer_bits: OptimizerBits = "32") -> HomeNeeds:
-    """Count what `manifest` asks of a usual home.
+    """Count what `manifest` needs of a usual home.
 
     Raises:
         ValueError: the run's model cannot be cut as its manifest says.
-        LocalFault: something that its shapes follow from is not here.
+        LocalFault: a library or file from which the shapes are derived is missing.
     """
     plan = plan_of(manifest, base_bits, optimizer_bits)
     home = plan.home
