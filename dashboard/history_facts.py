@@ -1,8 +1,8 @@
-"""What a run's history says, as values. Pure: `history/` makes them; page, API and export show them.
+"""Values of a run's history. Pure: `history/` creates them; page, API and export show them.
 
-Times are unix seconds. Ids and texts were checked and stripped before they came here; they are still escaped where
-they are shown. `*_witnessed` is what others in the round signed, `*_reported` what the peer itself says
-(`docs/organiser/dashboard.md` has the definitions).
+Times are unix seconds. Ids and texts were checked and cleaned before; they are still escaped on display. `*_witnessed`
+was signed by other members of the round, `*_reported` only by the peer itself (`docs/organiser/dashboard.md` has the
+definitions).
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 Condition = Literal["here", "late", "left", "silent"]
-"""`late` missed three announcements, `silent` let its record expire; `left` said goodbye."""
+"""`late` missed three announcements, `silent` let its record expire, `left` announced that it left."""
 MarkKind = Literal["join", "leave", "revision", "note", "sample"]
 
 
 @dataclass(frozen=True, slots=True)
 class ProfileFacts:
-    """A contributor's signed profile, with hostile text stripped."""
+    """A contributor's signed profile, with cleaned text."""
 
     contributor_id: str
     sequence: int
@@ -27,15 +27,15 @@ class ProfileFacts:
     country: str
     """Two capital letters (ISO 3166), or empty."""
     is_hidden: bool
-    """Name and country are withdrawn everywhere, also from what was stored before."""
+    """Name and country are withdrawn everywhere, including stored data."""
     machines: tuple[str, ...]
-    """PeerIds; a machine counts only when its own record names this contributor too."""
+    """PeerIds; a machine counts only if its own record names this contributor too."""
     team: str = ""
     """Empty when none was given."""
 
 
 class _InTokens:
-    """Tokens of what is counted in thousandths of them."""
+    """Tokens of values in thousandths of a token."""
 
     __slots__ = ()
     milli_tokens_witnessed: int
@@ -63,14 +63,14 @@ class MachineRow(_InTokens):
     first_at: float
     last_at: float
     uptime_seconds: float
-    """While this dashboard watched; it is no promise about the time before."""
+    """While this dashboard observed it; earlier uptime is unknown."""
     milli_tokens_reported: int = 0
     rounds_missed: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class ContributorRow(_InTokens):
-    """A person, known by a key; without a key, the machine itself."""
+    """A person, identified by a key; without a key, the machine itself."""
 
     contributor_id: str
     name: str
@@ -82,15 +82,15 @@ class ContributorRow(_InTokens):
     """Share of all witnessed tokens, 0 to 1."""
     rounds: int
     rounds_missed: int
-    """Rounds that planned with a machine of theirs and got nothing from it."""
+    """Rounds whose plan contained a machine of theirs but whose means do not."""
     first_at: float
     last_at: float
     is_here: bool
     machines: tuple[MachineRow, ...]
     rank: int = 0
-    """From 1, by witnessed tokens; 0: nothing witnessed yet."""
+    """From 1, by witnessed tokens; 0: nothing is witnessed."""
     team: str = ""
-    """The team that the contributor says to work for; empty: none, or hidden."""
+    """The team that the contributor states; empty: none, or hidden."""
 
     @property
     def num_machines(self) -> int:
@@ -102,15 +102,16 @@ class DayOfWork:
     """A contributor's witnessed work of one day."""
 
     day: int
-    """Since 1 January 1970 (UTC)."""
+    """Days since 1 January 1970 (UTC)."""
     milli_tokens_witnessed: int
     rounds: int
 
 
 @dataclass(frozen=True, slots=True)
 class HistoryPoint:
-    """The run at one moment. Losses and rates are medians and sums over what live trainers report; bits per second are
-    those of the last minute's rounds."""
+    """The run at one moment. Losses and rates are medians and sums of the reports of live trainers; bits per second are
+    those of the last minute's rounds.
+    """
 
     at: float
     tokens: int
@@ -126,13 +127,13 @@ class HistoryPoint:
 
 @dataclass(frozen=True, slots=True)
 class ChartMark:
-    """Something to be seen beside the curves, which happened at `at`."""
+    """A mark beside the curves, for an event at `at`."""
 
     at: float
     committed_tokens: int
     kind: MarkKind
     peer_id: str = ""
-    """The peer that came or went; empty for the others."""
+    """The peer that arrived or left; empty for other marks."""
     who: str = ""
     """Name of that peer."""
     text: str = ""
@@ -141,56 +142,59 @@ class ChartMark:
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """A time that this history knows nothing of (`commits` of that time may have been fetched later)."""
+    """A time without observations (its commits may have been fetched later)."""
 
     begin_at: float
     end_at: float
     reason: str
-    """In words, for people."""
+    """Reason in words."""
 
 
 @dataclass(frozen=True, slots=True)
 class MissingRounds:
-    """Versions of a fragment whose commits nobody remembered when this dashboard asked."""
+    """Versions of a fragment whose commits no member had when this dashboard asked."""
 
     fragment: int
     first_version: int
     last_version: int
-    """Inclusive; versions that the missing rounds left."""
+    """Inclusive; versions at which the missing rounds began."""
 
 
 @dataclass(frozen=True, slots=True)
 class RoundFacts:
-    """A closed round: it left `version` of `fragment`."""
+    """A closed round at `version` of `fragment`."""
 
     fragment: int
     version: int
     seen_at: float
     leader: str = ""
-    """Empty: it is told from peer records, and nothing more is known of it."""
+    """Empty: the round is known only from peer records."""
     tokens: int = 0
     contributors: tuple[str, ...] = ()
-    """PeerIds that are in it."""
+    """PeerIds of the members in the round."""
     num_missed: int = 0
     num_void_shards: int = 0
     drop_reasons: tuple[tuple[str, int], ...] = ()
     num_rounds: int = 1
-    """Rounds since the last version that was seen here; records tell only where a peer stands when it writes one."""
+    """Rounds since the last observed version: peer records only contain a peer's version when it writes the record."""
 
 
 @dataclass(frozen=True, slots=True)
 class TrafficTotals:
-    """Encoded values that went over the peers' lines, as the signed commits of all rounds tell; without framing,
-    retries and what joiners fetched."""
+    """Bytes of encoded values sent between peers in all rounds with signed commits, without framing, retries and
+    downloads of joiners.
+    """
 
     upload_bytes: float = 0.0
     data_parallel_bytes: float | None = None
-    """What the same inner steps would have uploaded with plain data-parallel training: float32 gradients, a ring over
-    the round's members, every step. None: not known."""
+    """Bytes that the same inner steps would have uploaded with plain data-parallel training: float32 gradients, a ring
+    of the round's members, each step. None: unknown."""
 
     @property
     def times_less(self) -> float | None:
-        """How many times less was uploaded than plain data-parallel would have; None: nothing to compare yet."""
+        """How many times fewer bytes were uploaded than with plain data-parallel training; None: no comparison is
+        possible.
+        """
         if not self.data_parallel_bytes or self.upload_bytes <= 0:
             return None
         return self.data_parallel_bytes / self.upload_bytes
@@ -202,7 +206,7 @@ class WorkPoint:
 
     at: float
     tokens_witnessed: float
-    """Altogether, up to that moment."""
+    """Total up to that moment."""
     tokens_reported: float
     rounds: int
 
@@ -214,16 +218,16 @@ class ContributorView:
     row: ContributorRow
     curve: tuple[WorkPoint, ...] = ()
     rounds: tuple[RoundFacts, ...] = ()
-    """The newest ones that a machine of theirs was planned in, newest first."""
+    """The newest rounds whose plan contained a machine of theirs, newest first."""
     num_ranked: int = 0
     """Contributors with a rank."""
     days: tuple[DayOfWork, ...] = ()
-    """With a round, oldest first."""
+    """Days with a round, oldest first."""
     above: ContributorRow | None = None
-    """The next better one in the ranking."""
+    """The next better contributor in the ranking."""
     below: ContributorRow | None = None
     num_witnesses: int = 0
-    """Others that signed for this work, as far as the rounds that are known here tell."""
+    """Number of others that signed for this work, in the rounds known here."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,7 +235,7 @@ class WrittenText:
     """The model's continuation of a prompt."""
 
     prompt: str
-    """Empty: it began by itself."""
+    """Empty: without a prompt."""
     text: str
 
 
@@ -242,11 +246,11 @@ class ModelSample:
     at: float
     """Time at which its anchors were taken."""
     version: int
-    """The rounds in them: the sum of all fragments' versions."""
+    """Number of rounds in the anchors: the sum of all fragments' versions."""
     committed_tokens: int
-    """Into them."""
+    """Tokens committed into the anchors."""
     validation_loss: float | None
-    """The newest that was known then, in the unit of the run's losses."""
+    """The newest loss known then, in the unit of the run's losses."""
     texts: tuple[WrittenText, ...]
 
 
@@ -258,25 +262,25 @@ class TaskScore:
     metric: str
     value: float
     error: float | None
-    """Its standard error; None: not known."""
+    """Standard error of the value; None: unknown."""
     num_samples: int
     committed_tokens: int
-    """Into the model that was measured."""
+    """Tokens committed into the evaluated model."""
     version: int
-    """The rounds in it: the sum of all fragments' versions."""
+    """Number of rounds in the model: the sum of all fragments' versions."""
 
 
 @dataclass(frozen=True, slots=True)
 class HistoryView:
-    """Everything about the past that the page shows beside `DashboardState`; all of it bounded."""
+    """The past as the page shows it besides `DashboardState`; all of it bounded."""
 
     now: float
     started_at: float
-    """The oldest thing this history knows."""
+    """Time of the oldest entry in this history."""
     contributors: tuple[ContributorRow, ...] = ()
-    """Ranked by witnessed tokens; those with nothing witnessed last."""
+    """Ranked by witnessed tokens; contributors without any are last."""
     num_unverified: int = 0
-    """Peers that no commit lists: they say that they are there, and have no row in `contributors`."""
+    """Peers that no commit lists and that have no row in `contributors`."""
     points: tuple[HistoryPoint, ...] = ()
     """Oldest first, thinned to about a thousand over the whole history."""
     marks: tuple[ChartMark, ...] = ()
@@ -286,7 +290,7 @@ class HistoryView:
     gaps: tuple[Gap, ...] = ()
     missing: tuple[MissingRounds, ...] = ()
     num_rounds: int = 0
-    """Rounds whose signed commits are in this history."""
+    """Number of rounds with signed commits in this history."""
     milli_tokens_witnessed: int = 0
     """Tokens of all contributors, in thousandths."""
     samples: tuple[ModelSample, ...] = ()
@@ -294,11 +298,11 @@ class HistoryView:
     scores: tuple[TaskScore, ...] = ()
     """Scores by tokens."""
     storage: str = ""
-    """Place of the history, in words."""
+    """Storage of the history, in words."""
     problem: str = ""
-    """Why it is not being kept at present, as a sentence; empty: it is."""
+    """Why the history is not stored at present, as a sentence; empty: it is stored."""
     searched: list[str] = field(init=False, default_factory=list, compare=False, repr=False)
-    """What each of `contributors` is found by, once somebody has searched."""
+    """Searchable text of each of `contributors`, filled by the first search."""
 
     @property
     def tokens_witnessed(self) -> float:
@@ -306,11 +310,11 @@ class HistoryView:
 
     @property
     def num_people(self) -> int:
-        """People with a signed round."""
+        """Number of people with a signed round."""
         return sum(row.rank > 0 for row in self.contributors)
 
     def contributor(self, contributor_id: str) -> ContributorRow | None:
-        """A row by its id, or by the id of one of its machines."""
+        """Return a row by its id, or by the id of one of its machines."""
         for row in self.contributors:
             if row.contributor_id == contributor_id or any(one.peer_id == contributor_id for one in row.machines):
                 return row

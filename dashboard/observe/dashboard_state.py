@@ -1,7 +1,7 @@
-"""`DashboardState`: a pure fold of what an observer saw. Bounded, whatever strangers publish.
+"""`DashboardState`: combination of all observations. Pure, and bounded whatever strangers publish.
 
-All figures here are *reported*: peers say so themselves and nobody has checked them. Medians rather than means stand
-for the swarm, so that one liar among honest peers moves nothing. What was measured stays when its peers have gone.
+All values here are *reported*: peers state them, unchecked. Medians instead of means represent the swarm, so that one
+liar among honest peers changes nothing. Measured values stay when their peers have gone.
 """
 
 from __future__ import annotations
@@ -28,73 +28,73 @@ MAX_FRAGMENTS_SHOWN: Final = 256
 
 @dataclass(frozen=True, slots=True)
 class FragmentRow:
-    """Progress of the live peers with one fragment."""
+    """Progress of the live peers on one fragment."""
 
     fragment: int
     version: int
     """The head, as in `RunView`."""
     committed_tokens: int
-    """Tokens in the anchor that most of them have at that version."""
+    """Tokens in the most common anchor at that version."""
     num_peers: int
     num_current: int
     largest_lag: int
-    """Versions; part of it is the age of the peers' records."""
+    """In versions; part of it is the age of the peers' records."""
     num_forked: int
-    """Peers whose anchor differs from that of most others at the same version: a split swarm, or a liar."""
+    """Peers whose anchor differs from the most common one at the same version: a split swarm, or a liar."""
 
 
 @dataclass(frozen=True, slots=True)
 class DashboardState:
-    """Everything the page and the API show. Times are unix seconds."""
+    """All data of the page and the API. Times are unix seconds."""
 
     run_id: str
     started_at: float
-    """Time at which this observer began to watch; it knows nothing earlier."""
+    """Start of this observation; earlier times are unknown."""
     now: float
     has_looked: bool = False
-    """Whether the first look is over; before it nothing is known, not even that nobody is there."""
+    """Whether the first observation is complete; before it nothing is known, not even that no peer is there."""
     num_members: int = 0
     run: ShownManifest | None = None
     peers: tuple[PeerRow, ...] = ()
     num_unlisted: int = 0
     num_invalid_records: int = 0
-    """Refused in the newest look."""
+    """Records refused in the newest observation."""
     fragments: tuple[FragmentRow, ...] = ()
     rounds: tuple[RoundFacts, ...] = ()
-    """As peer records tell them, newest first."""
+    """Rounds according to peer records, newest first."""
     view: RunView = NOWHERE
-    """The figures of the run, as panels and `peer status` show them."""
+    """The run's figures, as in panels and `peer status`."""
     lanes: Lanes = field(default_factory=dict)
     """Timings of the live peers' newest rounds."""
     heard_at: float | None = None
-    """Time at which the newest record was first seen here."""
+    """When the newest record was first received."""
     moved_at: float | None = None
-    """When a commit was last seen, or somebody training after a time in which nobody did."""
+    """When a commit was last received, or training began after a time without any."""
     join_addresses: tuple[str, ...] = ()
-    """Members' addresses that may be shown to everybody (`join_addresses.py`)."""
+    """Members' addresses that may be shown to all visitors (`join_addresses.py`)."""
     install: str = ""
-    """How a visitor gets `peer`: a line for a shell. Empty: nobody knows a line that works for everybody."""
+    """Command with which visitors install `peer`; empty: no generally valid command is known."""
     problem: str = ""
 
     @property
     def install_line(self) -> str:
-        """`install`, or the line for a folder, with what this run's model needs of the software."""
+        """`install`, or the command for a local folder, with the extras that this run's model needs."""
         line = self.install or "pip install ./FOLDER"
         return with_extra(line, "hf") if self.run is not None and self.run.model_kind == "hf" else line
 
     @property
     def join_link(self) -> JoinLink:
-        """Run and addresses in one string, which `peer join` takes."""
+        """Link with run and addresses, which `peer join` accepts."""
         return join_link(self.run_id, self.join_addresses)
 
     @property
     def here(self) -> tuple[PeerRow, ...]:
-        """Live peers on the manifest that we know."""
+        """Live peers on the known manifest."""
         return tuple(row for row in self.peers if row.condition == "here" and row.same_manifest)
 
     @property
     def work(self) -> Mapping[PeerId, int]:
-        """Of each live peer that signed commits list, what others signed of its work; at least 1."""
+        """Work that other members signed for each live peer in commits; at least 1."""
         return {row.record.peer_id: max(1, row.work) for row in self.here if row.is_vouched}
 
     @property
@@ -104,12 +104,12 @@ class DashboardState:
 
     @property
     def late(self) -> tuple[PeerRow, ...]:
-        """Peers that missed announcements: perhaps killed, perhaps asleep."""
+        """Peers that missed announcements: perhaps killed or asleep."""
         return tuple(row for row in self.peers if row.condition == "late" and row.same_manifest)
 
     @property
     def has_ended(self) -> bool:
-        """Whether the owner has ended the run and its last version is reached, or nobody is left to reach it."""
+        """Whether the owner ended the run, and its last version is reached or no peer is left to reach it."""
         end = self.run.end_version if self.run is not None else None
         return end is not None and (not self.here or min((row.version for row in self.fragments), default=0) >= end)
 
@@ -125,7 +125,7 @@ class DashboardState:
 
 
 def fold(state: DashboardState, look: Look) -> DashboardState:
-    """The state after one look."""
+    """Return the state after one observation."""
     run = look.run or state.run
     peers, num_unlisted = merge_peers(state.peers, look, run)
     heard = [row.heard_at for row in peers]
@@ -155,10 +155,10 @@ def fold(state: DashboardState, look: Look) -> DashboardState:
 
 
 def fragment_rows(records: Sequence[PeerRecord], view: RunView) -> tuple[FragmentRow, ...]:
-    """One row per fragment of `view`; records that cut the model in another way are left out.
+    """Return one row for each fragment of `view`, without records that divide the model differently.
 
     Args:
-        records: of all live peers; they are counted.
+        records: records of all live peers, which are counted.
     """
     num_fragments = len(view.versions)
     members = [record for record in records if len(record.versions) == num_fragments]
@@ -171,7 +171,7 @@ def fragment_rows(records: Sequence[PeerRecord], view: RunView) -> tuple[Fragmen
             if record.versions[fragment] == version
         )
         tokens, digest = max(heads, key=lambda head: (heads[head], head))
-        # Far fewer anchors than peers: those at one version are compared.
+        # There are far fewer anchors than peers: compare those at one version.
         anchors: dict[int, Counter[bytes]] = {}
         for (held, held_digest), count in Counter(
             (record.versions[fragment], record.digests[fragment]) for record in members
@@ -195,7 +195,7 @@ def _with_rounds(after: DashboardState, before: DashboardState, look: Look) -> D
     rounds = {(row.fragment, row.version): row for row in before.rounds}
     old_versions = {row.fragment: row.version for row in before.fragments}
     for row in after.fragments:
-        # The first look only shows where the run stands: those rounds are older than this watch.
+        # The first observation only shows the present versions: those rounds are older than this observation.
         num_rounds = row.version - old_versions.get(row.fragment, row.version)
         if num_rounds > 0:
             facts = RoundFacts(row.fragment, row.version - 1, look.now, num_rounds=num_rounds)

@@ -1,4 +1,4 @@
-"""A task that goes on after a fault of ours: what one record or commit does to it must not end everybody's page."""
+"""Restart a task after an error of this software: one bad record or commit must not end the page."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ log = logging.getLogger("dashboard.http")
 
 
 async def keep_going(work: Callable[[], Awaitable[None]], what: str, tell: Callable[[str], None]) -> None:
-    """Do `work`; when it fails, tell so in a sentence, wait 1 s, 2 s, up to a minute, and begin again.
+    """Run `work`. When it fails, report this in a sentence, wait 1 s, 2 s, up to a minute, and start again.
 
     Args:
-        what: of the sentence, such as ``Looking at the swarm``.
-        tell: told once per failure, so once a minute at last; the log gets the traceback, once a minute at most.
+        what: subject of the sentence, such as ``Looking at the swarm``.
+        tell: called once for each failure, so finally once a minute; the log gets the traceback at most once a minute.
 
     Raises:
-        LocalFault: something that the owner of this dashboard can act on; it is not tried again.
+        LocalFault: an error that the owner of this dashboard can act on; the work is not restarted.
     """
     wait_seconds = 1.0
     while True:
@@ -31,7 +31,7 @@ async def keep_going(work: Callable[[], Awaitable[None]], what: str, tell: Calla
             return
         except LocalFault:
             raise
-        except Exception as error:  # a fault in one look must not end the page for all
+        except Exception as error:  # an error in one observation must not end the page
             log.exception("%s failed", what)
             tell(
                 f"{what} was stopped by a fault of this software ({type(error).__name__}: {str(error)[:200]}); it "

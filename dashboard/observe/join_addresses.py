@@ -1,7 +1,7 @@
-"""Chooses the addresses that a page may show to newcomers. Pure.
+"""Choice of the addresses that a page may show to newcomers. Pure.
 
-A seed is there to be dialled, so its address is public; that of a volunteer is nobody's business. Only addresses that
-the dashboard itself was given are shown: it dials them again and again, so it knows whether somebody answers.
+A seed exists to be dialled, so its address is public; a volunteer's address is private. Only addresses given to the
+dashboard are shown: it keeps dialling them, so it knows which answer.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from dashboard.observe.dashboard_state import DashboardState
 
 _REPOSITORY: Final = re.compile(r"\bgit\+(https?://[^\s'\"@#]+)")
 MAX_ADDRESSES: Final = 3
-"""In one command: two spare ones are enough, and a line stays a line."""
+"""Addresses in one command: two spare ones are enough, and the command stays one line."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,10 +24,10 @@ class JoinRule:
     """The operator's choice of addresses to show.
 
     Attributes:
-        asked: addresses to show whatever is known of them.
-        shows_seeds: without any asked for, those of seeds.
-        is_of_one_machine: the page is served to this machine alone, so addresses of this machine are of use.
-        install: what visitors type to get `peer`; empty: nobody knows a line that works for everybody.
+        asked: addresses that are always shown.
+        shows_seeds: without `asked`, whether to show those of seeds.
+        is_of_one_machine: whether only this machine can open the page, so that its own addresses are useful.
+        install: command with which visitors install `peer`; empty: no generally valid command is known.
     """
 
     asked: tuple[str, ...] = ()
@@ -39,13 +39,13 @@ class JoinRule:
 def join_addresses(
     state: DashboardState, dialled: Sequence[str], faults: Collection[str], rule: JoinRule
 ) -> tuple[str, ...]:
-    """The addresses to show: those asked for, else those of live seeds that answered, else what was shown before of
-    seeds that are still live. A seed that left or is not heard is at no address. A seed says nothing of itself before
-    the first trainer: until somebody has, those that answered are shown.
+    """Return the addresses to show: the configured ones, otherwise those of live seeds that answered, otherwise the
+    previous ones of seeds that are still live. The address of a seed that left or is unresponsive is not shown. A seed
+    publishes no record before the first trainer; until then, those that answered are shown.
 
     Args:
         dialled: multiaddrs of members.
-        faults: those of them at which nobody answered lately.
+        faults: multiaddrs that did not answer recently.
     """
     if rule.asked or not rule.shows_seeds:
         return rule.asked[:MAX_ADDRESSES]
@@ -64,9 +64,10 @@ def join_addresses(
 
 
 def with_later(addresses: Sequence[str], later: Sequence[str]) -> list[str]:
-    """Multiaddrs of members, and those that are known since; of a member that left a port of its host, not the old one.
+    """Return the multiaddrs of members with those known since. A member with a new port on its host replaces its old
+    address.
 
-    A dial to the old one would seem to succeed, because a peer that is connected already counts as reached.
+    A dial to the old one would seem to succeed, because a connected peer counts as reached.
     """
     moved = {(_host(address), _peer_of(address)) for address in later}
     kept = [one for one in addresses if one in later or (_host(one), _peer_of(one)) not in moved]
@@ -82,7 +83,7 @@ def _peer_of(address: str) -> str:
 
 
 def is_of_this_machine(address: str) -> bool:
-    """Whether a multiaddr begins with a loopback address, which no other machine can dial."""
+    """Return whether a multiaddr begins with a loopback address, which no other machine can dial."""
     parts = address.split("/")
     try:
         return len(parts) > 2 and ipaddress.ip_address(parts[2]).is_loopback
@@ -91,6 +92,6 @@ def is_of_this_machine(address: str) -> bool:
 
 
 def repository_of(install: str) -> str:
-    """Returns the web address of the repository that an install line names; empty if it names none."""
+    """Return the web address of the repository in an install command; empty if there is none."""
     match = _REPOSITORY.search(install)
     return match[1] if match else ""

@@ -1,4 +1,6 @@
-"""Which peers a page lists, and as what: here, late, silent or left. Bounded, whatever strangers publish. Pure."""
+"""The peers that a page lists, and their condition: here, late, silent or left. Bounded whatever strangers publish.
+Pure.
+"""
 
 from __future__ import annotations
 
@@ -13,46 +15,47 @@ from dht.ground.host import PeerId
 from dht.records.peer_record import MAX_LABEL_LENGTH, MAX_SOFTWARE_LENGTH, PeerRecord
 
 MAX_PEERS: Final = 2500
-"""Rows kept. Those seen first stay, and those that signed commits list, so a flood of new keys cannot push a
-contributor off the page."""
+"""Rows kept. Peers seen first and peers in signed commits stay, so a flood of new keys cannot displace a
+contributor."""
 
 MISSED_ANNOUNCEMENTS: Final = 3
-"""A peer that was not heard for so many of them is `late`. One lost to a slow look is usual, three in a row are not."""
+"""A peer without a new record for this many announcements is `late`. A slow observation may lose one, but not three in
+a row."""
 
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """A look at the swarm at `now` (unix seconds). Records were checked before."""
+    """An observation of the swarm at `now` (unix seconds), with checked records."""
 
     now: float
     num_members: int
-    """Members of the DHT that answered."""
+    """Number of DHT members that answered."""
     records: Sequence[PeerRecord] = ()
     num_invalid_records: int = 0
     run: ShownManifest | None = None
     problem: str = ""
-    """Why this look saw nothing, as a sentence."""
+    """Why this observation failed, as a sentence."""
     vouched: Collection[str] = ()
     """Peers that signed commits list."""
     work: Mapping[str, int] = field(default_factory=dict)
     """Recent work of each peer in signed commits, in any unit."""
     withdrawn: Collection[str] = ()
-    """Peers whose name its owner has withdrawn."""
+    """Peers whose owner has withdrawn their name."""
 
 
 @dataclass(frozen=True, slots=True)
 class PeerRow:
-    """A peer: its newest record with hostile text stripped, and when it was received."""
+    """A peer: its newest record with cleaned text, and when the record was received."""
 
     record: PeerRecord
     condition: Condition
     first_heard_at: float
     heard_at: float
-    """Time at which its newest record was first seen here."""
+    """When its newest record was first received."""
     same_manifest: bool
-    """Whether it follows the manifest that we know; others are listed and never counted."""
+    """Whether the peer follows the known manifest; others are listed but never counted."""
     is_vouched: bool = False
-    """Whether signed commits list it."""
+    """Whether signed commits list the peer."""
     work: int = 0
     """See `Look.work`."""
 
@@ -71,8 +74,8 @@ def merge_peers(old: tuple[PeerRow, ...], look: Look, run: ShownManifest | None)
         else:
             record, heard_at = _stripped(record), look.now
         merged[record.peer_id] = _row(record, row.first_heard_at, heard_at, look, run, row.condition)
-    # Newcomers take free rows, then those of the peers that went longest ago; nobody who is here loses a row, except
-    # that peers which commits list take those of the last ones that no commit lists.
+    # Newcomers take free rows, then those of the peers that left longest ago. A present peer keeps its row, unless a
+    # peer in commits takes the row of the newest peer without commits.
     gone = sorted((row for row in merged.values() if row.condition != "here"), key=lambda row: -row.heard_at)
     strangers = [row for row in merged.values() if row.condition == "here" and row.record.peer_id not in look.vouched]
     strangers.sort(key=lambda row: row.first_heard_at)
@@ -109,10 +112,10 @@ def _row(
     if record.state == "left":
         condition = "left"
     elif record.expires_at <= look.now:
-        # The last to go has nobody who would pass on its last word.
+        # The last peer that leaves has no one to spread its last record.
         condition = "left" if record.state == "leaving" else "silent"
     elif is_late:
-        # A look that failed says nothing about anybody.
+        # A failed observation shows nothing about peers.
         condition = before if look.problem else "left" if record.state == "leaving" else "late"
     same_manifest = run is None or record.manifest_hash == run.manifest_hash
     return PeerRow(

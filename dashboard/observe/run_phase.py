@@ -1,4 +1,4 @@
-"""What a page calls the state of a run: live, stalled, resting, silent, ended, or not found yet. Pure."""
+"""Phase of a run for the page: live, stalled, resting, silent, ended, or not found yet. Pure."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Phase = Literal["starting", "looking", "no run", "empty", "live", "stalled", "re
 
 
 def phase_without_peers(*, has_looked: bool, num_members: int, is_run_known: bool) -> Phase:
-    """While no peer of the run has been seen."""
+    """Return the phase while no peer of the run has been seen."""
     if not has_looked:
         return "starting"
     if not num_members:
@@ -29,13 +29,13 @@ def phase_with_peers(
     now: float,
     moved_at: float | None,
 ) -> Phase:
-    """Once peers have been seen.
+    """Return the phase after peers have been seen.
 
     Args:
-        here: those of `peers` that are live and on the manifest that we know.
-        trainers: as in `RunView`; newcomers whose work is in no commit yet do not stall a run.
+        here: the live ones of `peers` on the known manifest.
+        trainers: as in `RunView`; newcomers without work in a commit do not stall a run.
         now: unix seconds.
-        moved_at: when a commit was last seen, or somebody training after a time in which nobody did; unix seconds.
+        moved_at: when a commit was last received, or training began after a time without any; unix seconds.
     """
     if any(row.record.role == "trainer" for row in here):
         return "stalled" if _is_stalled(trainers, now, moved_at) else "live"

@@ -1,4 +1,4 @@
-"""What a page shows of the manifest that the owner signed, also when newer or older software wrote it. Pure."""
+"""The part of the signed manifest that a page shows, even from newer or older software. Pure."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from peer.config.training_section import TrainingSection
 from peer.plan.usual_home_needs import HomeNeeds, home_needs
 
 ANNOUNCE_SECONDS: Final = 10.0
-"""Between two records of one peer, until the manifest is known; its default."""
+"""Seconds between two records of one peer until the manifest is known; its default."""
 MAX_LINE_LENGTH: Final = 60
 Given = TypeVar("Given")
 Made = TypeVar("Made")
@@ -48,57 +48,57 @@ class ShownManifest:
     manifest_hash: bytes
     """SHA-256 of the manifest, 32 bytes."""
     summary: str
-    """Model and averaging in one line, for those who know the words."""
+    """Model and averaging in one line of technical terms."""
     what: str = ""
     """Description of the model in plain words, without a full stop."""
     announce_seconds: float = ANNOUNCE_SECONDS
     """Seconds between two records of one peer."""
     end_version: int | None = None
-    """The version of every fragment at which the run ends; None: its owner has not ended it."""
+    """The version of all fragments at which the run ends; None: its owner has not ended it."""
     is_private: bool = False
-    """Whether only members that its owner admitted or invited can join."""
+    """Whether only members admitted or invited by the owner can join."""
     organiser: str = ""
     """Begins with http:// or https://, or empty."""
     page: str = ""
-    """Where the run is shown, as its owner says: begins with http:// or https://, or empty."""
+    """Page of the run according to its owner: begins with http:// or https://, or empty."""
     licence: str = ""
     """Unix seconds."""
     goal_tokens: int | None = None
     """Tokens at which the schedule ends; None: it has no end."""
     needs: HomeNeeds | None = None
-    """Needs of a usual household; None: this software cannot compute them."""
+    """Requirements for a typical household; None: this software cannot compute them."""
     writes: bool = True
-    """Whether the model continues texts, and `peer sample` can let it."""
+    """Whether the model continues texts, so that `peer sample` works."""
     loss_unit: str = "nats per token"
-    """Unit of losses, by what the run predicts; empty where the owner's code decides it."""
+    """Unit of losses, derived from the run's targets; empty if the owner's code decides it."""
     num_choices: int | None = None
-    """Distinct tokens, among which each guess chooses; None: not known, or not what the loss is of."""
+    """Number of distinct tokens for each prediction; None: unknown, or unrelated to the loss."""
     trained_on: str = ""
-    """Which data, in words; empty: its owner's code decides, or nobody said."""
+    """Data in words; empty: decided by the owner's code, or unknown."""
     training: TrainingSection | None = None
     """The inner loop; None: this software cannot read it."""
     cooldown: Cooldown | None = None
-    """The cool-down that the owner started last; None: none."""
+    """The cool-down that the owner started last, or None."""
     weights: InitSection | None = None
-    """What it begins with or stands on, which nobody sends; None: nothing."""
+    """Weights from which the run starts or which it keeps fixed, and which are not sent; None: none."""
     flags_to_bring: str = ""
     """See `RunManifest.flags_to_bring`."""
     notes: tuple[RunNote, ...] = ()
     """Oldest first."""
     model_kind: str = "gpt"
-    """`custom`: it trains its owner's own code, which `peer join` does not have."""
+    """`custom`: the run trains its owner's code, which `peer join` does not have."""
     code: str = ""
-    """Address of that code, from the owner: shown, and nothing else."""
+    """Address of that code according to the owner; only displayed."""
 
     def rate_at(self, tokens: int) -> float | None:
-        """The share of the peak at which all learn at this clock of the run; None: it never changes."""
+        """Return the share of the peak learning rate at this token count of the run; None: it never changes."""
         if self.training is None or not (self.training.schedule.changes_rate or self.cooldown):
             return None
         return rate_factor(self.training.schedule, tokens, self.cooldown)
 
 
 def run_facts(record: RunRecord) -> ShownManifest:
-    """What the page shows of a verified run record. Fields that are missing or of another kind are left out."""
+    """Return the displayed part of a verified run record, without missing or invalid fields."""
     manifest = json.loads(record.manifest)
     known = _or_none(partial(RunManifest.from_bytes, takes_part=False), record.manifest)
     return ShownManifest(
@@ -186,8 +186,9 @@ def _goal_tokens(manifest: dict[str, Any]) -> int | None:
 
 
 def _or_none(make: Callable[[Given], Made], given: Given) -> Made | None:
-    """What is made of it; None: this software cannot say, as of the manifest of another version, or of a model that
-    cannot be cut."""
+    """Return `make(given)`; None if this software cannot compute it, for example from another version's manifest or a
+    model that cannot be divided.
+    """
     try:
         return make(given)
     except (ValueError, ArithmeticError, LookupError, MurmurationError):
@@ -244,7 +245,9 @@ def _trained_on(manifest: dict[str, Any]) -> str:
 
 
 def _gpt_parameters(manifest: dict[str, Any]) -> float | None:
-    """Of the built-in GPT, but for its norms: attention and feed-forward of each block, and the embedding."""
+    """Return the parameters of the built-in GPT without its norms: attention and feed-forward of each block, and the
+    embedding.
+    """
     layers, width = _number(manifest, "model", "num_layers"), _number(manifest, "model", "d_model")
     vocabulary = _number(manifest, "model", "vocab_size") or 0.0
     if layers is None or width is None or _field(manifest, "model", "kind") not in (None, "gpt"):
@@ -265,7 +268,7 @@ def _summary(manifest: dict[str, Any]) -> list[str]:
     parts = []
     for section, name, text in wanted:
         if section == "model" and _field(manifest, "model", "kind") == "custom":
-            continue  # older software wrote what nobody knows of a module from its owner's code
+            continue  # older software wrote values that are meaningless for a module from its owner's code
         value = _field(manifest, section, name)
         if isinstance(value, int | str) and not isinstance(value, bool):
             parts.append(text.format(label_text(str(value), 20)))

@@ -1,4 +1,4 @@
-"""A stranger's words as they may be shown. Pure."""
+"""Cleans strangers' text for display. Pure."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from typing import Final
 from dht.ground.fields import clean_text
 
 MAX_MARKS: Final = 2
-"""Combining marks on one letter: enough for every living script, too few to paint over the neighbouring rows."""
+"""Combining marks on one letter: enough for all living scripts, too few to cover neighbouring rows."""
 
 
 def label_text(text: str, max_length: int) -> str:
-    """A stranger's label as it may be shown: printable, short, and no letter with a tower of combining marks."""
+    """Return a stranger's label for display: printable, short, and without letters with many combining marks."""
     return without_towers(clean_text(text, max_length))
 
 
 def without_towers(text: str) -> str:
-    """The text with at most `MAX_MARKS` combining marks on each letter."""
+    """Return the text with at most `MAX_MARKS` combining marks on each letter."""
     shown: list[str] = []
     num_marks = 0
     for character in text:

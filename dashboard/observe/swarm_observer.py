@@ -1,4 +1,4 @@
-"""`SwarmObserver`: looks at the swarm every few seconds and folds what it sees. It publishes nothing about itself."""
+"""`SwarmObserver`: observes the swarm every few seconds and updates the state. It publishes nothing about itself."""
 
 from __future__ import annotations
 
@@ -22,19 +22,20 @@ from dht.records.signature_cache import VerifiedRecords
 from dht.records.signed_manifest import RunRecord, decode_run_record
 
 LOOK_SECONDS: Final = 2.0
-"""Between two looks. Peers renew their records every ten seconds or so. A look costs a few KiB, and in a swarm of
-thousands some tens, because it reads a part of the records then (`dht/records/key_levels.py`).
+"""Seconds between two observations. Peers renew their records about every ten seconds. An observation costs a few KiB,
+and some tens in a swarm of thousands, where it reads a part of the records (`dht/records/key_levels.py`).
 """
 RUN_SECONDS: Final = 60.0
-"""Between two readings of the run record at most, whose revisions are rare. It is read as often as peers announce: when
-the owner ends a run at once, its seeds stay for three announcements."""
+"""Longest time between two readings of the run record, whose revisions are rare. It is read as often as peers announce:
+when the owner ends a run at once, its seeds stay for three announcements."""
 BOOTSTRAP_SECONDS: Final = 20.0
-"""Between two rounds of dialling once the swarm is found; until then every look dials."""
+"""Seconds between two rounds of dialling once the swarm is found; until then each observation dials."""
 MAX_RECORDS: Final = 10_000
-"""Decoded per look; checking a new signature takes 0.3 ms, so this bounds a flood to a few seconds of one core."""
+"""Records decoded in one observation; checking a new signature takes 0.3 ms, so this bounds a flood to a few seconds of
+one core."""
 
 Gather = Callable[[RunRecord, DashboardState], Awaitable[None]]
-"""Fetches what members remember of the rounds up to this state."""
+"""Fetches the members' commits of the rounds up to this state."""
 
 
 log = logging.getLogger(__name__)
@@ -42,21 +43,21 @@ log = logging.getLogger(__name__)
 
 @dataclass(eq=False)
 class SwarmObserver:
-    """Watches one run through a `RecordStore`; `run` goes on until it is cancelled.
+    """Observes one run through a `RecordStore`; `run` continues until it is cancelled.
 
     Attributes:
-        addresses: multiaddrs of members to dial, again and again until one answers.
-        later: further ones, as far as they are known by then; asked before each dial.
-        wall_clock: unix seconds.
-        on_state: called after every look; must not block.
-        gather: called again and again once the run's manifest is known; without it, rounds are told from the versions
-            in peer records alone.
-        vouched: peers that signed commits list; in a flood of keys they keep their rows.
-        work: of each peer its work in the signed commits of late.
-        withdrawn: peers whose name must not be shown.
-        faults: addresses at which nobody answered when they were dialled last.
-        rule: which addresses may be shown to everybody.
-        tell: told a sentence when looking or collecting failed in a way that nobody foresaw; both go on.
+        addresses: multiaddrs of members to dial until one answers.
+        later: returns further multiaddrs known by then; called before each dial.
+        wall_clock: returns unix seconds.
+        on_state: called after each observation; must not block.
+        gather: called repeatedly once the run's manifest is known; without it, rounds come only from the versions in
+            peer records.
+        vouched: returns the peers that signed commits list; in a flood of keys they keep their rows.
+        work: returns each peer's work in recent signed commits.
+        withdrawn: returns the peers whose name must not be shown.
+        faults: returns the addresses that did not answer the last dial.
+        rule: choice of the addresses that may be shown to all visitors.
+        tell: called with a sentence when observing or collecting failed unexpectedly; both continue.
     """
 
     run_id: str
@@ -74,7 +75,7 @@ class SwarmObserver:
     rule: JoinRule = field(default_factory=JoinRule)
     tell: Callable[[str], None] = log.error
     state: DashboardState = field(init=False)
-    """What was known of the run before may be put here; of a run that has ended it stays."""
+    """Earlier knowledge of the run may be put here; for a run that has ended it stays."""
     _verified: VerifiedRecords = field(default_factory=lambda: VerifiedRecords(MAX_RECORDS))
     _levels: Levels = field(default_factory=Levels)
     _run_record: RunRecord | None = None
@@ -94,7 +95,7 @@ class SwarmObserver:
         )
 
     async def run(self) -> None:
-        """Look; never ends."""
+        """Observe forever."""
         gather = self.gather
         async with asyncio.TaskGroup() as tasks:
             if gather is not None:
@@ -103,7 +104,7 @@ class SwarmObserver:
             await keep_going(self._look_on, "Looking at the swarm", self.tell)
 
     async def look(self) -> None:
-        """Look once, and tell `on_state` what is known now. Trouble with the network is part of what is told."""
+        """Observe once, and pass the new state to `on_state`. The state includes problems of the network."""
         records: list[PeerRecord] = []
         num_invalid, problem = 0, ""
         try:
@@ -150,11 +151,13 @@ class SwarmObserver:
         self._run_read_at = self.wall_clock()
 
     def _is_recent(self, at: float, seconds: float) -> bool:
-        """Whether it was so lately; not when the clock was set back since."""
+        """Return whether `at` was less than `seconds` ago; False if the clock was set back since."""
         return 0 <= self.wall_clock() - at < seconds
 
     async def _read_records(self) -> list[bytes]:
-        """Of a swarm of many a part, and the next one in the next look; `fold` keeps everybody."""
+        """Read the records; in a large swarm a part, and the next part at the next observation. `fold` keeps all
+        peers.
+        """
         closely, briefly = self._levels.next_keys(LOOK_SECONDS)
         found = await self.store.fetch_peers(self.state.run_id, closely) if closely else []
         return found + (await self.store.fetch_peers(self.state.run_id, briefly, 1) if briefly else [])
