@@ -1,5 +1,6 @@
-"""What happened beside the curves: who came and went, new revisions, the organiser's notes, and
-samples of the model. Pure."""
+"""Events beside the curves: arrivals and departures, new revisions, the organiser's notes, and samples of the model.
+Pure.
+"""
 
 from __future__ import annotations
 
@@ -15,11 +16,11 @@ from peer.view.run_clock import clock_at
 MAX_SAMPLES: Final = 12
 """Marks of samples; the Model tab has all of them."""
 MAX_LISTED_SAMPLES: Final = 5
-"""Of a page without scripts."""
+"""Samples listed on a page without scripts."""
 
 
 def annotations_of(state: DashboardState, history: HistoryView) -> tuple[ChartMark, ...]:
-    """All of them, oldest first."""
+    """Return all annotations, oldest first."""
     names = {str(row.record.peer_id): row.record.name for row in state.peers}
     for row in history.contributors:
         names |= {machine.peer_id: row.name for machine in row.machines}
@@ -38,9 +39,9 @@ def annotations_of(state: DashboardState, history: HistoryView) -> tuple[ChartMa
 
 
 def chosen_samples(samples: Sequence[ModelSample], most: int = MAX_LISTED_SAMPLES) -> list[ModelSample]:
-    """The newest, a few between, and the first, newest first.
+    """Return the newest sample, a few in between, and the first, newest first.
 
-    Those between are chosen by their places among `samples`, which are the denser the earlier they are.
+    Those in between are evenly chosen from `samples`, which are denser at earlier times.
     """
     last = len(samples) - 1
     if last < most:

@@ -1,4 +1,4 @@
-"""The page's own files: the bundle that `web/build.py` made or, without one, the style sheets as they are."""
+"""The page's static files: the bundle that `web/build.py` made or, without one, the style sheets."""
 
 from __future__ import annotations
 
@@ -23,26 +23,26 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Asset:
-    """One file as it is served."""
+    """One file to serve."""
 
     content: bytes
     compressed: bytes
-    """The same with gzip."""
+    """The content compressed with gzip."""
     content_type: str
 
 
 @dataclass(frozen=True, slots=True)
 class Assets:
-    """Files by name. Names with a hash in them never change their content."""
+    """Files by name. The content of a name with a hash never changes."""
 
     files: Mapping[str, Asset]
     style: str
     script: str
-    """Empty when there is no bundle: the page is whole without it and loads itself again every few seconds."""
+    """Empty without a bundle: the page is complete without scripts, and reloads itself every few seconds."""
 
 
 def load_assets() -> Assets:
-    """Read the files of this installation. Without a bundle a line in the log says what is missing and why."""
+    """Read the files of this installation. Without a bundle, log the reason."""
     folder = resources.files("dashboard") / "web"
     files = {"favicon.svg": (folder / "favicon.svg").read_bytes()}
     bundle = read_bundle(folder)
@@ -58,7 +58,7 @@ def load_assets() -> Assets:
 
 
 def read_bundle(folder: Traversable) -> tuple[str, str] | None:
-    """(style, script) of the bundle in `folder`, both present; None, and a line in the log, when there is none."""
+    """Return (style, script) of the bundle in `folder` if both exist; otherwise log the reason and return None."""
     built = folder / "built"
     try:
         bundle = json.loads((built / BUNDLE).read_text(encoding="utf-8"))

@@ -1,4 +1,4 @@
-"""A contributor's own page, and the certificate of it."""
+"""A contributor's page and its certificate."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from dht.identity.speakable import speakable_name
 SECONDS_PER_DAY: Final = 86_400
 MAX_WEEKS: Final = 53
 MIN_WEEKS: Final = 8
-"""A calendar of a few days is still one."""
+"""Least number of weeks in a calendar, even for a few days."""
 LEVELS: Final = 4
-"""Shades of work; 0 is a day without any."""
+"""Shades of work; 0 is a day without work."""
 _THURSDAY: Final = 3
-"""1 January 1970 was one; Monday is 0."""
+"""Weekday of 1 January 1970; Monday is 0."""
 
 
 def shown_name(row: ContributorRow) -> str:
-    """The chosen name, or the one that follows from the key."""
+    """Return the chosen name, or the one that follows from the key."""
     return row.name or speakable_name(row.contributor_id)
 
 
@@ -36,10 +36,10 @@ def render_contributor(
     frame: Frame,
     contributors: Sequence[ContributorRow] = (),
 ) -> str:
-    """The whole page of `view`'s contributor: what others witnessed of one person's work, and the proof.
+    """Return the page of `view`'s contributor: one person's witnessed work, and its proof.
 
     Args:
-        contributors: whose names may stand beside rounds.
+        contributors: contributors whose names may appear beside rounds.
     """
     values = _person(state, view) | round_values(state, view.rounds, contributors) | {"curve": work_curve(view.curve)}
     values |= {"weeks": weeks(view.days, frame.now)}
@@ -47,7 +47,7 @@ def render_contributor(
 
 
 def render_certificate(state: DashboardState, view: ContributorView, frame: Frame) -> str:
-    """A page to print: who gave what to which run, and where the proof of it is."""
+    """Return a page to print: the contributor's work for the run, and where its proof is."""
     return document("certificate.html", _person(state, view), frame)
 
 
@@ -67,26 +67,26 @@ def _person(state: DashboardState, view: ContributorView) -> dict[str, Any]:
 
 
 class Square(NamedTuple):
-    """One day."""
+    """One day of the calendar."""
 
     at: float
-    """Unix seconds of its beginning (UTC)."""
+    """Beginning of the day (UTC) in unix seconds."""
     level: int
     work: DayOfWork | None
 
 
 @dataclass(frozen=True, slots=True)
 class Week:
-    """A column."""
+    """A column of the calendar."""
 
     month: str
-    """``Mar`` in the first week that begins in another month than the one before; else empty."""
+    """``Mar`` in the first week that begins in a new month; otherwise empty."""
     squares: tuple[Square, ...]
-    """From Monday; of the present week up to today."""
+    """Days from Monday; in the present week up to today."""
 
 
 def weeks(days: Sequence[DayOfWork], now: float) -> tuple[Week, ...]:
-    """The weeks up to `now` (unix seconds), oldest first: at most a year, at least `MIN_WEEKS`."""
+    """Return the weeks up to `now` (unix seconds), oldest first: at most a year, at least `MIN_WEEKS`."""
     worked = {one.day: one for one in days}
     today = int(now // SECONDS_PER_DAY)
     monday = today - _weekday(today)

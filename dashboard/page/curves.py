@@ -1,4 +1,4 @@
-"""The curves of a run as tables of their values, for readers without scripts; scripts draw them from the API."""
+"""The curves of a run as tables, for readers without scripts; scripts draw them from the API."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from dht.ground.quantities import bit_rate_text, count_text, loss_text, moment_t
 
 MAX_ROWS: Final = 12
 MAX_PLAUSIBLE_LOSS: Final = 100.0
-"""A peer with a larger one diverged or lies."""
+"""Highest plausible loss: a peer above it diverged or lies."""
 
 _Columns = Mapping[str, tuple[str, Callable[[Any], str]]]
-"""(field of a point, its value as text) by label."""
+"""By label: (field of a point, formatter of its value)."""
 _LOSSES: Final[_Columns] = {
     "validation loss": ("validation_loss", loss_text),
     "training loss": ("train_loss", loss_text),
@@ -29,20 +29,20 @@ _WORK: Final[_Columns] = {
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """Values along `axis` as text, newest first; without rows it has not begun."""
+    """Values along `axis` as text, newest first; empty rows mean no values yet."""
 
     axis: str
     labels: Sequence[str]
-    """Of the values of a row."""
+    """Labels of the values in a row."""
     rows: Sequence[tuple[str, Sequence[str]]]
 
 
 NO_CURVE: Final = Curve("", (), ())
-"""Of a part of the page that is not open."""
+"""Curve of a part of the page that is not open."""
 
 
 def curves(history: HistoryView) -> dict[str, Curve]:
-    """`losses`, `swarm` and `lines`, as of this history."""
+    """Return `losses`, `swarm` and `lines` of this history."""
     points = history.points
     has_losses = any(_is_plausible(loss) for point in points for loss in (point.validation_loss, point.train_loss))
     has_tokens = bool(points) and points[-1].tokens > points[0].tokens
@@ -60,7 +60,7 @@ def curves(history: HistoryView) -> dict[str, Curve]:
 
 
 def work_curve(points: Sequence[WorkPoint]) -> Curve:
-    """A contributor's tokens over time."""
+    """Return a contributor's tokens over time."""
     return _over_time(points, _WORK)
 
 
@@ -81,7 +81,7 @@ def _rows(points: Sequence[Any], place: Callable[[Any], str], columns: _Columns)
 
 
 def _newest(group: Sequence[Any], field: str) -> float | None:
-    """Losses are measured now and then: the newest of a group stands for it."""
+    """Return the newest value of a group. Losses are not in all points, so the newest plausible one counts."""
     values = (getattr(point, field) for point in group)
     return next((value for value in values if "loss" not in field or _is_plausible(value)), None)
 

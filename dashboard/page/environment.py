@@ -1,4 +1,4 @@
-"""The environment of the page's templates: each value is escaped, and the formats of the whole product are filters."""
+"""The environment of the page's templates: it escapes all values, and provides the product's text forms as filters."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ _FORMATS: Final = (
 
 
 def times_text(factor: float) -> str:
-    """Three digits, written out: ``1 380``."""
+    """Format a factor with three digits, written out: ``1 380``."""
     rounded = float(f"{factor:.3g}")
     return f"{rounded:g}" if rounded < 1000 else f"{rounded:,.0f}".replace(",", "\u202f")
 
 
 def shell_line(command: str) -> Markup:
-    """A command for the page. A flag is never broken at its hyphens, and a link breaks anywhere rather than at one: the
-    parts would be read as something else.
+    """Return a command as HTML. A flag never breaks at its hyphens, and a link may break anywhere but prefers no
+    hyphen, because the parts would be misread.
     """
     return Markup(" ").join(_shell_word(word) for word in command.split(" "))
 
@@ -40,7 +40,7 @@ def _shell_word(word: str) -> Markup:
 
 
 def contributor_path(contributor_id: str) -> str:
-    """Of the contributor's own page."""
+    """Return the path of the contributor's page."""
     return f"/c/{quote(contributor_id, safe='')}"
 
 
@@ -49,10 +49,10 @@ TEMPLATES: Final = Environment(
     autoescape=True,
     undefined=StrictUndefined,
     trim_blocks=True,
-    # A page that is being served stays the same when its files are replaced.
+    # A served page does not change when its files are replaced.
     auto_reload=False,
 )
-"""Every value is escaped, in SVG too; a name that nobody gave is an error."""
+"""All values are escaped, also in SVG; an undefined name is an error."""
 TEMPLATES.filters.update({name: getattr(quantities, name) for name in _FORMATS})
 TEMPLATES.filters.update(
     contributor_path=contributor_path, shell_line=shell_line, speakable_name=speakable_name, times_text=times_text
@@ -60,5 +60,5 @@ TEMPLATES.filters.update(
 
 
 def with_ages(html: str, now: float) -> str:
-    """Fill the ages, as of `now` (unix seconds); from then on the script does."""
+    """Fill in the ages at `now` (unix seconds); the script updates them afterwards."""
     return _AGE.sub(lambda match: match[1] + age_text(now - float(match[2])), html)

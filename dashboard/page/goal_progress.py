@@ -1,4 +1,4 @@
-"""How far a run is on the way to the end of its schedule, and when it will be there at today's speed. Pure."""
+"""Progress of a run towards the end of its schedule, and its expected arrival at the present speed. Pure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from peer.view.run_clock import arrival
 
 @dataclass(frozen=True, slots=True)
 class GoalProgress:
-    """The tokens at which a run's schedule ends, and how many of them are done."""
+    """The tokens at which a run's schedule ends, and the tokens so far."""
 
     target: int
     value: int
@@ -24,7 +24,7 @@ class GoalProgress:
 
 
 def progress_of(state: DashboardState, history: HistoryView) -> GoalProgress | None:
-    """Progress of the run; None: its schedule has no end."""
+    """Return the progress of the run; None: its schedule has no end."""
     tokens = state.view.committed_tokens
     goal = None if state.run is None else state.run.goal_tokens
     if goal is None:
@@ -37,7 +37,7 @@ def progress_of(state: DashboardState, history: HistoryView) -> GoalProgress | N
 
 
 def when_text(progress: GoalProgress | None, now: float) -> str:
-    """As exact as it is known, empty when it is not; see `arrival_text`."""
+    """Return the expected arrival, as exact as it is known; empty if unknown. See `arrival_text`."""
     if progress is None or progress.soonest_at is None:
         return ""
     return arrival_text(progress.soonest_at, progress.latest_at, now)

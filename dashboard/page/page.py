@@ -1,6 +1,6 @@
-"""The page, complete without JavaScript: one string per section, so that live updates can replace sections.
+"""The page, complete without JavaScript: one string for each section, so that live updates can replace sections.
 
-What changes often and is large, the curves, is rendered once per load; scripts then draw them from the API.
+The curves, which are large and change often, are rendered once for each load; scripts then draw them from the API.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ REFRESH_SECONDS: Final = 5
 """Seconds after which browsers without scripts reload the page."""
 
 STREAM_PATH: Final = "/events/stream"
-"""Of the server-sent events."""
+"""Path of the server-sent events."""
 
 TABS: Final = {
     "overview": ("progress", "way-in", "writes", "figures", "join", "notes", "feed", "top"),
@@ -38,11 +38,11 @@ TABS: Final = {
     "model": ("samples", "evaluations", "model", "gaps"),
     "engine-room": ("timeline", "health", "fragments", "bandwidth", "rounds", "peers"),
 }
-"""Live sections of each part of the page; each tab is a page of its own."""
+"""Live sections of each tab; each tab is a separate page."""
 CURVES: Final = {"losses": "overview", "swarm": "engine-room", "lines": "engine-room"}
 """The tab of each curve."""
 SECTIONS: Final = ("status", *(section for sections in TABS.values() for section in sections))
-"""Replaced one by one while the page is open; each has a template."""
+"""Sections that are replaced one by one while the page is open; each has a template."""
 
 TEMPLATES.filters.update(metric_words=metric_words, repository_of=repository_of)
 TEMPLATES.tests["of_this_machine"] = is_of_this_machine
@@ -62,29 +62,29 @@ class PageLink:
     """The preview of a page's link in a chat."""
 
     origin: str = ""
-    """Scheme and host of the server as its visitor sees it; empty: not known, and nothing absolute is written."""
+    """Scheme and host of the server as visitors see them; empty: unknown, so no absolute address is written."""
     path: str = "/"
     image: str = ""
-    """Path of a picture of 1200 x 630 pixels; empty: there is none."""
+    """Path of a picture of 1200 x 630 pixels, or empty."""
     is_for_others: bool = False
-    """Whether another machine can open it, so that a printed address makes sense."""
+    """Whether other machines can open the page, so that a printed address is useful."""
 
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """The parts of a whole page beside its content."""
+    """The parts of a page besides its content."""
 
     now: float
     """Unix seconds."""
     assets: Assets
     snapshot_id: str = ""
-    """Number from which live updates continue."""
+    """Snapshot from which live updates continue."""
     link: PageLink = PageLink()
-    """Preview of its link."""
+    """Preview of the page's link."""
 
 
 def render_sections(state: DashboardState, history: HistoryView) -> dict[str, str]:
-    """HTML of each of `SECTIONS`. It does not depend on the time of rendering."""
+    """Return the HTML of each of `SECTIONS`. It does not depend on the time of rendering."""
     values = round_values(state, history.rounds, history.contributors)
     progress = progress_of(state, history)
     values |= {
@@ -117,12 +117,12 @@ def render_page(
     tab: str = "",
     found: str | None = None,
 ) -> str:
-    """The whole page.
+    """Return the whole page.
 
     Args:
-        sections: of `render_sections`.
-        tab: of `TABS`: only what is in it is sent, the rest comes when it is looked at; empty: everything.
-        found: of `render_people`: what somebody searched for, in place of the ranking.
+        sections: result of `render_sections`.
+        tab: a key of `TABS`: only its content is sent, the rest when it is opened; empty: everything.
+        found: result of `render_people`: search results to show instead of the ranking.
     """
     values: dict[str, Any] = {
         "state": state,
@@ -135,22 +135,24 @@ def render_page(
         shown = {key: curve for key, curve in values["curves"].items() if CURVES.get(key, tab) == tab}
         values["curves"] = {key: shown.get(key, NO_CURVE) for key in values["curves"]}
         sections = {key: html if key in wanted else "" for key, html in sections.items()}
-    # Their templates escaped what is in them.
+    # The sections' templates have escaped all values.
     values["sections"] = {key: Markup(html) for key, html in sections.items()}
     return document("page.html", values, frame)
 
 
 def rooted(html: str, base: str) -> str:
-    """`html` with its links below `base`, such as ``/r/RUN`` where a server has several runs; done twice as once."""
+    """Return `html` with its links below `base`, such as ``/r/RUN`` on a server with several runs. Repeating it changes
+    nothing.
+    """
     if not base:
         return html
-    # Only our own links: in texts of strangers a quotation mark is escaped.
+    # Only this page's links match: in strangers' texts a quotation mark is escaped.
     link = rf'="/(?!/|r/|{re.escape(base[1:])}/)'
     return re.sub(link, lambda found: f'="{base}/', html).replace("<body data-", f'<body data-base="{base}" data-', 1)
 
 
 def document(template: str, values: Mapping[str, Any], frame: Frame) -> str:
-    """A whole page of `template`."""
+    """Return a whole page from `template`."""
     framed = {field.name: getattr(frame, field.name) for field in fields(frame)}
     return with_ages(TEMPLATES.get_template(template).render(values, **framed), frame.now)
 
@@ -164,14 +166,14 @@ def render_missing(detail: str, frame: Frame) -> str:
 def round_values(
     state: DashboardState, rounds: Sequence[RoundFacts], contributors: Sequence[ContributorRow]
 ) -> dict[str, Any]:
-    """What a table of rounds needs: names, too, of machines that have gone, as far as their people have a row."""
+    """Return the values for a table of rounds, including names of absent machines whose contributors have a row."""
     names = {machine.peer_id: row.name for row in contributors for machine in row.machines if row.name}
     names |= {str(row.record.peer_id): row.record.name for row in state.peers if row.record.name}
     return {"state": state, "rounds": rounds, "names": names}
 
 
 def _shown_peers(state: DashboardState) -> Sequence[PeerRow]:
-    """Nobody is missed once the run has ended."""
+    """Return the peers. Once the run has ended, absent ones count as having left."""
     if state.phase != "ended":
         return state.peers
     return [replace(row, condition="left") if row.condition in ("late", "silent") else row for row in state.peers]
@@ -183,6 +185,6 @@ def _order(row: PeerRow) -> tuple[int, bool, int, str]:
 
 
 def _ended_at(state: DashboardState, history: HistoryView) -> float | None:
-    """When the newest round closed, or else when somebody was last heard; unix seconds."""
+    """Return when the newest round closed or, without one, when a peer was last heard; unix seconds."""
     rounds = (row.seen_at for row in (*history.rounds[:1], *state.rounds[:1]))
     return max(rounds, default=state.heard_at)

@@ -1,4 +1,4 @@
-"""The list of people on the page, in its order, and as far as somebody searched for them."""
+"""The list of people on the page, in its order or from a search."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from dashboard.observe.dashboard_state import DashboardState
 from dashboard.page.environment import TEMPLATES, with_ages
 
 MAX_CONTRIBUTORS_SHOWN: Final = 25
-"""Rows on the page; search, a link and the API reach all of them."""
+"""Rows on the page; the search, a link and the API reach all contributors."""
 MAX_LISTED: Final = 75
-"""Rows when somebody asks for more: some seven screens of a phone. The rest follows on further pages."""
+"""Rows on request: some seven screens of a phone. Further pages show the rest."""
 
 
 def render_people(
@@ -26,7 +26,7 @@ def render_people(
     search: str = "",
     now: float,
 ) -> str:
-    """The ranking as far as somebody searched for it: `limit` rows of `found`, which is sorted by `sort`."""
+    """Return the ranking of search results: `limit` rows of `found`, which is sorted by `sort`."""
     values = {"state": state, "num_contributors": len(history.contributors), "found": found}
     values |= {"sort": sort, "limit": limit, "offset": offset, "search": search}
     return with_ages(TEMPLATES.get_template("people.html").render(values), now)

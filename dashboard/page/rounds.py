@@ -1,4 +1,4 @@
-"""Rounds as plain values for the templates: a lane per peer, and how well rounds go."""
+"""Rounds as plain values for the templates: a lane for each peer, and the health of rounds."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _WIDTH: Final = 1000
 
 # The timeline
 JOINING_SECONDS: Final = 60.0
-"""From a peer's start until it has the model and is in its first round, generously."""
+"""Generous time from a peer's start until it has the model and is in its first round."""
 
 
 class _Block(NamedTuple):
@@ -44,14 +44,14 @@ class _Block(NamedTuple):
 
 
 def timeline(state: DashboardState, history: HistoryView, names: Mapping[str, str]) -> dict[str, Any]:
-    """One lane per peer over the newest rounds: `who`, a `sentence` for those who do not see it, `paths` by kind."""
+    """Return one lane for each peer over the newest rounds: `who`, a `sentence` for screen readers, `paths` by kind."""
     blocks = _blocks(history.rounds, state.lanes)
     if not blocks:
         return {"lanes": ()}
     end = max(block.end for found in blocks.values() for block in found)
     begin = max(min(block.begin for found in blocks.values() for block in found), end - MAX_TIMELINE_SECONDS)
     span = max(1.0, end - begin)
-    # Lanes keep their places while the page is open: the order does not depend on who was in the newest round.
+    # Lanes keep their places while the page is open: the order does not depend on the members of the newest round.
     shown = sorted(sorted(blocks, key=lambda peer_id: (-len(blocks[peer_id]), peer_id))[:MAX_LANES])
     kinds = {block.kind for found in blocks.values() for block in found}
     return {
@@ -74,7 +74,7 @@ def timeline(state: DashboardState, history: HistoryView, names: Mapping[str, st
 def _blocks(rounds: Sequence[RoundFacts], lanes: Lanes) -> dict[str, list[_Block]]:
     found = {peer_id: [block for times in lane for block in _round_blocks(times)] for peer_id, lane in lanes.items()}
     for row in rounds[:MAX_TIMELINE_ROUNDS]:
-        # Of those who tell no times only the moment is known.
+        # For peers that report no durations, only the moment is known.
         for peer_id in row.contributors:
             if peer_id not in lanes:
                 found.setdefault(peer_id, []).append(_Block("exchange", row.seen_at, row.seen_at))
@@ -91,13 +91,15 @@ def _round_blocks(times: RoundTimes) -> Iterator[_Block]:
 
 
 def _paths(blocks: Sequence[_Block], begin: float, span: float) -> list[tuple[str, str]]:
-    """One path per kind, each block a stroke, as short as can be written: most bytes of its tab are these."""
+    """Return one path for each kind, with a stroke for each block, as short as possible: paths are most bytes of this
+    tab.
+    """
     paths: dict[str, str] = {}
     ends: dict[str, int] = {}
     for block in blocks:
         if block.end < begin:
             continue
-        # Three units are always visible, however short it was; a unit is about a pixel.
+        # At least three units wide, however short the block was; a unit is about a pixel.
         width = max(3, round(_WIDTH * (block.end - max(block.begin, begin)) / span))
         x = min(round(_WIDTH * (max(block.begin, begin) - begin) / span), _WIDTH - width)
         step = f"m{x - ends[block.kind]} 0" if block.kind in ends else f"M{x} 10"
@@ -119,7 +121,7 @@ def _lane_sentence(blocks: Sequence[_Block], span: float) -> str:
 
 
 def health(state: DashboardState, rounds: Sequence[RoundFacts]) -> dict[str, Any]:
-    """Summarise the newest rounds, with the reasons for what was left out, in words."""
+    """Return a summary of the newest rounds, with the reasons for missing parts in words."""
     told = chain.from_iterable(state.lanes.values())
     durations = sorted(one.send_seconds + one.receive_seconds + one.apply_seconds for one in told)
     return {
@@ -136,7 +138,7 @@ def _reasons(rounds: Sequence[RoundFacts]) -> Counter[str]:
     reasons: Counter[str] = Counter()
     for row in rounds:
         reasons.update(dict(row.drop_reasons))
-    # Commits of rounds that were only fetched later may come without reasons.
+    # Commits that were only fetched later may have no reasons.
     silent = [row for row in rounds if not row.drop_reasons]
     missed, void = sum(row.num_missed for row in silent), sum(row.num_void_shards for row in silent)
     if missed:
@@ -147,17 +149,17 @@ def _reasons(rounds: Sequence[RoundFacts]) -> Counter[str]:
 
 
 def num_lone(rounds: Sequence[RoundFacts]) -> int:
-    """Count how many of the newest rounds in a row had one member; `rounds` begin with the newest."""
+    """Count the consecutive newest rounds with one member; `rounds` begin with the newest."""
     known = (row for row in rounds if row.contributors)
     return sum(1 for _ in takewhile(lambda row: len(row.contributors) == 1, known))
 
 
 def lone_words(rounds: Sequence[RoundFacts], started_at: Sequence[float]) -> str:
-    """That several train and share nothing; empty while they share, or while their lone rounds may be chance.
+    """Return a sentence if several machines train but share nothing; empty if they share, or lone rounds may be chance.
 
     Args:
-        rounds: the newest first.
-        started_at: of those who train now, unix seconds. Rounds before the second of them had joined say nothing.
+        rounds: rounds, the newest first.
+        started_at: start times of the present trainers, unix seconds. Rounds before the second had joined do not count.
     """
     if len(started_at) < 2:
         return ""

@@ -1,4 +1,4 @@
-"""Curves of the model's scores in tasks, drawn by the server: a point for each evaluation. Pure."""
+"""Curves of the model's task scores, drawn by the server: a point for each evaluation. Pure."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ MARGIN: Final = 8
 MAX_CURVES: Final = 8
 _METRICS: Final = {"acc": "accuracy", "acc_norm": "accuracy, by length"}
 MAX_POINTS: Final = 60
-"""Points of one curve; the newest ones."""
+"""The newest points of one curve."""
 
 
 class ScorePoint(NamedTuple):
-    """One metric of one task at one moment; its place is in a box of `WIDTH` by `HEIGHT`."""
+    """One metric of one task at one moment, with its place in a box of `WIDTH` by `HEIGHT`."""
 
     x: float
     y: float
@@ -25,7 +25,9 @@ class ScorePoint(NamedTuple):
 
 
 def score_curves(scores: Sequence[TaskScore]) -> list[list[ScorePoint]]:
-    """Points for each metric of each task, oldest first, over tokens; in the order in which they first came."""
+    """Return the points for each metric of each task over tokens, oldest first; curves in the order of their first
+    scores.
+    """
     kinds: dict[tuple[str, str], list[TaskScore]] = {}
     for score in scores:
         kinds.setdefault((score.task, score.metric), []).append(score)
@@ -33,7 +35,7 @@ def score_curves(scores: Sequence[TaskScore]) -> list[list[ScorePoint]]:
 
 
 def metric_words(metric: str) -> str:
-    """Name lm-eval's `metric` in a word; others stay as they are."""
+    """Return the word for lm-eval's `metric`; unknown ones stay unchanged."""
     return _METRICS.get(metric, metric)
 
 

@@ -8,7 +8,7 @@ _ORDINALS: Final = ("", "", "second", "third", "fourth", "fifth", "sixth", "seve
 
 
 def share_words(share: float) -> str:
-    """How much of the run's confirmed work a `share` (0 to 1) is: ``every third token``; empty: none."""
+    """Describe a `share` (0 to 1) of the run's confirmed work: ``every third token``; empty: none."""
     if share <= 0:
         return ""
     if share >= 0.995:

@@ -1,4 +1,4 @@
-"""The ranking of teams, by what others witnessed of their members. Anybody may name any team: it is a person's word."""
+"""The ranking of teams, by the witnessed work of their members. Anyone may state any team."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from typing import Final
 from dashboard.history_facts import ContributorRow
 
 MIN_CONTRIBUTORS_PER_COUNTRY: Final = 3
-"""Below this a country could name a person."""
+"""With fewer contributors, a country could identify a person."""
 
 
 @dataclass(frozen=True, slots=True)
 class TeamRow:
-    """The people of one team, in whatever letter case."""
+    """The people of one team, in any letter case."""
 
     name: str
     """Its most common spelling."""
@@ -30,7 +30,7 @@ class TeamRow:
 
 
 def teams(rows: Sequence[ContributorRow]) -> tuple[TeamRow, ...]:
-    """Teams by witnessed tokens, the most first."""
+    """Return the teams by witnessed tokens, the most first."""
     members: dict[str, list[ContributorRow]] = {}
     for row in rows:
         if row.team:
@@ -46,7 +46,7 @@ def teams(rows: Sequence[ContributorRow]) -> tuple[TeamRow, ...]:
 
 
 def with_rare_countries_withheld(rows: Sequence[ContributorRow]) -> tuple[ContributorRow, ...]:
-    """The same rows, each country with too few contributors left out."""
+    """Return the rows without countries that have too few contributors."""
     counted = Counter(row.country for row in rows)
     return tuple(
         replace(row, country="") if counted[row.country] < MIN_CONTRIBUTORS_PER_COUNTRY else row for row in rows

@@ -1,10 +1,10 @@
-"""What the model writes and scores over time: asked of a process of its own, or read, since this one loads no torch.
+"""The model's texts and scores over time, from a separate process or a file, since this process does not load torch.
 
 The files, each built on those above it:
 
-    sample_schedule.py  what is asked for, and when again
-    answer_check.py     what the process says, checked
-    model_process.py    the process: started, read, ended
-    sample_loop.py      samples for as long as the page is up
-    score_file.py       scores in tasks, from a file
+    sample_schedule.py  prompts, and the times of samples
+    answer_check.py     checks of the process's answers
+    model_process.py    starts, reads and ends the process
+    sample_loop.py      takes samples while the page is up
+    score_file.py       task scores from a file
 """

@@ -1,4 +1,4 @@
-"""Checks the answers of the model's process: short, printable texts, and figures in their ranges. Pure."""
+"""Check the answers of the model's process: short, printable texts, and numbers in range. Pure."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from peer.view.run_view import RunView
 
 MAX_ANSWER_BYTES: Final = 1 << 20
 MAX_TEXT_LENGTH: Final = 1000
-"""Characters that are shown and kept of a text."""
+"""Characters of a text that are shown and stored."""
 MAX_TEXT_LINES: Final = 24
 MOST_ROUNDS_APART: Final = 4
-"""Of each fragment: further from the sample's versions a validation loss says little about the text."""
+"""Largest distance in rounds for each fragment: beyond it, a validation loss says little about the text."""
 MAX_NUMBER: Final = 2**53 - 1
 Count = Annotated[int, Field(ge=0, le=MAX_NUMBER)]
 
@@ -39,7 +39,7 @@ class _Answer(BaseModel):
 
 
 class NoAnswer(Exception):
-    """There is no sample; the text says why. `lasts`: as long as the run's manifest does."""
+    """There is no sample; the text says why. `lasts`: as long as the run's manifest stays the same."""
 
     def __init__(self, why: str, *, lasts: bool = False) -> None:
         super().__init__(why)
@@ -47,14 +47,15 @@ class NoAnswer(Exception):
 
 
 def read_answer(raw: bytes, at: float, view: RunView) -> ModelSample:
-    """The sample that the process answered.
+    """Return the sample in the process's answer.
 
     Args:
-        at: when it was asked.
-        view: the run then. Its validation loss is shown beside the text only if it was measured about then.
+        at: time of the request.
+        view: the run at that time. Its validation loss is shown beside the text only if it was measured at about that
+            time.
 
     Raises:
-        NoAnswer: it wrote nothing, or its answer cannot be used.
+        NoAnswer: the process wrote nothing, or its answer is unusable.
     """
     try:
         answer = _Answer.model_validate_json(raw)
@@ -78,6 +79,6 @@ def read_answer(raw: bytes, at: float, view: RunView) -> ModelSample:
 
 
 def shown_lines(text: str, max_length: int) -> str:
-    """A text as it may be shown: its line ends, and what is printable; other characters become U+FFFD."""
+    """Return a text for display: with its line ends and printable characters; others become U+FFFD."""
     lines = without_towers(text.replace("\r\n", "\n").expandtabs(4)[:max_length]).split("\n")[:MAX_TEXT_LINES]
     return "\n".join("".join(one if one.isprintable() else "\ufffd" for one in line) for line in lines)

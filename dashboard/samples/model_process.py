@@ -1,4 +1,4 @@
-"""The process that has the model: started with an order, read up to a bound, ended with all that it started."""
+"""The process with the model: started with an order, read up to a limit, ended with all its children."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from peer.import_path import python_command
 
 MODULE: Final = "peer.export.sampling_process"
 SECONDS: Final = 1800.0
-"""For a model of some billion parameters at a low priority; then it is ended."""
+"""Time for a model of some billion parameters at a low priority; then the process is ended."""
 FIND_SECONDS: Final = 30.0
-"""For the process to find a member that has a state."""
+"""Time for the process to find a member with a state."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,13 +40,13 @@ async def ask(order: SampleOrder, seconds: float = SECONDS) -> bytes:
     """Return the answer of the process to `order`.
 
     Raises:
-        NoAnswer: it could not be started, ended without an answer, or took longer than `seconds`.
+        NoAnswer: the process could not be started, ended without an answer, or took longer than `seconds`.
     """
     return await answer_of(python_command(MODULE, json.dumps(asdict(order))), seconds)
 
 
 async def answer_of(command: Sequence[str], seconds: float) -> bytes:
-    """What `command` writes on its standard output; whatever happens, nothing of it is left behind.
+    """Return the standard output of `command`. No process is left behind in any case.
 
     Raises:
         NoAnswer: see `ask`.

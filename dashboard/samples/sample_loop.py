@@ -1,4 +1,4 @@
-"""Samples for as long as the page is up. A failure is a sentence in the log, and tried again later."""
+"""Take samples while the page is up. A failure is reported in a sentence and retried later."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ async def follow_samples(
     tell: Callable[[str], None],
     wait: Callable[[float], Awaitable[None]] = asyncio.sleep,
 ) -> None:
-    """Ask for a sample whenever one is due; never ends.
+    """Request a sample whenever one is due, forever.
 
     Args:
-        order: what is asked each time.
-        samples: those that there are, oldest first.
-        keep: keeps samples in the place of those before.
-        ask: as `model_process.ask`.
-        clock: unix seconds.
-        tell: takes a sentence.
-        wait: seconds.
+        order: the order of each request.
+        samples: returns the existing samples, oldest first.
+        keep: replaces the stored samples.
+        ask: function like `model_process.ask`.
+        clock: returns unix seconds.
+        tell: called with a sentence.
+        wait: waits for a number of seconds.
     """
     refused: bytes | None = None
-    """The manifest whose model does not write."""
+    """Hash of the manifest whose model does not write."""
     again_at, patience = 0.0, MIN_SECONDS
     while True:
         await wait(LOOK_SECONDS)
@@ -60,14 +60,14 @@ async def follow_samples(
             again_at = clock() + patience
             tell(f"No sample of the model this time, another try in {patience:.0f} s: {error}")
             continue
-        # Its anchors are those with most tokens; the page goes by the middle member, of two by the lower one.
+        # The sample uses the anchors with the most tokens; the page shows the median member's, or the lower of two.
         tokens = min(found.committed_tokens, state().view.committed_tokens)
         keep(kept((*samples(), replace(found, committed_tokens=tokens))))
         again_at, patience = clock() + MIN_SECONDS, MIN_SECONDS
 
 
 def can_be_asked(state: DashboardState, samples: tuple[ModelSample, ...]) -> bool:
-    """Whether a model that writes is there, and is another one than at the newest sample."""
+    """Return whether a model that writes texts is available and has changed since the newest sample."""
     if state.run is None or not state.run.writes or not state.here or not state.view.committed_tokens:
         return False
     return not samples or state.view.num_rounds > samples[-1].version

@@ -14,30 +14,30 @@ from dht.ground.errors import UsageFault
 
 EVERY_SECONDS: Final = 3600.0
 MIN_SECONDS: Final = 20.0
-"""Between two tries: loading torch and the model takes about as long on a small machine."""
+"""Seconds between two tries: loading torch and the model takes about as long on a small machine."""
 MAX_SECONDS: Final = 31 * 86_400.0
 _UNIT_SECONDS: Final = {"s": 1.0, "min": 60.0, "h": 3600.0, "d": 86_400.0}
 FIRST_SECONDS: Final = 60.0
-"""The time between two samples begins with this and doubles, since a model learns most at the beginning."""
+"""First time between two samples; it doubles, since a model learns most at the beginning."""
 PROMPTS: Final = ("", "The ")
 MAX_PROMPTS: Final = 8
 MAX_PROMPT_LENGTH: Final = 200
 MAX_TOKENS: Final = 200
 TEMPERATURE: Final = 0.8
-"""Temperature; below 1 prefers the likelier words, as in `peer sample`."""
+"""Values below 1 prefer likelier words, as in `peer sample`."""
 SEED: Final = 1
 KEPT: Final = 200
-"""Samples of a run; a month of hours and the first day are 15 for each doubling of the time."""
+"""Samples of a run; a month of hours and the first day give 15 for each doubling of the time."""
 
 
 @dataclass(frozen=True, slots=True)
 class SamplePlan:
-    """Options of a page's owner.
+    """Options of a page's owner for samples.
 
     Attributes:
         every_seconds: the longest time between two samples.
-        prompts: each is written on.
-        base: folder with the weights that an adapter stands on; empty: the hub's, where the run names them so.
+        prompts: texts that the model continues.
+        base: folder with the base weights of an adapter; empty: those of the hub, if the run names them so.
     """
 
     every_seconds: float = EVERY_SECONDS
@@ -46,11 +46,11 @@ class SamplePlan:
 
 
 def sample_plan(every: str, prompts: Sequence[str], base: Path | None = None) -> SamplePlan | None:
-    """What flags ask for; None: no samples.
+    """Return the plan from command-line flags; None: no samples.
 
     Args:
         every: ``1h``, ``20min``, ``90s``, ``1d`` or ``never``.
-        prompts: none: `PROMPTS`.
+        prompts: empty: `PROMPTS`.
         base: see `SamplePlan`.
 
     Raises:
@@ -88,7 +88,8 @@ def sample_plan(every: str, prompts: Sequence[str], base: Path | None = None) ->
 def next_at(plan: SamplePlan, samples: tuple[ModelSample, ...]) -> float:
     """Return the time of the next sample, in unix seconds; 0 before the first.
 
-    The time since the newest one is at least as long as from the first to it, from `FIRST_SECONDS` to `every_seconds`.
+    The time after the newest sample is at least the time from the first to the newest, from `FIRST_SECONDS` to
+    `every_seconds`.
     """
     if not samples:
         return 0.0
@@ -97,9 +98,9 @@ def next_at(plan: SamplePlan, samples: tuple[ModelSample, ...]) -> float:
 
 
 def kept(samples: tuple[ModelSample, ...], most: int = KEPT) -> tuple[ModelSample, ...]:
-    """At most `most` of them: where they are nearest to each other for their age in the run, one goes.
+    """Return at most `most` samples, dropping those that are closest to each other for their age in the run.
 
-    The first and the newest stay.
+    The first and the newest always stay.
     """
     found = list(samples)
     while len(found) > most:

@@ -1,4 +1,4 @@
-"""Scores of the model in tasks, from a file of lines that `peer evaluate --tasks ... --json` printed."""
+"""Task scores of the model, from a file with output lines of `peer evaluate --tasks ... --json`."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from dht.ground.regular_files import read_regular
 
 LOOK_SECONDS: Final = 10.0
 MAX_FILE_BYTES: Final = 4 << 20
-"""Ten thousand lines of a few tasks each."""
+"""Size of ten thousand lines with a few tasks each."""
 MAX_SCORES: Final = 2000
-"""The newest; a page draws eight curves of them."""
+"""Newest scores to keep; a page draws eight curves of them."""
 MAX_NAME_LENGTH: Final = 60
 _Real = Annotated[float, Field(ge=-1e12, le=1e12, allow_inf_nan=False)]
 
@@ -44,10 +44,10 @@ class _Line(BaseModel):
 
 
 def read_scores(content: bytes, run_id: str) -> tuple[tuple[TaskScore, ...], str]:
-    """The scores of `run_id` by tokens, oldest first, and what is wrong with the first line that cannot be used.
+    """Return the scores of `run_id` by tokens, oldest first, and the error of the first unusable line.
 
-    The sentence is empty where all lines can be used. Lines without scores, which `peer evaluate` prints of a held-out
-    loss, are passed over.
+    The error is empty if all lines are usable. Lines without scores, which `peer evaluate` prints for a held-out loss,
+    are skipped.
     """
     found: list[TaskScore] = []
     fault = ""
@@ -93,10 +93,10 @@ async def follow_scores(
     tell: Callable[[str], None],
     wait: Callable[[float], Awaitable[None]] = asyncio.sleep,
 ) -> None:
-    """Read the file again whenever it changed; never ends; what is wrong with it is told when that changes.
+    """Read the file whenever it changes, forever. Each new error in it is reported.
 
     Args:
-        show: shows scores in the place of those before.
+        show: replaces the displayed scores.
     """
     known: tuple[int, int] | None = None
     told = ""

@@ -2,19 +2,19 @@
 
 The files, each built on those above it:
 
-    free_port.py            whether a page can have its place
-    log_limits.py           one line of the log for each kind of fault of strangers and minute
+    free_port.py            checks that the page's port is free
+    log_limits.py           limits log lines about strangers to one for each kind and minute
     page_access.py          the token of a private page
-    connection_bound.py     how many connections and event streams the server holds
-    api_queries.py          what the API takes: queries check themselves; and its OpenAPI document
-    contributor_search.py   which contributors a query asks for
+    connection_bound.py     limit on connections and event streams
+    api_queries.py          self-checking queries of the API, and its OpenAPI document
+    contributor_search.py   contributors that match a query
     live_updates.py         one rendered snapshot for all viewers
-    handler_context.py      what the handlers share; answers made once per look
-    middleware.py           who may read, security headers, faults as answers
-    metrics.py              figures for Prometheus
-    api_answers.py          what the API gives: the read model
+    handler_context.py      shared state of the handlers; answers made once for each observation
+    middleware.py           access, security headers, errors as answers
+    metrics.py              metrics for Prometheus
+    api_answers.py          the API's answers: the read model
     api_routes.py           the API over HTTP, and proofs
-    person_routes.py        addresses about one person, cards for links
+    person_routes.py        pages about one person, preview pictures for links
     live_stream.py          live updates over HTTP; a viewer that reads too slowly is cut off
     routes.py               page, assets, health
 

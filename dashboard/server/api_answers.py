@@ -1,6 +1,6 @@
-"""The API's answers: the read model itself, with schemas that its fields generate.
+"""The API's answers: the read model, with schemas generated from its fields.
 
-Every answer says on what its figures rest (`basis`) and when they were seen (`observed_at`, unix seconds).
+Each answer contains the basis of its values (`basis`) and the time of their observation (`observed_at`, unix seconds).
 """
 
 from __future__ import annotations
@@ -36,15 +36,15 @@ from peer.view.run_view import FIGURES, MEMBER_FIGURES, RunView
 
 SCHEMA: Final = 1
 REPORTED: Final = "reported"
-"""Peers say so themselves; nobody has checked it."""
+"""Stated by peers themselves, unchecked."""
 WITNESSED: Final = "witnessed"
-"""Others in the round signed it."""
+"""Signed by other members of the round."""
 COMPUTED: Final = "computed"
-"""This page's own machine computed it."""
+"""Computed by this page's machine."""
 
 
 class Model(BaseModel):
-    """Reads attributes of facts; `validation_alias` where the fact has another name for it."""
+    """Base of answers, filled from attributes of facts; `validation_alias` is set where the names differ."""
 
     model_config = ConfigDict(from_attributes=True, serialize_by_alias=True)
 
@@ -52,11 +52,11 @@ class Model(BaseModel):
 _RUN_HINTS: Final = get_type_hints(RunView)
 _RUN_FIELDS: Final[dict[str, Any]] = {name: (_RUN_HINTS[name], ...) for name in FIGURES}
 RunFigures: Final = create_model("RunView", __base__=Model, **_RUN_FIELDS)
-"""`RunView`: its figures are the fields."""
+"""Model with the figures of `RunView` as fields."""
 
 
 class Answer(Model):
-    """What every answer says. Texts that nobody has given are empty."""
+    """Common fields of all answers. Missing texts are empty."""
 
     schema_: int = Field(SCHEMA, serialization_alias="schema")
     basis: str
@@ -96,7 +96,7 @@ class Run(Answer):
 
 
 class Join(Answer):
-    """Data for `peer join URL` of a page's address; each joiner checks the run's manifest against its id."""
+    """Data that `peer join URL` reads from a page's address; each joiner checks the run's manifest against its id."""
 
     name: str | None
     link: str
@@ -115,7 +115,7 @@ _PEER_FIELDS: Final[dict[str, Any]] = {
     **{name: (_ROW_HINTS[name], ...) for name in ("condition", "same_manifest", "first_heard_at", "heard_at")},
 }
 Peer: Final = create_model("Peer", __base__=Model, **_PEER_FIELDS)
-"""The figures of a member, and what was seen of it."""
+"""The figures of a member, and observations of it."""
 
 
 class Peers(Answer):
@@ -125,7 +125,7 @@ class Peers(Answer):
 
 
 class Round(Model):
-    """`version` is the one that the round reached. Of one that is told from peer records no more is known."""
+    """`version` is the version that the round reached. A round from peer records has no further fields."""
 
     number: int | None = None
     fragment: int
@@ -182,11 +182,11 @@ class Evaluations(Answer):
 AnyAnswer = TypeVar("AnyAnswer", bound=Answer)
 
 _SIGNED: Final = ("leader", "tokens", "contributors", "num_missed", "num_void_shards")
-"""Fields of a round that its signed commit gives."""
+"""Fields of a round that come from its signed commit."""
 
 
 async def run(site: Site, query: Query) -> Run:
-    """The run and its swarm."""
+    """Return the run and its swarm."""
     state, history = site.live.state, site.live.history
     owner = state.run
     return answer_of(
@@ -208,7 +208,7 @@ async def run(site: Site, query: Query) -> Run:
 
 
 async def join(site: Site, query: Query) -> Join:
-    """Run, addresses and link for those who want to join, as `peer join` reads them from a page's address."""
+    """Return run, addresses and link for newcomers; `peer join` reads them from a page's address."""
     state = site.live.state
     owner = state.run
     return answer_of(
@@ -223,25 +223,25 @@ async def join(site: Site, query: Query) -> Join:
 
 
 async def peers(site: Site, query: Query) -> Peers:
-    """Everyone seen lately, without addresses."""
+    """Return all recently seen peers, without addresses."""
     return answer_of(Peers, site, REPORTED)
 
 
 async def rounds(site: Site, query: RoundsQuery) -> Rounds:
-    """The state of each fragment, and rounds, newest first."""
+    """Return the state of each fragment, and rounds, newest first."""
     state = site.live.state
     found = await site.reader.rounds(query.limit, query.before)
     next_before = found[-1][0] if len(found) == query.limit else None
     shown = [round_of(facts, number) for number, facts in found]
     if not found and query.before is None:
-        # Of a run whose commits are not known here peer records tell a little.
+        # Without known commits, peer records provide a few facts about rounds.
         shown = [round_of(facts) for facts in state.rounds[: query.limit]]
     basis = WITNESSED if found else REPORTED
     return answer_of(Rounds, site, basis, rounds=shown, next_before=next_before)
 
 
 async def contributors(site: Site, query: ContributorsQuery) -> Contributors:
-    """Contributors with what others witnessed of them."""
+    """Return contributors with their witnessed work."""
     history = site.live.history
     rows = found_contributors(history, query)
     end = query.offset + query.limit
@@ -257,7 +257,7 @@ async def contributors(site: Site, query: ContributorsQuery) -> Contributors:
 
 
 def contributor(site: Site, view: ContributorView) -> ContributorPage:
-    """A contributor's own answer."""
+    """Return the answer about one contributor."""
     rounds = [round_of(facts) for facts in view.rounds]
     return answer_of(
         ContributorPage,
@@ -272,7 +272,7 @@ def contributor(site: Site, view: ContributorView) -> ContributorPage:
 
 
 async def points(site: Site, query: PointsQuery) -> Points:
-    """The curves as columns."""
+    """Return the curves as columns."""
     history = site.live.history
     found = list(thinned(history.points, query.max))
     if query.max > len(found):
@@ -284,17 +284,17 @@ async def points(site: Site, query: PointsQuery) -> Points:
 
 
 async def samples(site: Site, query: Query) -> Samples:
-    """What the committed model wrote over time, oldest first: asked by this page, from anchors that members confirm."""
+    """Return the committed model's texts over time, oldest first, written by this page from confirmed anchors."""
     return answer_of(Samples, site, COMPUTED)
 
 
 async def evaluations(site: Site, query: Query) -> Evaluations:
-    """The model's scores in tasks over tokens, as the owner of this page measured them."""
+    """Return the model's task scores over tokens, as the owner of this page measured them."""
     return answer_of(Evaluations, site, COMPUTED, evaluations=site.live.history.scores)
 
 
 def round_of(facts: RoundFacts, number: int | None = None) -> Round:
-    """A round, as in every answer and export."""
+    """Return a round in the form of all answers and exports."""
     place = {"fragment": facts.fragment, "version": facts.version + 1, "seen_at": facts.seen_at}
     if not facts.leader:
         return Round.model_validate(place | {"num_rounds": facts.num_rounds, "source": "peer records"})
@@ -305,7 +305,7 @@ def round_of(facts: RoundFacts, number: int | None = None) -> Round:
 
 
 def answer_of(model: type[AnyAnswer], site: Site, basis: str, **content: Any) -> AnyAnswer:
-    """An answer. A field that `content` does not have is the one of this name of the state, or else of the history."""
+    """Return an answer. Fields missing in `content` come from the state or, if it lacks them, from the history."""
     state, history = site.live.state, site.live.history
     content |= {"basis": basis, "observed_at": state.now}
     wanted = [name for name, field in model.model_fields.items() if field.is_required() and name not in content]
@@ -314,5 +314,5 @@ def answer_of(model: type[AnyAnswer], site: Site, basis: str, **content: Any) ->
 
 
 def _said(owner: ShownManifest | None, *names: str) -> dict[str, Any]:
-    """What the owner signed; null while nobody has given it."""
+    """Return fields of the signed manifest; null while it is unknown."""
     return {name: getattr(owner, name) if owner else None for name in names}

@@ -1,4 +1,4 @@
-"""Queries of the API as models, which check themselves; and the OpenAPI document of all endpoints."""
+"""Queries of the API as self-checking models, and the OpenAPI document of all endpoints."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Problem(BaseModel):
 
 
 class BadQuery(ValueError):
-    """A query parameter is wrong; the text says what was got and what was expected."""
+    """A query parameter is wrong; the text contains the received and the expected value."""
 
 
 def _digits(text: str) -> int:
@@ -48,7 +48,7 @@ Limit = Annotated[int, Field(ge=1, le=MAX_PAGE, description="How many rows at mo
 
 
 class Query(BaseModel):
-    """The parameters of an endpoint; here, of one that has none."""
+    """The parameters of an endpoint; this base class has none."""
 
 
 class RoundsQuery(Query):
@@ -66,14 +66,14 @@ class ContributorsQuery(Query):
 
 
 class PageQuery(ContributorsQuery):
-    """What the address of the page says: which tab, and whom it searches for."""
+    """Parameters of the page's address: the tab and the search."""
 
     tab: Literal["overview", "people", "model", "engine-room"] = Field("overview", description="Of the page.")
     limit: Limit = 25
 
     @property
     def is_asking(self) -> bool:
-        """Whether it asks for other people than the ranking shows."""
+        """Whether the query asks for other people than the ranking shows."""
         asked = self.model_fields_set & set(ContributorsQuery.model_fields)
         return any(getattr(self, name) != type(self).model_fields[name].default for name in asked)
 
@@ -109,7 +109,7 @@ class Endpoint:
 
 
 def read_query(model: type[AnyQuery], query: Iterable[tuple[str, str]]) -> AnyQuery:
-    """All parameters, defaults included.
+    """Return all parameters, including defaults.
 
     Raises:
         BadQuery: a parameter is unknown, given twice, or out of range.
@@ -117,7 +117,7 @@ def read_query(model: type[AnyQuery], query: Iterable[tuple[str, str]]) -> AnyQu
     given: dict[str, str] = {}
     for name, text in query:
         if name == "token":
-            continue  # how a private page is opened, see `page_access`
+            continue  # opens a private page, see `page_access`
         if name not in model.model_fields:
             expected = ", ".join(model.model_fields) or "no parameters"
             raise BadQuery(f"unknown parameter {name[:40]!a}; expected {expected}")
@@ -141,25 +141,25 @@ def _objection(name: str, text: str, schema: dict[str, Any]) -> str:
 
 
 class _Untitled(GenerateJsonSchema):
-    """Names say what the fields are; nobody needs them again as titles."""
+    """JSON schemas without titles, which would only repeat the field names."""
 
     def field_title_should_be_set(self, schema: Any) -> bool:
         return False
 
     def field_is_required(self, field: Any, total: bool) -> bool:
-        """An answer has all of its fields; a query needs none that has a default."""
+        """Return whether a field is required: all fields of an answer are, but no query field with a default."""
         return self.mode == "serialization" or super().field_is_required(field, total)
 
 
 def _parameters(model: type[Query]) -> dict[str, dict[str, Any]]:
-    """Schemas by parameter; null, which is the default of some, cannot be written in a query."""
+    """Return schemas by parameter, without null, which some have as default but a query cannot contain."""
     found = model.model_json_schema(schema_generator=_Untitled).get("properties", {})
     plain = {name: {**schema.pop("anyOf", [{}])[0], **schema} for name, schema in found.items()}
     return {name: {key: value for key, value in schema.items() if value is not None} for name, schema in plain.items()}
 
 
 def openapi(endpoints: Sequence[Endpoint]) -> dict[str, Any]:
-    """An OpenAPI 3.1 document."""
+    """Return an OpenAPI 3.1 document."""
     models: list[type[BaseModel]] = [Problem, *(one.answer for one in endpoints if one.answer is not None)]
     references, definitions = models_json_schema(
         [(model, "serialization") for model in models],

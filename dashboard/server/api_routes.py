@@ -1,4 +1,4 @@
-"""The API over HTTP: queries are checked, answers are made once per look, and a proof is sent piece by piece."""
+"""The API over HTTP: queries are checked, answers are made once for each observation, and proofs are sent in pieces."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from dashboard.server.handler_context import SITE, Site, problem
 from dashboard.server.metrics import CONTENT_TYPE, metrics_text
 
 MAX_DOWNLOADS: Final = 8
-"""Proofs under way; each reads the file page by page as fast as its reader takes it."""
+"""Concurrent downloads of proofs; each reads the file page by page as fast as its reader receives it."""
 RECENT_ROUNDS: Final = 20
 
 _ID = re.compile(ID_PATTERN)
@@ -31,7 +31,7 @@ log = logging.getLogger(__name__)
 
 
 def add_api(app: web.Application) -> None:
-    """Every address of the table, `/metrics`, and what a browser asks before it asks another page's API."""
+    """Add all endpoints, `/metrics`, and the preflight requests of browsers for other pages' scripts."""
     for endpoint in ENDPOINTS:
         app.router.add_get(PREFIX + endpoint.path, _checked(endpoint))
         app.router.add_route("OPTIONS", PREFIX + endpoint.path, _preflight)
@@ -39,7 +39,7 @@ def add_api(app: web.Application) -> None:
 
 
 async def find_contributor(site: Site, contributor_id: str) -> ContributorView | None:
-    """A contributor with curve and newest rounds; None: there is none."""
+    """Return a contributor with curve and newest rounds, or None."""
     row = find_row(site, contributor_id)
     if row is None:
         return None
@@ -63,12 +63,12 @@ async def find_contributor(site: Site, contributor_id: str) -> ContributorView |
 
 
 def find_row(site: Site, contributor_id: str) -> ContributorRow | None:
-    """A contributor by its id or by one of its machines."""
+    """Return a contributor by its id or by one of its machines."""
     return site.live.history.contributor(contributor_id) if _ID.fullmatch(contributor_id) else None
 
 
 def cors(site: Site) -> dict[str, str]:
-    """A public page's figures may be read by any other page; a private page's by none."""
+    """Return headers that let all other pages read a public page's data, and none read a private page's."""
     return {} if site.access is not None else {"Access-Control-Allow-Origin": "*"}
 
 
@@ -94,7 +94,7 @@ async def _preflight(request: web.Request) -> web.Response:
 
 
 def _json(make: Callable[[Site, Any], Awaitable[BaseModel]]) -> Endpoint:
-    """An endpoint of the same name: its docstring and annotations describe it."""
+    """Return an endpoint named after the function, described by its docstring and annotations."""
     name, hints = make.__name__, get_type_hints(make)
 
     async def handler(request: web.Request, query: Query) -> web.StreamResponse:

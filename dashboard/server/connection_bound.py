@@ -1,7 +1,7 @@
-"""The bound of the server: how many connections it holds, and how many of them may be event streams.
+"""Limits of the server on open connections and event streams.
 
-Each connection costs a descriptor, and history, swarm and files need some as well. Bounds for each address, and for
-slow requests, are the work of the reverse proxy in front of a public page (`docs/organiser/nginx.conf`).
+Each connection costs a descriptor, and history, swarm and files need some too. The reverse proxy in front of a public
+page limits single addresses and slow requests (`docs/organiser/nginx.conf`).
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from typing import Final, cast
 from aiohttp import web
 
 MAX_RESERVED: Final = 256
-"""Descriptors that stay for the history, the network to the swarm (`dht.pylibp2p.connections.MAX_CONNECTIONS`) and
-files; of small limits half."""
+"""Descriptors reserved for the history, the network to the swarm (`dht.pylibp2p.connections.MAX_CONNECTIONS`) and
+files; with a low limit, half of it."""
 MAX_CONNECTIONS: Final = 4096
 SEND_SECONDS: Final = 30.0
-"""A reader that takes nothing for this long is cut off."""
+"""A reader that receives nothing for this long is disconnected."""
 
 log = logging.getLogger("dashboard.http")
 
 
 @dataclass
 class ConnectionBound:
-    """Counts connections and event streams of all runs that are shown."""
+    """Counts connections and event streams of all displayed runs."""
 
     num_connections: int
     """Highest number of open connections."""
@@ -37,36 +37,36 @@ class ConnectionBound:
 
     @property
     def max_streams(self) -> int:
-        """Fewer than connections, so that the page itself stays reachable when all streams are taken."""
+        """Fewer than connections, so that the page stays reachable when all streams are taken."""
         return self.num_connections * 3 // 4
 
     def protocols(self, server: web.Server) -> Callable[[], asyncio.Protocol]:
-        """Returns a factory of protocols: those of `server` while there is room, else some that close at once."""
+        """Return a factory of protocols: those of `server` while there is room, otherwise ones that close at once."""
         return lambda: server() if len(server.connections) < self.num_connections else _Full(self.num_connections)
 
 
 def bound_for(max_descriptors: int) -> ConnectionBound:
-    """Returns the bound for a process that may have so many files open."""
+    """Return the limits for a process that may open `max_descriptors` files."""
     reserved = min(MAX_RESERVED, max_descriptors // 2)
     return ConnectionBound(max(8, min(MAX_CONNECTIONS, max_descriptors - reserved)))
 
 
 def own_bound() -> ConnectionBound:
-    """Returns the bound for this process."""
+    """Return the limits for this process."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return bound_for(MAX_CONNECTIONS * 2 if soft == resource.RLIM_INFINITY else soft)
 
 
 def cut_off_stalled(listener: asyncio.Server, seconds: float) -> None:
-    """Lets the kernel close what `listener` accepts when the other side takes nothing of an answer for `seconds`."""
-    # Linux alone has it; elsewhere such connections count against the bound until they end.
+    """Make the kernel close connections of `listener` whose reader receives nothing for `seconds`."""
+    # Only on Linux; elsewhere such connections count against the limit until they end.
     if hasattr(socket, "TCP_USER_TIMEOUT"):
         for listening in listener.sockets:
             listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(1000 * seconds))
 
 
 class _Full(asyncio.Protocol):
-    """Closes its connection, since there are as many as there may be."""
+    """Closes its connection, because the limit is reached."""
 
     def __init__(self, num_connections: int) -> None:
         self._num_connections = num_connections

@@ -1,4 +1,4 @@
-"""Filters and orders contributors for a query."""
+"""Filter and order contributors for a query."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dht.identity.speakable import speakable_name
 
 
 def found_contributors(history: HistoryView, query: ContributorsQuery) -> list[ContributorRow]:
-    """All that `query` searches for, in its order."""
+    """Return all contributors that match `query`, in its order."""
     rows = list(history.contributors)
     if search := query.search.casefold():
         if not history.searched:
@@ -29,11 +29,11 @@ _SORT_KEYS: Final[dict[str, Callable[[ContributorRow], Any]]] = {
     "last": lambda row: -row.last_at,
     "name": lambda row: (not row.name, row.name.casefold()),
 }
-"""Rows come by witnessed tokens, the most first."""
+"""The default order is by witnessed tokens, the most first."""
 
 
 def _searched(row: ContributorRow) -> str:
-    """All that it is found by, a line each."""
+    """Return the searchable text of a contributor, in lines."""
     parts = [row.name or speakable_name(row.contributor_id), row.contributor_id, row.country, row.team]
     for machine in row.machines:
         parts += (machine.peer_id, machine.device)

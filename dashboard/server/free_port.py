@@ -1,4 +1,4 @@
-"""Checks whether the page can have its port, before the server is loaded, which takes a second."""
+"""Check whether the page's port is free, before loading the server, which takes a second."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from dht.ground.errors import UsageFault
 
 
 def check_free(host: str, port: int) -> None:
-    """Refuse a port that another program has, and a host that is not this machine.
+    """Refuse a port in use, and a host that is not this machine.
 
     Raises:
-        UsageFault: nothing can be served there.
+        UsageFault: the page cannot be served there.
     """
     try:
         family, *_, place = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
@@ -24,7 +24,7 @@ def check_free(host: str, port: int) -> None:
 
 
 def cannot_serve(host: str, port: int, error: OSError) -> UsageFault:
-    """Return the error sentence for a place where no page can be served."""
+    """Return the error for an address where no page can be served."""
     if error.errno == errno.EADDRINUSE:
         return UsageFault(f"port {port} of {host} is taken by another program; give another one with --port")
     return UsageFault(

@@ -1,4 +1,4 @@
-"""State that the handlers of one dashboard share, and their answers."""
+"""Shared state of one dashboard's handlers, and their answers."""
 
 from __future__ import annotations
 
@@ -24,26 +24,26 @@ from dashboard.share.card_text import Card
 from dht.ground.bounds import Newest
 
 MAX_ANSWERS: Final = 64
-"""Kept until the next look; each has at most a few hundred rows."""
+"""Answers kept until the next observation; each has at most a few hundred rows."""
 MAX_CARDS: Final = 64
-"""Kept: 30 kB each."""
+"""Preview pictures kept: 30 kB each."""
 CARD_SECONDS: Final = 300.0
-"""How long a card is good; services keep theirs for days."""
+"""Lifetime of a preview picture; services keep theirs for days."""
 HUNG_SECONDS: Final = 60.0
-"""A look ends within some 40 s even when every call of it times out; later than this the observer hangs."""
+"""An observation ends within some 40 s even if all its calls time out; after this time the observer hangs."""
 
 
 @dataclass
 class Site:
-    """A dashboard as its handlers see it.
+    """A dashboard from its handlers' point of view.
 
     Attributes:
-        clock: unix seconds.
-        bound: of the connections to the server; one for all of its runs.
-        access: who may read; None: everybody.
-        base: of the addresses of this run's pages, such as ``/r/RUN``; empty where it is the only one.
-        proof_line: a stored signed commit as a line of a proof.
-        page_address: the page's own address as its owner gives it; empty: that of each request.
+        clock: returns unix seconds.
+        bound: limits of the server's connections, shared by all its runs.
+        access: check of a private page's readers; None: public.
+        base: path of this run's pages, such as ``/r/RUN``; empty if it is the only run.
+        proof_line: returns a stored signed commit as a line of a proof.
+        page_address: the page's address according to its owner; empty: that of each request.
     """
 
     live: Live
@@ -57,16 +57,16 @@ class Site:
     assets: Assets = field(default_factory=load_assets)
     base: str = ""
     num_downloads: int = 0
-    """Downloads of proofs under way."""
+    """Number of concurrent downloads of proofs."""
     num_requests: Counter[str] = field(default_factory=Counter)
-    """Answers by class of status: ``2xx`` and so on."""
+    """Number of answers by class of status: ``2xx`` and so on."""
     _answers: Newest[str, tuple[int, bytes]] = field(default_factory=lambda: Newest(MAX_ANSWERS))
     _answering: asyncio.Lock = field(default_factory=asyncio.Lock)
     _cards: Newest[str, tuple[float, bytes]] = field(default_factory=lambda: Newest(MAX_CARDS))
     _drawing: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     async def answer(self, key: str, make: Callable[[], Awaitable[BaseModel | str]]) -> bytes:
-        """Return the result of `make`, encoded; the same for all requests of `key` before the next look."""
+        """Return the encoded result of `make`, the same for all requests of `key` before the next observation."""
         async with self._answering:
             published, content = self._answers.get(key, (-1, b""))
             if published != self.live.num_published:
@@ -78,9 +78,9 @@ class Site:
             return content
 
     async def card(self, name: str, card: Card) -> bytes:
-        """Return the picture of this name, drawn from `card` unless there is a new one.
+        """Return the picture of this name, drawn from `card` unless a recent one exists.
 
-        One is drawn at a time, in a thread: a flood of requests costs the page nothing else.
+        One picture is drawn at a time, in a thread, so a flood of requests does not slow the page.
         """
         async with self._drawing:
             made_at, png = self._cards.get(name, (0.0, b""))
@@ -93,17 +93,17 @@ class Site:
 
     @property
     def frame(self) -> Frame:
-        """Of a page that others have no link to."""
+        """Frame of a page without a preview of its link."""
         return Frame(self.clock(), self.assets)
 
     @property
     def is_well(self) -> bool:
-        """Whether the observer still looks and the history is written."""
+        """Whether the observer is running and the history is written."""
         return self.look_age_seconds < HUNG_SECONDS and not self.history.problem
 
     @property
     def look_age_seconds(self) -> float:
-        """Since the newest look."""
+        """Seconds since the newest observation."""
         return max(0.0, self.clock() - self.live.state.now)
 
 
@@ -111,7 +111,7 @@ SITE: Final = web.AppKey("site", Site)
 
 
 def html_answer(html: str) -> web.Response:
-    """A whole page, compressed; browsers ask again each time."""
+    """Return a whole page, compressed, which browsers revalidate each time."""
     response = web.Response(
         text=html, content_type="text/html", headers={"Cache-Control": "no-cache", "Vary": "Accept-Encoding"}
     )
@@ -120,7 +120,9 @@ def html_answer(html: str) -> web.Response:
 
 
 def problem(request: web.Request, status: int, title: str, detail: str = "") -> web.Response:
-    """An error as a JSON problem (RFC 9457) under /api/; else one plain line, or for a browser's 404 a page."""
+    """Return an error as a JSON problem (RFC 9457) under /api/, otherwise as one line of text or, for a browser's 404,
+    as a page.
+    """
     if "/api/" in request.path:
         content = Problem(title=title, status=status, detail=detail or title).model_dump()
         return web.json_response(content, status=status, content_type="application/problem+json")

@@ -1,4 +1,4 @@
-"""Live updates over HTTP: one stream of events for each viewer, cut off where nobody reads it."""
+"""Live updates over HTTP: one stream of events for each viewer, disconnected when it reads too slowly."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 
 
 async def send_events(request: web.Request) -> web.StreamResponse:
-    """What changes on the page, as server-sent events, until the viewer goes or takes nothing for too long."""
+    """Send changes of the page as server-sent events, until the viewer leaves or reads nothing for too long."""
     site = request.app[SITE]
     live = site.live
     headers = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no", "Content-Type": "text/event-stream"}
@@ -51,10 +51,10 @@ async def send_events(request: web.Request) -> web.StreamResponse:
 
 
 def _tick(now: float) -> bytes:
-    """The server's clock, by which the page counts ages; it also keeps a silent stream open."""
+    """Return an event with the server's time, from which the page computes ages; it also keeps a quiet stream open."""
     return f"event: tick\ndata: {json.dumps(round(now, 1))}\n\n".encode()
 
 
 async def end_streams(app: web.Application) -> None:
-    """Every viewer's stream ends."""
+    """End the streams of all viewers."""
     app[SITE].live.close()

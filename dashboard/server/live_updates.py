@@ -1,8 +1,7 @@
-"""One rendered snapshot for all viewers, and the server-sent events that keep them up to date.
+"""One rendered snapshot for all viewers, and server-sent events that keep them up to date.
 
-A viewer needs no queue. It remembers the last version it has and gets what changed since: whole sections, and the
-points that the curves grew by. The bytes were encoded once for all viewers at that version. A slow viewer skips
-versions and can hold nothing back.
+Viewers need no queues. Each remembers its last version and gets the changes since: whole sections, and new points of
+the curves, encoded once for all viewers at that version. A slow viewer skips versions and delays nothing.
 """
 
 from __future__ import annotations
@@ -20,19 +19,19 @@ from dashboard.observe.dashboard_state import DashboardState
 from dashboard.page.page import TABS, render_sections, rooted
 
 RETRY_MILLISECONDS: Final = 1000
-"""Browsers wait three seconds by default before they connect again."""
+"""Reconnection delay; by default browsers wait three seconds."""
 MAX_POINTS_KEPT: Final = 300
-"""Of the curves: ten minutes of looks. A viewer that was away for longer reads all points again."""
+"""Points of the curves kept: ten minutes of observations. A viewer that was away for longer reads all points again."""
 MAX_KEPT: Final = 32
-"""Events made once for all viewers that have the same version and tab: honest ones have one of the last few. All
-sections of 300 people take half a megabyte, and anybody may say that they have any version."""
+"""Cached events for viewers with the same version and tab: honest viewers have one of the last few. All sections of 300
+people take half a megabyte, and anyone may claim any version."""
 LARGE: Final = ("timeline", "fragments", "rounds", "peers")
-"""Sections of tens of kilobytes of which something changes in every look."""
+"""Sections of tens of kilobytes that change at each observation."""
 LARGE_SECONDS: Final = 15.0
-"""Between two of their changes, which keeps the engine room of 300 people small
-(`python -m benchmarks.bench_dashboard bytes`)."""
+"""Seconds between two updates of them, which keeps the engine room of 300 people small (`python -m
+benchmarks.bench_dashboard bytes`)."""
 STEADY_SECONDS: Final = 60.0
-"""A curve that does not move gets a point so often."""
+"""Interval of points on an unchanged curve."""
 
 
 @dataclass(frozen=True)
@@ -47,8 +46,8 @@ class Live:
     """The newest state, rendered. `publish` and `close` are called on the event loop and never block.
 
     Args:
-        base: of the addresses of this run's pages, see `rooted`.
-        boot_id: differs between two starts of the dashboard, so that a version of an earlier one is never believed.
+        base: path of this run's pages, see `rooted`.
+        boot_id: differs between starts of the dashboard, so that versions of an earlier start are recognised.
     """
 
     def __init__(self, state: DashboardState, boot_id: str, history: HistoryView, base: str = "") -> None:
@@ -68,7 +67,7 @@ class Live:
 
     @property
     def snapshot_id(self) -> str:
-        """Names the present version; what a viewer sends back when it connects."""
+        """Identifies the present version; a viewer sends it when it connects."""
         return f"{self._boot_id}-{self.version}"
 
     @property
@@ -76,14 +75,14 @@ class Live:
         return {key: section.html for key, section in self._sections.items()}
 
     def publish(self, state: DashboardState, history: HistoryView) -> None:
-        """Render `state` and `history` and wake every viewer if that changed anything."""
+        """Render `state` and `history`, and wake all viewers if anything changed."""
         self.state = state
         self.history = history
         self.num_published += 1
         found = render_sections(state, self.history)
         rendered = {key: rooted(html, self._base) for key, html in found.items()}
         missed = frozenset(str(row.record.peer_id) for row in state.late)
-        # Whoever is not heard any more is so at once in the table of peers too.
+        # A peer that becomes unresponsive is shown so in the table of peers at once.
         at_once = ("peers",) if missed - self._missed else ()
         self._missed = missed
         changed = {key: html for key, html in rendered.items() if self._is_due(key, html, at_once)}
@@ -99,18 +98,18 @@ class Live:
         self._wake()
 
     def version_of(self, snapshot_id: str) -> int:
-        """The version a viewer has; 0 when it is of an earlier start or no snapshot id at all."""
+        """Return a viewer's version; 0 if the snapshot id is invalid or of an earlier start."""
         boot_id, _, version = snapshot_id.rpartition("-")
         if boot_id != self._boot_id or not (version.isascii() and version.isdigit()) or len(version) > 18:
             return 0
         return min(int(version), self.version)
 
     def since(self, version: int, tab: str = "", *, is_whole: bool = False) -> bytes:
-        """Returns the events for all that changed after `version`; empty when nothing did.
+        """Return the events for all changes after `version`; empty if there are none.
 
         Args:
-            tab: of `TABS`: only what is to be seen there; empty, or none of them: everything.
-            is_whole: all sections, for a viewer that opens a tab for the first time; points as for the others.
+            tab: a key of `TABS`: only its sections; otherwise all.
+            is_whole: send all sections, to a viewer that opens a tab for the first time; points as otherwise.
         """
         wanted = {"status", *TABS[tab]} if tab in TABS else None
         key = version, tab if wanted is not None else "", is_whole
@@ -122,7 +121,7 @@ class Live:
                 if (is_whole or section.changed_in > version) and (wanted is None or name in wanted)
             ]
             newer.sort(key=lambda section: section.changed_in)
-            # The last event's id is what a viewer comes back with, so it has to be the newest.
+            # A viewer reconnects with the last event's id, so that must be the newest.
             points = self._points_event(version)
             found = b"".join((*(section.event for section in newer), points))
             if len(self._events) < MAX_KEPT:
@@ -130,7 +129,7 @@ class Live:
         return found
 
     async def wait_newer(self, version: int, timeout_seconds: float) -> None:
-        """Return when there is a version after `version`, when it is closed, or when the time is up."""
+        """Wait until there is a version after `version`, the object is closed, or the time is up."""
         changed = self._changed
         if self.version > version or self.is_closed:
             return
@@ -141,12 +140,12 @@ class Live:
             return
 
     def close(self) -> None:
-        """End every viewer's stream; without it a server never ends."""
+        """End the streams of all viewers, so that the server can stop."""
         self.is_closed = True
         self._wake()
 
     def _new_point(self) -> HistoryPoint | None:
-        """The newest point of the curves, when it differs from the one that viewers have."""
+        """Return the newest point of the curves if it differs from the viewers' last one."""
         if not self.history.points:
             return None
         point = self.history.points[-1]
@@ -157,7 +156,7 @@ class Live:
         return point
 
     def _points_event(self, version: int) -> bytes:
-        """Columns that the curves grew by; without any, `reset`: the viewer should read all points again."""
+        """Return the new columns of the curves or, without them, `reset`: the viewer should read all points again."""
         newer = [point for changed_in, point in self._points if changed_in > version]
         if not newer or version >= self.version:
             return b""

@@ -1,4 +1,4 @@
-"""Keeps what strangers cause out of the log: one short line per kind and minute, and how many there were."""
+"""Limit log lines caused by strangers: one short line for each kind and minute, with their number."""
 
 from __future__ import annotations
 
@@ -13,16 +13,17 @@ MAX_REASON_LENGTH: Final = 100
 
 
 class OncePerMinute(logging.Filter):
-    """For a logger: lets the first line of each kind through, and after a minute the next one, with their number.
+    """Filter for a logger: passes the first line of each kind, and after a minute the next one, with the number in
+    between.
 
-    A kind is the text before its arguments are in it, and the type of the exception. What a request did that is no HTTP
-    is told without a traceback; one of our own faults keeps it.
+    A kind is the text without its arguments, and the type of the exception. A request that is not HTTP is logged
+    without a traceback; errors of this software keep theirs.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self._seen: dict[tuple[str, str], tuple[float, int]] = {}
-        """Per kind: when a line was let through, and how many were not since."""
+        """By kind: when a line last passed, and how many were dropped since."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         error = record.exc_info[1] if record.exc_info else None

@@ -1,4 +1,4 @@
-"""`/metrics` for Prometheus. No label holds a PeerId, a name or a country: their number grows and they are people's."""
+"""`/metrics` for Prometheus. No label holds a PeerId, a name or a country, since these are unbounded and personal."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from dashboard.server.handler_context import Site
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 GROWING: Final = ("committed_tokens", "num_rounds")
-"""Figures of the run that only grow, except when a lighter side of a fork is given up."""
+"""Figures of the run that only grow, unless a lighter side of a fork is abandoned."""
 
 
 def metrics_text(site: Site) -> bytes:
-    """The present figures in Prometheus's text format."""
+    """Return the present figures in Prometheus's text format."""
     registry = CollectorRegistry(auto_describe=False)
     registry.register(_Figures(site))
     return generate_latest(registry)

@@ -1,4 +1,4 @@
-"""Around every handler: who may read, security headers, and faults as answers (401, 503 and others)."""
+"""Middleware of all handlers: access, security headers, and errors as answers (401, 503 and others)."""
 
 from __future__ import annotations
 
@@ -28,16 +28,18 @@ log = logging.getLogger(__name__)
 
 @web.middleware
 async def guard(request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]) -> Any:
-    """Turns away those who may not read; security headers; errors as a JSON problem (RFC 9457) or a sentence."""
+    """Refuse unauthorised readers, add security headers, and turn errors into a JSON problem (RFC 9457) or a
+    sentence.
+    """
     if request.match_info.apps[-1] is not request.app:
-        return await handler(request)  # the application below guards its own pages
+        return await handler(request)  # the sub-application guards its own pages
     return await guarded(request, handler, request.app[SITE])
 
 
 async def guarded(
     request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]], site: Site
 ) -> web.StreamResponse:
-    """The same for a page of `site`."""
+    """Do the same for a page of `site`."""
     response = _admitted(request, site)
     if response is None:
         try:
@@ -59,7 +61,7 @@ async def guarded(
 
 
 def _rooted(response: web.Response, base: str) -> web.Response:
-    """The same, but what is linked, and where a redirect leads, is below `base`."""
+    """Return the response with links and redirects below `base`."""
     place = response.headers.get("Location", "")
     if place.startswith("/") and not place.startswith(f"{base}/"):
         response.headers["Location"] = base + place
@@ -78,7 +80,7 @@ def _path(request: web.Request, site: Site) -> str:
 
 
 def _admitted(request: web.Request, site: Site) -> web.StreamResponse | None:
-    """None: go on. Else the answer to a stranger, or the exchange of a token for a cookie."""
+    """Return None to continue, or the answer to a stranger, or the exchange of a token for a cookie."""
     if site.access is None or _path(request, site) in OPEN_PATHS:
         return None
     if not site.access.allows(request):

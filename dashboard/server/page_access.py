@@ -1,4 +1,4 @@
-"""Access to a private page: the token opens it. Without a token file everybody who reaches the port may read."""
+"""Access to a private page with a token. Without a token file, anyone who reaches the port may read."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from dht.ground.errors import UsageFault, reading
 from dht.ground.regular_files import read_private
 
 MIN_TOKEN_LENGTH: Final = 16
-"""Short ones can be guessed over a network."""
+"""Shorter tokens can be guessed over a network."""
 MAX_TOKEN_BYTES: Final = 1024
 COOKIE: Final = "murmuration_page"
 COOKIE_SECONDS: Final = 30 * 86_400
 OPEN_PATHS: Final = ("/healthz",)
-"""For a supervisor, which needs no figures."""
+"""Paths for a supervisor, without the run's data."""
 
 
 class PageAccess:
@@ -26,11 +26,11 @@ class PageAccess:
 
     def __init__(self, token: str) -> None:
         self._token = token.encode()
-        # What the browser keeps is not the token itself, so a stolen cookie jar does not give it away.
+        # The browser's cookie is not the token itself, so a stolen cookie does not reveal the token.
         self._cookie = hmac.new(self._token, b"murmuration page cookie", hashlib.sha256).hexdigest()
 
     def allows(self, request: web.Request) -> bool:
-        """Whether the request carries the token, or the cookie that it was exchanged for."""
+        """Return whether the request contains the token, or the cookie for it."""
         scheme, _, given = request.headers.get("Authorization", "").partition(" ")
         if scheme.casefold() == "bearer" and self._is_token(given.strip()):
             return True
@@ -39,10 +39,12 @@ class PageAccess:
         return self._is_token(request.query.get("token", ""))
 
     def exchange(self, request: web.Request) -> web.Response | None:
-        """For a page that was opened with ``?token=``: the cookie, and the same address without the token."""
+        """Return, for a page opened with ``?token=``, the cookie and a redirect to the same address without the
+        token.
+        """
         if not self._is_token(request.query.get("token", "")) or "/api/" in request.path:
             return None
-        # One slash in front: two would lead to another host.
+        # Exactly one slash: two would lead to another host.
         place = "/" + request.url.without_query_params("token").path_qs.lstrip("/\\")
         response = web.Response(status=303, headers={"Location": place, "Cache-Control": "no-store"})
         response.set_cookie(
@@ -60,15 +62,15 @@ class PageAccess:
 
 
 def _are_equal(given: str, known: bytes) -> bool:
-    # A header's bytes that are no UTF-8 come as surrogates, which have no encoding.
+    # Header bytes that are not UTF-8 become surrogates, which cannot be encoded.
     return hmac.compare_digest(given.encode("utf-8", "replace"), known)
 
 
 def read_token(path: Path) -> str:
-    """The token in a file: its only line.
+    """Return the token in a file: its only line.
 
     Raises:
-        UsageFault: the file cannot be read, can be read by others, or holds no usable token.
+        UsageFault: the file is unreadable, readable by other users, or contains no usable token.
     """
     what = f"the token file {path}"
     with reading(what, "one line of text; give another with --token-file"):

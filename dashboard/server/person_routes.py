@@ -1,4 +1,4 @@
-"""Addresses about one person: page and certificate; and the cards that links show."""
+"""Pages about one person (profile and certificate), and preview pictures for links."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ from dht.ground.quantities import plural, words_text
 from dht.identity.speakable import speakable_name
 
 CACHED_SECONDS: Final = 60
-"""For which caches may show an old card."""
+"""Time for which caches may show an old picture."""
 
 
 def add_person_routes(app: web.Application) -> None:
-    """Every address of this module."""
+    """Add all addresses of this module."""
     app.router.add_get("/c/{id}", _contributor)
     app.router.add_get("/c/{id}/certificate", _certificate)
     app.router.add_get("/card/{name}.png", _card)
 
 
 def frame_of(request: web.Request, path: str, card: str, snapshot_id: str = "") -> Frame:
-    """The frame of the page at `path`; a private one has no picture for others."""
+    """Return the frame of the page at `path`; a private page has no public picture."""
     site = request.app[SITE]
     scheme = request.headers.get("X-Forwarded-Proto", request.scheme)
     origin = origin_of(site.page_address, scheme, request.headers.get("Host", ""))
@@ -68,7 +68,7 @@ async def _card(request: web.Request) -> web.Response:
         if view is None:
             raise web.HTTPNotFound
         name, card = view.row.contributor_id, _person_card(site, view)
-    # By what is on it too: a name that was withdrawn is on no card that is kept.
+    # The key includes the title, so that no stored picture shows a withdrawn name.
     png = await site.card(f"{name} {card.title}", card)
     headers = {"Cache-Control": f"public, max-age={CACHED_SECONDS}"} if site.access is None else {}
     return web.Response(body=png, content_type="image/png", headers=headers)

@@ -1,4 +1,4 @@
-"""The aiohttp application: page, live events, JSON API, health. Read-only: no form, no control, nothing to upload."""
+"""The aiohttp application: page, live events, JSON API, health. Read-only: no forms, controls or uploads."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from dashboard.server.person_routes import add_person_routes, frame_of
 
 
 def make_app(site: Site) -> web.Application:
-    """The application over one `Site`, at the root."""
+    """Return the application of one `Site`, at the root."""
     app = web.Application(middlewares=[guard], client_max_size=1024)
     app[SITE] = site
     app.router.add_get("/", _page)
@@ -33,7 +33,7 @@ def make_app(site: Site) -> web.Application:
 
 
 def also_below_its_base(app: web.Application) -> web.Application:
-    """`app`, at the root and below its site's base: a reverse proxy may take the path away or leave it."""
+    """Return `app` at the root and below its site's base: a reverse proxy may remove the path or keep it."""
     site = app[SITE]
     if site.base:
         app.add_subapp(f"{site.base}/", make_app(site))
@@ -44,7 +44,7 @@ async def _page(request: web.Request) -> web.Response:
     site = request.app[SITE]
     live = site.live
     try:
-        # Other parameters come with links that others have made; the script has some of its own.
+        # Links by others may have further parameters, and the script has its own.
         known = ((name, text) for name, text in request.query.items() if name in PageQuery.model_fields)
         query = read_query(PageQuery, known)
     except BadQuery as error:
@@ -61,7 +61,7 @@ async def _page(request: web.Request) -> web.Response:
 
 
 async def _people(request: web.Request) -> web.Response:
-    """Contributors that a viewer searches for or sorts, as the page shows them; made once per look."""
+    """Return the contributors of a search or sorting as HTML; made once for each observation."""
     site = request.app[SITE]
     try:
         query = read_query(ContributorsQuery, request.query.items())
@@ -87,7 +87,7 @@ async def send_asset(request: web.Request) -> web.Response:
     if asset is None:
         raise web.HTTPNotFound
     headers = {
-        # Other names than the icon's and the licences' change with their content.
+        # All names except those of the icon and the licences change with their content.
         "Cache-Control": "public, max-age=31536000, immutable" if "-" in name else "no-cache",
         "Vary": "Accept-Encoding",
     }
@@ -98,7 +98,7 @@ async def send_asset(request: web.Request) -> web.Response:
 
 
 async def _health(request: web.Request) -> web.Response:
-    """Whether the observer still looks and the history is written; what they see is another question."""
+    """Return whether the observer is running and the history is written, whatever the state of the run."""
     site = request.app[SITE]
     state = site.live.state
     is_writing = not site.history.problem

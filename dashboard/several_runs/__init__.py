@@ -2,6 +2,6 @@
 
 The files, each built on those above it:
 
-    run_list.py  the file that names them
-    index.py     a card for each run, also for those that could not be opened, and their pages below ``/r/RUN/``
+    run_list.py  the file that lists them
+    index.py     a card for each run, including unopened ones, and their pages below ``/r/RUN/``
 """

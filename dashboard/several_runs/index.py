@@ -1,4 +1,4 @@
-"""Several runs behind one address: an index at ``/``, and each run's own pages below ``/r/RUN/``."""
+"""Several runs behind one address: an index at ``/``, and the pages of each run below ``/r/RUN/``."""
 
 from __future__ import annotations
 
@@ -22,25 +22,25 @@ PHASE_WORDS: Final = {"no run": "run not found", "looking": "looking for the swa
 
 @dataclass(frozen=True, slots=True)
 class RunCard:
-    """A run as the index shows it."""
+    """A run on the index."""
 
     run_id: str
     path: str
-    """Address of its page; empty: it has none."""
+    """Path of its page; empty: it has none."""
     name: str
     phase: Phase = "starting"
     what: str = ""
     description: str = ""
-    """By its owner."""
+    """Description by its owner."""
     tokens: int = 0
     """Committed so far."""
     num_people: int = 0
     validation_loss: float | None = None
     loss_unit: str = ""
     share: float | None = None
-    """Share of the way to its goal; None: it has none."""
+    """Share of the way to its goal; None: no goal."""
     problem: str = ""
-    """Why it is not watched, as a sentence."""
+    """Why the run is not observed, as a sentence."""
 
 
 SITES: Final = web.AppKey("sites", tuple[Site, ...])
@@ -48,12 +48,12 @@ MISSING: Final = web.AppKey("missing", tuple[RunCard, ...])
 
 
 def run_path(run_id: str) -> str:
-    """Return the path of a run's page on a server of several runs, without a slash at the end."""
+    """Return the path of a run's page on a server with several runs, without a slash at the end."""
     return f"/r/{run_id}"
 
 
 def card_of(state: DashboardState, history: HistoryView) -> RunCard:
-    """The card of a run that is watched."""
+    """Return the card of an observed run."""
     progress, view = progress_of(state, history), state.view
     return RunCard(
         run_id=state.run_id,
@@ -72,18 +72,18 @@ def card_of(state: DashboardState, history: HistoryView) -> RunCard:
 
 
 def render_index(runs: Sequence[RunCard], frame: Frame) -> str:
-    """The whole page."""
+    """Return the whole index page."""
     return document("index.html", {"runs": runs, "phase_words": PHASE_WORDS, "stream_path": ""}, frame)
 
 
 def make_index(apps: Sequence[web.Application], missing: Mapping[str, str]) -> web.Application:
-    """One application of several, each made by `make_app` with the base `run_path` of its run.
+    """Combine several applications, each made by `make_app` with the base `run_path` of its run.
 
     Args:
-        missing: by run id, why a run cannot be shown.
+        missing: reason by run id for runs that cannot be shown.
     """
     root = web.Application(middlewares=[_guard], client_max_size=1024)
-    # Bound and access are one for all runs.
+    # Limits and access are the same for all runs.
     root[SITE] = apps[0][SITE]
     root[SITES] = tuple(app[SITE] for app in apps)
     root[MISSING] = tuple(
@@ -106,7 +106,7 @@ def _cards(request: web.Request) -> list[RunCard]:
 
 @web.middleware
 async def _guard(request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]) -> Any:
-    # A run's own application guards its own pages.
+    # A run's application guards its own pages.
     if request.path.startswith("/r/"):
         return await handler(request)
     return await guarded(request, handler, request.app[SITE])
@@ -121,7 +121,7 @@ async def _runs(request: web.Request) -> web.Response:
 
 
 async def _health(request: web.Request) -> web.Response:
-    """Well while every run that is shown is looked at and written; each has a /healthz of its own."""
+    """Return success while all displayed runs are observed and written; each run also has its own /healthz."""
     well = [site.is_well for site in request.app[SITES]]
     content = {"status": "ok" if all(well) else "stalled", "runs_well": sum(well), "runs": len(well)}
     return web.json_response(content, status=200 if all(well) else 503)

@@ -11,7 +11,7 @@ from dht.ground.errors import UsageFault
 from dht.identity.keys import split_run_id
 
 MAX_RUNS: Final = 16
-"""Each has a host of its own in the network, of some hundred megabytes."""
+"""Each run needs a separate network host, of some hundred megabytes."""
 EXAMPLE: Final = 'run_id = "tinybytes.abcdefghij234567abcd", peers = ["/ip4/203.0.113.5/tcp/4001/p2p/12D3KooW..."]'
 
 
@@ -26,7 +26,7 @@ class ListedRun(BaseModel):
     invite: str | None = None
     db: str | None = None
     base: str | None = None
-    """Weights that its adapter stands on."""
+    """Base weights of the run's adapter."""
 
 
 class _RunList(BaseModel):
@@ -36,7 +36,7 @@ class _RunList(BaseModel):
 
 
 def read_run_list(path: Path) -> tuple[ListedRun, ...]:
-    """The runs in a TOML file with a ``[[run]]`` for each, in their order.
+    """Return the runs in a TOML file with a ``[[run]]`` for each, in their order.
 
     Raises:
         UsageFault: the file cannot be read, or an entry is wrong; the sentence names the entry.

@@ -1,4 +1,4 @@
-"""A card of 1200 x 630 pixels, as links to a page are shown: a name, a large figure, a line of facts, a curve."""
+"""A preview picture of 1200 x 630 pixels for links to a page: a name, a large figure, a line of facts, a curve."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ from dashboard.share.card_text import Card
 
 WIDTH: Final = 1200
 HEIGHT: Final = 630
-"""What the large services ask for: 1.91 to 1."""
+"""The ratio that large services expect: 1.91 to 1."""
 MAX_POINTS: Final = 200
 
 _GROUND, _INK, _QUIET, _ACCENT, _RULE = "#0e1519", "#e3ebee", "#9bacb4", "#62bddb", "#26343b"
 _MARGIN: Final = 72
 _SCALE: Final = 2
-"""Drawn so many times larger and made smaller: lines get smooth edges."""
+"""Pictures are drawn this many times larger and then reduced, for smooth edges."""
 _CURVE: Final = (_MARGIN, 400, WIDTH - _MARGIN, 560)
 MISSING: Final = "\u00b7"
-"""Stands for a letter that the font lacks."""
+"""Replaces a letter that the font lacks."""
 _NO_LETTER: Final = "\U0010ffff"
 
 
 def card_png(card: Card) -> bytes:
-    """The card as a PNG of some 30 kB. Takes about 0.2 s and 15 MB."""
+    """Return the picture as a PNG of some 30 kB. Takes about 0.2 s and 15 MB."""
     image = Image.new("RGB", (WIDTH * _SCALE, HEIGHT * _SCALE), _GROUND)
     draw = ImageDraw.Draw(image)
     _flock(draw)
-    # Small runs of one name are told apart by the key; the card has the name alone.
+    # Runs with equal names differ in their key; the picture shows only the name.
     _write(draw, drawable(card.run, "a run"), (_MARGIN + 72, 62), 34, _QUIET)
     _write(draw, drawable(card.title, card.otherwise), (_MARGIN, 130), 76, _INK)
     _write(draw, drawable(card.figure, ""), (_MARGIN, 240), 60, _ACCENT)
@@ -46,7 +46,7 @@ def card_png(card: Card) -> bytes:
 
 
 def _write(draw: ImageDraw.ImageDraw, text: str, at: tuple[int, int], size: int, colour: str) -> None:
-    """A line of text, smaller and then cut when it is too long."""
+    """Draw a line of text, in a smaller size and then cut if it is too long."""
     room = (WIDTH - _MARGIN - at[0]) * _SCALE
     while size > 24 and draw.textlength(text, font_of(size * _SCALE)) > room:
         size -= 4
@@ -64,7 +64,7 @@ def _curve(draw: ImageDraw.ImageDraw, values: Sequence[float]) -> None:
     if len(shown) < 2 or not all(map(math.isfinite, shown)):
         return
     low, high = min(shown), max(shown)
-    reach = high / 2 - low / 2 or 1.0  # halves: the whole may be more than a float holds
+    reach = high / 2 - low / 2 or 1.0  # halves, because the difference may exceed the range of a float
     points = [
         (left + (right - left) * place / (len(shown) - 1), bottom - (bottom - top) * (value / 2 - low / 2) / reach)
         for place, value in enumerate(shown)
@@ -74,7 +74,7 @@ def _curve(draw: ImageDraw.ImageDraw, values: Sequence[float]) -> None:
 
 
 def _flock(draw: ImageDraw.ImageDraw) -> None:
-    """Three birds, as in the page's sign."""
+    """Draw three birds, as in the page's logo."""
     for x, y, span in ((_MARGIN, 78, 16), (_MARGIN + 22, 92, 13), (_MARGIN + 34, 70, 10)):
         wing = [(x, y), (x + span * 0.5, y - span * 0.35), (x + span, y)]
         other = [(x + span, y), (x + span * 1.5, y - span * 0.35), (x + 2 * span, y - span * 0.1)]
@@ -84,7 +84,7 @@ def _flock(draw: ImageDraw.ImageDraw) -> None:
 
 @lru_cache(maxsize=32)
 def font_of(size: int) -> ImageFont.FreeTypeFont:
-    """The font that Pillow ships, `size` pixels high."""
+    """Return the font that Pillow ships, `size` pixels high."""
     font = ImageFont.load_default(size)
     assert isinstance(font, ImageFont.FreeTypeFont)
     return font
@@ -92,14 +92,14 @@ def font_of(size: int) -> ImageFont.FreeTypeFont:
 
 @lru_cache(maxsize=4096)
 def has_letter(letter: str) -> bool:
-    """Whether the font draws this letter as itself."""
+    """Return whether the font contains this letter."""
     if letter.isspace():
         return True
     return _drawn(letter) not in (_drawn(_NO_LETTER), b"")
 
 
 def drawable(text: str, otherwise: str) -> str:
-    """`text` in letters that the font has, accents dropped where need be; `otherwise` if it lacks more than a third."""
+    """Return `text` in letters of the font, without accents if needed; `otherwise` if more than a third are missing."""
     shown, num_missing = [], 0
     for letter in text:
         plain = letter if has_letter(letter) else unicodedata.normalize("NFKD", letter)[:1]

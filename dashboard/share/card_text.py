@@ -1,4 +1,4 @@
-"""The text of a card."""
+"""The text of a preview picture."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Card:
-    """Texts of a card, in any script and of any length."""
+    """Texts of a preview picture, in any script and of any length."""
 
     title: str
     otherwise: str
     """Fallback for a title that the font cannot write."""
     run: str
     figure: str
-    """Large: ``1.45 million tokens``."""
+    """Large figure: ``1.45 million tokens``."""
     facts: str
     """Line below the title: ``rank 2 of 14``."""
     curve: Sequence[float] = ()

@@ -1,4 +1,4 @@
-"""The address under which visitors see the page: what its owner says, or what the request was sent to. Pure."""
+"""The address under which visitors see the page: the owner's, or that of the request. Pure."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ MAX_ADDRESS_LENGTH: Final = 200
 
 
 def checked_address(text: str) -> str:
-    """A page's own address as its owner gives it, without a slash at its end.
+    """Return a page's address from its owner, without a slash at its end.
 
     Raises:
-        ValueError: it is none; the text says what was expected.
+        ValueError: the text is not an address; the error says what was expected.
     """
     parts = urlsplit(text)
     is_plain = not (parts.query or parts.fragment or parts.username or parts.password)
@@ -30,16 +30,17 @@ def checked_address(text: str) -> str:
 
 
 def path_of(address: str) -> str:
-    """The path of a checked address, such as ``/starlings``; empty: it has none."""
+    """Return the path of a checked address, such as ``/starlings``, or an empty text."""
     return urlsplit(address).path.rstrip("/")
 
 
 def origin_of(asked: str, scheme: str, host: str) -> str:
-    """``https://run.example.org``: `asked` if the owner gave it, else what the request says; empty if that is no host.
+    """Return ``https://run.example.org``: `asked` if the owner gave it, otherwise from the request; empty if that has
+    no valid host.
 
     Args:
-        scheme: of the request, or what a proxy says of it.
-        host: its Host header; a visitor may have written anything.
+        scheme: scheme of the request, or the one that a proxy reports.
+        host: its Host header, which a visitor may have invented.
     """
     if asked:
         return asked
@@ -47,7 +48,7 @@ def origin_of(asked: str, scheme: str, host: str) -> str:
 
 
 def is_for_others(origin: str) -> bool:
-    """Whether another machine may open it: it is known, and no loopback address."""
+    """Return whether another machine may open the page: the address is known and not loopback."""
     try:
         host = urlsplit(origin).hostname or "localhost"
     except ValueError:
