@@ -14,11 +14,11 @@ from peer.data_division.permutation import mixed_key, permuted
 from peer.data_division.unit_choice import Span, UnitWalk
 
 NUM_UPCOMING = 3
-"""Units whose data is got ahead: the present one, the next, and one more while that one comes."""
+"""Units whose data is loaded ahead: the present one, the next, and one more while that one is loading."""
 
 
 class Groups(Protocol):
-    """Data in groups, which may come while others of them are read; see `peer.trainer.data.context_blocks`."""
+    """Data in groups that may be loaded while others are read; see `peer.trainer.data.context_blocks`."""
 
     @property
     def num_groups(self) -> int: ...
@@ -37,9 +37,9 @@ class BlockOrder:
     """Hands out the positions of blocks, each block once per epoch; see `peer.data_division`.
 
     Args:
-        seed: the manifest's: the same permutation for everybody.
-        look: what others read; None: not known yet. It gives the same object until there is something new.
-        tell: takes what this peer reads, whenever that changes.
+        seed: the manifest's seed, so that all peers have the same permutation.
+        look: returns what others read, or None if not known yet. Returns the same object until there is something new.
+        tell: called with what this peer reads, whenever that changes.
     """
 
     def __init__(
@@ -57,9 +57,9 @@ class BlockOrder:
         self._told: tuple[int, int] | None = None
 
     def next(self, num_blocks: int, context: int, groups: Groups) -> NDArray[np.int64] | None:
-        """Positions of the next blocks of `context` + 1 tokens: int64 [num_blocks]; None: nothing new is here yet.
+        """Return the positions of the next blocks of `context` + 1 tokens: int64 [num_blocks].
 
-        With `context` 0 they are single samples.
+        With `context` 0 they are single samples. The result is None if no new blocks are loaded yet.
         """
         groups.let_go()
         view = self._look() or NOBODY
@@ -75,7 +75,7 @@ class BlockOrder:
         return None if spans is None else self._positions(spans, context, groups)
 
     def again(self, num_blocks: int, context: int, groups: Groups) -> NDArray[np.int64] | None:
-        """Positions of blocks that are here, read before or not; None: there are none."""
+        """Return the positions of loaded blocks, read before or not, or None if there are none."""
         groups.let_go()
         self._num_again += 1
         size_of = self._size
@@ -83,18 +83,21 @@ class BlockOrder:
         return None if spans is None else self._positions(spans, context, groups)
 
     def state(self) -> dict[str, Any]:
-        """For a checkpoint."""
+        """Return the state for a checkpoint."""
         return self._walk.state()
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """From a checkpoint."""
+        """Restore the state from a checkpoint."""
         if state:
             self._walk.restore(state)
 
     def _first_ahead(self, is_missing: bool, context: int, groups: Groups) -> Callable[[int], bool]:
-        """Which units go first in what is wanted: those that are not here, if a batch waits for them. Else, where
-        something has to go for all that comes, those that are here: they are read to their end before that. What could
-        not be had when it was tried last goes behind the rest, or one file that is gone would keep others away."""
+        """Return a predicate for the units to load first.
+
+        If a batch waits for missing units, they are first. Otherwise, if storage is full, the loaded units are first,
+        so that they are read to their end before they are removed. Units that could not be loaded at the last attempt
+        come last, so that one missing file does not block others.
+        """
         failing = groups.failing
         is_any = not is_missing and not groups.is_full
 
@@ -106,19 +109,19 @@ class BlockOrder:
         return goes_first
 
     def _size(self, epoch: int, unit: int, context: int, groups: Groups) -> int | None:
-        """Blocks of a unit; None: a part of it is not here."""
+        """Return the number of blocks of a unit, or None if a part of it is missing."""
         sizes = [self._part(epoch, unit, group, context, groups) for group in _groups_of(unit, groups.num_groups)]
         return None if None in sizes else sum(stop - start for start, stop, *_ in filter(None, sizes))
 
     def _part(
         self, epoch: int, unit: int, group: int, context: int, groups: Groups
     ) -> tuple[int, int, int, int] | None:
-        """(first place, last place + 1, blocks of the group, position of its block 0) of a unit in a group."""
+        """Return (first place, last place + 1, blocks of the group, position of its block 0) of a unit in a group."""
         found = groups.group_range(group)
         if found is None:
             return None
         first, length = found
-        # Borders of blocks differ from epoch to epoch.
+        # Block boundaries differ from epoch to epoch.
         phase = mixed_key(self._seed, epoch, group) % context if length > 2 * context > 0 else 0
         num_blocks = length if context == 0 else max(0, length - 1 - phase) // context
         num_parts = max(1, NUM_UNITS // groups.num_groups)
@@ -143,7 +146,7 @@ class BlockOrder:
 
 
 def _groups_of(unit: int, num_groups: int) -> range:
-    """The groups that a unit lies in: a part of one, or several whole ones."""
+    """Return the groups that a unit lies in: a part of one, or several whole ones."""
     if num_groups >= NUM_UNITS:
         return range(num_groups * unit // NUM_UNITS, num_groups * (unit + 1) // NUM_UNITS)
     group = unit // (NUM_UNITS // num_groups)

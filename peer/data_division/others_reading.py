@@ -1,4 +1,4 @@
-"""What others read, as their records say, and how that ranks the units for one peer. Pure."""
+"""The units that others read, as their records say, and the resulting ranks of the units for one peer. Pure."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from dht.records.data_reading import NO_UNIT, NUM_UNITS, Reading
 from peer.data_division.permutation import U64, mixed, mixed_key
 
 MAX_READERS = 256
-"""Others that are looked at: with more of them there are fewer than four units for each."""
+"""Most other readers that are considered: with more there are fewer than four units for each."""
 
 DONE, TAKEN = -1, -2
-"""Standings of units that are not free."""
+"""Ranks of units that are not free."""
 
 Done = NDArray[np.bool_]
 """bool [NUM_UNITS]."""
@@ -24,12 +24,12 @@ Done = NDArray[np.bool_]
 
 @dataclass(frozen=True, slots=True)
 class ReadingView:
-    """What others read.
+    """The reading state of other peers.
 
     Attributes:
-        keys: `key_of` each, uint64 [n].
-        epochs, units: of each, int64 [n].
-        done: of `done_epoch`, by what any of them knows.
+        keys: `key_of` each reader, uint64 [n].
+        epochs, units: epoch and unit of each reader, int64 [n].
+        done: units of `done_epoch` that are finished according to any of the readers.
     """
 
     keys: U64
@@ -40,22 +40,22 @@ class ReadingView:
 
     @property
     def epoch(self) -> int:
-        """The one that at least half of the others have reached; -1 without others."""
+        """Return the latest epoch that at least half of the others have reached, or -1 without others."""
         return int(np.sort(self.epochs)[(len(self.epochs) - 1) // 2]) if len(self.epochs) else -1
 
 
 def key_of(peer_id: str) -> int:
-    """64 bits for a peer."""
+    """Return a 64-bit key for a peer."""
     return int.from_bytes(hashlib.sha256(f"reads|{peer_id}".encode()).digest()[:8], "big")
 
 
 def view_of(readings: Iterable[tuple[str, Reading]], data: int, epoch: int) -> ReadingView:
-    """The view of one peer.
+    """Build the view of one peer.
 
     Args:
-        readings: of the others, (PeerId, reading).
-        data: what it reads; others who read other data are left out.
-        epoch: its own; what others have done counts in this one.
+        readings: (PeerId, reading) of each other peer.
+        data: identity of the peer's data; readers of other data are left out.
+        epoch: the peer's own epoch, of which the finished units are counted.
     """
     chosen = [one for one in readings if one[1].data == data][:MAX_READERS]
     done = np.zeros(NUM_UNITS, bool)
@@ -75,28 +75,28 @@ NOBODY = view_of((), 0, 0)
 
 
 def done_from(content: bytes) -> Done:
-    """Bits as in `Reading.done`."""
+    """Decode the bits of `Reading.done`."""
     return np.unpackbits(np.frombuffer(content, np.uint8), bitorder="little").astype(bool)
 
 
 def done_to(done: Done) -> bytes:
-    """Back from `done_from`."""
+    """Encode for `Reading.done`; the inverse of `done_from`."""
     return np.packbits(done, bitorder="little").tobytes()
 
 
 def unit_keys(epoch: int) -> U64:
-    """64 bits for each unit of an epoch."""
+    """Return a 64-bit key for each unit of an epoch."""
     return mixed(np.arange(NUM_UNITS, dtype=np.uint64) + np.uint64(mixed_key(epoch)))
 
 
 @dataclass(frozen=True, slots=True)
 class Standings:
-    """How each unit of an epoch stands for one peer.
+    """The status of each unit of an epoch for one peer.
 
     Attributes:
-        ranks: int64 [NUM_UNITS]: `DONE`; `TAKEN` by another (of one that it reads itself: by another of higher rank);
-            else its rank for the unit among all live readers, 0 for its own.
-        scores: of the reader of rank 0, which takes its units from the highest score down: uint64 [NUM_UNITS].
+        ranks: int64 [NUM_UNITS]. `DONE`, or `TAKEN` by another peer (for the unit that this peer reads itself, by one
+            of higher rank), or else its rank for the unit among all live readers, 0 for its own units.
+        scores: score of the reader of rank 0, which takes its units from the highest score down: uint64 [NUM_UNITS].
         owners: `key_of` the reader of rank 0: uint64 [NUM_UNITS].
     """
 
@@ -106,7 +106,7 @@ class Standings:
 
 
 def standings(me: int, epoch: int, unit: int | None, view: ReadingView) -> Standings:
-    """How the units of `epoch` stand for the peer with key `me`, which reads `unit`."""
+    """Compute the status of the units of `epoch` for the peer with key `me`, which reads `unit`."""
     keys = unit_keys(epoch)
     mine = mixed(keys ^ np.uint64(me))
     theirs = mixed(keys[None, :] ^ view.keys[:, None])

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 _NUM_ROUNDS = 6
-"""Three are enough to be pseudorandom with good round functions; these are cheap ones."""
+"""Three rounds are pseudorandom with good round functions. These functions are cheap, so there are more."""
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 """The increment of splitmix64."""
@@ -16,14 +16,17 @@ U64 = NDArray[np.uint64]
 
 
 def mixed(values: U64) -> U64:
-    """Every bit of the result depends on every bit of a value: the finaliser of splitmix64 (Steele et al., 2014)."""
+    """Mix values with the finaliser of splitmix64 (Steele et al., 2014).
+
+    Every bit of the result depends on every bit of the value.
+    """
     values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return values ^ (values >> np.uint64(31))
 
 
 def mixed_key(*parts: int) -> int:
-    """64 bits for some numbers in order."""
+    """Return a 64-bit key for a sequence of numbers."""
     found = np.zeros(1, np.uint64)
     for part in parts:
         found = mixed(found + _GOLDEN + np.array([part & (2**64 - 1)], np.uint64))
@@ -31,10 +34,10 @@ def mixed_key(*parts: int) -> int:
 
 
 def permuted(places: NDArray[np.int64], size: int, key: int) -> NDArray[np.int64]:
-    """Where the permutation of 0..size-1 by `key` takes each place: int64 [len(places)].
+    """Return the image of each place under the permutation of 0..size-1 by `key`: int64 [len(places)].
 
     Args:
-        places: each in 0..size-1; size at most 2^62.
+        places: places in 0..size-1; `size` is at most 2^62.
         key: 64 bits.
     """
     if size <= 1:
@@ -44,7 +47,7 @@ def permuted(places: NDArray[np.int64], size: int, key: int) -> NDArray[np.int64
     keys = mixed(np.arange(1, _NUM_ROUNDS + 1, dtype=np.uint64) * _GOLDEN + np.uint64(key & (2**64 - 1)))
     found = places.astype(np.uint64)
     outside = np.ones(len(found), bool)
-    # The network permutes a power of 4, at most 4 times as large: what falls outside goes through it again.
+    # The network permutes a power of 4, at most 4 times as large. Results outside the range are permuted again.
     while outside.any():
         left, right = found[outside] >> half, found[outside] & mask
         for round_key in keys:

@@ -1,4 +1,4 @@
-"""One peer's way through the epochs: which blocks it reads next. Pure."""
+"""One peer's choice of blocks through the epochs. Pure."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from peer.data_division.others_reading import (
 from peer.data_division.permutation import mixed, mixed_key
 
 Places = NDArray[np.int64]
-"""Numbers of units: int64 [n]."""
+"""Unit numbers: int64 [n]."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,13 +38,13 @@ class Span:
 
 
 class UnitWalk:
-    """Takes unit after unit.
+    """Takes one unit after the other.
 
     Args:
         me: `key_of` this peer.
 
     Attributes:
-        epoch: of what is read now.
+        epoch: epoch of the unit that is being read.
     """
 
     def __init__(self, me: int) -> None:
@@ -60,14 +60,15 @@ class UnitWalk:
     def next_blocks(
         self, num_blocks: int, size_of: Callable[[int, int], int | None], view: ReadingView = NOBODY
     ) -> list[Span] | None:
-        """The blocks to read now, `num_blocks` together; None: nothing that is free is here, come again.
+        """Choose the blocks to read now, `num_blocks` together, or None if no free block is loaded and the caller must
+        retry.
 
         Args:
-            size_of: (epoch, unit) -> its number of blocks; None: its data is not here yet.
-            view: what others read.
+            size_of: maps (epoch, unit) to its number of blocks, or None if its data is not loaded yet.
+            view: the reading state of other peers.
 
         Raises:
-            ValueError: there is not one block in an epoch.
+            ValueError: an epoch has no blocks.
         """
         self._look(view)
         spans: list[Span] = []
@@ -91,17 +92,18 @@ class UnitWalk:
             if self._num_taken >= size:
                 self._done[self._unit] = True
                 self._unit = None
-        # A batch is whole or not there: what was chosen of one that is not is read with the next.
+        # A batch is returned whole or not at all: blocks chosen for an incomplete one are read in the next.
         if num_missing and spans:
             self._give_back(spans)
             return None
         return spans or None
 
     def again(self, num_blocks: int, size_of: Callable[[int, int], int | None], number: int) -> list[Span] | None:
-        """Blocks that are here, read before or not, where nothing new has come for too long; None: none is here.
+        """Choose loaded blocks, read before or not, for use when no new ones arrive for too long. None if none is
+        loaded.
 
         Args:
-            number: counts such calls; another one gives other blocks.
+            number: number of such calls so far; another number gives other blocks.
         """
         order = mixed(unit_keys(self.epoch) ^ np.uint64(mixed_key(self._me, number)))
         by_order: list[int] = np.argsort(order).tolist()
@@ -118,7 +120,7 @@ class UnitWalk:
     def upcoming(
         self, view: ReadingView, number: int, goes_first: Callable[[int], bool] = lambda unit: False
     ) -> list[int]:
-        """Units that will be read next, as things are: the present one first, at most `number`.
+        """Return at most `number` units that will be read next as things are now, the present one first.
 
         Args:
             goes_first: whether a unit goes before others.
@@ -130,11 +132,11 @@ class UnitWalk:
         return list(itertools.islice(itertools.chain(present, ahead, behind), number))
 
     def reading(self, data: int) -> Reading:
-        """For this peer's record; `data` as in `Reading`."""
+        """Return the entry for this peer's record; `data` as in `Reading`."""
         return Reading(data, self.epoch, NO_UNIT if self._unit is None else self._unit, done_to(self._done))
 
     def state(self) -> dict[str, Any]:
-        """For a checkpoint: plain numbers and text."""
+        """Return the state for a checkpoint: plain numbers and text."""
         return {
             "epoch": self.epoch,
             "done": done_to(self._done).hex(),
@@ -143,7 +145,7 @@ class UnitWalk:
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Go on as a checkpoint says."""
+        """Continue from a checkpoint."""
         self.epoch = int(state["epoch"])
         self._done = done_from(bytes.fromhex(state["done"]))
         self._unit = None if int(state["unit"]) < 0 else int(state["unit"])
@@ -152,17 +154,17 @@ class UnitWalk:
         self._paces = None
 
     def _look(self, view: ReadingView) -> None:
-        """Take what others say into account, once."""
+        """Process a new view of other readers, once."""
         if view is self._seen:
             return
         self._seen = view
         if view.done_epoch == self.epoch and len(view.keys):
             if self._paces is None:
-                self._paces = {}  # what this peer meets has been read over the whole epoch
+                self._paces = {}  # units done before the first view: over the whole epoch
             else:
                 self._measure(view)
             self._done |= view.done
-        # What is its own is read to its end in the epoch in which it was taken, unless that is long over.
+        # A unit is read to its end in the epoch in which it was taken, unless that epoch is long over.
         if view.epoch > self.epoch and (self._is_new or view.epoch > self.epoch + 1 or not self._has_own(view)):
             self._begin(view.epoch)
         if self._unit is not None and standings(self._me, self.epoch, self._unit, view).ranks[self._unit] < 0:
@@ -170,12 +172,14 @@ class UnitWalk:
         self._is_new = False
 
     def _has_own(self, view: ReadingView) -> bool:
-        """Whether it reads a unit, or one is left that others leave to it."""
+        """Return whether this peer reads a unit, or has one left that others leave to it."""
         is_own = standings(self._me, self.epoch, None, view).ranks == 0
         return self._unit is not None or bool((is_own & ~self._done).any())
 
     def _measure(self, view: ReadingView) -> None:
-        """How many of its own units each other reader has read since the view before; less, if it reads no more."""
+        """Measure how many of its own units each other reader has read since the last view; fewer if it stopped
+        reading.
+        """
         owners = standings(self._me, self.epoch, None, view).owners[view.done & ~self._done]
         before = self._paces or {}
         self._paces = {
@@ -190,7 +194,7 @@ class UnitWalk:
         self._paces = None
 
     def _choose(self, size_of: Callable[[int, int], int | None], view: ReadingView) -> bool:
-        """Take the next free unit that is here; the next epoch begins when none is free. False: none is here."""
+        """Take the next free loaded unit. The next epoch begins when none is free. Returns False if none is loaded."""
         free = self._in_order(view)
         if not len(free):
             self._begin(self.epoch + 1)
@@ -202,7 +206,7 @@ class UnitWalk:
         return False
 
     def _in_order(self, view: ReadingView) -> Places:
-        """Free units in the order in which this peer takes them: its own from the front, others' from the end."""
+        """Return the free units in this peer's reading order: its own from the front, others' from the end."""
         found = standings(self._me, self.epoch, self._unit, view)
         is_free = (found.ranks >= 0) & ~self._done
         if self._unit is not None:
@@ -213,7 +217,9 @@ class UnitWalk:
         return free[np.lexsort((np.where(ranks == 0, ~scores, scores), ranks))]
 
     def _left_to_others(self, free: Places, found: Standings) -> Places:
-        """Those of the free units that other readers have begun or read since their last records, by their paces."""
+        """Return the free units that other readers have begun or read since their last records, judging by
+        their paces.
+        """
         owners = found.owners[free]
         order = np.lexsort((~found.scores[free], owners))
         readers, starts, members = np.unique(owners[order], return_index=True, return_inverse=True)

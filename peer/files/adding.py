@@ -1,4 +1,4 @@
-"""`peer init --file`: what the manifest says of the owner's files, and copies of them for members to fetch."""
+"""`peer init --file`: the manifest's entries for the owner's files, and copies of them for members to fetch."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from peer.files.checked_folder import files_folder, measure_file, objection_to
 
 
 def with_files(fields: Mapping[str, Any], paths: Sequence[Path]) -> dict[str, Any]:
-    """Fields of a manifest with the files at `paths` added to its `files`, each by the last part of its path.
+    """Return the fields of a manifest with the files at `paths` added to its `files`, each under its base name.
 
-    A file that `fields` lists already must be the same. `keep_files` copies them, once the manifest was made. Nothing
-    but `files` is looked at here.
+    A file that `fields` lists already must be identical. `keep_files` copies the files after the manifest was made. No
+    other field is checked here.
 
     Raises:
-        UsageFault: a file cannot be read, is empty or too long, its name cannot be used, or two have one name.
+        UsageFault: a file cannot be read, is empty or too long, or has an invalid name, or two have the same name.
     """
     if not paths:
         return dict(fields)
@@ -44,10 +44,10 @@ def with_files(fields: Mapping[str, Any], paths: Sequence[Path]) -> dict[str, An
 
 
 def describe_file(path: Path) -> FileSection:
-    """What a manifest says of one file.
+    """Make the manifest's entry for one file.
 
     Raises:
-        UsageFault: it cannot be read, is empty or too long, or its name cannot be used.
+        UsageFault: the file cannot be read, is empty or too long, or has an invalid name.
     """
     with reading(f"the file {path}"):
         num_bytes = os.stat(path).st_size
@@ -63,10 +63,10 @@ def describe_file(path: Path) -> FileSection:
 
 
 def check_at_hand(data_dir: Path | None, manifest: RunManifest, paths: Sequence[Path]) -> None:
-    """Before a key is made: every file of the run is at one of `paths`, or kept in this folder already.
+    """Check, before a key is made, that every file of the run is at one of `paths` or is kept in this folder already.
 
     Raises:
-        UsageFault: one is not.
+        UsageFault: a file is missing.
     """
     names = {path.name for path in paths}
     for file in manifest.files:
@@ -83,7 +83,7 @@ def keep_files(data_dir: Path, manifest: RunManifest, paths: Sequence[Path]) -> 
     """Copy the run's files from `paths` to where members fetch them, each whole or not at all.
 
     Raises:
-        UsageFault: one cannot be read any more, or has changed since the manifest was made.
+        UsageFault: a file can no longer be read, or has changed since the manifest was made.
         LocalFault: the folder cannot be written, or the disk is full.
     """
     sources = {path.name: path for path in paths}

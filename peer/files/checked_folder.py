@@ -30,15 +30,15 @@ FILES_NAME = "files"
 
 
 def files_folder(data_dir: Path, manifest: RunManifest) -> Path:
-    """Where the files of this manifest lie once they were fetched; the folder may not be there yet."""
+    """Return the folder for the fetched files of this manifest. It may not exist yet."""
     return data_dir / FILES_NAME / _key_of(manifest.files)
 
 
 def run_file_path(data_dir: Path, manifest: RunManifest, name: str) -> Path:
-    """The path of one file of the run, whose digest was checked just now.
+    """Check the digest of one file of the run, and return its path.
 
     Raises:
-        LocalFault: the run has no such file, it is not there, or it is not what the manifest says.
+        LocalFault: the run has no such file, or the file is missing or differs from the manifest.
     """
     for file in manifest.files:
         if file.name == name:
@@ -51,10 +51,10 @@ def run_file_path(data_dir: Path, manifest: RunManifest, name: str) -> Path:
 
 
 def checked_folder(data_dir: Path, manifest: RunManifest) -> Path:
-    """`files_folder`, after every file in the manifest was checked; for a library that reads a folder.
+    """Check every file in the manifest and return `files_folder`, for a library that reads a folder.
 
     Raises:
-        LocalFault: a file is not there, or is not what the manifest says.
+        LocalFault: a file is missing or differs from the manifest.
     """
     for file in manifest.files:
         run_file_path(data_dir, manifest, file.name)
@@ -63,20 +63,20 @@ def checked_folder(data_dir: Path, manifest: RunManifest) -> Path:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What a file is: as a manifest says it, and the BLAKE3 of each of its chunks."""
+    """A file's manifest entry, and the BLAKE3 digest of each of its chunks."""
 
     file: FileSection
     chunk_digests: tuple[bytes, ...]
 
 
 def missing_files(data_dir: Path, manifest: RunManifest) -> list[FileSection]:
-    """Those that are not there as the manifest has them. Reads every one."""
+    """Read every file and return those that are missing or differ from the manifest."""
     folder = files_folder(data_dir, manifest)
     return [file for file in manifest.files if objection_to(folder / file.name, file)]
 
 
 def objection_to(path: Path, file: FileSection) -> str:
-    """What is wrong with the file at `path`, as the end of a sentence; empty when it is the one in the manifest."""
+    """Describe the fault of the file at `path` as the end of a sentence; empty if the file matches the manifest."""
     try:
         num_bytes = os.stat(path).st_size
         if num_bytes != file.bytes:
@@ -88,14 +88,14 @@ def objection_to(path: Path, file: FileSection) -> str:
 
 
 def measure_file(path: Path, name: str) -> Measured:
-    """Read a whole file, a chunk at a time.
+    """Read a whole file, one chunk at a time.
 
     Args:
-        name: what the manifest calls it.
+        name: the file's name in the manifest.
 
     Raises:
-        OSError: it cannot be read.
-        ValueError: it is empty or too long for a file of a run, or its name cannot be that of one.
+        OSError: the file cannot be read.
+        ValueError: the file is empty or too long for a file of a run, or its name is invalid.
     """
     digests, num_bytes = [], 0
     with open_regular(path) as opened:
@@ -107,9 +107,9 @@ def measure_file(path: Path, name: str) -> Measured:
 
 
 def forget_others(data_dir: Path, manifest: RunManifest) -> None:
-    """Let go of the files of earlier manifests of this data folder, once those of this one are all there.
+    """Delete the files of earlier manifests from this data folder, once all files of this one are there.
 
-    What cannot be removed stays: it does no harm.
+    Files that cannot be deleted stay; they do no harm.
     """
     here = files_folder(data_dir, manifest)
     for folder in (data_dir / FILES_NAME).glob("*"):

@@ -1,4 +1,4 @@
-"""Fetching the files of a run from its members: one that gives something else is not asked again, and others are."""
+"""Fetch the files of a run from its members. A member that sends wrong data is not asked again; others are."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ from peer.files.checked_folder import files_folder, missing_files, objection_to
 from peer.files.partial_file import FileDraft
 
 FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 1.0, 10.0
-"""Between two times that all members are asked: one that has the files may just be starting."""
+"""Time between two rounds of requests to all members: one that has the files may just be starting."""
 HEADER_SECONDS = 2.0
-"""Before one more member is asked for the digests of a file's chunks: the answer is short, and ready at once."""
+"""Wait before another member is asked for a file's chunk digests: the response is short and ready at once."""
 MAX_REASONS_SHOWN = 3
 
 log = logging.getLogger(__name__)
@@ -37,7 +37,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class FetchedFiles:
-    """What was fetched: how much, and the donors, those who sent most first."""
+    """The number of fetched bytes, and the donors, in order of the bytes that they sent."""
 
     names: tuple[str, ...]
     num_bytes: int
@@ -46,14 +46,14 @@ class FetchedFiles:
 
 @dataclass(eq=False)
 class FileFetcher:
-    """Brings the files of a run into a data folder.
+    """Fetches the files of a run into a data folder.
 
     Attributes:
-        donors: who may have the files now; asked again and again.
-        patience_seconds: after so long without a new chunk the rest is given up.
-        compute: where files are read and checked.
-        on_bytes: told (arrived, all) bytes of what was missing.
-        on_waiting: told (reason, seconds) while nobody gives anything.
+        donors: returns the members that may have the files now; called again and again.
+        patience_seconds: the fetch is abandoned after this long without a new chunk.
+        compute: runs the reading and checking of files.
+        on_bytes: called with (arrived, all) bytes of the missing files.
+        on_waiting: called with (reason, seconds) while no member sends data.
     """
 
     host: Host
@@ -77,10 +77,10 @@ class FileFetcher:
         self._silent: dict[PeerId, str] = {}
 
     async def run(self) -> FetchedFiles:
-        """Fetch every file; those that are there already are only checked.
+        """Fetch every file. Files that are there already are only checked.
 
         Raises:
-            NobodyReachable: no member gave one of them; the sentence names it and says why.
+            NobodyReachable: no member sent one of the files; the message names the file and the reason.
             LocalFault: the folder cannot be written, the disk is full, or the manifest contradicts itself.
         """
         loop = asyncio.get_running_loop()
@@ -107,7 +107,7 @@ class FileFetcher:
         return FetchedFiles(names, self._total_bytes, tuple(givers))
 
     async def _fetch(self, file: FileSection, donors: Sequence[PeerId]) -> bool:
-        """Whether the file is there now."""
+        """Fetch one file, and return whether it is complete now."""
         donors = [donor for donor in donors if donor not in self._wrong]
         digests = await self._chunk_digests(file, donors)
         if digests is None:
@@ -128,13 +128,15 @@ class FileFetcher:
         for donor, fault in transfer.faults.items():
             self._note(donor, fault)
         if not is_whole:
-            self._arrived_bytes = before  # what came is kept, and counted again next time
+            self._arrived_bytes = before  # received chunks are kept, and counted again next time
             return False
         await self.compute(draft.finish)
         return True
 
     async def _chunk_digests(self, file: FileSection, donors: Sequence[PeerId]) -> Sequence[bytes] | None:
-        """As the manifest has them: of one chunk its own digest, of several a list that a member has."""
+        """Return the digests of a file's chunks: for one chunk its own digest, for several a list that a
+        member sends.
+        """
         digest = bytes.fromhex(file.digest)
         if num_file_chunks(file.bytes) == 1:
             return (digest,)

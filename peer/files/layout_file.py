@@ -20,8 +20,11 @@ LAYOUT_NAME = "layout.json"
 
 
 def layout_content(shapes: Shapes, buffer_shapes: Shapes) -> bytes:
-    """The content of `LAYOUT_NAME` for (name, shape) of all trained parameters and averaged buffers, in the module's
-    order."""
+    """Return the content of `LAYOUT_NAME`.
+
+    Args:
+        shapes, buffer_shapes: (name, shape) of all trained parameters and averaged buffers, in the module's order.
+    """
     parts = {"parameters": shapes, "buffers": buffer_shapes}
     listed = {part: [[name, list(shape)] for name, shape in one] for part, one in parts.items()}
     if not buffer_shapes:
@@ -30,12 +33,12 @@ def layout_content(shapes: Shapes, buffer_shapes: Shapes) -> bytes:
 
 
 def named_shapes(manifest: RunManifest, folder: Path | None) -> tuple[Shapes, Shapes] | None:
-    """(name, shape) of the parameters and of the averaged buffers of a custom run, which have its layout digest.
+    """Return the (name, shape) pairs of the parameters and averaged buffers of a custom run, checked by its digest.
+
+    The result is None if the run has no layout file, or the file does not match the digest.
 
     Args:
-        folder: with the files of the run; None: it has none.
-
-    Returns None where the run has no such file, or the file says something else than that layout.
+        folder: folder with the files of the run, or None if it has none.
     """
     if folder is None or LAYOUT_NAME not in {file.name for file in manifest.files}:
         return None
@@ -50,7 +53,7 @@ def named_shapes(manifest: RunManifest, folder: Path | None) -> tuple[Shapes, Sh
 
 
 def _checked(name: object, shape: object) -> tuple[str, tuple[int, ...]]:
-    """Raises ValueError when it is no name and shape."""
+    """Check one pair. Raises ValueError if it is not a name and a shape."""
     if type(name) is not str or type(shape) is not list or not all(type(size) is int and size >= 0 for size in shape):
         raise ValueError(f"{name!r:.60} has no shape")
     return name, tuple(shape)

@@ -1,6 +1,6 @@
-"""A file of the run while it is fetched: chunks that were checked, on the disk, until all of them are there.
+"""A file of the run while it is fetched: checked chunks, kept on disk until all of them are there.
 
-What a killed process leaves is gone through by the next one, which fetches only what is missing.
+The files of a killed process are checked by the next one, which fetches only the missing chunks.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ class FileDraft:
     """`averaging.transfer.chunked_pieces.ChunkedPiece` of one file.
 
     Attributes:
-        folder: where it will lie; made when the first chunk comes.
-        chunk_digests: of its chunks, checked against the manifest.
+        folder: destination folder; made when the first chunk arrives.
+        chunk_digests: digests of its chunks, checked against the manifest.
     """
 
     folder: Path
@@ -33,7 +33,7 @@ class FileDraft:
 
     def __post_init__(self) -> None:
         self._lengths = file_chunk_lengths(self.file.bytes)
-        # No file of a run has a dot in front.
+        # No file of a run has a name that starts with a dot.
         self._path = self.folder / f".{self.file.name}.part"
 
     @property
@@ -47,7 +47,7 @@ class FileDraft:
         return ["file-chunks", bytes.fromhex(self.file.digest), part.start, len(part)]
 
     def kept(self) -> Iterator[bytes]:
-        """Yield the chunks in order as an earlier process left them; nothing in them is believed."""
+        """Yield the chunks that an earlier process wrote, in order. They are not trusted."""
         try:
             with open_regular(self._path) as file:
                 for length in self._lengths:
@@ -56,7 +56,7 @@ class FileDraft:
             return
 
     def put(self, index: int, chunk: bytes) -> None:
-        """Raises LocalFault when the disk is full or the folder cannot be written."""
+        """Write one chunk. Raises LocalFault if the disk is full or the folder cannot be written."""
         try:
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
@@ -67,15 +67,15 @@ class FileDraft:
             raise self._unwritable(error) from error
 
     def finish(self) -> None:
-        """Check the whole and put it in its place.
+        """Check the whole file and move it to its destination.
 
         Raises:
-            LocalFault: the disk has not kept its chunks, or the folder cannot be written.
+            LocalFault: the disk did not keep the chunks, or the folder cannot be written.
         """
         target = self.folder / self.file.name
         try:
             if not objection_to(target, self.file):
-                # Another process that looks at the same run took the draft and was done first.
+                # Another process for the same run has completed the draft first.
                 self._path.unlink(missing_ok=True)
                 return
             if os.stat(self._path).st_size > self.file.bytes:

@@ -1,4 +1,4 @@
-"""The files of a run as this peer gives them away: chunk by chunk from the disk, each checked before it goes."""
+"""Serve the files of a run: chunk by chunk from the disk, each checked before it is sent."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class ServedFiles:
-    """`averaging.transfer.server.FileSource` of the files in a data folder. Knows 32 bytes per chunk of each.
+    """`averaging.transfer.server.FileSource` for the files in a data folder. Keeps 32 bytes per chunk in memory.
 
     Attributes:
-        known: (path, BLAKE3 of each chunk) by the digest of the whole; see `read_served`.
-        compute: where chunks are read and checked.
+        known: (path, BLAKE3 of each chunk) by the digest of the whole file; see `read_served`.
+        compute: runs the reading and checking of chunks.
     """
 
     known: dict[bytes, tuple[Path, tuple[bytes, ...]]]
@@ -35,14 +35,14 @@ class ServedFiles:
 
     async def chunk(self, digest: bytes, index: int) -> bytes:
         if digest not in self.known:
-            return b""  # another remote's chunk of it was damaged meanwhile
+            return b""  # another request found a damaged chunk of this file meanwhile
         path, digests = self.known[digest]
         try:
             chunk = await self.compute(partial(_read, path, index))
         except FileNotFoundError:
             chunk = b""
         except OSError as error:
-            log.info("%s cannot be read now: %s", path, error)  # as when remotes hold all descriptors
+            log.info("%s cannot be read now: %s", path, error)  # e.g. if all descriptors are in use
             return b""
         if digest_of(chunk) == digests[index]:
             return chunk
@@ -52,7 +52,7 @@ class ServedFiles:
 
 
 def read_served(data_dir: Path, manifest: RunManifest) -> dict[bytes, tuple[Path, tuple[bytes, ...]]]:
-    """What `ServedFiles` knows: those files of the run that are whole on this disk. Reads every one."""
+    """Read every file of the run on this disk, and return those that are complete, for `ServedFiles`."""
     folder, known = files_folder(data_dir, manifest), {}
     for file in manifest.files:
         try:

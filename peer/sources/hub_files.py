@@ -1,7 +1,7 @@
-"""Files of one repository of the Hugging Face hub at one commit: listed and read by name, nothing is guessed or run.
+"""List and read the files of one repository of the Hugging Face hub at one commit, by exact name, without running code.
 
-A stranger's manifest may name a repository. Its files are then fetched without credentials, so that a private one stays
-closed whatever token lies in the volunteer's home. The volunteer's own choice is fetched with the volunteer's login.
+An untrusted manifest may name a repository. Its files are fetched without credentials, so that a private one stays
+private even if the volunteer's home holds a token. The volunteer's own choice is fetched with the volunteer's login.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from peer.sources.web_request import BROKEN, CHUNK_BYTES, to_same_scheme, web_an
 Kind = Literal["dataset", "model"]
 
 MAX_FILES: Final = 200_000
-"""Of a repository; the largest published data sets have some ten thousand."""
+"""Most files of a repository. The largest published data sets have tens of thousands."""
 LIST_SECONDS: Final = 60.0
-"""For the list of files."""
+"""Time limit for the list of files."""
 
 _NAME = r"[A-Za-z0-9_][A-Za-z0-9._-]{0,95}"
 _REPOSITORY: Final = re.compile(f"{_NAME}/{_NAME}")
@@ -38,20 +38,20 @@ _PREFIXES: Final = {"dataset": "datasets/", "model": ""}
 
 
 def is_offline() -> bool:
-    """Whether the person wants what the library has in its cache, and no network."""
+    """Return whether the user chose the library's offline mode: its cache only, and no network."""
     return os.environ.get("HF_HUB_OFFLINE", "0").upper() in ("1", "TRUE", "YES", "ON")
 
 
 @dataclass(frozen=True, slots=True)
 class HubRepository:
-    """What a repository has at one commit.
+    """The contents of a repository at one commit.
 
     Attributes:
-        where: what messages call it.
-        paths: of its files, sorted.
-        is_own: the volunteer named it; its files are fetched with the volunteer's login.
-        folder: its files in the cache of the library; None: they are on the hub.
-        sizes: bytes of its files, where they were asked for.
+        where: name of the repository in messages.
+        paths: paths of its files, sorted.
+        is_own: whether the volunteer named it, so that its files are fetched with the volunteer's login.
+        folder: folder of its files in the library's cache, or None if they are on the hub.
+        sizes: bytes of its files, where the sizes were requested.
     """
 
     kind: Kind
@@ -64,10 +64,10 @@ class HubRepository:
     sizes: Mapping[str, int] = field(default_factory=dict, hash=False)
 
     def size(self, path: str) -> int:
-        """Bytes of a file.
+        """Return the number of bytes of a file.
 
         Raises:
-            UsageFault, LocalFault: it cannot be had.
+            UsageFault, LocalFault: the file cannot be obtained.
         """
         if self.folder is not None:
             with self._failing(path):
@@ -81,15 +81,15 @@ class HubRepository:
             return int(told[1])
 
     def read(self, path: str, start: int, stop: int) -> bytes:
-        """Bytes of a file from `start` to `stop`, or to its end.
+        """Return the bytes of a file from `start` to `stop`, or to its end.
 
         Raises:
-            UsageFault, LocalFault: it cannot be had.
+            UsageFault, LocalFault: the file cannot be obtained.
         """
         return b"".join(self.chunks(path, start, stop))
 
     def chunks(self, path: str, start: int = 0, stop: int | None = None) -> Iterator[bytes]:
-        """The same in pieces; without `stop`: to the end of the file."""
+        """Yield the same bytes in pieces; without `stop`, to the end of the file."""
         missing = (1 << 62) if stop is None else stop - start
         if missing <= 0:
             return
@@ -117,7 +117,7 @@ class HubRepository:
 
         url = f"{constants.ENDPOINT}/{_PREFIXES[self.kind]}{self.name}/resolve/{self.commit}/{quote(path)}"
         headers = {"Accept-Encoding": "identity", **({} if wanted is None else {"Range": wanted})}
-        # The endpoint is the volunteer's choice (HF_ENDPOINT), whoever named the repository.
+        # The endpoint is the volunteer's choice (HF_ENDPOINT), even if the manifest named the repository.
         with web_answer(
             url, redirects=to_same_scheme, headers=headers, secret_headers=_login(self.is_own), is_own=True
         ) as answer:
@@ -147,15 +147,15 @@ def _login(is_own: bool) -> dict[str, str]:
 def hub_repository(
     kind: Kind, name: str, revision: str, where: str, *, is_own: bool, with_sizes: bool = False
 ) -> HubRepository:
-    """The files of ``ORG/NAME`` at a branch, tag or commit.
+    """List the files of ``ORG/NAME`` at a branch, tag or commit.
 
     Args:
-        where: what messages call it.
-        is_own: the volunteer named it. Only then the volunteer's login is used, and without a network the cache of the
-            library, which may hold what is private.
+        where: name of the repository in messages.
+        is_own: whether the volunteer named it. Only then is the volunteer's login used, and without a network the
+            library's cache, which may hold private files.
 
     Raises:
-        UsageFault: there is none of that name, it is closed, or the library is missing.
+        UsageFault: the repository does not exist or is private, or the library is missing.
         LocalFault: the hub cannot be reached.
     """
     if not _REPOSITORY.fullmatch(name) or not _REVISION.fullmatch(revision):
@@ -171,7 +171,7 @@ def hub_repository(
         )
     except (GatedRepoError, RepositoryNotFoundError) as error:
         raise closed(where, kind, is_own=is_own) from error
-    except Exception as error:  # The hub's, HTTP's and the system's own classes.
+    except Exception as error:  # Exception classes of the hub, HTTP and the system.
         status = getattr(getattr(error, "response", None), "status_code", None)
         if isinstance(error, HfHubHTTPError) and status in (401, 403):
             raise closed(where, kind, is_own=is_own) from error
@@ -195,7 +195,7 @@ def _cached(kind: Kind, name: str, revision: str, where: str, *, is_own: bool) -
 
     try:
         folder = Path(snapshot_download(name, repo_type=kind, revision=revision, local_files_only=True))
-    except Exception as error:  # The library's and the system's own classes.
+    except Exception as error:  # Exception classes of the library and the system.
         raise unavailable(where, str(error)) from error
     home = folder.parent.parent.resolve()
     files = [path for path in folder.rglob("*") if path.is_file() and path.resolve().is_relative_to(home)]
@@ -204,7 +204,7 @@ def _cached(kind: Kind, name: str, revision: str, where: str, *, is_own: bool) -
 
 
 def _checked(paths: Sequence[str], where: str) -> tuple[str, ...]:
-    """The names of files, none of which leads elsewhere; hidden ones are left out."""
+    """Check that no file name leads outside the repository, and return the names without hidden files."""
     if len(paths) > MAX_FILES:
         raise UsageFault(f"{where} has {len(paths)} files; expected at most {MAX_FILES}")
     for path in paths:
@@ -215,7 +215,7 @@ def _checked(paths: Sequence[str], where: str) -> tuple[str, ...]:
 
 
 def closed(where: str, kind: Kind, *, is_own: bool) -> UsageFault:
-    """What is said of a repository that the hub does not show."""
+    """Make the error for a repository that the hub does not show."""
     if is_own:
         return UsageFault(
             f"{where} is closed to you, or does not exist; expected a repository of the hub that you may read; check "
@@ -232,7 +232,7 @@ def closed(where: str, kind: Kind, *, is_own: bool) -> UsageFault:
 
 
 def unavailable(where: str, reason: str) -> LocalFault:
-    """What is said of a repository or file that cannot be had now."""
+    """Make the error for a repository or file that cannot be obtained now."""
     text = clean_text(" ".join(reason.split()), 200) or "no answer"
     return LocalFault(
         f"{where} cannot be read ({text}); expected a repository of the hub, or of the library's cache with "
@@ -248,17 +248,17 @@ def hub_folder(
     is_own: bool,
     most_bytes: int | None = None,
 ) -> Path:
-    """The folder of a model in the cache of the library, with the files that fit a pattern; missing ones are fetched.
+    """Return the cache folder of a model with the files that match a pattern, after fetching missing ones.
 
-    What the cache has is used whoever names the model, so the caller checks its digest.
+    Cached files are used for any manifest that names the model, so the caller checks their digest.
 
     Args:
         is_own: see `hub_repository`.
-        most_bytes: of all these files; None: any.
+        most_bytes: most bytes of all these files, or None for no limit.
 
     Raises:
-        UsageFault: the model is closed, or longer than `most_bytes`.
-        LocalFault: neither cache nor hub has it.
+        UsageFault: the model is private, or larger than `most_bytes`.
+        LocalFault: neither cache nor hub has the model.
     """
     with needing("a model of the hub", "huggingface_hub", "hf"):
         from huggingface_hub import snapshot_download
@@ -274,7 +274,7 @@ def hub_folder(
                     f"{where} has {bytes_text(num_bytes)} of weights on the hub; expected at most "
                     f"{bytes_text(most_bytes)}, by what the run says of them; tell the run's owner"
                 )
-        # At the commit whose sizes were read: a tag may move meanwhile.
+        # Fetched at the commit whose sizes were read: a tag may move meanwhile.
         folder = Path(
             snapshot_download(
                 name,
@@ -287,9 +287,9 @@ def hub_folder(
         if commit != revision:
             _keep_name(folder, revision)
         return folder
-    except Exception as error:  # The hub's, HTTP's and the system's own classes.
+    except Exception as error:  # Exception classes of the hub, HTTP and the system.
         with contextlib.suppress(Exception):
-            # Not every version of the library looks into its cache when it finds no hub.
+            # Some versions of the library do not use their cache when the hub is unreachable.
             return Path(snapshot_download(name, revision=revision, local_files_only=True))
         if isinstance(error, LocalFault):
             raise
@@ -297,7 +297,7 @@ def hub_folder(
 
 
 def _keep_name(folder: Path, revision: str) -> None:
-    """Note a tag's commit in the library's cache, as the library does: without a network it is looked up there."""
+    """Record a tag's commit in the library's cache, as the library does, for lookups without a network."""
     names = folder.parent.parent / "refs"
     with contextlib.suppress(OSError):  # The next start asks the hub again.
         names.mkdir(exist_ok=True)

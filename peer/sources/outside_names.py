@@ -1,7 +1,7 @@
-"""Every field of a manifest that could name something outside of it: what it may name, and who fetches that. Pure.
+"""All manifest fields that could name something external: their allowed form, and the module that fetches them. Pure.
 
-The threat model shows this table. A test finds a field of text that is not in it, and points each one at files of a
-home folder. Only the modules of this room ask a server for what a manifest names.
+The threat model shows this table. A test finds text fields that are missing from it, and sets each field to files of a
+home folder. Only the modules of this package send requests to servers that a manifest names.
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ from typing import Final
 
 @dataclass(frozen=True, slots=True)
 class OutsideName:
-    """What some fields may name.
+    """The allowed names in some fields.
 
     Attributes:
         fields: dotted names of the manifest.
-        form: what the value may be.
-        fetched_by: the module that gets it; empty: nothing is fetched, opened or looked up.
-        credentials: whose are used.
-        into: where it lies afterwards.
-        limits: of size, time and place.
+        form: allowed form of the value.
+        fetched_by: the module that fetches it; empty if nothing is fetched, opened or looked up.
+        credentials: whose credentials are used.
+        into: where the fetched data is kept.
+        limits: limits of size, time and place.
     """
 
     fields: tuple[str, ...]

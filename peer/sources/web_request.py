@@ -1,7 +1,7 @@
-"""Requests by HTTP and HTTPS that carry no credentials, follow only expected redirects, and end in time.
+"""HTTP and HTTPS requests without credentials that follow only expected redirects and are limited in time.
 
-No cookie, no netrc file and no token of the environment is read. A proxy of the environment is used, since some
-networks have no other way out.
+Cookies, netrc files and tokens from the environment are not used. A proxy from the environment is, since some networks
+have no other way out.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ from dht.ground.fields import clean_text
 from peer.version import software
 
 TIMEOUT_SECONDS: Final = 30.0
-"""Without a byte: longer than a slow server takes, short beside the patience of a person."""
+"""Longest wait for the next byte: longer than a slow server needs, and acceptable to a waiting person."""
 WINDOW_SECONDS: Final = 60.0
-"""A transfer is looked at so often: a connection that was away for a while does not end it."""
+"""Interval at which the rate is checked: a connection that pauses for a while is not ended."""
 SLOWEST_BYTES_PER_SECOND: Final = 10_000
 """Slower transfers end: a shard of 32 MB would take an hour, and no run can be trained over such a connection."""
 CHUNK_BYTES: Final = 1 << 18
 BROKEN: Final = (OSError, http.client.HTTPException, ValueError)
-"""What a request raises when a connection breaks, a redirect is refused, or a server answers nonsense."""
+"""Exceptions of a request if a connection breaks, a redirect is refused, or a response is invalid."""
 
 _MAX_REDIRECTS: Final = 5
 
 RedirectRule = Callable[[SplitResult, SplitResult], str | None]
-"""Says why a redirect from the first address to the second is refused; None: it is followed."""
+"""Returns why a redirect from the first address to the second is refused, or None to follow it."""
 
 
 def to_same_scheme(here: SplitResult, there: SplitResult) -> str | None:
@@ -47,7 +47,7 @@ def to_same_scheme(here: SplitResult, there: SplitResult) -> str | None:
 
 
 def to_same_host(here: SplitResult, there: SplitResult) -> str | None:
-    """Refuse a redirect to another server; from http the same server may ask for https."""
+    """Refuse a redirect to another server. A server may redirect from http to its own https."""
     schemes, ports = (here.scheme, there.scheme), (_port(here), _port(there))
     is_same = schemes[0] == schemes[1] and ports[0] == ports[1]
     is_safer = schemes == ("http", "https") and ports[1] in (443, ports[0])
@@ -59,7 +59,7 @@ def _port(parts: SplitResult) -> int | None:
 
 
 def is_internal(address: str) -> bool:
-    """Whether an IP address is that of this machine or of a private network."""
+    """Return whether an IP address belongs to this machine or to a private network."""
     try:
         found: Any = ipaddress.ip_address(address.partition("%")[0])
     except ValueError:
@@ -68,7 +68,7 @@ def is_internal(address: str) -> bool:
         except (OSError, ValueError):
             return False
     if found.version == 6:
-        # An address of version 4 in another form; 64:ff9b::/96 is that of a translator.
+        # An IPv4 address in another form; 64:ff9b::/96 is the prefix of NAT64 translators.
         inner = found.ipv4_mapped or found.sixtofour
         if inner is None and found in ipaddress.ip_network("64:ff9b::/96"):
             inner = ipaddress.IPv4Address(int(found) & 0xFFFFFFFF)
@@ -77,7 +77,7 @@ def is_internal(address: str) -> bool:
 
 
 class WebAnswer:
-    """The answer of a server: `status`, `headers`, and a body that comes at more than a trickle."""
+    """A server's response: `status`, `headers`, and a body with a minimum transfer rate."""
 
     def __init__(self, response: Any, watch: _Watch) -> None:
         self._response = response
@@ -86,10 +86,10 @@ class WebAnswer:
         self.headers: Any = response.headers
 
     def chunks(self, max_bytes: int) -> Iterator[bytes]:
-        """The body, up to `max_bytes` of it.
+        """Yield the body, up to `max_bytes` of it.
 
         Raises:
-            OSError, HTTPException, ValueError: it broke off, or came too slowly.
+            OSError, HTTPException, ValueError: the transfer broke off or was too slow.
         """
         while max_bytes > 0:
             with self._watch.named():
@@ -102,10 +102,10 @@ class WebAnswer:
             yield chunk
 
     def read(self, max_bytes: int, seconds: float = WINDOW_SECONDS) -> bytes:
-        """The body, up to `max_bytes` of it, in so many seconds.
+        """Return the body, up to `max_bytes` of it, received within `seconds`.
 
         Raises:
-            OSError, HTTPException, ValueError: as from `chunks`.
+            OSError, HTTPException, ValueError: as for `chunks`.
         """
         content, ends_at = b"", time.monotonic() + seconds
         for chunk in self.chunks(max_bytes):
@@ -126,17 +126,17 @@ def web_answer(
     timeout_seconds: float = TIMEOUT_SECONDS,
     window_seconds: float = WINDOW_SECONDS,
 ) -> Iterator[WebAnswer]:
-    """Ask for `url`.
+    """Request `url`.
 
     Args:
-        redirects: which ones are followed.
-        secret_headers: sent to the first server alone, not to where it redirects.
-        is_own: the volunteer named the address, so it may be one of a private network. What somebody else named, and
-            what a public server redirects to, may not.
+        redirects: rule for the redirects to follow.
+        secret_headers: headers for the first server only, not for redirects.
+        is_own: whether the volunteer named the address, so that it may be in a private network. Addresses named by
+            others, and redirects of a public server, may not.
         window_seconds: how long a transfer may stay below `SLOWEST_BYTES_PER_SECOND`.
 
     Raises:
-        OSError, HTTPException, ValueError: nothing comes from there; `HTTPError` has the status of an answer.
+        OSError, HTTPException, ValueError: the request failed; `HTTPError` has the status of the response.
     """
     request = urllib.request.Request(url, headers={"User-Agent": software(), **(headers or {})})
     for name, value in (secret_headers or {}).items():
@@ -164,14 +164,14 @@ def web_answer(
         raise
     except urllib.error.URLError as error:
         if isinstance(error.reason, PrivateAddress):
-            raise error.reason from None  # the library has put one into another
+            raise error.reason from None  # the library wraps one in another
         raise
     finally:
         watch.end()
 
 
 class _Watch:
-    """Ends a transfer that is slower than `SLOWEST_BYTES_PER_SECOND`, also where a library waits for more bytes."""
+    """Ends a transfer that is slower than `SLOWEST_BYTES_PER_SECOND`, also while a library waits for more bytes."""
 
     def __init__(self, window_seconds: float) -> None:
         self._num_bytes = 0
@@ -183,14 +183,14 @@ class _Watch:
         threading.Thread(target=self._run, name="watch download", daemon=True).start()
 
     def hold(self, connection: socket.socket) -> None:
-        """Watch this connection from now on."""
+        """Start watching this connection."""
         with self._lock:
             self._let_go()
-            self._socket = connection.dup()  # TLS takes the other one over
+            self._socket = connection.dup()  # TLS takes over the original socket
         self.check()
 
     def count(self, num_bytes: int) -> None:
-        """So much has come."""
+        """Count received bytes."""
         self._num_bytes += num_bytes
 
     def check(self) -> None:
@@ -199,7 +199,7 @@ class _Watch:
 
     @contextlib.contextmanager
     def named(self) -> Iterator[None]:
-        """Around what a closed connection breaks: the reason is that it was slow."""
+        """Replace errors of a connection closed by this watch with the reason that it was too slow."""
         try:
             yield
         except BROKEN:
@@ -221,7 +221,7 @@ class _Watch:
         while not self._over.wait(self._window):
             if self._num_bytes - seen < SLOWEST_BYTES_PER_SECOND * self._window:
                 self._is_slow = True
-                with self._lock, contextlib.suppress(OSError):  # the other end was faster
+                with self._lock, contextlib.suppress(OSError):  # the other end closed it first
                     if self._socket is not None:
                         self._socket.shutdown(socket.SHUT_RDWR)
                 return
@@ -229,17 +229,17 @@ class _Watch:
 
 
 class _Way:
-    """Connects to hosts, and to internal addresses only where that is wanted."""
+    """Connects to hosts, and to internal addresses only if allowed."""
 
     def __init__(self, watch: _Watch, *, may_be_internal: bool) -> None:
         self._watch = watch
         self._may_be_internal = may_be_internal
 
     def kind_for(self, request: urllib.request.Request, direct: Any, proxied: Any) -> Any:
-        """What makes the connection for a request: by this way, or to a proxy, which looks names up itself.
+        """Return the factory of the connection for a request: direct, or to a proxy, which resolves names itself.
 
         Raises:
-            PrivateAddress: a proxy would be asked for an internal place.
+            PrivateAddress: the request to a proxy would be for an internal address.
         """
         asked = urlsplit(request.full_url)
         if request.host.rpartition("@")[2] == asked.netloc.rpartition("@")[2]:
@@ -250,7 +250,7 @@ class _Way:
         return proxied
 
     def connect(self, address: tuple[str, int], timeout: float | None = None, *_: object) -> socket.socket:
-        """Stands for `socket.create_connection`."""
+        """Replaces `socket.create_connection`."""
         host, port = address
         failure: OSError | None = None
         found = socket.getaddrinfo(host, port, 0, socket.SOCK_STREAM)
@@ -267,7 +267,7 @@ class _Way:
                 connection.close()
                 failure = error
                 continue
-            # What a public server redirects to is none of a private network.
+            # A public server must not redirect into a private network.
             self._may_be_internal = self._may_be_internal and is_internal(str(place[0]))
             return connection
         assert failure is not None
@@ -312,7 +312,7 @@ class _Https(urllib.request.HTTPSHandler):
 
 
 class _Redirects(urllib.request.HTTPRedirectHandler):
-    """Follows what the rule allows; every refusal is a `URLError` with the reason."""
+    """Follows the redirects that the rule allows; every refusal is a `URLError` with the reason."""
 
     max_redirections = _MAX_REDIRECTS
 
@@ -328,14 +328,14 @@ class _Redirects(urllib.request.HTTPRedirectHandler):
         if reason is not None:
             fp.close()
             raise RedirectRefused(reason, there.geturl())
-        fp.close()  # the library would read its body to an end that may never come
+        fp.close()  # the library would read the body to its end, which may never come
         return super().http_error_302(req, fp, code, msg, headers)
 
     http_error_301 = http_error_303 = http_error_307 = http_error_308 = http_error_302
 
 
 def _parts(base: str, location: str) -> SplitResult | None:
-    """Where a redirect leads; None: it is no address."""
+    """Return the target of a redirect, or None if it is not an address."""
     try:
         parts = urlsplit(urljoin(base, location))
         _ = parts.port, parts.hostname
@@ -345,7 +345,7 @@ def _parts(base: str, location: str) -> SplitResult | None:
 
 
 class RedirectRefused(urllib.error.URLError):
-    """A redirect that the rule does not allow; `target` is where it leads."""
+    """A redirect that the rule does not allow; `target` is its destination."""
 
     def __init__(self, reason: str, target: str) -> None:
         super().__init__(reason)
