@@ -175,7 +175,7 @@ async def start_site(
         access_log=None,
         shutdown_timeout=SHUTDOWN_SECONDS,
         keepalive_timeout=idle_seconds,
-        # For bodies that no handler reads.
+        # Time for request bodies that no handler reads.
         lingering_time=1.0,
         max_line_size=MAX_LINE_BYTES,
         max_field_size=MAX_LINE_BYTES,

@@ -9,5 +9,5 @@ The files, each built on those above it:
     compiled_kernels.py  calls the compiled kernels, which give the same bits, or reports why they are missing
     codec.py             block codecs with error feedback (pure)
 
-Sources: error feedback (arXiv 1901.09847); integers with one scale per block (arXiv 2501.18512).
+Sources: error feedback (arXiv 1901.09847); integers with one scale for each block (arXiv 2501.18512).
 """

@@ -1,6 +1,6 @@
 """Byte layout of an encoded array. Does not use numpy, so the wire and the round machine can import it.
 
-An array of `num_values` float32 values is cut into blocks of `block_size` values; the last block may be shorter.
+An array of `num_values` float32 values is divided into blocks of `block_size` values; the last block may be shorter.
 The payload is all scales, then all codes, little-endian:
 
 - scales: one bfloat16 per block, the upper half of a positive float32. The codec `fp32` has none;
@@ -8,8 +8,8 @@ The payload is all scales, then all codes, little-endian:
   codes, and a block w bytes. Byte i of a block holds the values `i, i + w, i + 2w, ...`, lowest bits first. Parts of a
   block therefore lie side by side, and packing works on whole vectors. Missing values are coded as zero.
 
-int4 and int8 codes are offset binary (code = integer + 2^(bits-1)). Members send int4 or fp32; int8 stores what a
-reducer's own broadcasts lost (`averaging/outer/shard_mean.py`).
+int4 and int8 codes are offset binary (code = integer + 2^(bits-1)). Members send int4 or fp32; int8 stores the errors
+of a reducer's own broadcasts (`averaging/outer/shard_mean.py`).
 """
 
 from __future__ import annotations

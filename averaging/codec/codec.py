@@ -11,7 +11,7 @@ These properties hold for each kernel, thread count and division into slices of 
   holds because the halves times a scale of 8 bits are float32 numbers themselves. So |x - decoded| <= scale / 2.
 - The residual x - decoded is exact in float32. It is x itself where the code is zero. Elsewhere decoded is between half
   of x and twice x (Sterbenz's lemma). Hence `decoded + residual == x`, exactly, whatever the scale.
-- Zero has its own code and is the nearest one below half a step: |x - decoded| <= |x|, what error feedback needs
+- Zero has its own code and is the nearest one below half a step: |x - decoded| <= |x|, as error feedback requires
   (arXiv 1901.09847).
 - Any bytes of the right length either decode to finite values (at most 2^127 plus rounding) or are refused.
 """

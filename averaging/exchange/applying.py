@@ -206,7 +206,7 @@ class Applying:
         await self._audits.applied(fragment, commit, payloads)
 
     def _give_household(self, fragment: FragmentRuntime, commit: Commit, payloads: Mapping[int, Buffer]) -> None:
-        """In a large round, send each result to one of the peers without work in it that get results from this peer."""
+        """In a large round, send each result to one of the peers without work in it that this peer serves."""
         household = fragment.machine.household_of(commit)
         for index, payload in sorted(payloads.items()) if household else ():
             shard = commit.shards[index]

@@ -63,7 +63,7 @@ MAX_OPEN = 8
 MAX_EARLY = 256
 """Requests that wait for a commit: one for each auditor and fragment."""
 KEPT_MEANS = HISTORY_COMMITS
-"""For each fragment, the number of commits whose means can be audited: as many as contributions are kept for."""
+"""Commits of each fragment whose means can be audited: the same number as for stored contributions."""
 MAX_REMEMBERED = 64
 """Number of stored verdicts: enough for one mean of each commit in runs of many fragments."""
 

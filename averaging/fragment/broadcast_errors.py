@@ -39,7 +39,7 @@ class BroadcastErrors:
     """
 
     _parts: list[_Part] = field(default_factory=list)
-    """In the order in which they were put."""
+    """In the order of the calls of `put`."""
 
     @property
     def num_values(self) -> int:

@@ -90,7 +90,7 @@ class ShardStore:
     """Own contributions of the last rounds, by version, for auditors."""
 
     def take_contribution(self, sender: PeerId, message: Contribution, payload: memoryview) -> None:
-        """Store a contribution until its round is reduced. Drop what the sender sent for earlier attempts.
+        """Store a contribution until its round is reduced. Drop the sender's contributions to earlier attempts.
 
         Raises:
             PeerFault: wrong size, or more bytes than one remote may hold here.

@@ -1,4 +1,4 @@
-"""The send rate at which bulk data fills this peer's line without filling the queues before it. Pure.
+"""Send rate at which bulk data fills this peer's line without filling the queues before it. Pure.
 
 A sender that writes as fast as the operating system accepts bytes fills megabytes of buffers and the router's queue,
 and all other traffic on the line waits behind them. As in LEDBAT (RFC 6817), the time from a frame's last written byte

@@ -187,7 +187,7 @@ class Links:
 
     Args:
         line: the line that carries all data; `Links` sets its pace. None: something else paces the data.
-        max_queued_bytes: per lane; above this the remote has stopped reading.
+        max_queued_bytes: limit for each lane; above it the remote has stopped reading.
     """
 
     def __init__(

@@ -31,8 +31,6 @@ class View(Event):
     `num_known` includes unresponsive trainers whose records are alive. A peer that lost its own line finds all others
     silent, and must not consider itself a quorum. `newcomers` lead when no other trainer can. `awaited` get time to
     offer; empty: `trainers`. All are sorted by PeerId, without duplicates.
-
-    All are kept in the order of the PeerIds, each once.
     """
 
     trainers: tuple[PeerId, ...]

@@ -1,4 +1,4 @@
-"""Which member reduces which shard of a fragment. Pure.
+"""Division of a fragment into shards, and their reducers. Pure.
 
 A member that reduces the share s of a fragment sends, in encoded fragments, `1 - s` of contributions and `s * (M - 1)`
 of means. With its upload rate u it finishes after (1 + s * (M - 2)) / u. The shares let the last reducer finish as

@@ -1,4 +1,4 @@
-"""How long a member waits for others in a round. Pure.
+"""Waits of a member for other members in a round. Pure.
 
 All waits follow from two kinds of durations, which each peer measures for each fragment:
 
@@ -72,7 +72,7 @@ class Waits:
         line: from the plan until a member's shard arrived at its reducer.
         mean: from the plan until a reducer's report arrived at the leader, or its result at a member.
         own_pace: time between two own sends of the fragment.
-        hard_seconds: the manifest's upper bound of each wait.
+        hard_seconds: the manifest's upper bound for each wait.
         num_fragments: number of the run's fragments, which share the lines.
     """
 

@@ -28,7 +28,9 @@ class ChunkedPiece(Protocol):
     def chunk_bytes(self, index: int) -> int: ...
 
     def request(self, part: range) -> list[Any]:
-        """Return the message that requests a range of chunks. A donor that has them answers with its kind alone."""
+        """Return the message that requests a range of chunks. A donor that has them answers with only the kind of the
+        message.
+        """
 
     def put(self, index: int, chunk: bytes) -> None:
         """Store one checked chunk in its place."""

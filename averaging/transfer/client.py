@@ -55,7 +55,7 @@ async def fetch_digest(
     """Return the donor's digest of this fragment at `version`; empty if the donor does not know it.
 
     Raises:
-        PeerFault: the donor is gone, refused, or answered nonsense.
+        PeerFault: the donor is gone, refused, or its answer is invalid.
     """
     async with _asking(host, handshake_policy, donor, ["digest", fragment, version]) as stream:
         answer = unpack(await in_time(stream.receive(MAX_REQUEST_BYTES), donor), donor, 2)
@@ -73,7 +73,7 @@ async def fetch_log(
     the donor has nothing newer.
 
     Raises:
-        PeerFault: the donor is gone, refused, or answered nonsense.
+        PeerFault: the donor is gone, refused, or its answer is invalid.
     """
     async with _asking(host, handshake_policy, donor, ["log", fragment, from_version]) as stream:
         answer = await in_time(stream.receive(MAX_PAGE_ANSWER_BYTES), donor)
@@ -130,7 +130,7 @@ async def fetch_file_header(
     """Return the chunk digests of a file that `donor` sends, unchecked; None if the donor does not have the file.
 
     Raises:
-        PeerFault: the donor is gone, refused, or answered nonsense.
+        PeerFault: the donor is gone, refused, or its answer is invalid.
     """
     async with _asking(host, handshake_policy, donor, ["file-header", digest]) as stream:
         return file_header_in(await in_time(stream.receive(64 + 32 * num_chunks), donor), donor, num_chunks)
@@ -158,7 +158,7 @@ class ChunkStream:
         """Request a range. "chunks": receive them now; "gone": the donor now has another version, or no such file.
 
         Raises:
-            PeerFault: the donor is gone or answered nonsense.
+            PeerFault: the donor is gone, or its answer is invalid.
         """
         donor, request = self._stream.remote, self._piece.request(part)
         await in_time(self._stream.send(pack(request)), donor)

@@ -50,7 +50,7 @@ MAX_STREAMS_PER_PEER = 16
 """Streams of state transfer: a joiner has two fragments under way, and a dashboard fetches the commits of several at
 once."""
 QUEUE_SECONDS = 5.0
-"""A request waits this long for its turn. Then the joiner is told to ask another donor meanwhile."""
+"""A request waits this long for its turn. Then the donor answers that it is busy, and the joiner asks another one."""
 MAX_RANGE_CHUNKS = 64
 """64 MiB: more than a minute on a home line, so requests for further ranges cost nothing."""
 KNOWN_AROUND = 16

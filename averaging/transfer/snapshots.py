@@ -4,9 +4,6 @@ A transfer takes longer than a round, so the copy must outlive its version; and 
 ten copies. At most `MAX_SNAPSHOTS` large copies exist at a time, each until no remote has requested it for
 `HOLD_SECONDS`. While a remote without a copy waits for room, a copy must be worth its memory: the donor drops a copy
 that is read slowly, or one of several that only the same remote uses.
-
-While a remote without a copy waits for room, a copy must be worth its memory. One of which little is taken goes, and so
-does one of several that the same remote keeps alone.
 """
 
 from __future__ import annotations

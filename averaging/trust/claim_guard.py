@@ -340,7 +340,7 @@ class Guard:
             return what
         before = machine.known_commit(commit.version - 1)
         is_hasty = self.leaders.is_hasty(commit, before, trainers, now)
-        # A peer that has just woken up knows neither the present members nor how long the others have waited.
+        # A peer that has just woken up has no information about present members and past waits.
         is_blamed = is_hasty and self._wakefulness.since(now) == now
         if is_blamed or machine.leader == commit.leader:
             # Anyone can put a leader's name on a commit; most commits that are not followed need no such check.

@@ -32,7 +32,7 @@ Offence = Literal[
 ]
 """Offences of a remote.
 
-- malformed: a frame, hello or payload against the protocol;
+- malformed: a frame, hello or payload that violates the protocol;
 - undecodable: values that are not numbers;
 - beyond_norm: work far longer than the group's;
 - implausible: more tokens than its speed allows, or work on a future version;
@@ -43,7 +43,7 @@ Offence = Literal[
 - two_faced: signed two contradictory statements;
 - evasive: did not show an auditor its share, or the signed inputs of its mean;
 - hasty: closed a round without the quorum, or with members that took no part in it;
-- partial: as a leader, left out members that had offered in time.
+- partial: as a leader, excluded members that had offered in time.
 """
 
 OFFENCE_TEXT: dict[Offence, str] = {

@@ -135,7 +135,7 @@ class Leaders:
         return is_next and now - sent_at < HASTY_SECONDS and len(planned) < _fewest(live)
 
     def closed(self, commit: Commit, offered_to: PeerId | None, waited_seconds: float, round_seconds: float) -> str:
-        """Judge the leader of an applied commit. Return what it did to this peer, or an empty text.
+        """Judge the leader of an applied commit. Return the leader's offence against this peer, or an empty text.
 
         Args:
             offered_to: leader that had this peer's offer for the version; None: none.

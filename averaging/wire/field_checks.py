@@ -1,6 +1,6 @@
 """Checks of single values in the frames of rounds. Errors contain the received and the expected value. Pure.
 
-Each field of a message declares its check beside its type (`messages.py`); `structure` applies them in order.
+Each field of a message declares its check beside its type (`messages.py`); `structure` applies these checks in order.
 """
 
 from __future__ import annotations

@@ -39,7 +39,7 @@ tighter limits for each peer."""
 MAX_STEPS = 2**28
 """Most inner steps of one contribution: three days of steps of a millisecond."""
 KEPT_COMMITS = 16
-"""Commits are small. They show a peer that changes its lineage what became of its work there."""
+"""Commits are small. A peer that changes its lineage uses them to find out which of its work was committed."""
 HISTORY_COMMITS = 2
 """Rounds of each fragment whose results, and own contributions for auditors, stay in memory. A member whose connection
 broke during one round needs that round, and the round that closed before the member asked. A member that was away for

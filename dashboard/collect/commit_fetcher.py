@@ -107,7 +107,8 @@ class Gatherer:
         self._behind: dict[int, int] = {}
         """For each fragment whose newest commits follow an unknown one: how far back the next turn asks."""
         self._disappointments: Counter[PeerId] = Counter()
-        """Turns in which a donor sent nothing of what its record announces; donors with fewer are asked first."""
+        """Turns in which a donor sent none of the commits that its record announces; donors with fewer are asked
+        first."""
 
     async def gather(self, source: SignedCommits, state: DashboardState) -> None:
         """Request new and missing commits according to `state`, for each fragment."""
@@ -243,8 +244,8 @@ class Gatherer:
 class _Turn:
     """Commits of one fragment that members sent in one turn.
 
-    One member's word is not enough while others can be asked: two keys can sign any number of tokens for each other,
-    and the heaviest chain counts.
+    A commit from one member is not accepted while others can be asked: two keys can sign any number of tokens for each
+    other, and the heaviest chain counts.
     """
 
     source: SignedCommits

@@ -59,7 +59,7 @@ class Batch:
     machines: dict[str, MachineTotals] = field(default_factory=dict)
     profiles: dict[str, ProfileFacts] = field(default_factory=dict)
     points: dict[int, HistoryPoint] = field(default_factory=dict)
-    """By their place in the file; a later point replaces the one at its place."""
+    """Points by their place in the file; a later point replaces the one at its place."""
     meta: dict[str, float | bytes | str] = field(default_factory=dict)
 
     def absorb(self, later: Batch) -> None:
@@ -86,7 +86,7 @@ class Loaded:
     ledger: Ledger = field(default_factory=Ledger)
     points: list[HistoryPoint] = field(default_factory=list)
     lists: dict[str, list[Any]] = field(default_factory=dict)
-    """Those of `_LISTS`, each oldest first."""
+    """The lists of `_LISTS`, each oldest first."""
     meta: dict[str, Any] = field(default_factory=dict)
     commits: list[tuple[int, float, CommitCredit]] = field(default_factory=list)
     """Numbers, times and credits of the newest receipts, including those that do not count, oldest first."""

@@ -16,7 +16,8 @@ MAX_TEXT_LENGTH: Final = 1000
 """Characters of a text that are shown and stored."""
 MAX_TEXT_LINES: Final = 24
 MOST_ROUNDS_APART: Final = 4
-"""Largest distance in rounds for each fragment: beyond it, a validation loss says little about the text."""
+"""Largest distance in rounds for each fragment: beyond it, a validation loss does not describe the model that wrote the
+text."""
 MAX_NUMBER: Final = 2**53 - 1
 Count = Annotated[int, Field(ge=0, le=MAX_NUMBER)]
 

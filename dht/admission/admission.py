@@ -2,8 +2,8 @@
 
 In an open run all peers are members and need no proofs. In a private run each side first sends the other a proof
 (`dht.admission.dated_proofs`) that it holds its key, and that this key is on the owner's list or has the owner's
-ticket. Strangers get no answer. A former member, or a peer with an unusable ticket, gets the reason: it knows the run
-anyway, and the owner should not have to guess.
+ticket. Strangers get no answer. A former member, or a peer with an unusable ticket, gets the reason: such a peer
+already has the run id, and its owner should not have to guess.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ class Newest(OrderedDict[K, V]):
 
 
 class Allowances(Generic[K]):
-    """Limits how often each key, such as a remote, may do something that costs others more than itself.
+    """Limits how often each key, such as a remote, may cause work that costs others more than itself.
 
     Args:
         burst: allowed number at once.

@@ -10,7 +10,7 @@
         ├── DeviceFault       the compute device is missing or too small (exit code 5)
         └── DaemonFault       the network daemon died or does not answer: another try may do (exit code 1)
 
-Each message states what was got, what was expected, and what to do.
+Each message states the received value, the expected value and the remedy.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ EXIT_INTERRUPTED = 130
 
 
 class InterruptionTold(KeyboardInterrupt):
-    """Ctrl+C, after which the terminal already shows what became of the work."""
+    """Ctrl+C, after which the terminal already shows the state of the work."""
 
 
 class MurmurationError(Exception):

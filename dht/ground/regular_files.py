@@ -26,7 +26,7 @@ _KINDS = (
 
 
 def open_regular(path: str | Path) -> BufferedReader:
-    """Open a regular file (or a link to one) for reading, in bytes and without a wait.
+    """Open a regular file (or a link to one) for reading bytes, without waiting.
 
     Raises:
         OSError: as from `open`, or the path is not a regular file; `strerror` fits into a sentence about the path.

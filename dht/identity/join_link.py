@@ -1,7 +1,7 @@
 """`murmuration://RUN@HOST:PORT/PEERID`: a run and the addresses to join it, as one link. Pure.
 
-Several addresses stand one after the other with commas between. `HOST:PORT/RELAY/PEERID` is reached through a relay,
-and an IPv6 address stands in brackets. A multiaddr that has no short form (another transport than TCP) stands as it is:
+Several addresses are separated by commas. `HOST:PORT/RELAY/PEERID` is reached through a relay, and an IPv6 address is
+in brackets. A multiaddr without a short form (another transport than TCP) is written unchanged:
 
     murmuration://RUN@203.0.113.5:4001/12D3KooWA...,[2001:db8::5]:4001/12D3KooWA...
     murmuration://RUN@203.0.113.5:4001/12D3KooWR.../12D3KooWB...

@@ -175,8 +175,7 @@ class SignedRecords:
 class Gate:
     """The part of hivemind's `P2P` that DHTNode uses, with checks of all callers and answers.
 
-    Calls wait until `open`: DHTNode accepts them as soon as it has registered, before it knows its id and has its
-    storage.
+    Calls wait until `open`: DHTNode accepts them as soon as it has registered, before its id and storage are set.
 
     Args:
         p2p: the connected `hivemind.p2p.P2P`.

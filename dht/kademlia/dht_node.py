@@ -129,7 +129,7 @@ class HivemindNode:
         return len(self._node.protocol.routing_table.uid_to_peer_id) if self._node is not None else 0
 
     async def start(self) -> None:
-        """Start the member, which knows no other member yet.
+        """Start the member with an empty routing table.
 
         Raises:
             LocalFault: the daemon does not answer.

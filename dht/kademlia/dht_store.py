@@ -92,7 +92,7 @@ class HivemindStore:
         return dict(self._dial_faults)
 
     async def start(self) -> None:
-        """Start as a DHT member that knows no other member.
+        """Start as a DHT member with an empty routing table.
 
         Raises:
             LocalFault: the daemon does not answer.

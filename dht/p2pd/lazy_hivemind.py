@@ -33,7 +33,7 @@ class _Package(ModuleType):
             module, name_there = origin
             value = getattr(importlib.import_module(module), name_there)
         elif importlib.util.find_spec(submodule) is not None:
-            # It may be requested during its own import, when it is not yet an attribute.
+            # A submodule may be requested during its own import, before it becomes an attribute.
             value = importlib.import_module(submodule)
         else:
             return self._with_everything(name)

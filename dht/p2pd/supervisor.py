@@ -60,11 +60,11 @@ class P2pdSupervisor:
         options: reachability, relays, port mapping.
         on_launch: awaited in each start before the daemon counts as up; registers the protocols.
         on_healthy: awaited after each answered request.
-        on_restarted: awaited after each restart, one after the other.
+        on_restarted: awaited after each restart; calls do not overlap.
 
     Attributes:
         num_restarts: number of unexpected restarts.
-        last_downtime_seconds: from its last unexpected end until it answered again.
+        last_downtime_seconds: seconds from the daemon's last unexpected end until it answered again.
         options: options of the running daemon.
     """
 

@@ -43,7 +43,8 @@ MAX_KNOWN_PEERS: Final = 2048
 
 FIND_ROUNDS: Final = 3
 FIND_WIDTH: Final = 4
-"""A look-up asks this many of the nearest peers, in `FIND_ROUNDS` rounds. Half of a network of 100 knows all peers."""
+"""A look-up asks this many of the nearest peers, in `FIND_ROUNDS` rounds. In a network of 100, half of the peers have
+the addresses of all."""
 
 _STREAM_ERRORS: Final = (HandshakeError, MessageError, OSError, EOFError, TimeoutError)
 
@@ -195,7 +196,7 @@ class Libp2pHost:
             raise
         return stream
 
-    # Who is where
+    # Addresses of peers
 
     def _on_connection(self, connection: MuxedConnection) -> None:
         self._background.spawn(self._identify(connection))

@@ -173,7 +173,7 @@ class Levels:
         read_level = self._level_to_read()
         has_changed = read_level != self.read_level
         if has_changed:
-            # A peer that changes by its own vote already knows the swarm; a peer that follows others must first read
+            # A peer that changes by its own vote has already read the swarm; a peer that follows others must first read
             # it.
             self._is_settled = self._is_settled and read_level == self.vote
             self.read_level = read_level
