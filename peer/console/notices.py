@@ -1,4 +1,4 @@
-"""Sentences on standard error: of what is wrong, and of what is good to know."""
+"""Errors and notices on standard error."""
 
 import sys
 
@@ -6,10 +6,10 @@ from peer.console.word_wrap import fitting
 
 
 def say(sentence: str) -> None:
-    """Print what is wrong: "peer:" before a line marks a fault."""
+    """Print an error: "peer:" before a line marks it as such."""
     notice(f"peer: {sentence}")
 
 
 def notice(sentence: str) -> None:
-    """Print what is good to know and no fault."""
+    """Print a notice that is not an error."""
     print(fitting(sentence, sys.stderr), file=sys.stderr, flush=True)

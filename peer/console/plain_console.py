@@ -1,4 +1,4 @@
-"""The console that draws tables and panels of others' text: it cleans every cell, and knows no markup."""
+"""The console for tables and panels of untrusted text: it cleans every cell, and ignores markup."""
 
 from __future__ import annotations
 
@@ -17,23 +17,25 @@ from peer.console.plain_output import LAYOUT
 from peer.console.word_wrap import wrapped
 
 PIPE_COLUMNS = 4096
-"""Of a pipe or a file, which has no width: nothing in it is cut or broken."""
+"""Columns of a pipe or a file, which has no width: lines are not cut or broken."""
 
 
 def console_of_output(**options: Any) -> PlainConsole:
-    """For standard output: as wide as the terminal, or as its lines are in a pipe or a file. Options are rich's."""
+    """Make the console of standard output: as wide as the terminal, or unlimited in a pipe or file. Options
+    are rich's.
+    """
     is_terminal = sys.stdout.isatty() or "COLUMNS" in os.environ
     return PlainConsole(**options) if is_terminal else PlainConsole(width=PIPE_COLUMNS, **options)
 
 
 class PlainConsole(Console):
-    """rich's console without markup and emoji codes; what it draws is printable, but for its own colours."""
+    """rich's console without markup and emoji codes. Its output is printable except for its own colours."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**{"markup": False, "emoji": False, **options})
 
     def print(self, *objects: Any, **options: Any) -> None:
-        """As rich does it; where no terminal is, without the blanks that fill up a table's lines."""
+        """Print as rich does; without a terminal, without the blanks that fill up a table's lines."""
         if self.is_terminal:
             super().print(*objects, **options)
             return
@@ -43,7 +45,7 @@ class PlainConsole(Console):
         super().print(Text(text), end="", no_wrap=True, overflow="ignore", crop=False)
 
     def tell(self, sentence: str, **options: Any) -> None:
-        """Print it in lines that break between words, and not in a command; options as of `print`."""
+        """Print a sentence in lines that break between words, but not in a command. Options as for `print`."""
         for line in wrapped(sentence, self.width):
             self.print(line, soft_wrap=True, **options)
 
@@ -52,5 +54,5 @@ class PlainConsole(Console):
             yield segment if segment.control else Segment(printable(segment.text, LAYOUT), segment.style)
 
     def render_str(self, text: str, **options: Any) -> Text:
-        # Before the width of a cell is measured.
+        # Cleaned before the width of a cell is measured.
         return super().render_str(printable(text, LAYOUT), **options)

@@ -1,7 +1,7 @@
-"""The one way to a terminal: text of others is never a control, an escape sequence, or markup.
+"""The only access to a terminal: untrusted text never acts as a control, an escape sequence, or markup.
 
-A run's name, a member's sentence or a file's field may end in a line that is printed, in an error or in a log. So it is
-not the callers who look for such characters: standard output and error are replaced while a command runs.
+A run's name, a member's sentence or a file's field may be part of a printed line, an error or a log. Callers do not
+check for such characters: standard output and error are replaced while a command runs.
 """
 
 from __future__ import annotations
@@ -15,22 +15,22 @@ from typing import Any, TextIO, cast
 from dht.ground.fields import printable
 
 LAYOUT = "\n\t"
-"""Characters that lines and tables are made of. Within a remote's text they were replaced where it came in."""
+"""Characters that form lines and tables. In a remote's text they were replaced on arrival."""
 
 
 class PlainOutput:
-    """A text stream through which only printable text passes, in whatever encoding it has."""
+    """A text stream that passes only printable text, in its own encoding."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
 
     @property
     def rich_proxied_file(self) -> TextIO:
-        """Where rich writes, whose own colours are escape sequences; see `plain_console.py`."""
+        """The stream for rich, whose own colours are escape sequences; see `plain_console.py`."""
         return self._stream
 
     def write(self, text: str) -> int:
-        """As of any text stream; what cannot be shown is replaced."""
+        """Write text as to any text stream. Characters that cannot be shown are replaced."""
         encoding = getattr(self._stream, "encoding", None) or "utf-8"
         clean = printable(text, LAYOUT).encode(encoding, "backslashreplace").decode(encoding)
         self._stream.write(clean)
@@ -46,7 +46,7 @@ class PlainOutput:
 
 @contextlib.contextmanager
 def plain_output() -> Iterator[None]:
-    """Standard output and error let printable text through only, until the end of the block."""
+    """Make standard output and error pass printable text only, until the end of the block."""
     before = sys.stdout, sys.stderr
     sys.stdout, sys.stderr = make_plain(before[0]), make_plain(before[1])
     try:
@@ -56,17 +56,19 @@ def plain_output() -> Iterator[None]:
 
 
 def make_plain(stream: TextIO) -> TextIO:
-    """`stream`, through which only printable text passes; itself when it is one already, or nothing."""
+    """Wrap `stream` so that only printable text passes. Returns `stream` itself if it is wrapped already or is None."""
     if stream is None or isinstance(stream, PlainOutput):
         return stream
     return cast(TextIO, PlainOutput(stream))
 
 
 def reader_has_left(stream: TextIO) -> bool:
-    """Whether what reads a pipe has gone, as `| head` does: who prints seldom would wait for nobody."""
+    """Return whether the reader of a pipe has ended, as with `| head`: a command that prints rarely would not
+    notice.
+    """
     found = select.poll()
     try:
         found.register(stream.fileno(), 0)
-    except (OSError, ValueError):  # no file, as under a test
+    except (OSError, ValueError):  # not a file, as under a test
         return False
     return any(event & (select.POLLERR | select.POLLHUP) for _, event in found.poll(0))

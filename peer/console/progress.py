@@ -1,4 +1,4 @@
-"""A line about what a slow command does at the moment: on standard error, and only where a person looks at it."""
+"""A progress line of a slow command, on standard error and only in a terminal."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from peer.console.word_wrap import fitting
 
 
 def tell_progress(sentence: str) -> None:
-    """Print it at once; in a pipe nothing is printed."""
+    """Print a progress line at once. In a pipe, do nothing."""
     if sys.stderr.isatty():
         print(fitting(f"... {sentence}", sys.stderr), file=sys.stderr, flush=True)
 
 
 @contextlib.contextmanager
 def loading(sentence: str = "") -> Iterator[None]:
-    """Around imports of large libraries: tell it, and let Ctrl+C and SIGTERM end this process at once meanwhile.
+    """Print a line while large libraries are imported, and let Ctrl+C and SIGTERM end this process at once.
 
-    Raised as an exception in the middle of a library, an interrupt may be swallowed, or ends the process with a dump.
-    For commands that have nothing yet to clean up.
+    For commands that have nothing to clean up yet. An interrupt that is raised as an exception inside a library may be
+    swallowed, or may end the process with a dump.
     """
     if sentence:
         tell_progress(sentence)
@@ -36,7 +36,7 @@ def loading(sentence: str = "") -> Iterator[None]:
 
     before = {}
     if threading.current_thread() is threading.main_thread():
-        # Those that somebody has ignored stay so.
+        # Ignored signals stay ignored.
         taken = [number for number in (signal.SIGINT, signal.SIGTERM) if callable(signal.getsignal(number))]
         before = {number: signal.signal(number, end) for number in taken}
     try:

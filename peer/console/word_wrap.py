@@ -1,4 +1,4 @@
-"""Sentences for a terminal, which would break them in the middle of a word."""
+"""Wrap sentences for a terminal, which would break them in the middle of a word."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import sys
 from typing import TextIO
 
 _TO_COPY = re.compile(r"`[^`]*`|(?<=: )peer [a-z]+( .*)?$")
-"""A command in a sentence, or at its end: it is copied, so it stays in one piece."""
+"""A command in a sentence, or at its end. Users copy it, so it is not broken."""
 
 
 def fitting(text: str, stream: TextIO) -> str:
-    """The text with line breaks between words, as `stream` shows it; unchanged where that is no terminal."""
+    """Insert line breaks between words for the width of `stream`. Text for other than a terminal is unchanged."""
     try:
         columns = os.get_terminal_size(stream.fileno()).columns
     except (OSError, ValueError, AttributeError):  # a pipe, a file, or no file at all
@@ -21,15 +21,15 @@ def fitting(text: str, stream: TextIO) -> str:
 
 
 def wrapped(text: str, columns: int, first: str = "", rest: str = "") -> list[str]:
-    """One line as several of at most so many columns; a word or a command that is longer has a line of its own.
+    """Break one line into several of at most `columns`. A longer word or command has its own line.
 
     Args:
-        first: before the first of them.
-        rest: before the others.
+        first: prefix of the first line.
+        rest: prefix of the other lines.
     """
     if columns <= len(rest) or len(first) + len(text) <= columns:
         return [first + text]
-    from textwrap import TextWrapper  # most texts are short, and `peer --help` is to be there at once
+    from textwrap import TextWrapper  # most texts are short, and `peer --help` must appear at once
 
     kept = _TO_COPY.sub(lambda command: command[0].replace(" ", "\0"), text)
     wrapper = TextWrapper(columns, first, rest, break_long_words=False, break_on_hyphens=False)

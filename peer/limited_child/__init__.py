@@ -1,4 +1,4 @@
-"""Runs a library on a stranger's file in a child process with limits.
+"""Run a library on an untrusted file in a child process with limits.
 
 A module of ours has a function `prepare(setup, parent)`, which returns a function `answer(question, body)`. The child
 confines itself, imports that module, and calls them. `LimitedChild(MODULE, setup, ChildLimits(...), "the tokenizer of
@@ -8,7 +8,7 @@ The files:
 
     frames.py         JSON and bytes on a pipe
     confinement.py    no network, no credentials, bounded memory and time (Linux: seccomp and rlimits)
-    parent_link.py    frames as the child sees them; files whose bytes its parent reads for it
+    parent_link.py    the child's side of the frames, and files that the parent reads for it
     process.py        the child's end, entry point of `python -m peer.limited_child.process`
-    limited_child.py  the parent's end: starts with limits, asks, closes; one sentence on every kind of death
+    limited_child.py  the parent's end: starts with limits, asks, closes; one sentence for every kind of failure
 """

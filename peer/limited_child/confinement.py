@@ -1,7 +1,7 @@
-"""Confines a child process: its environment, and limits that it sets for itself before it imports a library.
+"""Confine a child process: its environment, and limits that it sets for itself before it imports a library.
 
-Loads nothing but the standard library. On Linux the kernel keeps the limits; elsewhere the parent watches the memory,
-and sockets are refused to Python code alone.
+Loads only the standard library. On Linux the kernel keeps the limits; elsewhere the parent watches the memory, and
+sockets are refused to Python code alone.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ KEPT_VARIABLES: Final = (
 """A child sees these and `LC_*`: enough to find its libraries. All others may hold a credential."""
 
 _CPU_GRACE_SECONDS = 10
-"""Beyond the time that a parent allows: the processor limit ends only a child whose parent can no longer do it."""
+"""Added to the parent's time limit: the processor limit ends only a child whose parent no longer can."""
 _PR_SET_NO_NEW_PRIVS, _PR_SET_SECCOMP, _SECCOMP_MODE_FILTER = 38, 22, 2
 _ALLOW, _REFUSE = 0x7FFF0000, 0x00050001  # SECCOMP_RET_ALLOW; SECCOMP_RET_ERRNO with EPERM
 _LOAD, _JUMP_IF_EQUAL, _JUMP_IF_AT_LEAST, _RETURN = 0x20, 0x15, 0x35, 0x06
 _NUMBER_PLACE, _ARCHITECTURE_PLACE = 0, 4  # in struct seccomp_data
 _X32_BIT = 0x40000000
-"""x86_64 kernels may take every call a second time under these numbers; aarch64 has none as high."""
+"""x86_64 kernels may accept every call a second time under these numbers; aarch64 has none as high."""
 _ARCHITECTURES: Final[Mapping[str, tuple[int, tuple[int, ...]]]] = {
     # socket, connect, sendto, sendmsg; ptrace, process_vm_readv, process_vm_writev; io_uring_setup, pidfd_getfd
     "x86_64": (0xC000003E, (41, 42, 44, 46, 101, 310, 311, 425, 438)),
@@ -43,12 +43,14 @@ process."""
 
 
 def confined_environment(environ: Mapping[str, str], folder: str) -> dict[str, str]:
-    """The environment of a child: an allow list of `environ`, and the empty `folder` for everything kept in a home."""
+    """Return the environment of a child: an allow list of `environ`, and the empty `folder` in place of the home
+    folder.
+    """
     kept = {name: value for name, value in environ.items() if name in KEPT_VARIABLES or name.startswith("LC_")}
     folders = ("HOME", "TMPDIR", "HF_HOME", "TORCH_HOME", "XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME")
     kept |= dict.fromkeys(folders, folder) | {"USER": "peer", "LOGNAME": "peer"}
     kept |= dict.fromkeys(("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE", "HF_HUB_DISABLE_TELEMETRY"), "1")
-    # A thread takes memory for a stack and a heap of its own; the same file shall fit on every machine.
+    # Each thread uses memory for its own stack and heap; the same file must fit on every machine.
     kept |= dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "RAYON_NUM_THREADS"), "1")
     kept |= {"TOKENIZERS_PARALLELISM": "false", "CUDA_VISIBLE_DEVICES": ""}
     if site.ENABLE_USER_SITE:
@@ -57,25 +59,25 @@ def confined_environment(environ: Mapping[str, str], folder: str) -> dict[str, s
 
 
 def refuse_network() -> None:
-    """Refuse every new socket to this process and its children; call it before any thread starts."""
+    """Refuse every new socket to this process and its children. Call it before any thread starts."""
     sys.addaudithook(_refuse_sockets)
     if sys.platform == "linux" and platform.machine() in _ARCHITECTURES:
-        # A kernel without seccomp keeps the hook alone.
+        # A kernel without seccomp has only the audit hook.
         with contextlib.suppress(OSError):
             _install_filter(*_ARCHITECTURES[platform.machine()])
 
 
 def limit_process() -> None:
-    """Write no core file, and be the first that a machine without memory ends."""
+    """Write no core file, and be the first process that the system kills when memory runs out."""
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w", encoding="ascii") as file:
         file.write("1000")
 
 
 def limit_memory(memory_bytes: int) -> None:
-    """Let this process take so much more than it has now; the kernel of Linux refuses the rest.
+    """Limit the additional memory of this process. On Linux, the kernel refuses further allocations.
 
-    RLIMIT_DATA counts private memory that can be written. RLIMIT_AS also counts what is only reserved, and a torch
+    RLIMIT_DATA counts private memory that can be written. RLIMIT_AS also counts memory that is only reserved, and torch
     for GPUs reserves tens of gigabytes.
     """
     if sys.platform == "linux":
@@ -84,7 +86,7 @@ def limit_memory(memory_bytes: int) -> None:
 
 
 def limit_processor(seconds: float) -> None:
-    """End this process when it computes for much longer than `seconds` from now on, on every core."""
+    """End this process when it has computed for much longer than `seconds` from now on, on every core."""
     usage = resource.getrusage(resource.RUSAGE_SELF)
     used = usage.ru_utime + usage.ru_stime
     hard = resource.getrlimit(resource.RLIMIT_CPU)[1]
@@ -93,7 +95,7 @@ def limit_processor(seconds: float) -> None:
 
 
 def resident_bytes(process_id: int) -> int:
-    """Memory that a process of this user holds; 0: it is gone."""
+    """Return the memory that a process of this user holds, or 0 if it has ended."""
     command = ["ps", "-o", "rss=", "-p", str(process_id)]
     text = subprocess.run(command, capture_output=True, check=False).stdout.strip()
     return 1024 * int(text) if text.isdigit() else 0

@@ -19,17 +19,14 @@ def frame_bytes(fields: dict[str, Any], body: bytes = b"") -> bytes:
 
 
 def read_frame(read: Callable[[int], bytes], max_bytes: int) -> Frame | None:
-    """Read one frame.
+    """Read one frame, or return None at the end of the stream, even inside a frame.
 
     Args:
-        read: returns exactly so many bytes, or fewer at the end of the stream.
-        max_bytes: of JSON and body together.
-
-    Returns:
-        the frame; None at the end of the stream, also in the middle of a frame.
+        read: returns exactly the given number of bytes, or fewer at the end of the stream.
+        max_bytes: most bytes of JSON and body together.
 
     Raises:
-        ValueError: it is too long, or not a JSON object.
+        ValueError: the frame is too long, or does not hold a JSON object.
     """
     head = read(_LENGTHS.size)
     if len(head) < _LENGTHS.size:

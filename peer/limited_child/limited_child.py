@@ -1,4 +1,4 @@
-"""Starts a child with limits, asks it, and turns every kind of death into one sentence."""
+"""Start a child with limits, send it questions, and describe every kind of failure in one sentence."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from peer.limited_child.frames import Frame, frame_bytes, read_frame
 from peer.limited_child.parent_link import MAX_READ_BYTES
 
 START_SECONDS = 300.0
-"""For Python and the libraries of a module, from a cold disk."""
+"""Time limit for loading Python and the libraries of a module from a cold disk."""
 MAX_SENTENCE = 600
 _LOOK_SECONDS = 0.1
 _FAULTS: dict[str, type[LocalFault]] = {kind.__name__: kind for kind in (LocalFault, UsageFault, Incompatible)}
 
 Reads = Callable[[int, int], bytes]
-"""Returns at most `length` bytes at `offset` of a file; fewer at its end. Both were checked."""
+"""Returns at most `length` bytes at `offset` of a file; fewer at its end. The arguments are already checked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,9 +37,9 @@ class ChildLimits:
     """Bounds of a child process.
 
     Attributes:
-        memory_bytes: beyond what the process takes once its module is imported.
-        seconds: for each question, and for `prepare`; waiting for bytes from the parent does not count.
-        answer_bytes: of one answer, its JSON and its body together.
+        memory_bytes: memory in addition to that of the process after importing its module.
+        seconds: time for each question, and for `prepare`; waiting for bytes from the parent does not count.
+        answer_bytes: size of one answer, its JSON and its body together.
     """
 
     memory_bytes: int
@@ -48,16 +48,14 @@ class ChildLimits:
 
 
 class LimitedChild:
-    """A child process that runs one of our modules on a stranger's file.
+    """A child process that runs one of our modules on an untrusted file. Not thread-safe.
 
     Args:
         module: dotted name of our module; see `peer.limited_child`.
-        setup: what its `prepare` gets.
+        setup: argument of its `prepare`.
         limits: see `ChildLimits`.
-        what: that is looked at, for sentences, such as "the tokenizer of run 'books'".
-        advice: what a user can do about it.
-
-    Not for two threads at once.
+        what: name of the file or object in sentences, such as "the tokenizer of run 'books'".
+        advice: what a user can do about a failure.
     """
 
     def __init__(
@@ -86,11 +84,11 @@ class LimitedChild:
             raise
 
     def start(self) -> None:
-        """Wait until the module is loaded and prepared; `ask` does it otherwise.
+        """Wait until the module is loaded and prepared. Otherwise the first `ask` does so.
 
         Raises:
-            LocalFault: it cannot be loaded.
-            UsageFault, Incompatible, LocalFault: its `prepare` failed, as from `ask`.
+            LocalFault: the module cannot be loaded.
+            UsageFault, Incompatible, LocalFault: its `prepare` failed, as for `ask`.
         """
         if self._setup is None:
             return
@@ -102,21 +100,22 @@ class LimitedChild:
         self._setup = None
 
     def ask(self, question: dict[str, Any], body: bytes = b"", reads: Reads | None = None) -> Frame:
-        """Ask the child, and wait for its answer: a JSON object and bytes, both to be checked as a stranger's.
+        """Send a question and wait for the answer: a JSON object and bytes, both untrusted.
 
         Args:
-            reads: reads the file that the child sees as `ParentLink.file`; None: there is no file.
+            reads: reads the file that the child sees as `ParentLink.file`; None if there is no file.
 
         Raises:
             UsageFault, Incompatible: the module raised it.
-            LocalFault: so did a library, or the child ran out of time or memory, died, or sent too much.
+            LocalFault: the module or a library raised it, or the child ran out of time or memory, died, or sent too
+                much.
         """
         self.start()
         return self._exchange(question, body, reads)
 
     @property
     def has_ended(self) -> bool:
-        """Whether the child is gone; another `ask` would raise the same sentence."""
+        """Return whether the child has ended; another `ask` would raise the same sentence."""
         return self._process.poll() is not None
 
     def close(self) -> None:
@@ -137,7 +136,7 @@ class LimitedChild:
         while True:
             started = time.monotonic()
             with self._watched(left, self._limits.memory_bytes):
-                with contextlib.suppress(OSError):  # it has died: nothing is received then
+                with contextlib.suppress(OSError):  # it has died: no answer is received then
                     self._process.feed(message)
                 received = self._receive()
             if received is None:
@@ -183,7 +182,9 @@ class LimitedChild:
 
     @contextlib.contextmanager
     def _watched(self, seconds: float, memory_bytes: int | None) -> Iterator[None]:
-        """Kill the child when it takes longer than `seconds`, or more memory where no kernel limits it."""
+        """Kill the child if it takes longer than `seconds`, or uses too much memory where the kernel does not
+        limit it.
+        """
         is_over = threading.Event()
         watch = threading.Thread(target=self._watch, args=(is_over, max(0.0, seconds), memory_bytes), daemon=True)
         watch.start()
@@ -208,7 +209,7 @@ class LimitedChild:
                 self._process.end_for(f"took more than {bytes_text(memory_bytes)} of memory")
 
     def _died(self) -> LocalFault:
-        """The sentence on a child that is gone."""
+        """Make the error for a child that has ended."""
         self._process.kill()
         return LocalFault(self._sentence(self._process.death()))
 

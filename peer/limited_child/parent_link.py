@@ -14,15 +14,15 @@ from typing import Any, BinaryIO
 from peer.limited_child.frames import Frame, frame_bytes, read_frame
 
 MAX_READ_BYTES = 8 << 20
-"""Of one read that a child asks of its parent."""
+"""Most bytes of one read that a child requests from its parent."""
 
 
 class ParentLink:
-    """The child's end of the pipes; a process whose parent has gone ends at once.
+    """The child's end of the pipes. The process ends at once when its parent has ended.
 
     Args:
-        folder: the working folder of this process, removed when the parent has gone.
-        max_bytes: of one frame from the parent, which is ours.
+        folder: the working folder of this process, deleted when the parent has ended.
+        max_bytes: most bytes of one frame from the parent, which is trusted.
     """
 
     def __init__(self, questions: BinaryIO, answers: BinaryIO, folder: str, max_bytes: int = 1 << 40) -> None:
@@ -39,9 +39,9 @@ class ParentLink:
         self._answers.flush()
 
     def read(self, offset: int, length: int) -> bytes:
-        """Bytes of the file that the parent gave with this question; fewer than `length` at its end."""
+        """Return bytes of the file that the parent gave with this question; fewer than `length` at its end."""
         parts: list[bytes] = []
-        # A library may read from threads of its own.
+        # A library may read from its own threads.
         with self._turn:
             while length > 0:
                 self.send({"read": [offset, min(length, MAX_READ_BYTES)]})
@@ -53,7 +53,7 @@ class ParentLink:
         return b"".join(parts)
 
     def file(self, num_bytes: int) -> io.BufferedReader:
-        """That file, of `num_bytes`, as Python and its libraries read one."""
+        """Return that file, of `num_bytes`, as a Python file object."""
         return io.BufferedReader(_ParentFile(self, num_bytes), 1 << 20)
 
     def _receive(self, questions: BinaryIO, folder: str, max_bytes: int) -> None:

@@ -1,6 +1,6 @@
 """Entry point of a child: `python -m peer.limited_child.process MODULE MEMORY_BYTES SECONDS`.
 
-It confines itself before it imports MODULE, one of ours. Standard output is for answers; what libraries print goes to
+The process confines itself before it imports MODULE, one of ours. Standard output is for answers; libraries print to
 standard error. Exceptions of a library become answers, those of Rust (`PanicException`, a BaseException) too.
 """
 
@@ -19,11 +19,11 @@ from peer.limited_child.frames import Frame
 from peer.limited_child.parent_link import ParentLink
 
 LEFT_OUT = ("scipy", "sklearn", "pandas", "accelerate")
-"""Libraries that transformers and others load where they find them, and that no module of ours needs: loading them is a
+"""Libraries that transformers and others load if installed, and that no module of ours needs: loading them is a
 tenth of a child's start."""
 
 Answer = Callable[[dict[str, Any], bytes], dict[str, Any] | Frame]
-"""What `prepare` of a module returns; it takes a question and its body."""
+"""The function that `prepare` of a module returns; called with a question and its body."""
 
 
 def main() -> None:

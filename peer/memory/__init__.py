@@ -1,8 +1,8 @@
-"""The memory that a peer needs, computed before it takes any.
+"""The memory that a peer needs, computed before it allocates any.
 
 The files:
 
-    base_bits.py           pretrained weights in fewer bits: in which runs, and how many bytes (pure)
+    base_bits.py           pretrained weights in fewer bits: the runs that allow it, and the size (pure)
     architecture_sizes.py  parameters and buffers of an architecture, from a child with limits
-    least_memory.py        refuses a model before it takes all memory
+    least_memory.py        refuses a model that would use all memory
 """

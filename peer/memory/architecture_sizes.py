@@ -25,7 +25,7 @@ from peer.version import full_version
 CHILD = "peer.trainer.hf.sizes_child"
 LIMITS: Final = ChildLimits(memory_bytes=2 * 10**9, seconds=60, answer_bytes=16 << 20)
 FOLDER_NAME = "architectures"
-"""In the user's folder: one file for each architecture that this machine has looked at."""
+"""Folder in the user's data, with one file for each architecture that this machine has measured."""
 MAX_TENSORS, MAX_NAME_LENGTH, MAX_DIMENSIONS, MAX_SIZE, MAX_VALUE_BYTES = 1 << 20, 512, 8, 2**53, 16
 _COUNTS = ("other_bytes", "peak_bytes")
 
@@ -48,10 +48,11 @@ class ArchitectureSizes:
     """Everything that an architecture keeps in memory.
 
     Attributes:
-        parameters: in the module's order, tied ones once.
-        buffers: saved or not.
-        other_bytes: of tensors that the module keeps and has not registered.
-        peak_bytes: of all tensors that are there at one moment while it is built with values, or takes a few tokens.
+        parameters: parameters in the module's order, tied ones once.
+        buffers: buffers, saved or not.
+        other_bytes: bytes of tensors that the module keeps and has not registered.
+        peak_bytes: most bytes of all tensors at one time, while the model is built with values or processes a few
+            tokens.
     """
 
     parameters: tuple[TensorSize, ...] = ()
@@ -65,7 +66,7 @@ class ArchitectureSizes:
 
     @property
     def buffer_bytes(self) -> int:
-        """Bytes of everything but parameters."""
+        """Bytes of everything except parameters."""
         return sum(tensor.num_bytes for tensor in self.buffers) + self.other_bytes
 
 
@@ -75,15 +76,15 @@ def sizes_of(config: str, task: str | None) -> ArchitectureSizes:
 
     Args:
         config: config text of a manifest.
-        task: whose head it has; None: the config is read, and nothing is built.
+        task: task whose head the model has; None to read the config only, without building a model.
 
     Raises:
-        Incompatible: the library does not know it, or takes more memory or time for it than `LIMITS`.
+        Incompatible: the library does not know the architecture, or needs more memory or time for it than `LIMITS`.
         LocalFault: no process can be started, or the library cannot be loaded.
     """
     path = _kept_at(config, task)
     if path is not None:
-        # A file that is damaged, or was never written, is asked for anew.
+        # A file that is damaged or missing is measured again.
         with contextlib.suppress(OSError, ValueError, RecursionError):
             return checked_sizes(json.loads(read_regular(path, LIMITS.answer_bytes)))
     advice = "correct the config; of a run that is not yours, tell its owner"
@@ -98,7 +99,7 @@ def sizes_of(config: str, task: str | None) -> ArchitectureSizes:
         except (LocalFault, ValueError) as error:
             raise Incompatible(str(error)) from error
     if path is not None:
-        # Without room on the disk the next process asks again.
+        # If the disk is full, the next process measures again.
         with contextlib.suppress(OSError):
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             write_whole(path, json.dumps(_fields_of(sizes), separators=(",", ":")).encode())
@@ -106,7 +107,7 @@ def sizes_of(config: str, task: str | None) -> ArchitectureSizes:
 
 
 def load_library() -> None:
-    """Import most of transformers; where that fails, the child and `check_library` report it."""
+    """Import most of transformers. If the import fails, the child and `check_library` report it."""
     with contextlib.suppress(ImportError):
         importlib.import_module("transformers.modeling_utils")
 
@@ -115,7 +116,7 @@ def checked_sizes(fields: Any) -> ArchitectureSizes:
     """Return the sizes in a child's answer or in a file.
 
     Raises:
-        ValueError: it contains something else.
+        ValueError: `fields` does not hold valid sizes.
     """
     if not isinstance(fields, dict) or fields.keys() != {"parameters", "buffers", *_COUNTS}:
         raise ValueError(f"sizes with other fields; expected parameters, buffers, {' and '.join(_COUNTS)}")
@@ -158,7 +159,7 @@ def _fields_of(sizes: ArchitectureSizes) -> dict[str, Any]:
 
 
 def _kept_at(config: str, task: str | None) -> Path | None:
-    """Return the path of the stored sizes; None: this user has no folder, or the library is missing."""
+    """Return the path of the stored sizes, or None if this user has no folder or the library is missing."""
     try:
         follows_from = [config, task, version("transformers"), version("torch"), full_version()]
         digest = hashlib.sha256(json.dumps(follows_from).encode()).hexdigest()

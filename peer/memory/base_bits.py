@@ -1,4 +1,4 @@
-"""Pretrained weights under an adapter in fewer bits (`--base-bits`): in which runs, and how many bytes. Pure."""
+"""Pretrained weights under an adapter in fewer bits (`--base-bits`): the runs that allow it, and the size. Pure."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from peer.config.manifest import RunManifest
 from peer.config.peer_config import BaseBits
 
 _BITS_PER_VALUE = {"8": 8.0, "4": 4.5}
-"""Of the layers that are compressed: with 4 bits, a float32 scale for each 64 values (arXiv 2305.14314)."""
+"""Bits in compressed layers: with 4 bits, there is a float32 scale for each 64 values (arXiv 2305.14314)."""
 _WIDTHS = ("hidden_size", "n_embd", "d_model")
-"""How configs call the width of an embedding."""
+"""Names of the width of an embedding in configs."""
 
 
 def check_base_bits(manifest: RunManifest, base_bits: BaseBits) -> None:
     """Check that a run's weights may have fewer bits.
 
     Raises:
-        UsageFault: they are trained.
+        UsageFault: the weights are trained.
     """
     if base_bits != "full" and manifest.model.adapter is None:
         raise UsageFault(
@@ -29,7 +29,7 @@ def check_base_bits(manifest: RunManifest, base_bits: BaseBits) -> None:
 def base_num_bytes(manifest: RunManifest, base_bits: BaseBits = "full") -> int:
     """Return the bytes of the pretrained weights under an adapter, which a trainer keeps and does not train.
 
-    An estimate in fewer bits: bitsandbytes leaves embeddings and the output head as they are.
+    With fewer bits it is an estimate: bitsandbytes does not compress embeddings and the output head.
     """
     section = manifest.model
     if section.adapter is None or section.init is None:

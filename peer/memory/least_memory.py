@@ -1,6 +1,6 @@
-"""The least memory that a run's model takes on this machine, computed before the model is built.
+"""The least memory that a run's model needs on this machine, computed before the model is built.
 
-A manifest of a few hundred bytes can describe a model of 160 TB. The count leaves out libraries and all activations but
+A manifest of a few hundred bytes can describe a model of 160 TB. The count omits libraries and all activations except
 the largest, so a model that it refuses would have failed.
 """
 
@@ -31,10 +31,10 @@ _TRAINED_COPIES = 3
 _LOGITS_COPIES = 2
 """Logits and their gradients, float32: `GPT.loss`."""
 _ROTARY_BYTES = 20
-"""Of one angle while the table of cosines and sines is made: two float64 and a float32."""
+"""Bytes of one angle while the table of cosines and sines is made: two float64 and a float32."""
 
 _FULL_BITS = 32
-"""Of pretrained weights at most. Of those with fewer, 8 or 4 bits are a larger share."""
+"""Most bits of pretrained weights. In weights of fewer bits, 8 or 4 are a larger share."""
 
 _CGROUP = Path("/sys/fs/cgroup")
 _MEMINFO = Path("/proc/meminfo")  # in kB
@@ -47,24 +47,24 @@ def least_memory_bytes(
     optimizer_bits: OptimizerBits = "32",
     sizes: ArchitectureSizes | None = None,
 ) -> int:
-    """Return the bytes that a process of this machine takes at least.
+    """Return the fewest bytes that a process needs on this machine.
 
     Args:
-        base_bits: of pretrained weights under an adapter; see `peer.config.peer_config.PeerConfig`.
-        optimizer_bits: of AdamW's moments.
-        sizes: of the architecture of a run of kind hf; a seed needs none.
+        base_bits: bits of pretrained weights under an adapter; see `peer.config.peer_config.PeerConfig`.
+        optimizer_bits: bits of AdamW's moments.
+        sizes: sizes of the architecture in a run of kind hf; a seed needs none.
 
     Raises:
         Incompatible: the model cannot be cut as the manifest says.
     """
     num_values = sum(math.prod(shape) for _, shape in shapes_of(manifest))
     kept = 0 if use == "read" else mailbox_num_bytes(seed_sizes(manifest))
-    # Weights in fewer bits are loaded one by one; all others are there at once when the model is built.
+    # Weights in fewer bits are loaded one by one; all others are in memory together when the model is built.
     built = kept + (0 if sizes is None or base_bits != "full" else sizes.peak_bytes)
     if use != "serve":
         fixed = base_num_bytes(manifest)
         if sizes is not None:
-            # A manifest says itself how much of the model is trained; the library decides how much there is.
+            # The manifest says how many parameters are trained; the library determines how many there are.
             kept += sizes.buffer_bytes
             fixed = max(fixed, sizes.parameter_bytes - FLOAT_BYTES * num_values)
         kept += fixed * (_FULL_BITS if base_bits == "full" else int(base_bits)) // _FULL_BITS
@@ -101,10 +101,10 @@ def check_memory(
 
     Args:
         base_bits, optimizer_bits: see `least_memory_bytes`.
-        free_bytes: as `free_memory_bytes`.
+        free_bytes: as returned by `free_memory_bytes`.
 
     Raises:
-        DeviceFault: this machine has not enough memory for it.
+        DeviceFault: this machine has too little memory for the model.
         Incompatible: the model cannot be cut as the manifest says, or transformers cannot build it (`sizes_of`).
     """
     model, training = manifest.model, manifest.training
@@ -122,7 +122,7 @@ def check_memory(
 
 
 def free_memory_bytes() -> int | None:
-    """Return the memory that is free or reclaimable, swap included; None: unknown on this system."""
+    """Return the free or reclaimable memory, including swap, or None if it is unknown on this system."""
     free = _meminfo_bytes()
     limit, used = (_cgroup_number(name) for name in ("memory.max", "memory.current"))
     if free is not None and limit is not None and used is not None:
@@ -135,12 +135,12 @@ def available_memory_bytes() -> int | None:
     found = _numbers_in(_MEMINFO)
     if "MemAvailable" in found:
         return 1024 * found["MemAvailable"]
-    # Elsewhere there is no count of what caches would give back: all memory is the best that is known.
+    # Other systems do not count reclaimable caches: all memory is the best estimate.
     return all_memory_bytes()
 
 
 def all_memory_bytes() -> int | None:
-    """Return the machine's memory; None: unknown on this system."""
+    """Return the machine's memory, or None if it is unknown on this system."""
     try:
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (AttributeError, ValueError, OSError):
@@ -153,13 +153,13 @@ def _meminfo_bytes() -> int | None:
 
 
 def _cgroup_cache_bytes() -> int:
-    """Return the group's file cache, which the kernel gives back when programs need memory."""
+    """Return the group's file cache, which the kernel frees when programs need memory."""
     found = _numbers_in(_CGROUP / "memory.stat")
     return found.get("active_file", 0) + found.get("inactive_file", 0)
 
 
 def _numbers_in(path: Path) -> dict[str, int]:
-    """Return the names and whole numbers on the lines of a file; empty when there is no such file."""
+    """Return the names and whole numbers on the lines of a file; empty if there is no such file."""
     try:
         lines = path.read_text(encoding="ascii").splitlines()
     except (OSError, ValueError):

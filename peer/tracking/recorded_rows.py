@@ -1,4 +1,4 @@
-"""What is recorded: rows of numbers, of a peer from its events and of a run from its page. Pure."""
+"""Recorded values: rows of numbers, of a peer from its events and of a run from its page. Pure."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from peer.view.own_view import OwnView, own_view_after
 
 _FIGURES = ("learning_rate", "tokens", "tokens_per_second", "wait_fraction", "run_tokens")
 OWN_COLUMNS = ("loss", "validation_loss", *_FIGURES, "versions", "rounds")
-"""Of a peer. `versions` is the sum over its fragments, `rounds` counts this session's."""
+"""Columns of a peer. `versions` is the sum over its fragments, `rounds` counts the rounds of this session."""
 
 RUN_COLUMNS = (
     *("tokens", "rounds", "validation_loss", "train_loss", "num_trainers", "num_peers", "tokens_per_second"),
     "upload_bits_per_second",
 )
-"""Of a run, as a point of the page's curves has it."""
+"""Columns of a run, as in a point of the page's curves."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,10 +26,10 @@ class Row:
     """One moment of a record.
 
     Attributes:
-        step: inner steps of a peer, which fall when a killed peer begins again at its last checkpoint; committed
+        step: inner steps of a peer, which decrease when a killed peer restarts from its last checkpoint, or committed
             tokens of a run.
         at: unix seconds.
-        values: by column; what was not measured is absent.
+        values: values by column; unmeasured ones are absent.
     """
 
     step: int
@@ -38,7 +38,7 @@ class Row:
 
 
 class OwnRows:
-    """Rows from one peer's events: one with each report of the trainer that took steps, from its `OwnView`."""
+    """Rows from one peer's events: one for each report of a trainer that took steps, from its `OwnView`."""
 
     def __init__(self) -> None:
         self._view = OwnView()
@@ -46,7 +46,7 @@ class OwnRows:
         self._evaluation: Evaluation | None = None
 
     def row(self, event: Event) -> Row | None:
-        """The row that `event` completes."""
+        """Return the row that `event` completes, if any."""
         view = self._view = own_view_after(self._view, event)
         if not isinstance(event.fact, TrainingProgressed | LeftRun):
             return None
@@ -64,13 +64,12 @@ class OwnRows:
 
 
 def row_of(step: int, at: float, values: Mapping[str, float | None]) -> Row:
-    """A row without what is None or no finite number."""
+    """Make a row, without values that are None or not finite."""
     return Row(step, at, {name: float(one) for name, one in values.items() if one is not None and math.isfinite(one)})
 
 
 class RunRows:
-    """Rows of a run from looks at it: one when the swarm has committed more, `MIN_SECONDS` after the last one at the
-    soonest."""
+    """Rows of a run: one when the swarm has committed more, at least `MIN_SECONDS` after the last one."""
 
     MIN_SECONDS = 10.0
     """Several looks; a month of them is a quarter of a million rows."""
@@ -80,7 +79,7 @@ class RunRows:
         self._at = -math.inf
 
     def row(self, at: float, values: Mapping[str, float | None]) -> Row | None:
-        """Of a look at `at` (unix seconds); `values` has the columns of `RUN_COLUMNS`."""
+        """Return the row at `at` (unix seconds), if one is due; `values` has the columns of `RUN_COLUMNS`."""
         step = int(values["tokens"] or 0)
         if step <= self._step or at < self._at + self.MIN_SECONDS:
             return None

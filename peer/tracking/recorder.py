@@ -1,4 +1,4 @@
-"""Hands rows to the process that has the tracker. It never waits, and a tracker that fails costs one warning."""
+"""Pass rows to the tracker's process without ever waiting. A failed tracker costs one warning."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from peer.tracking.trackers import Record, check_tracker
 T = TypeVar("T")
 
 MAX_WAITING = 1000
-"""Rows kept for a tracker that takes none at the moment: half an hour of them; then the oldest go."""
+"""Rows kept for a tracker that is busy, about half an hour of them; then the oldest are dropped."""
 END_SECONDS = 15.0
-"""For the tracker to take the last rows: several tries of an upload."""
+"""Time for the tracker to store the last rows: several attempts of an upload."""
 
 
 @dataclass(eq=False)
@@ -29,7 +29,7 @@ class Recorder:
     """A record that rows are added to; `add` may be called from any thread.
 
     Attributes:
-        warn: takes a sentence, once, from another thread.
+        warn: called with a sentence, once, from another thread.
         end_seconds: see `END_SECONDS`.
 
     Raises:
@@ -50,12 +50,12 @@ class Recorder:
         self._thread.start()
 
     def add(self, row: Row) -> None:
-        """Record a row, soon."""
+        """Queue a row for recording."""
         self._rows.append(row)
         self._news.set()
 
     def close(self) -> None:
-        """Wait a moment until the tracker has what was added."""
+        """Wait up to `end_seconds` until the tracker has stored all rows."""
         self._is_closing = True
         self._news.set()
         self._thread.join(self.end_seconds)
@@ -71,7 +71,7 @@ class Recorder:
         except LocalFault as fault:
             self._tell(str(fault))
             return
-        with contextlib.suppress(OSError):  # it has ended, and says why
+        with contextlib.suppress(OSError):  # it has ended, and reports why
             while not (self._is_closing and not self._rows):
                 self._news.wait()
                 self._news.clear()
@@ -90,7 +90,7 @@ class Recorder:
 def recording(
     record: Record | None, warn: Callable[[str], object], row_of: Callable[[T], Row | None]
 ) -> Iterator[Callable[[T], object]]:
-    """What takes, from any thread, all that `row_of` may make a row of; without a record it goes nowhere.
+    """Yield a function that records a value, callable from any thread. Without a record it does nothing.
 
     Raises:
         UsageFault: the tracker's library is not installed.

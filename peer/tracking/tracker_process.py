@@ -1,6 +1,6 @@
-"""The process that has a tracker: a row in JSON on each line of its standard input; it ends when that ends.
+"""The process that runs a tracker: it reads one JSON row per line of its standard input, and ends with it.
 
-Output of the library leads nowhere. The reason why the process failed is one sentence on its standard error.
+Output of the library is discarded. If the process fails, the reason is one sentence on its standard error.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ def take_rows(record: Record, lines: Iterable[str]) -> None:
     """Write each line's row into the tracker of `record`, and close it.
 
     Raises:
-        Exception: of the tracker.
+        Exception: the tracker raised it.
     """
     tracker = open_tracker(record)
     try:
@@ -46,5 +46,5 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    # Libraries leave threads and handlers behind, which may wait for a network.
+    # Libraries leave threads and exit handlers behind, which may wait for a network.
     os._exit(main())

@@ -21,7 +21,7 @@ from peer.config.peer_config import PeerConfig, TrackerKind, load_config
 from peer.tracking.recorded_rows import OWN_COLUMNS, RUN_COLUMNS, Row
 
 MAX_HEADER_BYTES = 4096
-"""Of a CSV file: ten times what the columns take."""
+"""Longest header of a CSV file: ten times that of the columns."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,10 +30,10 @@ class Record:
 
     Attributes:
         run_id: the run; trackers call it a project.
-        name: of the peer or page in it; the same after a restart.
-        folder: for files.
+        name: name of the peer or page in the run; the same after a restart.
+        folder: folder for files.
         file: the CSV file in it.
-        columns: of its rows.
+        columns: columns of its rows.
     """
 
     kind: TrackerKind
@@ -50,14 +50,14 @@ class Tracker(Protocol):
     def write(self, row: Row) -> None: ...
 
     def close(self) -> None:
-        """Store everything that was written."""
+        """Store all written rows."""
 
 
 def check_tracker(kind: TrackerKind) -> None:
     """Check that the library of a tracker is installed, without loading it.
 
     Raises:
-        UsageFault: it is not installed.
+        UsageFault: the library is not installed.
     """
     if kind != "csv" and importlib.util.find_spec(kind) is None:
         raise UsageFault(
@@ -67,7 +67,7 @@ def check_tracker(kind: TrackerKind) -> None:
 
 
 def own_record(config: PeerConfig, peer_id: PeerId) -> Record | None:
-    """Name the record of this peer in its run by the peer's key; None: no tracker was chosen."""
+    """Name the record of this peer in its run by the peer's key. None if no tracker was chosen."""
     if config.track is None:
         return None
     name = f"{config.name or 'peer'}-{short_peer(peer_id)}".replace("/", "-")
@@ -89,11 +89,11 @@ def run_record(run_id: str, kind: str) -> Record:
 
 
 def open_tracker(record: Record) -> Tracker:
-    """Open the tracker of a record, at the end of what earlier sessions wrote.
+    """Open the tracker of a record, after the rows of earlier sessions.
 
     Raises:
         OSError, UsageFault: a file cannot be used.
-        Exception: of the library.
+        Exception: the library raised it.
     """
     if record.kind == "csv":
         return CsvTracker(Path(record.folder) / record.file, record.columns)
@@ -104,14 +104,14 @@ class CsvTracker:
     """Writes a line for each row: its time in UTC (ISO 8601), its step, and its values; unmeasured ones are empty.
 
     Raises:
-        UsageFault: the file is there and has other columns.
-        OSError: it cannot be written.
+        UsageFault: the file exists and has other columns.
+        OSError: the file cannot be written.
     """
 
     def __init__(self, path: Path, columns: Sequence[str]) -> None:
         self._columns = columns
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        # A pipe there must not block.
+        # Opening a pipe must not block.
         flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK
         self._file = os.fdopen(os.open(path, flags, 0o600), "a+b", buffering=0)
         try:
@@ -148,10 +148,11 @@ class CsvTracker:
 
 
 class LibraryTracker:
-    """A run of trackio or wandb, which takes up the run of that name after a restart and counts its rows on.
+    """A run of trackio or wandb. After a restart it continues the run of the same name and its row count.
 
-    `trackio show --project RUN` shows those of trackio. Those of wandb are in the account that is logged in, or with
-    WANDB_MODE=offline in the folder.
+    `trackio show --project RUN` shows the rows of trackio. Those of wandb are in the logged-in account, or in the
+    folder
+    with WANDB_MODE=offline.
     """
 
     def __init__(self, record: Record) -> None:
@@ -164,7 +165,7 @@ class LibraryTracker:
         self._run = library.init(project=record.run_id, name=record.name, resume="allow", **options)
 
     def write(self, row: Row) -> None:
-        # Libraries drop rows whose step falls, and a killed peer begins again at its last checkpoint.
+        # Libraries drop rows whose step decreases, and a killed peer restarts from its last checkpoint.
         self._run.log({"steps": row.step, **row.values})
 
     def close(self) -> None:
