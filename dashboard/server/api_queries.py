@@ -44,7 +44,7 @@ def _digits(text: str) -> int:
 
 _WHOLE: Final = BeforeValidator(_digits)
 Number = Annotated[int, Field(ge=0, le=MAX_NUMBER), _WHOLE]
-Limit = Annotated[int, Field(ge=1, le=MAX_PAGE, description="How many rows at most."), _WHOLE]
+Limit = Annotated[int, Field(ge=1, le=MAX_PAGE, description="Most rows to return."), _WHOLE]
 
 
 class Query(BaseModel):
@@ -53,22 +53,24 @@ class Query(BaseModel):
 
 class RoundsQuery(Query):
     limit: Limit = 50
-    before: Number | None = Field(None, description="Rounds before this number, `next_before` of another answer.")
+    before: Number | None = Field(
+        None, description="Return rounds before this number, the `next_before` of an earlier answer."
+    )
 
 
 class ContributorsQuery(Query):
     sort: Literal["tokens", "reported", "rounds", "first", "last", "name"] = Field(
-        "tokens", description="By what; the most first, names from A."
+        "tokens", description="Sort key; the largest first, names from A."
     )
-    search: str = Field("", max_length=MAX_SEARCH_LENGTH, description="Part of a name, an id or a device.")
+    search: str = Field("", max_length=MAX_SEARCH_LENGTH, description="Part of a name, id or device.")
     limit: Limit = 50
-    offset: Annotated[int, Field(ge=0, le=MAX_OFFSET), _WHOLE] = Field(0, description="Rows to leave out.")
+    offset: Annotated[int, Field(ge=0, le=MAX_OFFSET), _WHOLE] = Field(0, description="Rows to skip.")
 
 
 class PageQuery(ContributorsQuery):
     """Parameters of the page's address: the tab and the search."""
 
-    tab: Literal["overview", "people", "model", "engine-room"] = Field("overview", description="Of the page.")
+    tab: Literal["overview", "people", "model", "engine-room"] = Field("overview", description="Tab of the page.")
     limit: Limit = 25
 
     @property
@@ -79,12 +81,12 @@ class PageQuery(ContributorsQuery):
 
 
 class PointsQuery(Query):
-    x: Literal["time", "tokens", "rounds"] = Field("time", description="What the first column is; it ascends.")
+    x: Literal["time", "tokens", "rounds"] = Field("time", description="Quantity in the first column, ascending.")
     max: Annotated[int, Field(ge=2, le=MAX_POINTS_ASKED), _WHOLE] = Field(
-        1000, description="How many points at most, about."
+        1000, description="Approximate number of points to return at most."
     )
     digits: Annotated[int, Field(ge=3, le=17), _WHOLE] = Field(
-        17, description="Significant digits of losses and rates; few make a small answer."
+        17, description="Significant digits of losses and rates; fewer digits make a smaller answer."
     )
 
 

@@ -34,30 +34,36 @@ class _Figures(Collector):
     def collect(self) -> Iterator[Metric]:
         yield from _swarm(self.site.live.state)
         yield from _history(self.site.live.history)
-        yield _gauge("dashboard_viewers", "Open event streams, of all runs shown.", self.site.bound.num_streams)
-        yield _gauge("dashboard_look_age_seconds", "Since the last look at the swarm.", self.site.look_age_seconds)
+        yield _gauge("dashboard_viewers", "Open event streams of all displayed runs.", self.site.bound.num_streams)
+        yield _gauge(
+            "dashboard_look_age_seconds", "Seconds since the last observation of the swarm.", self.site.look_age_seconds
+        )
         answers = dict(sorted(self.site.num_requests.items()))
         yield _counter("dashboard_answers", "HTTP answers.", answers, "status")
 
 
 def _swarm(state: DashboardState) -> Iterator[Metric]:
     phases = {phase: float(state.phase == phase) for phase in get_args(Phase)}
-    yield _gauge("phase", "1 for the phase the run is in.", phases, "phase")
+    yield _gauge("phase", "1 for the present phase of the run.", phases, "phase")
     conditions = {one: sum(row.condition == one for row in state.peers) for one in get_args(Condition)}
-    yield _gauge("peers", "Peers seen lately, as they report.", conditions, "condition")
-    yield _gauge("unlisted_peers", "Peers without a row.", state.num_unlisted)
-    yield _gauge("invalid_records", "Records refused in the newest look.", state.num_invalid_records)
+    yield _gauge("peers", "Recently seen peers, by their reports.", conditions, "condition")
+    yield _gauge("unlisted_peers", "Peers without a row on the page.", state.num_unlisted)
+    yield _gauge("invalid_records", "Records refused in the newest observation.", state.num_invalid_records)
     upload = sum(record.upload_bits_per_second for record in state.view.electors)
-    yield _gauge("line_upload_bits_per_second", "Upload of the lines, as far as peers know it.", upload)
+    yield _gauge("line_upload_bits_per_second", "Sum of the upload rates that peers report.", upload)
     figures = state.view.to_json()
     evaluation = figures["evaluation"] or {}
     figures |= {f"evaluation_{name}": figure for name, figure in evaluation.items()}
     for name, figure in figures.items():
         if isinstance(figure, int | float):
             make = _counter if name in GROWING else _gauge
-            yield make(name, "Of the whole run, as /api/v1/run has it.", float(figure))
+            yield make(name, "Value of the whole run, as in /api/v1/run.", float(figure))
     rows = state.fragments
-    yield _gauge("largest_lag_versions", "Of any fragment.", max((row.largest_lag for row in rows), default=0))
+    yield _gauge(
+        "largest_lag_versions",
+        "Largest lag of any fragment, in versions.",
+        max((row.largest_lag for row in rows), default=0),
+    )
     yield _gauge("forked_peers", "Peers whose anchor differs.", max((row.num_forked for row in rows), default=0))
 
 
@@ -72,10 +78,10 @@ def _history(history: HistoryView) -> Iterator[Metric]:
         "Tokens or examples that others in the round signed.",
         history.tokens_witnessed,
     )
-    yield _counter("moved_bytes", "Encoded values that went from member to member.", history.bandwidth.upload_bytes)
+    yield _counter("moved_bytes", "Bytes of encoded values sent between members.", history.bandwidth.upload_bytes)
     yield _gauge("history_failing", "1 while the history cannot be written.", float(bool(history.problem)))
     missing = sum(row.last_version - row.first_version + 1 for row in history.missing)
-    yield _gauge("missing_rounds", "Rounds whose commits no member remembers.", missing)
+    yield _gauge("missing_rounds", "Rounds whose commits no member has.", missing)
 
 
 def _gauge(name: str, text: str, value: float | Mapping[str, float], label: str = "") -> Metric:
