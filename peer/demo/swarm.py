@@ -150,8 +150,7 @@ class DemoSwarm:
         """Start a command that leaves when its standard input closes, as it does when this process dies.
 
         It uses one thread, because two waiting threads took 60 times as long while peers had the cores. Files that a
-        killed
-        peer leaves in its temporary folder are deleted with the demo's.
+        killed peer leaves in its temporary folder are deleted with the demo's.
         """
         environment = {**python_environment(), "OMP_NUM_THREADS": "1", "TMPDIR": str(self.folder)}
         kept = python_command("peer.demo.kept_command", command, *arguments)

@@ -177,8 +177,7 @@ def spoken_text(tokens: Iterable[int], before: Sequence[int], decode: Callable[[
     """Yield the text of a tokenizer's tokens, each character as soon as it is complete.
 
     Tokens may be parts of a character, and may look different at the beginning of a text, so each is decoded together
-    with
-    the tokens before it.
+    with the tokens before it.
 
     Args:
         before: tokens before them that are not shown.

@@ -100,8 +100,7 @@ class Mailbox:
 
         Args:
             sent_bytes: encoded size of a contribution to each fragment; empty: contributions do not survive a restart
-                of the
-                network process.
+                of the network process.
 
         Raises:
             LocalFault: the memory (or, without memfd, the temporary directory) has no room for the block.

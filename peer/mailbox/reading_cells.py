@@ -1,6 +1,5 @@
 """Mailbox cells that record which data is being read: the trainer writes this peer's entry, and the network process
-writes
-those of other peers.
+writes those of other peers.
 
 Each writer increments a sequence number first (odd while it writes) and last, so that a reader detects a torn copy.
 """

@@ -34,8 +34,7 @@ def named_run(
 
     Raises:
         UsageFault: RUN is not a run, or differs from --run-id; or it resembles a run of this machine, and without
-            --peers
-            it cannot be checked whether a run with that id exists.
+            --peers it cannot be checked whether a run with that id exists.
         NobodyReachable: the page does not answer.
     """
     named = run_id if run is None else run

@@ -108,8 +108,7 @@ def run_lines(runs: Sequence[OwnRun], width: int | None = None, now: float | Non
     """Return a heading and one line for each run; empty columns are left out.
 
     Folders are shown if one of them is not the default folder. If a line does not fit into `width` columns, each run
-    has
-    separate lines, because a truncated page address cannot be copied. None: any width fits.
+    has separate lines, because a truncated page address cannot be copied. None: any width fits.
     """
     rows = [("run", "peer", "state", "folder", "owner", "page")]
     are_usual = all(run.folder.name == run.run_id for run in runs)

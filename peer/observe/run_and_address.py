@@ -59,8 +59,7 @@ def checked_target(
     """Return the run and the addresses from which an observer starts.
 
     Without `--peers`, the addresses come from the invite, from the peer in the data folder (its own and its members'),
-    or
-    from the run's page, if the manifest on this machine contains one.
+    or from the run's page, if the manifest on this machine contains one.
 
     A stopped seed of this machine is reported at once, because it may be the reason why no member answers.
 

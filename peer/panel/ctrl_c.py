@@ -111,8 +111,7 @@ def _asking_signals() -> list[signal.Signals]:
     """Return the signals that ask this peer to leave: SIGTERM, and the others unless they were ignored.
 
     Shells start the background jobs of a script with SIGINT ignored, because its Ctrl+C is not meant for them; nohup
-    does
-    the same with SIGHUP.
+    does the same with SIGHUP.
     """
     signals = [signal.SIGTERM]
     for name in ("SIGINT", "SIGHUP"):

@@ -189,8 +189,7 @@ class Terminal:
         """Leave politely on the first Ctrl+C, SIGTERM or closed terminal, and at once on the second.
 
         With `is_loading` the first one leaves at once until `loaded` is called, because no goodbye is needed yet. The
-        view
-        runs in the block.
+        view runs in the block.
 
         A background job that ignores Ctrl+C or hang-ups continues to ignore them; SIGTERM ends it.
         """

@@ -151,8 +151,7 @@ class LibraryTracker:
     """A run of trackio or wandb. After a restart it continues the run of the same name and its row count.
 
     `trackio show --project RUN` shows the rows of trackio. Those of wandb are in the logged-in account, or in the
-    folder
-    with WANDB_MODE=offline.
+    folder with WANDB_MODE=offline.
     """
 
     def __init__(self, record: Record) -> None:

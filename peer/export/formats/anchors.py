@@ -33,8 +33,7 @@ class Anchors:
         values: fragment -> float32 [num_values].
         files: the folder with the run's verified files; None: the run has none.
         contributors: ids of the people whose machines were members with training work when the anchors were fetched;
-            empty
-            for a checkpoint.
+            empty for a checkpoint.
     """
 
     run_id: str

@@ -90,8 +90,7 @@ class Claims:
 
         Args:
             known: anchors that this peer has or had, version -> digest as in messages. Signatures are checked from the
-                newest
-                of them from which the commits start; if there is none, for all commits.
+                newest of them from which the commits start; if there is none, for all commits.
             version: version of this peer's anchor.
         """
         try:

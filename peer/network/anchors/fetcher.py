@@ -134,8 +134,7 @@ class Fetcher:
             on_bytes: called with the number of bytes arrived so far, which starts again after a restart.
             held: only an anchor heavier than this is fetched.
             voters: members that share the counting anchor; more than half of them must confirm it. They are asked only
-                once,
-                because the caller takes part in no round of this fragment meanwhile. Empty: every member.
+                once, because the caller takes part in no round of this fragment meanwhile. Empty: every member.
         """
         for _ in range(1 if voters else MAX_RESTARTS):
             agreed = await self._agreement.agree(fragment, num_values, candidates, voters)

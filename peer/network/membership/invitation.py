@@ -30,8 +30,7 @@ def read_invite(source: str) -> tickets.Invite:
 
     Raises:
         UsageFault: the text itself was given; the file cannot be read, contains a secret and is readable by other users
-            of
-            this machine, or is not a complete invite.
+            of this machine, or is not a complete invite.
     """
     if source.startswith(tickets.INVITE_PREFIX[:-3]):
         raise UsageFault(

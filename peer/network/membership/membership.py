@@ -149,10 +149,8 @@ class Membership:
         """The life of a record in a small swarm: three announcements, one look-up, and a minute of clock difference.
 
         So a peer whose clock was never set is visible. A peer that vanished without a goodbye stays in view a minute
-        longer,
-        but is suspected as soon as another peer contacts it. In a large swarm, whose keys are read in turn, a record
-        lives
-        longer by the duration of a turn.
+        longer, but is suspected as soon as another peer contacts it. In a large swarm, whose keys are read in turn, a
+        record lives longer by the duration of a turn.
         """
         wanted = 3 * self.announce_seconds + LOOK_SECONDS + CLOCK_SKEW_SECONDS
         return min(wanted, MAX_PEER_RECORD_LIFE_SECONDS - CLOCK_SKEW_SECONDS)

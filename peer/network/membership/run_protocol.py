@@ -70,8 +70,7 @@ async def ask_for_run(
     """Ask the members at `addresses` directly for the run's record; None if no member sends it.
 
     The DHT also has the record, but only once its holders have met, and not for unknown peers. `on_invalid` is called
-    for
-    records that the owner did not sign, `on_refused` for members that refuse with a reason.
+    for records that the owner did not sign, `on_refused` for members that refuse with a reason.
     """
     plain = admission.run_id.encode()
     for address in addresses:

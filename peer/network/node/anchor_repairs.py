@@ -242,8 +242,7 @@ class AnchorRepairs:
         """Return whether live members took part in a commit whose anchor only `claimed_by` claims.
 
         A commit does not sign the anchor that it leads to, so one of its members could send any anchor with it. The
-        other
-        members confirm the real anchor once they have applied the commit, or are no longer live.
+        other members confirm the real anchor once they have applied the commit, or are no longer live.
         """
         others = {entry.peer_id for entry in commit.roster} - {claimed_by, self.exchange.me}
         return any(record.peer_id in others for record in self.membership.members())

@@ -77,8 +77,7 @@ class GracefulLeave:
         """Wait until a staying member has this peer's anchors, so that the last trainer's commits survive in the seeds.
 
         Members that announce their leave do not count. This peer's record already announces its own leave; otherwise
-        two
-        members leaving at the same time would rely on each other.
+        two members leaving at the same time would rely on each other.
         """
         end = self.clock() + HAND_OVER_SECONDS
         goals = [fragment.state.lineage_tokens for fragment in self.exchange.fragments]

@@ -175,8 +175,7 @@ class TrainerDesk:
         """Deliver whole fragments that are waiting, if they are not busy and there are slots.
 
         Work that the trainer posts stays in the outbox until the trainer has taken the fragments (see `take_work`): one
-        inner
-        step at most, and in mode sync the trainer waits for this anyway.
+        inner step at most, and in mode sync the trainer waits for this anyway.
         """
         async with self._taking:
             if self._rebasing or not self.is_open:

@@ -75,8 +75,7 @@ def confirmed(reached: Mapping[PeerId, Sequence[str]], networks: Mapping[PeerId,
     """Return addresses that members of enough networks have reached; one network suffices if none is known.
 
     Otherwise one liar could make this peer announce another machine's address, or consider itself dialable because of
-    an
-    address in its home network.
+    an address in its home network.
 
     Args:
         reached: the reached addresses of each member that answered.

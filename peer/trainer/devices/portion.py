@@ -98,9 +98,8 @@ class HeldPiece:
     """Consecutive values: live, reference, rounding error (None: exact), and their place in the fragment.
 
     A parameter of fewer bits than float32 stores x rounded: 1e-4 added to 0.5 in bfloat16 is still 0.5. So `error`
-    keeps
-    the rounding error, with x = live + error in float32, and merges accumulate in it. The optimizer's own steps change
-    the live values, and are measured exactly.
+    keeps the rounding error, with x = live + error in float32, and merges accumulate in it. The optimizer's own steps
+    change the live values, and are measured exactly.
 
     Attributes:
         beside: copies of these values that the optimizer keeps.
@@ -230,8 +229,7 @@ class Portion:
         """Merge values from the network process: `values`, float32 [num_values] of the whole fragment, on the CPU.
 
         After an exception each piece is either unchanged or merged. Another call with the same `message` (a number
-        above 0)
-        merges only the missing pieces.
+        above 0) merges only the missing pieces.
         """
         merged = self._merged[1] if message and self._merged[0] == message else 0
         for number, piece in enumerate(self.pieces(fragment, self._find_copies()), 1):

@@ -64,8 +64,7 @@ def build_run_architecture(
 
     Args:
         base: the result of `find_base`. Only a run that trains all parameters can be built without a base; an anchor
-            then
-            replaces its values.
+            then replaces its values.
         compressed: see `build_run_model`.
 
     Raises:

@@ -103,8 +103,7 @@ class ForTask(nn.Module):
 
         Returns:
             the logits, and the library's cache of keys and values; None: the architecture has no cache, and the next
-            call
-            needs all tokens.
+            call needs all tokens.
         """
         known = signature(self._architecture.forward).parameters
         name = next((each for each in CACHES if each in known), None)
@@ -117,8 +116,7 @@ class ForTask(nn.Module):
         """Return the mean cross-entropy in nats per token, computed in float32; both int64 [batch, context].
 
         For masked-lm it is the loss of the hidden tokens in `tokens`, and `targets` are ignored. If the config requests
-        it
-        (`output_router_logits`), the balance loss of experts is added with the config's weight.
+        it (`output_router_logits`), the balance loss of experts is added with the config's weight.
         """
         # Calls `forward`, which gathers sharded parameters.
         loss: Tensor = self(tokens, targets)
@@ -129,8 +127,7 @@ def hide_tokens(tokens: Tensor, mask_token: int, vocab_size: int, seeds: Sequenc
     """Return (tokens with some hidden, the hidden ones and -100 elsewhere), both int64 [batch, length] like `tokens`.
 
     Every sequence has the same number of hidden tokens, at least one, chosen as in BERT. So the mean over a batch
-    equals
-    the mean over its parts, however a machine divides it.
+    equals the mean over its parts, however a machine divides it.
 
     Args:
         seeds: a seed for each sequence, which fixes its hidden tokens; None: torch's default generator draws.

@@ -366,7 +366,6 @@ def all_finite(values: Tensor) -> bool:
     """Return whether no value is NaN or infinite. values: any floating dtype, shape and device.
 
     A sum is finite only if every term is. Adding is many times faster than checking every value, which is only done
-    when
-    a sum is not finite.
+    when a sum is not finite.
     """
     return math.isfinite(float(values.detach().sum())) or bool(torch.isfinite(values).all())

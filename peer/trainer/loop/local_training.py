@@ -265,8 +265,7 @@ class LocalTraining:
         """Return positions of the next `num_blocks` blocks of `context` + 1 tokens: int64 [num_blocks], never repeated.
 
         `BlockOrder` chooses the blocks: see `peer.data_division.block_order`. With `context` 0 the blocks are single
-        samples,
-        each counted as one token.
+        samples, each counted as one token.
         """
         return self.next_blocks(num_blocks, context, OneGroup(num_tokens_available))
 
@@ -319,8 +318,7 @@ class LocalTraining:
         Args:
             loss: training loss (nats per token); several are averaged.
             tokens: number of tokens read; several are added. They replace the count of `positions`, and are the weight
-                of
-                this peer's work in the mean.
+                of this peer's work in the mean.
 
         Raises:
             UsageFault: `tokens` is not a whole number from 1 on or too large for a step, `loss` is not a number, or the

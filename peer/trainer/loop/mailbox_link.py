@@ -417,8 +417,7 @@ class TrainerLink:
 
         Yields:
             sum of the anchor versions; None if an anchor stayed torn for a second (the network process is being
-            restarted),
-            in which case the live parameters are meaningless inside the block.
+            restarted), in which case the live parameters are meaningless inside the block.
         """
         if self.ranks.is_sharded:
             self.ranks.order(OrderKind.MEASURE)

@@ -107,8 +107,7 @@ def innermost(optimizer: Optimizer) -> Optimizer:
     """Return the optimizer inside wrappers such as those of accelerate, Lightning's Fabric and timm.
 
     Some wrappers are subclasses of Optimizer, and even share attributes of the wrapped one, but torch runs an
-    optimizer's
-    hooks only if its own `__init__` has prepared `step`.
+    optimizer's hooks only if its own `__init__` has prepared `step`.
 
     Raises:
         UsageFault: the wrappers contain no `torch.optim.Optimizer` with hooks.

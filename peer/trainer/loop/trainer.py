@@ -114,10 +114,8 @@ class Trainer:
         sessions.
 
         No step is taken while `is_resting`, which is called before each step. Resting does not work with several ranks,
-        whose
-        exchanges would time out. Measures the validation loss at the start, every `evaluate_every_steps`, and at the
-        end if the
-        anchor has moved.
+        whose exchanges would time out. Measures the validation loss at the start, every `evaluate_every_steps`, and at
+        the end if the anchor has moved.
 
         Raises:
             LocalFault: see `step`; also if no anchors arrived within `ready_timeout_seconds`.

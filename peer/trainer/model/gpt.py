@@ -135,8 +135,7 @@ class GPT(nn.Module):
 
         Args:
             past: the cache that the previous call returned, which this call changes; None: the first call, which may
-                have
-                several tokens. Later calls have one token each.
+                have several tokens. Later calls have one token each.
 
         Returns:
             the logits, and keys and values of each block for all tokens so far; at most `context` of them.

@@ -117,8 +117,8 @@ def more_held_out(share: float, num_short_bytes: int, smallest: Iterable[tuple[f
     """Choose held-out text when deciding document by document would leave too little on one side.
 
     Short documents are held out in the order of their hashes while they fit into the share; the next one is cut. So
-    exactly
-    this share is held out of any number of documents, and a document larger than the share is not held out whole.
+    exactly this share is held out of any number of documents, and a document larger than the share is not held out
+    whole.
 
     Args:
         share: share of all text, at most `MOST_HELD_OUT`.

@@ -48,8 +48,7 @@ class OpenFiles:
 
         Raises:
             LocalFault: the file cannot be read now, or has become shorter. A restart may help, because the file was
-                valid when
-                training began.
+                valid when training began.
         """
         try:
             if path not in self._descriptors:
