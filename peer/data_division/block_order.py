@@ -38,7 +38,7 @@ class BlockOrder:
 
     Args:
         seed: the manifest's seed, so that all peers have the same permutation.
-        look: returns what others read, or None if not known yet. Returns the same object until there is something new.
+        look: returns the reading state of others, None if not known yet. The same object until there is something new.
         tell: called with what this peer reads, whenever that changes.
     """
 

@@ -1,8 +1,7 @@
-"""What the owner of a run does with the key: invites, revocations, and signed revisions of the manifest.
+"""The owner's operations with the key: invites, revocations, and signed revisions of the manifest.
 
-Everything stays in the owner's folder (the one that `peer init` wrote). It has the key, the signed manifest, a draft
-that is not signed yet, and a list of the invites that were given. Nothing here needs a network; `peer.owner.publish`
-has that.
+All files are in the owner's folder (the one that `peer init` wrote): the key, the signed manifest, an unsigned draft,
+and a list of the given invites. Nothing here uses the network; `peer.owner.publish` does.
 """
 
 from __future__ import annotations
@@ -50,7 +49,7 @@ DRAFT_NAME = "manifest.draft"
 LEDGER_NAME = "invites.jsonl"
 """One line for each invite that was given; it holds no secrets."""
 MAX_LEDGER_BYTES = 64 << 20
-"""A line of about 150 bytes for each invite: more than anybody gives."""
+"""About 150 bytes per invite: far more invites than an owner gives."""
 LONGEST_INVITE_SECONDS = 366 * 86400.0
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
@@ -97,11 +96,11 @@ class OwnedRun:
         return list(dict.fromkeys([*own, *read_cached_peers(self.folder / "cached_peers.json")]))
 
     def edit(self, change: ChangeSection) -> RunManifest:
-        """Add a change to the draft, which is begun when there is none.
+        """Add a change to the draft, and begin one if there is none.
 
         Raises:
-            UsageFault: the manifest would be too large or hold too many changes, or it asks for software that may
-                not follow the run's rules.
+            UsageFault: the manifest would be too large or hold too many changes, or the change requires software that
+                may not follow the run's rules.
         """
         minimum = change.minimum_software
         if minimum is not None and is_older(full_version(), minimum):

@@ -1,4 +1,4 @@
-"""What a run will need at home: bytes, rates, round times, utilisation, memory, disk, time to so many tokens. Pure.
+"""What a run will need at home: bytes, rates, round times, utilisation, memory, disk, time to a number of tokens. Pure.
 
 Everything is the steady state of a run of `NUM_HOMES` usual homes in which nothing fails. Each fragment has one round
 per interval, and every home is in it. Bytes are those on the line, TCP and IP headers included. Estimates are called

@@ -230,7 +230,7 @@ def _interruptibly(train: Callable[[], object]) -> None:
     def run() -> None:
         try:
             ended.set_result(train())
-        except BaseException as error:  # noqa: BLE001 (raised again where somebody waits)
+        except BaseException as error:  # noqa: BLE001 (raised again in the waiting caller)
             ended.set_exception(error)
 
     threading.Thread(target=run, name="tokenizer", daemon=True).start()

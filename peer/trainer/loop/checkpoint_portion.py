@@ -230,7 +230,7 @@ class PortionKeeper:
                 continue
             try:
                 stateful.load_state_dict(joined(kept[name], file, keep=True))
-            except Exception as error:  # noqa: BLE001  anybody's code; training goes on from the same anchors
+            except Exception as error:  # noqa: BLE001  user code; training goes on from the same anchors
                 log.warning("%r refuses its saved state (%s) and begins as it was given", name, error)
 
     def _cut_rows(self, optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
