@@ -85,7 +85,7 @@ def check_file(path: Path, run_id: str, wait_seconds: float = 5.0) -> bool:
     """
     with reading(f"the history {path}", "your own file; give another with --db"):
         if not path.exists() or (path.is_file() and path.stat().st_size == 0):
-            _check_folder(path)
+            check_folder(path)
             return False
         if path.is_dir():
             raise UsageFault(f"{path} is a folder; expected a file for the history; give one with --db")
@@ -96,7 +96,7 @@ def check_file(path: Path, run_id: str, wait_seconds: float = 5.0) -> bool:
             f"{path} is no database (it begins with {head[:8]!r}); expected a dashboard's history or a new file; "
             "give another with --db"
         )
-    _check_folder(path)
+    check_folder(path)
     try:
         address = f"{path.absolute().as_uri()}?mode=ro"
         with contextlib.closing(sqlite3.connect(address, wait_seconds, uri=True)) as database:
@@ -164,7 +164,12 @@ def _make_private(path: Path) -> None:
                 place.chmod(0o600)
 
 
-def _check_folder(path: Path) -> None:
+def check_folder(path: Path) -> None:
+    """Check the folder of a history's file.
+
+    Raises:
+        UsageFault: it does not exist, or nothing can be written in it.
+    """
     folder = path.absolute().parent
     if not folder.is_dir():
         raise UsageFault(

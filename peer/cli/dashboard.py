@@ -124,6 +124,7 @@ def dashboard(
     if runs is not None and given:
         raise UsageFault(f"{given[0]} was given with --runs; expected it in the file, for each run; take one of them")
     backend = choose_backend(host_backend)
+    from dashboard.history.database import check_folder
     from dashboard.samples.sample_schedule import SamplePlan, sample_plan
     from dashboard.server.free_port import check_free
     from dashboard.several_runs.run_list import read_run_list
@@ -151,6 +152,8 @@ def dashboard(
             f"a dashboard of this run is already running at {there}/; open it, or give another port with --port"
         ) from fault
     if one is not None:
+        if db is not None and str(db) != ":memory:":
+            check_folder(db)
         _say_who_answers(one)
     from dashboard.app import Choices, ShownRun, serve_dashboards
     from peer.network.membership.members_here import addresses_here

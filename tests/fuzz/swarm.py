@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import AsyncIterator, Coroutine, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any, Final
 
 import msgpack
@@ -92,7 +92,7 @@ def honest_record(manifest: RunManifest) -> PeerRecord:
 
 def fields_of(record: PeerRecord, **changes: Any) -> bytes:
     """A record as JSON; digests in hexadecimal."""
-    fields = asdict(record) | changes
+    fields = asdict(replace(record, **changes))
     fields["digests"] = [digest.hex() for digest in fields["digests"]]
     return json.dumps({name: value.hex() if type(value) is bytes else value for name, value in fields.items()}).encode()
 
@@ -109,6 +109,7 @@ def _record_of(data: bytes, who: Identity) -> bytes | None:
         for name in _BYTES:
             fields[name] = bytes.fromhex(fields[name])
         made = {name: tuple(value) if isinstance(value, list) else value for name, value in fields.items()}
+        made["evaluation"] = None if made["evaluation"] is None else Evaluation(**made["evaluation"])
         record = encode_peer_record(PeerRecord(**{**made, "peer_id": who.peer_id}), who)
         decode_peer_record(record, run_id=RUN_ID, now=NOW)
     except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError, PeerFault, LocalFault):

@@ -353,8 +353,6 @@ def test_a_file_in_the_place_of_a_folder(tmp_path: Path, capsys: pytest.CaptureF
         assert f"{place} {what}; expected a folder of your own" in capsys.readouterr().err
         assert app.run(["stop", *words]) == 2
         assert "is not a folder; expected the data folder of a peer" in capsys.readouterr().err
-        assert app.run(["demo", "--model", "hf", "--out", str(place)]) == 2
-        assert "--out" in capsys.readouterr().err
         page = ["dashboard", UNKNOWN_RUN, "--peers", NOBODY_THERE, "--port", "0", "--db", str(place / "db")]
         assert app.run(page) == 2
         assert "expected a writable folder for the history" in capsys.readouterr().err

@@ -45,7 +45,7 @@ def test_what_each_brings_is_named_in_the_command(source: str, weights: InitSect
 
 def test_an_adapter_is_not_told_as_the_whole_model() -> None:
     manifest = RunManifest(name="finches")
-    assert trained_in(manifest) == run_facts("finches", manifest).trained == "parameters"
+    assert trained_in(manifest) == "parameters"
     adapter = AdapterSection(rank=4, targets=("q_proj",))
     manifest = manifest.model_copy(update={"model": manifest.model.model_copy(update={"adapter": adapter})})
-    assert trained_in(manifest) == run_facts("finches", manifest).trained == "values of a LoRA adapter"
+    assert trained_in(manifest) == "values of a LoRA adapter"

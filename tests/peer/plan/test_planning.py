@@ -308,11 +308,12 @@ def test_volunteers_read_what_the_plan_says_a_run_costs(column):
     sizes = plan_source.sizes_of(manifest)
     plan = plan_run(manifest, sizes)
     told = " ".join(report.lines_for_a_home(plan))
-    told += f" {count_text(plan.num_parameters)} parameters"
+    model = manifest.model
+    told += f" {count_text(plan.num_parameters)} parameters, {model.num_layers} of {model.d_model}"
     table = section(VOLUNTEERS, "What does it cost?")
     rows = [line.strip("|").split("|") for line in table.splitlines() if line.startswith("| ")]
     cells = [row[column + 1].strip() for row in rows]
-    assert len(cells) == 6
+    assert len(cells) == 7
     assert not [cell for cell in cells if f" {cell.removesuffix(' parameters')}" not in told]
 
 
