@@ -355,7 +355,7 @@ def test_a_file_in_the_place_of_a_folder(tmp_path: Path, capsys: pytest.CaptureF
         assert "is not a folder; expected the data folder of a peer" in capsys.readouterr().err
         page = ["dashboard", UNKNOWN_RUN, "--peers", NOBODY_THERE, "--port", "0", "--db", str(place / "db")]
         assert app.run(page) == 2
-        assert "expected a writable folder for the history" in capsys.readouterr().err
+        assert "of the history does not exist; create it, or give another file" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("host", ["", " ", "\u202e", "a" * 5000, "a..b", "x y"])
