@@ -69,16 +69,16 @@ class HostileMember:
 
     async def send_raw(self, stream: Stream, data: bytes) -> None:
         """Bytes without a frame around them."""
-        writer = stream._writer  # type: ignore[attr-defined]
-        writer.write(data)
-        await writer.drain()
+        channel = stream._channel  # type: ignore[attr-defined]
+        channel.write(data)
+        await channel.drain()
 
     async def wait_closed(self, stream: Stream) -> None:
         """Wait until the remote has closed the stream."""
         async with asyncio.timeout(PATIENCE_SECONDS):
             with contextlib.suppress(asyncio.IncompleteReadError):
                 while True:
-                    await stream._reader.readexactly(1)  # type: ignore[attr-defined]
+                    await stream._channel.readexactly(1)  # type: ignore[attr-defined]
 
     async def announce(self, **changes: Any) -> None:
         """Publish the record of a trainer that has committed a little, but for `changes`."""

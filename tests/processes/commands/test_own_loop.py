@@ -203,7 +203,7 @@ def test_a_newcomers_batch_norm_is_right_at_once(start: Callable[..., Loop]) -> 
     first.wait_for(AppliedCommit, lambda fact: fact.fragment == 4 and fact.version >= 20)
     second = start("second", "--steps", "200", *first.join_line(), example="image_classifier")
     assert second.end() == 0, second.output.read_text()
-    on_joining, *_ = re.findall(r"validation loss of the anchor \((\S+),", second.output.read_text())
+    on_joining, *_ = re.findall(r"validation loss of the anchor Evaluation\(loss=(\S+),", second.output.read_text())
     assert float(on_joining) < 0.3  # nats; guessing among ten figures costs 2.3
     # Statistics are averaged like parameters: the same bits at the same version.
     mine = {key: digest for key, digest in second.digests().items() if key[0] == 4}

@@ -164,7 +164,7 @@ class OnePeer:
             state.anchor.fill(0.01)
         measured = self.trainer.evaluate()
         assert measured is not None
-        return measured[0]
+        return measured.loss
 
 
 @contextmanager
