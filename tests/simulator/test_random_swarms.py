@@ -156,7 +156,7 @@ MUTATIONS = {
             _patch(RoundMachine, "_silent_at", lambda *_: math.inf),
             _patch(RoundMachine, "_lose", lambda *_: None),
         ],
-        32,
+        251,
     ),
     "stores forget nothing": Mutation(("memory",), lambda: [_patch(ShardStore, "prune", lambda *_: None)], 1),
     "sent work still shows": Mutation(("peer",), lambda: [_patch(FragmentState, "after_send", lambda *_: None)], 2),
