@@ -26,7 +26,7 @@ SHARE = 0.8
 """Share of the training after which the pictures are taken: one peer was killed, and the late peer is training."""
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 """Path of Chromium; None for the copy that playwright has installed."""
-LINE = "s of"
+LINE = " s  steps: "
 """Part of each line that a demo prints during training."""
 
 
