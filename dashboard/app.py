@@ -104,7 +104,7 @@ class ShownRun:
     """A run of a dashboard, and its display options.
 
     Attributes:
-        peers: multiaddrs of members to dial; while none answers, the page says so and dialling continues.
+        peers: multiaddrs of members to dial; until a member answers, the page shows that none has.
         later: returns further multiaddrs known by then, of members on this machine.
         entry: credentials for a private run.
     """

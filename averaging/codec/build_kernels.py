@@ -71,7 +71,7 @@ def compile_library(source: Path, library: Path, machines: Sequence[str | None] 
     """Compile `source` into `library`, and create its folder.
 
     Raises:
-        NotCompiled: there is no compiler, or it failed with all settings.
+        NotCompiled: no compiler is installed, or the compiler failed with all settings.
         OSError: the folder cannot be written.
     """
     command = compiler()

@@ -76,7 +76,7 @@ async def greet_incoming(stream: Stream, handshake_policy: HandshakePolicy) -> s
 
     Raises:
         PeerUnreachable: the hello was late.
-        PeerFault: the hello was malformed or refused. A remote that is no stranger has received the reason.
+        PeerFault: the hello was malformed or refused. The reason was sent to the remote, unless it is a stranger.
     """
     try:
         async with asyncio.timeout(OPEN_SECONDS):

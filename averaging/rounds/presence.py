@@ -42,7 +42,7 @@ MAX_MET = 8192
 
 
 def most_newcomers(num_established: int) -> int:
-    """Return how many newcomers may count in place of `num_established` members, none of which answers."""
+    """Return how many newcomers may count instead of `num_established` members, none of which answers."""
     return max(1, math.floor(NEWCOMERS_SHARE * num_established))
 
 

@@ -123,7 +123,7 @@ def read_receipts(lines: Iterable[str], verify: Verify, run_id: str = "") -> Rec
         run_id: the run of all receipts; empty: any one run.
 
     Raises:
-        ReceiptFault: a line is wrong, belongs to another run or model, or there is no receipt.
+        ReceiptFault: a line is malformed or belongs to another run or model, or the file holds no receipt.
     """
     rounds: list[CreditedRound] = []
     sizes: tuple[int, ...] = ()

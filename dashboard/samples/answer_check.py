@@ -40,7 +40,7 @@ class _Answer(BaseModel):
 
 
 class NoAnswer(Exception):
-    """There is no sample; the text says why. `lasts`: as long as the run's manifest stays the same."""
+    """The reason why no sample was made. `lasts`: the reason holds until the run's manifest changes."""
 
     def __init__(self, why: str, *, lasts: bool = False) -> None:
         super().__init__(why)

@@ -57,7 +57,7 @@ def make_proof(
 
 
 def nonce_of(proof: bytes) -> bytes:
-    """Return the random bytes in a proof of this peer; empty if there is no proof."""
+    """Return the random bytes in a proof of this peer; empty if this peer has no proof."""
     return bytes(unpack(proof)[2]) if proof else b""
 
 
