@@ -43,6 +43,7 @@ ME = PeerId("12D3KooWMe")
 SECTION = AveragingSection(sync_every=4, num_fragments=3)
 RULE = OuterRule("carry", 0.7, 0.5)
 NUM_SAMPLES, BATCH = 64, 8
+STEPS_WHILE_SAVING = 8
 
 
 class Net(torch.nn.Module):
@@ -149,11 +150,14 @@ class Peer:
             await asyncio.sleep(0)
 
     async def save(self, *, is_last: bool = False) -> None:
-        """While training goes on."""
+        """While training goes on: a fixed number of steps, so that each run of a test has the same work in the outbox."""
         saving = asyncio.create_task(self.keeper.save(is_last=is_last))
-        while not saving.done():
+        for _ in range(STEPS_WHILE_SAVING):
             self.step()
-            await asyncio.sleep(0.01)
+            await asyncio.sleep(0)
+        while not saving.done():
+            self.training.idle()
+            await asyncio.sleep(0.005)
         await saving
 
     def _flat(self) -> list[tuple[torch.Tensor, torch.Tensor]]:
