@@ -3,12 +3,12 @@
     MurmurationError
     ├── PeerFault        a remote misbehaved; names its PeerId; never escapes a round
     │   └── PeerUnreachable   the remote could not be reached or stopped answering
-    └── LocalFault       this peer cannot go on; its owner can act on the sentence (exit code 1)
-        ├── UsageFault        a flag, file or value is wrong (exit code 2)
+    └── LocalFault       this peer cannot continue; the message tells its owner what to do (exit code 1)
+        ├── UsageFault        a flag, a file or a value in a file is wrong (exit code 2)
         ├── NobodyReachable   no member of the run answered in time (exit code 3)
-        ├── Incompatible      other protocol version, manifest or membership rule, or the run is over (exit code 4)
+        ├── Incompatible      this peer cannot take part in this run as it is (exit code 4)
         ├── DeviceFault       the compute device is missing or too small (exit code 5)
-        └── DaemonFault       the network daemon died or does not answer: another try may do (exit code 1)
+        └── DaemonFault       the network daemon died or does not answer: try again (exit code 1)
 
 Each message states the received value, the expected value and the remedy.
 """
@@ -27,7 +27,7 @@ EXIT_INTERRUPTED = 130
 
 
 class InterruptionTold(KeyboardInterrupt):
-    """Ctrl+C, after which the terminal already shows the state of the work."""
+    """Ctrl+C was pressed, and the terminal already shows what happened to the work."""
 
 
 class MurmurationError(Exception):
@@ -64,7 +64,7 @@ class LocalFault(MurmurationError):
 
 
 class UsageFault(LocalFault):
-    """A flag, a file or a value in one is wrong."""
+    """A flag, a file or a value in a file is wrong."""
 
     exit_code = 2
 
@@ -76,7 +76,7 @@ class NobodyReachable(LocalFault):
 
 
 class Incompatible(LocalFault):
-    """The run needs another software version, manifest or membership, or it has ended."""
+    """This peer cannot take part in the run: software or model do not fit, it is not admitted, or the run has ended."""
 
     exit_code = 4
 
@@ -92,7 +92,7 @@ class DaemonFault(LocalFault):
 
 
 def words_of(error: BaseException, otherwise: str = "") -> str:
-    """Return the text of an exception or, if it has none (as many time-outs), `otherwise` or its type's name."""
+    """Return the text of an exception or, if it has none (like many timeouts), `otherwise` or its type's name."""
     return str(error) or otherwise or type(error).__name__
 
 

@@ -150,7 +150,7 @@ class Peer:
             await asyncio.sleep(0)
 
     async def save(self, *, is_last: bool = False) -> None:
-        """While training goes on: a fixed number of steps, so that each run of a test has the same work in the outbox."""
+        """Save while training goes on: always the same number of steps, so that the outbox has the same work."""
         saving = asyncio.create_task(self.keeper.save(is_last=is_last))
         for _ in range(STEPS_WHILE_SAVING):
             self.step()
