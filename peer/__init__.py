@@ -9,11 +9,7 @@ The files of this folder stand under all rooms, but for the entry point:
     process_setup.py       closed streams, a user without a name: put right before anything else
     user_folders.py        where this software keeps what belongs to one user, and the paths that they write
     secret_files.py        files of mode 0600
-    folder_lock.py         one process for each data folder
-    run_folders.py         the data folders of a run on this machine, and its seed there
-    fresh_folder.py        what a start writes there, taken back when nothing comes of it
     optional_libraries.py  libraries that only some commands need
-    data_folder_choice.py  the one a peer had last, or a further one beside it, as RUN-2
     __main__.py            entry point of `python -m peer`
 
 The rooms, from the bottom up. Only `trainer/`, and the rooms that start one, load torch:
@@ -23,6 +19,7 @@ The rooms, from the bottom up. Only `trainer/`, and the rooms that start one, lo
     data_division/  each block of the data once per epoch over the swarm: who reads what next (pure)
     mailbox/        shared memory between trainer process and network process
     config/         what all peers of a run agree on (manifest), and what one volunteer may choose
+    data_folder/    the data folders of a run on this machine, one process in each
     sources/        what a manifest names outside of itself: one way to it, one table of it
     memory/         memory that a peer needs, known before it takes any
     files/          files of a run, such as its tokenizer, known by digest

@@ -28,8 +28,8 @@ def forget(
 
     Folders that you named with --data-dir stay on the disk.
     """
+    from peer.data_folder.run_folders import folders_of, forget_run, known_places
     from peer.observe.running_peer import running_in_any
-    from peer.run_folders import folders_of, forget_run, known_places
 
     every = every_run_here()
     run_id = run if run in every else named_run(run, None, None).run_id

@@ -111,8 +111,8 @@ def init(
         )
     if out is not None:
         check_out(out)
+    from peer.data_folder.run_folders import remember_place
     from peer.owner.new_run import create_run
-    from peer.run_folders import remember_place
 
     for flag, value, needed, its_value in (
         *(("--task", task, "--model", model), ("--lora", lora, "--model", model)),

@@ -48,9 +48,9 @@ def run_peer(
         from peer.join.join import run_rank
 
         return int(run_rank())
-    from peer.data_folder_choice import hold_folder
+    from peer.data_folder.data_folder_choice import hold_folder
+    from peer.data_folder.run_folders import remember_place
     from peer.observe.ended_run import end_signed_here
-    from peer.run_folders import remember_place
 
     end = end_signed_here(config.run_id, config.data_dir)
     if end is not None and end.is_over:

@@ -46,8 +46,8 @@ def logs(
 
     If several peers run, the command shows the logs of all, and first explains the prefix of each line.
     """
+    from peer.data_folder.folder_lock import told_holder_of
     from peer.events.log_tail import LogReader
-    from peer.folder_lock import told_holder_of
     from peer.observe.own_runs import own_folders
 
     named = named_run(run, run_id, None)[0]

@@ -26,11 +26,11 @@ from dht.ground.errors import LocalFault, UsageFault
 from dht.ground.quantities import loss_text, plural, share_text
 from peer.config.peer_config import load_config
 from peer.console.plain_console import PlainConsole
+from peer.data_folder.run_folders import forget_places
 from peer.demo.demo_view import DemoView, Figures, peers_table
 from peer.demo.figures import Summary, num_rounds_of
 from peer.demo.swarm import LOOK_SECONDS, DemoPeer, DemoSwarm, port_near
 from peer.owner.new_run import create_run
-from peer.run_folders import forget_places
 
 DEMO_RUN = """
 description = "A try on one machine: it learns to write Python, letter by letter, from the standard library"

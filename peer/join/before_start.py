@@ -11,6 +11,7 @@ from dht.ground.regular_files import read_regular
 from dht.identity.keys import Identity
 from dht.records.signed_manifest import MAX_RUN_RECORD_BYTES, RunRecord, decode_run_record
 from peer.config.peer_config import RUN_RECORD_NAME, PeerConfig
+from peer.data_folder.run_folders import folders_of
 from peer.events.peer_events import Event, SwarmContact
 from peer.network.membership.address_check import JOIN_ADVICE, ask_as_invited, look_first
 from peer.network.membership.invitation import load_pass
@@ -19,7 +20,6 @@ from peer.network.membership.profile_file import load_contributor
 from peer.observe.ended_run import SEARCH_SECONDS, end_in, end_signed_here
 from peer.observe.known_addresses import no_address
 from peer.panel.terminal import Terminal
-from peer.run_folders import folders_of
 
 
 def check_choices(config: PeerConfig, *, trains: bool) -> None:

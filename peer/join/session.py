@@ -45,7 +45,7 @@ from peer.config.manifest import RunManifest
 from peer.config.model_shapes import averaged_parts
 from peer.config.peer_config import ChoiceMark, PeerConfig, choices_with
 from peer.config.validation_sentences import explain
-from peer.data_folder_choice import HeldFolder, hold_folder
+from peer.data_folder.data_folder_choice import HeldFolder, hold_folder
 from peer.events.event_log import to_json
 from peer.events.peer_events import CheckpointFailed, Event, PartRestarted, SwarmContact
 from peer.events.rotating_log import LineLog

@@ -56,7 +56,7 @@ def end_signed_here(run_id: str, data_dir: Path) -> RunEnd | None:
 
     None if there is no manifest, or none contains an end. An end already reached takes precedence over a future one.
     """
-    from peer.run_folders import folders_of
+    from peer.data_folder.run_folders import folders_of
 
     folders = [data_dir]
     with contextlib.suppress(UsageFault):  # this user has no home folder
@@ -106,7 +106,7 @@ def what_is_left(run_id: str, data_dir: Path | None, page: str | None, *, is_ser
         data_dir: folder in which this machine would have a checkpoint; None: the default folder.
         is_served: whether the run's page lists members that still serve the model.
     """
-    from peer.run_folders import folders_of
+    from peer.data_folder.run_folders import folders_of
 
     for folder in folders_of(run_id, data_dir):
         if any((folder / "checkpoints").glob("checkpoint-*")):

@@ -7,11 +7,11 @@ from pathlib import Path
 from dht.ground.errors import LocalFault, UsageFault, writing
 from peer.config.peer_config import ADDRESSES_NAME, PeerConfig, read_cached_peers, write_cached_peers
 from peer.console.notices import say
-from peer.folder_lock import told_holder_of
+from peer.data_folder.folder_lock import told_holder_of
+from peer.data_folder.run_folders import folders_of, known_places, seed_command
 from peer.observe import run_page
 from peer.observe.ended_run import RunEnd, end_signed_here
 from peer.observe.run_names import owned_folders
-from peer.run_folders import folders_of, known_places, seed_command
 from peer.user_folders import PASS_NAME, RUN_RECORD_NAME
 
 

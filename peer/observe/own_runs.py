@@ -11,13 +11,13 @@ from typing import Any
 from dht.ground.errors import LocalFault, UsageFault
 from dht.ground.quantities import seconds_text
 from peer.config.peer_config import load_config
-from peer.folder_lock import last_use_of, read_holder_of
+from peer.data_folder.folder_lock import last_use_of, read_holder_of
+from peer.data_folder.run_folders import SEED, folders_of, known_places
 from peer.observe.ended_run import end_in
 from peer.observe.kept_manifest import manifest_here
 from peer.observe.run_names import every_run_here, has_owner_key
 from peer.observe.run_page import ask_page
 from peer.observe.running_peer import name_in
-from peer.run_folders import SEED, folders_of, known_places
 from peer.user_folders import expanded
 
 PAGE_HERE_SECONDS = 3.0

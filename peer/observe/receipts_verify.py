@@ -21,7 +21,7 @@ from dht.identity.keys import Identity, split_run_id, verify
 from dht.identity.speakable import speakable_name
 from peer.config.peer_config import IDENTITY_NAME
 from peer.console.plain_console import PIPE_COLUMNS, console_of_output
-from peer.run_folders import folders_of
+from peer.data_folder.run_folders import folders_of
 
 
 class ReceiptsRefused(LocalFault):

@@ -71,8 +71,8 @@ def checked_target(
         Incompatible, NobodyReachable: the run has ended, or is to end, and no address is known.
     """
     from peer.config.peer_config import ADDRESSES_NAME, load_config, read_cached_peers
+    from peer.data_folder.run_folders import stopped_seed
     from peer.observe.known_addresses import addresses_elsewhere, no_address, page_of
-    from peer.run_folders import stopped_seed
 
     flags: dict[str, object] = {"run_id": run_id, "peers": peers or None, "data_dir": data_dir}
     if invite_source is None:

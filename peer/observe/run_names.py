@@ -8,7 +8,7 @@ from pathlib import Path
 
 from dht.ground.errors import LocalFault, UsageFault
 from dht.identity.keys import split_run_id
-from peer.run_folders import folders_of, known_places
+from peer.data_folder.run_folders import folders_of, known_places
 from peer.user_folders import OWNER_KEY_NAME, PASS_NAME, RUN_RECORD_NAME, user_data_dir_here
 
 NEAR = 0.8

@@ -13,8 +13,8 @@ from dht.ground.errors import LocalFault
 from dht.identity.multiaddr import parse_peer_multiaddr
 from dht.identity.speakable import speakable_name
 from peer.config.peer_config import ADDRESSES_NAME, read_cached_peers
-from peer.folder_lock import LOCK_NAME, holder_of, told_holder_of
-from peer.run_folders import given_name
+from peer.data_folder.folder_lock import LOCK_NAME, holder_of, told_holder_of
+from peer.data_folder.run_folders import given_name
 
 LOOK_SECONDS = 0.2
 

@@ -28,10 +28,10 @@ from peer.config.hf_model_section import DescribedModel
 from peer.config.manifest import RunManifest, run_file_fields
 from peer.config.model_shapes import OwnModule, shared_buffers, tensor_shapes, trained_parameters
 from peer.config.peer_config import IDENTITY_NAME, RUN_RECORD_NAME
+from peer.data_folder.data_folder_choice import FreshFolder
 from peer.files.adding import check_at_hand, keep_files, with_files
 from peer.files.checked_folder import FILES_NAME
 from peer.files.layout_file import LAYOUT_NAME, layout_content
-from peer.fresh_folder import FreshFolder
 from peer.owner.custom_module import Buffers, check_module, chosen_buffers, frozen_digest
 from peer.secret_files import make_secret_folder, write_secret
 from peer.user_folders import OWNER_KEY_NAME, user_data_dir_here

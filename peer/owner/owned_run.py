@@ -38,8 +38,8 @@ from dht.records.signed_manifest import (
 from peer.config.access_sections import MAX_NOTES, ChangeSection
 from peer.config.manifest import MAX_MANIFEST_BYTES, RunManifest
 from peer.config.peer_config import ADDRESSES_NAME, RUN_RECORD_NAME, read_cached_peers
+from peer.data_folder.run_folders import folders_of
 from peer.owner.new_run import OTHER_FOLDER
-from peer.run_folders import folders_of
 from peer.secret_files import write_secret
 from peer.user_folders import OWNER_KEY_NAME, expanded, user_data_dir_here
 from peer.version import full_version, is_older

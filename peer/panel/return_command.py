@@ -11,8 +11,8 @@ from pathlib import Path
 from dht.ground.regular_files import write_whole
 from peer.config.data_source import needs_own
 from peer.config.peer_config import IDENTITY_NAME, ChoiceMark, PeerConfig, choices_with, flag_of
+from peer.data_folder.run_folders import COMMAND_NAME
 from peer.panel.updates import LineLimits
-from peer.run_folders import COMMAND_NAME
 from peer.user_folders import paths_in
 
 

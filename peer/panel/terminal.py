@@ -17,11 +17,12 @@ from dht.ground.errors import DeviceFault, Incompatible, InterruptionTold, Usage
 from dht.identity.keys import Identity
 from dht.identity.speakable import speakable_name
 from peer.config.peer_config import PeerConfig, make_data_dir
-from peer.data_folder_choice import HeldFolder
+from peer.data_folder.data_folder_choice import HeldFolder
+from peer.data_folder.folder_lock import FolderLock
+from peer.data_folder.run_folders import keep_name
 from peer.events.event_log import to_json
 from peer.events.peer_events import Event, JoinedRun
 from peer.events.rotating_log import LineLog
-from peer.folder_lock import FolderLock
 from peer.panel import updates
 from peer.panel.ctrl_c import LeaveRequest
 from peer.panel.key_bindings import Controls
@@ -29,7 +30,6 @@ from peer.panel.plain_and_json_views import EventView, make_view
 from peer.panel.return_command import same_with
 from peer.panel.scene import scene_of
 from peer.panel.stderr_capture import KeptErrors
-from peer.run_folders import keep_name
 from peer.user_folders import PASS_NAME
 
 LOOK_SECONDS = 0.1

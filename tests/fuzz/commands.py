@@ -28,7 +28,7 @@ from dht.identity.keys import Identity
 from dht.pylibp2p.protobuf_clash import make_room_for_libp2p
 from dht.records.evaluation import Evaluation
 from peer.config.peer_config import PeerConfig
-from peer.data_folder_choice import HeldFolder
+from peer.data_folder.data_folder_choice import HeldFolder
 from peer.events.peer_events import Event
 from tests.fuzz.swarm import (
     ADDRESS,

@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from peer.config.peer_config import ADDRESSES_NAME, PeerConfig, read_cached_peers
-from peer.run_folders import folders_in_use
+from peer.data_folder.run_folders import folders_in_use
 
 
 def addresses_now(config: PeerConfig) -> list[str]:

@@ -35,8 +35,8 @@ from peer.cli import app
 from peer.cli.usage.exit_codes import exits_with_sentence
 from peer.config.manifest import AveragingSection, RunManifest
 from peer.config.peer_config import PeerConfig, write_cached_peers
+from peer.data_folder.folder_lock import FolderInUse, FolderLock
 from peer.export.model_source import CheckpointSource, FolderSource, RunSource
-from peer.folder_lock import FolderInUse, FolderLock
 from peer.observe.run_and_address import Target
 from peer.version import software
 

@@ -12,8 +12,8 @@ from dht.records.signed_manifest import sign_run_record
 from peer.cli import app
 from peer.config.hf_config import canonical_config
 from peer.config.manifest import RunManifest
-from peer.folder_lock import FolderLock
-from peer.fresh_folder import FreshFolder
+from peer.data_folder.data_folder_choice import FreshFolder
+from peer.data_folder.folder_lock import FolderLock
 
 RUN_ID, OTHER_RUN = "own." + "a" * 20, "other." + "b" * 20
 NOBODY = ["--plain", "--peers", f"/ip4/127.0.0.1/tcp/1/p2p/{Identity.generate().peer_id}", "--join-timeout", "0.05"]

@@ -87,7 +87,7 @@ def started(monkeypatch: pytest.MonkeyPatch, arguments: list[str]) -> Any:
     monkeypatch.setattr("peer.join.before_start.wait_for_members", lambda *_, **__: None)
     monkeypatch.setattr("peer.join.before_start.check_choices", lambda *_, **__: None)
     monkeypatch.setattr("peer.network.process.child_start.early_network_child", contextlib.nullcontext)
-    monkeypatch.setattr("peer.data_folder_choice.hold_folder", lambda config, *_: (config, None))
+    monkeypatch.setattr("peer.data_folder.data_folder_choice.hold_folder", lambda config, *_: (config, None))
     monkeypatch.setattr("peer.observe.known_addresses.check_addresses", lambda config: None)
     assert app.run(arguments) == 0
     (config,) = configs

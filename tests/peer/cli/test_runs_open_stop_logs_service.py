@@ -18,21 +18,21 @@ from dht.identity.keys import Identity
 from dht.identity.speakable import speakable_name
 from peer.cli import app
 from peer.config.peer_config import ADDRESSES_NAME, load_config, write_cached_peers
+from peer.data_folder.folder_lock import FolderLock, holder_of
+from peer.data_folder.run_folders import known_places, remember_place
 from peer.events.event_log import to_json
 from peer.events.log_tail import LogReader, last_events, newer_events
 from peer.events.peer_events import Event, JoinedRun, LeftRun
-from peer.folder_lock import FolderLock, holder_of
 from peer.observe.run_page import PageSays
 from peer.observe.running_peer import Running
 from peer.panel.terminal import Terminal
-from peer.run_folders import known_places, remember_place
 
 RUN = "demo.aaaaaaaaaaaaaaaaaaaa"
 LEFT = Event(1_700_000_000.0, PeerId("12D3KooWLeft"), LeftRun("asked to stop", 7, 8, 9))
 HOLDS = """
 import sys, time
 from pathlib import Path
-from peer.folder_lock import FolderLock
+from peer.data_folder.folder_lock import FolderLock
 lock = FolderLock(Path(sys.argv[1]), "peer seed")
 print("held", flush=True)
 time.sleep(600)

@@ -19,8 +19,8 @@ from dht.ground.errors import Incompatible, LocalFault, UsageFault
 from dht.identity.keys import Identity, make_run_id
 from peer.config.manifest import RunManifest
 from peer.config.peer_config import PeerConfig
-from peer.data_folder_choice import hold_folder
-from peer.folder_lock import last_use_of
+from peer.data_folder.data_folder_choice import hold_folder
+from peer.data_folder.folder_lock import last_use_of
 from peer.join import session
 from peer.join.python_error_words import in_python
 from peer.network.membership.invitation import load_pass

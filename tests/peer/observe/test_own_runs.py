@@ -11,9 +11,9 @@ from dht.identity.keys import Identity
 from dht.identity.speakable import speakable_name
 from peer.cli import app
 from peer.config.peer_config import ADDRESSES_NAME, PeerConfig, read_cached_peers, write_cached_peers
-from peer.folder_lock import FolderLock
+from peer.data_folder.folder_lock import FolderLock
+from peer.data_folder.run_folders import remember_place
 from peer.observe.known_addresses import check_addresses, no_address
-from peer.run_folders import remember_place
 
 RUN_ID = "own." + "a" * 20
 

@@ -8,9 +8,9 @@ import pytest
 
 from dht.identity.keys import Identity
 from peer.config.peer_config import PeerConfig, write_cached_peers
-from peer.folder_lock import FolderLock
+from peer.data_folder.folder_lock import FolderLock
+from peer.data_folder.run_folders import remember_place
 from peer.network.membership.members_here import addresses_here, addresses_now
-from peer.run_folders import remember_place
 
 RUN_ID = "own." + "a" * 20
 PEER = Identity.from_seed(bytes(32)).peer_id

@@ -14,7 +14,7 @@ from dht.ground.errors import UsageFault
 from dht.ground.fields import printable
 from dht.ground.regular_files import read_regular, write_whole
 from dht.identity.keys import split_run_id
-from peer.folder_lock import last_use_of, told_holder_of
+from peer.data_folder.folder_lock import last_use_of, told_holder_of
 from peer.user_folders import user_data_dir_here
 
 PLACES_NAME: Final = "places.json"

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import shlex
-from collections.abc import Sequence
+import shutil
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,9 +20,8 @@ from peer.config.peer_config import (
     other_run_in,
     read_cached_peers,
 )
-from peer.folder_lock import FolderInUse, FolderLock, last_use_of, told_holder_of
-from peer.fresh_folder import FreshFolder
-from peer.run_folders import SEED, stopped_seed
+from peer.data_folder.folder_lock import LOCK_NAME, FolderInUse, FolderLock, last_use_of, told_holder_of
+from peer.data_folder.run_folders import SEED, stopped_seed
 from peer.user_folders import OWNER_KEY_NAME
 
 MOST_FOLDERS = 16
@@ -28,6 +30,40 @@ MOST_FOLDERS = 16
 _TRAINERS = ("peer join", "a training loop")
 _FETCHED = (ADDRESSES_NAME, RUN_RECORD_NAME, "files")
 """What the network process writes into a folder before its peer trains, but for checkpoints."""
+
+
+class FreshFolder:
+    """Files that a start, or a new run, writes before another peer has seen its key; deleted when it fails.
+
+    Create it before the folder, because it notes what is missing.
+
+    Args:
+        files: that may be written, in the folder or elsewhere; folders of files too.
+    """
+
+    def __init__(self, folder: Path, files: Iterable[Path]) -> None:
+        self._folder = folder
+        self._files = [path for path in (*files, folder / LOCK_NAME) if not os.path.lexists(path)]
+        self._folders = [one for one in (folder, *folder.parents) if not one.exists()]
+
+    def take_back(self) -> None:
+        """Delete these files and empty folders, unless another process uses the folder by now."""
+        if not self._folder.is_dir():
+            return
+        try:
+            lock = FolderLock(self._folder, None)
+        except LocalFault:
+            return
+        for path in self._files:
+            with contextlib.suppress(OSError):
+                if path.is_dir():
+                    shutil.rmtree(path)
+                else:
+                    path.unlink()
+        lock.close()
+        for folder in self._folders:
+            with contextlib.suppress(OSError):
+                folder.rmdir()
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,15 +13,15 @@ from dht.ground.errors import LocalFault, UsageFault
 from dht.ground.host import PeerId
 from dht.identity.keys import Identity, make_run_id
 from dht.records.signed_manifest import encode_run_record, sign_run_record
-from peer import data_folder_choice
 from peer.config.manifest import RunManifest
 from peer.config.peer_config import PeerConfig, write_cached_peers
-from peer.data_folder_choice import HeldFolder, hold_folder
+from peer.data_folder import data_folder_choice
+from peer.data_folder.data_folder_choice import HeldFolder, hold_folder
+from peer.data_folder.folder_lock import FolderInUse, FolderLock, last_use_of
+from peer.data_folder.run_folders import kept_command
 from peer.events.peer_events import Event, JoinedRun
-from peer.folder_lock import FolderInUse, FolderLock, last_use_of
 from peer.panel.return_command import keep_command
 from peer.panel.terminal import Terminal
-from peer.run_folders import kept_command
 from tests.kit.terminals import StuckView
 
 RUN_ID = "own." + "a" * 20

@@ -18,15 +18,15 @@ import torch
 
 from dht.ground.errors import LocalFault
 from peer.config.peer_config import PeerConfig
-from peer.folder_lock import LOCK_NAME, FolderLock
+from peer.data_folder.folder_lock import LOCK_NAME, FolderLock
 from peer.join import session
 from peer.join.session import Swarm, ending_on_signals, join
 from peer.panel.terminal import Terminal
 from tests.kit.terminals import StuckView, lost
 
 RUN_ID = "own." + "a" * 20
-HOLD = "import sys, pathlib; from peer.folder_lock import FolderLock; lock = FolderLock(pathlib.Path(sys.argv[1]), "
-HOLD += "'peer join'); print('held', flush=True); sys.stdin.read()"
+HOLD = "import sys, pathlib; from peer.data_folder.folder_lock import FolderLock; "
+HOLD += "lock = FolderLock(pathlib.Path(sys.argv[1]), 'peer join'); print('held', flush=True); sys.stdin.read()"
 
 
 @pytest.fixture

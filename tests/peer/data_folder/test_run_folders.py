@@ -9,10 +9,10 @@ import pytest
 from dht.ground.errors import UsageFault
 from dht.identity.keys import Identity
 from peer.config.peer_config import ADDRESSES_NAME, PeerConfig, write_cached_peers
-from peer.data_folder_choice import hold_folder
-from peer.folder_lock import FolderLock
+from peer.data_folder.data_folder_choice import hold_folder
+from peer.data_folder.folder_lock import FolderLock
+from peer.data_folder.run_folders import remember_place, stopped_seed
 from peer.observe.run_and_address import checked_target
-from peer.run_folders import remember_place, stopped_seed
 from peer.user_folders import OWNER_KEY_NAME
 
 RUN_ID = "own." + "a" * 20
