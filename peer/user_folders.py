@@ -79,7 +79,7 @@ def folder_fault(folder: Path) -> str:
     place = place_of(folder)
     if place.is_dir() and os.access(place, os.W_OK | os.X_OK):
         return ""
-    return f"{place} cannot be written" if place.is_dir() else f"{place} is no folder"
+    return f"{place} cannot be written" if place.is_dir() else f"{place} is not a folder"
 
 
 def check_out(folder: Path) -> None:

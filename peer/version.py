@@ -75,7 +75,7 @@ def _commit_in(text: str) -> str:
 
 
 def _text(path: str) -> str:
-    """The text of a file; empty when it is not there or is no text."""
+    """The text of a file; empty when it is not there or is not text."""
     try:
         with open(path, encoding="utf-8") as file:
             return file.read(_MAX_GIT_FILE_BYTES)

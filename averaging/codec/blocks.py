@@ -61,7 +61,7 @@ def check_format(codec: str, block_size: int) -> CodeFormat:
     """Return the format of `codec`.
 
     Raises:
-        ValueError: unknown codec, or a block size that is no multiple of 8 in 8..65536.
+        ValueError: unknown codec, or a block size that is not a multiple of 8 in 8..65536.
     """
     code_format = CODE_FORMATS.get(codec)
     if code_format is None:

@@ -122,7 +122,7 @@ class ShardStore:
             # fragment.
             self.codec.check_decodable(self.unpack(message.end - message.start, payload))
         except ValueError as error:
-            raise PeerFault(sender, f"sent a {message.KIND} whose values are no numbers: {error}") from error
+            raise PeerFault(sender, f"sent a {message.KIND} whose values are not numbers: {error}") from error
         given = self._results_of.setdefault(sender, _Given())
         most, sent = MAX_RESULT_ROUNDS * self._most_held_bytes, given.sent_bytes + len(payload)
         if sent > most:

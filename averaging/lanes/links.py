@@ -480,7 +480,7 @@ class Links:
                 await stream.send(read_at)
                 continue
             if self._handshake_policy.is_excluded(remote):
-                raise PeerFault(remote, "is no member any more")
+                raise PeerFault(remote, "is no longer a member")
             self.traffic.received_bytes += len(frame) + 4
             message, payload = frames.decode(frame, remote, self._limits)
             self._ports.on_message(remote, message, payload, len(frame) + 4)

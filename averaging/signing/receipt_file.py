@@ -90,15 +90,15 @@ def read_line(line: str, verify: Verify) -> tuple[RunFrame, Commit]:
     try:
         found = json.loads(line)
     except (ValueError, RecursionError) as error:
-        raise ReceiptFault(f"it is no JSON ({type(error).__name__}); expected one receipt per line") from error
+        raise ReceiptFault(f"it is not JSON ({type(error).__name__}); expected one receipt per line") from error
     if type(found) is not dict or found.get("kind") != KIND:
-        raise ReceiptFault(f'it is no receipt; expected an object of kind "{KIND}"')
+        raise ReceiptFault(f'it is not a receipt; expected an object of kind "{KIND}"')
     run = _run_frame(found)
     text = found.get("commit")
     try:
         frame = base64.b64decode(text, validate=True) if type(text) is str else b""
     except ValueError as error:
-        raise ReceiptFault('its "commit" is no base64') from error
+        raise ReceiptFault('its "commit" is not base64') from error
     commit = commit_of(frame, run, verify)
     for name, value in _readable(commit).items():
         if found.get(name) != value:
@@ -149,7 +149,7 @@ def _commit_in(frame: bytes, run: RunFrame) -> Commit:
     try:
         commit, _ = frames.decode(frame, PeerId(""), run.limits)
     except PeerFault as fault:
-        raise ReceiptFault(f"its bytes are no signed commit: {fault.what}") from fault
+        raise ReceiptFault(f"its bytes are not a signed commit: {fault.what}") from fault
     if not isinstance(commit, Commit):
         raise ReceiptFault(f"its bytes are a {commit.KIND}; expected a commit")
     return commit
@@ -169,7 +169,7 @@ def _readable(commit: Commit) -> dict[str, Any]:
 def _run_frame(found: dict[str, Any]) -> RunFrame:
     run_id, manifest_hash, sizes = found.get("run_id"), found.get("manifest_hash"), found.get("fragment_sizes")
     if type(run_id) is not str or not 0 < len(run_id) <= 80 or not run_id.isprintable():
-        raise ReceiptFault('its "run_id" is no run id')
+        raise ReceiptFault('its "run_id" is not a run id')
     try:
         digest = bytes.fromhex(manifest_hash) if type(manifest_hash) is str else b""
     except ValueError:
@@ -199,10 +199,10 @@ def open_receipt(run_id: str, receipt: bytes) -> tuple[RunFrame, bytes]:
     try:
         items = msgpack.unpackb(receipt, raw=False, max_map_len=0, max_ext_len=0, max_array_len=MAX_FRAGMENTS)
     except (ValueError, RecursionError, msgpack.UnpackException) as error:
-        raise ReceiptFault(f"bytes that are no receipt ({type(error).__name__})") from error
+        raise ReceiptFault(f"bytes that are not a receipt ({type(error).__name__})") from error
     match items:
         case [bytes(manifest_hash), [*sizes], bytes(frame)] if (
             len(manifest_hash) == 32 and sizes and all(_is_size(size) for size in sizes)
         ):
             return RunFrame(run_id, manifest_hash, tuple(sizes)), frame
-    raise ReceiptFault("bytes that are no receipt; expected manifest hash, fragment sizes and signed bytes")
+    raise ReceiptFault("bytes that are not a receipt; expected manifest hash, fragment sizes and signed bytes")

@@ -466,7 +466,7 @@ class Guard:
         return what
 
 
-_TEXT = {"undecodable": "holds values that are no numbers", "beyond_norm": "is far larger than the others'"}
+_TEXT = {"undecodable": "holds values that are not numbers", "beyond_norm": "is far larger than the others'"}
 
 
 def _slack_seconds(timing: Waits) -> float:

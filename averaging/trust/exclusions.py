@@ -48,7 +48,7 @@ Offence = Literal[
 
 OFFENCE_TEXT: dict[Offence, str] = {
     "malformed": "broke the protocol",
-    "undecodable": "sent values that are no numbers",
+    "undecodable": "sent values that are not numbers",
     "beyond_norm": "sent work far too large",
     "implausible": "claimed work that it cannot have done",
     "misfit": "sent another shard than planned",

@@ -31,7 +31,7 @@ distant peers had three of eight."""
 HASTY_SECONDS = 4.0
 """An honest leader waits longer for its quorum, and cannot begin before the version exists."""
 IGNORED_IN_A_ROW = 3
-"""One offer in five is too late for its round; three in a row with one leader are no chance, at one in a hundred."""
+"""One offer in five is too late for its round; three in a row with one leader happen by chance once in a hundred."""
 FIRST_PASSED_OVER_SECONDS = 120.0
 LONGEST_PASSED_OVER_SECONDS = 3600.0
 MAX_LEADERS = 1024

@@ -49,7 +49,7 @@ class Arm:
         adapts_sync_every: slow peers send as often as the others, after fewer steps; False: after `sync_every` of
             their own steps, so in every `slow_factor`-th round.
         num_liars: that many peers, the last ones, send what `lie` says in place of their work: negated (-10 times
-            it), noise (Gaussian, 10 times as long) or nan (scales that are no numbers).
+            it), noise (Gaussian, 10 times as long) or nan (scales that are not numbers).
     """
 
     mode: str = "carry"

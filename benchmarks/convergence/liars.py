@@ -15,7 +15,7 @@ _BFLOAT16_NAN = b"\xc0\x7f"
 
 
 def lie_of(lie: str, honest: EncodedBlocks, codec: Codec, generator: torch.Generator) -> EncodedBlocks:
-    """negated: -10 times the work; noise: Gaussian and 10 times as long; nan: scales that are no numbers.
+    """negated: -10 times the work; noise: Gaussian and 10 times as long; nan: scales that are not numbers.
 
     Raises:
         ValueError: unknown lie.

@@ -93,7 +93,7 @@ def check_file(path: Path, run_id: str, wait_seconds: float = 5.0) -> bool:
             head = file.read(16)
     if head != b"SQLite format 3\0":
         raise UsageFault(
-            f"{path} is no database (it begins with {head[:8]!r}); expected a dashboard's history or a new file; "
+            f"{path} is not a database (it begins with {head[:8]!r}); expected a dashboard's history or a new file; "
             "give another with --db"
         )
     check_folder(path)
@@ -210,7 +210,7 @@ def damaged(path: Path, found: str | Exception) -> LocalFault:
 
     SQLite's message can quote the file's bytes. If they are not text, Python raises `UnicodeDecodeError` instead.
     """
-    detail = "its texts are no UTF-8" if isinstance(found, UnicodeDecodeError) else str(found)
+    detail = "its texts are not UTF-8" if isinstance(found, UnicodeDecodeError) else str(found)
     return LocalFault(
         f"the history {path} is damaged ({detail.splitlines()[0][:120]}); it was left as it is; move it away or put a "
         "copy in its place: a new one begins with what members still remember"

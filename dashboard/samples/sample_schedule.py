@@ -72,7 +72,7 @@ def sample_plan(every: str, prompts: Sequence[str], base: Path | None = None) ->
         return None
     if base is not None and not base.is_dir():
         raise UsageFault(
-            f"--base is {str(base)[:200]!r}, which is no folder on this machine; expected one with the weights that "
+            f"--base is {str(base)[:200]!r}, which is not a folder on this machine; expected one with the weights that "
             "the run's adapter stands on"
         )
     found = re.fullmatch(r"([0-9]{1,6}(?:\.[0-9]{1,3})?)(s|min|h|d)", every)

@@ -38,7 +38,7 @@ class OncePerMinute(logging.Filter):
         if isinstance(error, HttpProcessingError):
             remote = record.args[0] if isinstance(record.args, tuple) and record.args else "somebody"
             reason = " ".join(str(error.message).split())[:MAX_REASON_LENGTH]
-            record.msg, record.args = "%s sent what is no HTTP request: %r", (remote, reason)
+            record.msg, record.args = "%s sent bytes that are not an HTTP request: %r", (remote, reason)
             record.exc_info, record.levelno, record.levelname = None, logging.WARNING, "WARNING"
         elif isinstance(error, OSError):
             record.msg, record.args, record.exc_info = "%s: %s", (kind[0], error.strerror or error), None

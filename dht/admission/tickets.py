@@ -153,8 +153,8 @@ def decode_invite(text: str) -> Invite:
     text = text.strip()
     if not text.startswith(INVITE_PREFIX):
         raise UsageFault(
-            f"this is no invite; expected one line that begins with {INVITE_PREFIX}; ask the run's owner for one made "
-            "by `peer invite`"
+            f"this is not an invite; expected one line that begins with {INVITE_PREFIX}; ask the run's owner for one "
+            "made by `peer invite`"
         )
     if len(text) > MAX_INVITE_LENGTH:
         raise UsageFault(

@@ -112,7 +112,7 @@ def reading(what: object, expected: str = "a readable file") -> Iterator[None]:
 def unwritable(path: object, error: OSError, advice: str = "choose another place for it") -> LocalFault:
     """Return the error sentence for a file or folder of this machine that cannot be created or written."""
     if isinstance(error, FileExistsError | NotADirectoryError):
-        what = "is a file" if Path(str(path)).is_file() else "is no folder, or lies in none"
+        what = "is a file" if Path(str(path)).is_file() else "is not a folder, or is not inside one"
         return UsageFault(f"{path} {what}; expected a folder of your own; {advice}")
     free = "free some, or " if error.errno == errno.ENOSPC else ""
     return LocalFault(

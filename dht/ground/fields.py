@@ -30,7 +30,7 @@ def unpack(data: bytes) -> Any:
     try:
         return msgpack.unpackb(data, raw=False, strict_map_key=True)
     except (ValueError, TypeError, OverflowError, RecursionError, msgpack.UnpackException) as error:
-        raise ValueError(f"bytes that are no msgpack ({type(error).__name__}); expected one msgpack value") from error
+        raise ValueError(f"bytes that are not msgpack ({type(error).__name__}); expected one msgpack value") from error
 
 
 def refuse_constant(name: str) -> NoReturn:

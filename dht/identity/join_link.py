@@ -98,7 +98,7 @@ def parse_join_link(text: str) -> JoinLink:
     if SCHEME.startswith(text.lower()) and is_join_link(text):
         raise _cut_off(text)
     if text[: len(SCHEME)].lower() != SCHEME:
-        raise UsageFault(f"{text[:80]!a} is no link to a run; {_EXAMPLE}.")
+        raise UsageFault(f"{text[:80]!a} is not a link to a run; {_EXAMPLE}.")
     run_id, has_addresses, written = text[len(SCHEME) :].partition("@")
     if not has_addresses and len(run_id.partition(".")[2]) < FINGERPRINT_LENGTH:
         raise _cut_off(text)
@@ -148,7 +148,7 @@ def _read(text: str) -> str:
         place, *peers = text.split("/")
         found = _PLACE.fullmatch(place)
         if found is None or len(peers) not in (1, 2):
-            raise UsageFault(f"{text[:80]!a} in the link is no HOST:PORT/PEERID; {_EXAMPLE}; copy it whole.")
+            raise UsageFault(f"{text[:80]!a} in the link is not HOST:PORT/PEERID; {_EXAMPLE}; copy it whole.")
         host, port = found.groups()
         kind = "ip6" if host.startswith("[") else "ip4" if _is_ip(host) else "dns"
         address = parse_multiaddr(f"/{kind}/{host.strip('[]')}/tcp/{port}/p2p/" + "/p2p-circuit/p2p/".join(peers))

@@ -79,7 +79,7 @@ class Identity:
             ValueError: not a 68-byte Ed25519 libp2p key, or its two halves do not belong together.
         """
         if len(content) != KEY_FILE_BYTES or not content.startswith(_KEY_FILE_PREFIX):
-            raise ValueError(f"{len(content)} bytes that are no libp2p Ed25519 key; expected {KEY_FILE_BYTES} bytes")
+            raise ValueError(f"{len(content)} bytes that are not a libp2p Ed25519 key; expected {KEY_FILE_BYTES} bytes")
         seed, public_key = content[4 : 4 + PUBLIC_KEY_BYTES], content[4 + PUBLIC_KEY_BYTES :]
         identity = cls._from_private_key(Ed25519PrivateKey.from_private_bytes(seed))
         if identity.public_key != public_key:

@@ -223,7 +223,7 @@ def multiaddr_from_bytes(data: bytes) -> Multiaddr:
 
 
 def known_multiaddrs(contents: Iterable[bytes]) -> list[Multiaddr]:
-    """Return the addresses of known kinds. Newer transports announce others, which is no fault."""
+    """Return the addresses of known kinds. Newer transports announce others, which is not a fault."""
     addresses = []
     for content in contents:
         with contextlib.suppress(ValueError):

@@ -72,4 +72,4 @@ def _parse(kind: Any, data: bytes) -> Any:
     try:
         return kind.FromString(data)
     except (DecodeError, ValueError) as error:
-        raise MessageError(f"{len(data)} bytes that are no {kind.__name__} message") from error
+        raise MessageError(f"{len(data)} bytes that are not a {kind.__name__} message") from error

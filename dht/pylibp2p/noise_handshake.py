@@ -145,7 +145,7 @@ async def propose(stream: RawStream, protocol: str) -> None:
 async def _read_line(stream: RawStream) -> str:
     line = await read_delimited(stream.readexactly, MAX_NAME_BYTES)
     if not line.endswith(b"\n"):
-        raise HandshakeError("bytes that are no libp2p")
+        raise HandshakeError("bytes that are not libp2p")
     return line[:-1].decode("utf-8", "replace")
 
 

@@ -144,7 +144,7 @@ def _revision_of(manifest: bytes) -> int:
     try:
         content = json.loads(manifest.decode("utf-8"), parse_constant=refuse_constant)
     except (ValueError, RecursionError) as error:
-        raise ValueError(f"a manifest that is no JSON ({type(error).__name__}); expected an object") from error
+        raise ValueError(f"a manifest that is not JSON ({type(error).__name__}); expected an object") from error
     revision = content.get("revision") if type(content) is dict else None
     if type(revision) is not int or not 0 <= revision <= MAX_WHOLE:
         raise ValueError('a manifest without "revision"; expected a whole number from 0')

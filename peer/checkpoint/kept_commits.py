@@ -90,7 +90,7 @@ def _decoded(frame: bytes, sizes: Sequence[int]) -> Commit:
     try:
         commit, _ = wire.decode(frame, PeerId(""), Limits(tuple(sizes), 0))
     except PeerFault as fault:
-        raise ValueError(f"there are bytes among them that are no commit: {fault.what}") from fault
+        raise ValueError(f"there are bytes among them that are not a commit: {fault.what}") from fault
     if not isinstance(commit, Commit):
         raise ValueError(f"there is a {commit.KIND} among them; expected commits")
     return commit

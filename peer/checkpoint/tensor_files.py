@@ -107,7 +107,7 @@ class TensorFile(Generic[T]):
         try:
             self._opened = opener(path, framework=framework)
         except (SafetensorError, OSError, RuntimeError) as error:
-            raise ValueError(f"{path.name} is no safetensors file ({error!s:.60})") from error
+            raise ValueError(f"{path.name} is not a safetensors file ({error!s:.60})") from error
         self.names: frozenset[str] = frozenset(self._opened.keys())
 
     def check(self, spec: TensorSpec) -> None:

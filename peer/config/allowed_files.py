@@ -85,6 +85,6 @@ def named_file(files: Sequence[FileSection], name: str, field: str) -> FileSecti
             return file
     known = ", ".join(file.name for file in files) or "none"
     raise ValueError(
-        f"{field} is {name[:80]!r}, which is no file of the run ({known}); expected the name of one; "
+        f"{field} is {name[:80]!r}, which is not a file of the run ({known}); expected the name of one; "
         "`peer init --file PATH` adds it"
     )

@@ -74,7 +74,7 @@ def checked_config(text: str) -> dict[str, Any]:
     try:
         fields = _decoded(json.loads(text, parse_constant=refuse_constant))
     except (ValueError, RecursionError) as error:
-        raise ValueError(f"the model's config is no JSON ({type(error).__name__}); expected a JSON object") from error
+        raise ValueError(f"the model's config is not JSON ({type(error).__name__}); expected a JSON object") from error
     if not isinstance(fields, dict) or not isinstance(fields.get("model_type"), str) or not fields["model_type"]:
         raise ValueError("the model's config has no \"model_type\"; expected the architecture's own config.json")
     for path, value in _entries(fields, 0):

@@ -217,7 +217,7 @@ def read_toml(path: str | Path, kind: FileKind | None = None) -> dict[str, Any]:
         with reading(path, "a TOML file; check the path."):
             fields = tomllib.loads(read_regular(path, MAX_TOML_BYTES).decode("utf-8-sig"))
     except UnicodeDecodeError as error:
-        raise UsageFault(f"{path} is not a TOML file: it is no text; expected one, or a whole run.record.") from error
+        raise UsageFault(f"{path} is not a TOML file: it is not text; expected one, or a whole run.record.") from error
     except (ValueError, RecursionError) as error:
         raise UsageFault(f"{path} is not a TOML file ({error}); expected TOML; correct that line.") from error
     found = _kind_of(fields)

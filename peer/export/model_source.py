@@ -19,7 +19,7 @@ def check_folder_source(path: Path) -> None:
     """
     wanted = "a folder that `peer export` wrote"
     if not path.is_dir():
-        raise UsageFault(f"{path} is no folder; expected {wanted}.")
+        raise UsageFault(f"{path} is not a folder; expected {wanted}.")
     if not (path / "run.json").exists():
         raise UsageFault(f"{path} has no run.json; expected {wanted}.")
 

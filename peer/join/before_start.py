@@ -83,7 +83,7 @@ def check_data(config: PeerConfig) -> None:
             raise without_meta(places)
     base = config.base
     if base is not None and not (base.is_dir() and any(base.glob("*.safetensors"))):
-        found = "has no *.safetensors file" if base.is_dir() else "is no folder"
+        found = "has no *.safetensors file" if base.is_dir() else "is not a folder"
         raise UsageFault(f"{base} {found}; expected a folder with a model's weights as safetensors; check --base")
 
 

@@ -135,11 +135,11 @@ class Mailbox:
             buffer = mmap.mmap(fd, found) if found >= len(head) else None
         except OSError as error:
             raise LocalFault(
-                f"file descriptor {fd} is no mailbox ({error.strerror}); start `peer join` again"
+                f"file descriptor {fd} is not a mailbox ({error.strerror}); start `peer join` again"
             ) from error
         if buffer is None or found != expected or buffer[: len(head)] != head:
             raise LocalFault(
-                f"file descriptor {fd} holds {found} bytes that are no mailbox of version {MAILBOX_VERSION} for "
+                f"file descriptor {fd} holds {found} bytes that are not a mailbox of version {MAILBOX_VERSION} for "
                 f"{len(sizes)} fragments of {_brief(sizes)} values ({expected} bytes); expected one: trainer and "
                 "network process run different software or read different manifests; restart both"
             )

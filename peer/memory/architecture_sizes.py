@@ -129,7 +129,7 @@ def checked_sizes(fields: Any) -> ArchitectureSizes:
 
 def _tensors(rows: Any) -> tuple[TensorSize, ...]:
     if not isinstance(rows, list) or len(rows) > MAX_TENSORS:
-        raise ValueError(f"tensors are no list of at most {MAX_TENSORS}")
+        raise ValueError(f"tensors are not a list of at most {MAX_TENSORS}")
     return tuple(map(_tensor, rows))
 
 

@@ -47,7 +47,7 @@ def verify_receipts(path: Path, run_id: str | None, as_json: bool) -> int:
         ):
             receipts = read_receipts(_lines(file), verify, run_id or "")
     except UnicodeDecodeError as error:
-        raise ReceiptsRefused(f"{path} is no text; expected JSON lines as a run's page gives them") from error
+        raise ReceiptsRefused(f"{path} is not text; expected JSON lines as a run's page gives them") from error
     except ReceiptFault as fault:
         raise ReceiptsRefused(f"{path} proves nothing: {fault}") from fault
     rounds = counted(receipts.rounds)

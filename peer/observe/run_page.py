@@ -87,8 +87,8 @@ def ask_page(url: str, timeout_seconds: float = PAGE_SECONDS, *, of_manifest: bo
         if answer is not None:
             return read_answer(answer, url)
     raise UsageFault(
-        f"{url} is no page of a run: it has nothing at /{JOIN_PATH}; expected what `peer dashboard` serves; copy the "
-        "address from the run's page, with its path, or give the run id and --peers."
+        f"{url} is not the page of a run: it has nothing at /{JOIN_PATH}; expected what `peer dashboard` serves; copy "
+        "the address from the run's page, with its path, or give the run id and --peers."
     )
 
 
@@ -131,7 +131,7 @@ def _candidates(url: str) -> list[str]:
     """Return possible addresses of the answer: below the given address, then below its parent folders."""
     if len(url) > MAX_URL_LENGTH or not url.isascii() or any(character.isspace() for character in url):
         raise UsageFault(
-            f"{url[:80]!a} is no address of a page; expected at most {MAX_URL_LENGTH} characters of ASCII such as "
+            f"{url[:80]!a} is not the address of a page; expected at most {MAX_URL_LENGTH} characters of ASCII such as "
             "https://run.example.org."
         )
     try:
@@ -139,10 +139,10 @@ def _candidates(url: str) -> list[str]:
         host, port = parts.hostname, parts.port
     except ValueError as error:
         raise UsageFault(
-            f"{url!a} is no address of a page ({error}); expected https://HOST or https://HOST/PATH."
+            f"{url!a} is not the address of a page ({error}); expected https://HOST or https://HOST/PATH."
         ) from error
     if not host or parts.username is not None or port == 0:
-        raise UsageFault(f"{url!a} is no address of a page; expected one such as https://run.example.org.")
+        raise UsageFault(f"{url!a} is not the address of a page; expected one such as https://run.example.org.")
     folders = [folder for folder in parts.path.split("/") if folder]
     paths = ["/".join(folders[:count]) for count in range(len(folders), -1, -1)][: _NUM_PARENTS + 1]
     start = f"{parts.scheme.lower()}://{parts.netloc}"

@@ -272,8 +272,8 @@ def checked_serial(text: str) -> str:
     """
     if len(text) != 2 * SERIAL_BYTES or not all(character in "0123456789abcdef" for character in text):
         raise UsageFault(
-            f"--invite {text[:40]!r} is no serial number of an invite; expected {2 * SERIAL_BYTES} hexadecimal digits, "
-            "as `peer members` shows them"
+            f"--invite {text[:40]!r} is not the serial number of an invite; expected {2 * SERIAL_BYTES} hexadecimal "
+            "digits, as `peer members` shows them"
         )
     return text
 
@@ -287,5 +287,5 @@ def seconds_of(text: str) -> float:
     number, unit = text[:-1], text[-1:]
     seconds = float(number) * _UNITS[unit] if unit in _UNITS and number.isascii() and number.isdecimal() else 0.0
     if not 0 < seconds <= LONGEST_INVITE_SECONDS:
-        raise UsageFault(f"--expires {text[:40]!r} is no duration; expected 1s to 366d, such as 7d, 12h or 30m.")
+        raise UsageFault(f"--expires {text[:40]!r} is not a duration; expected 1s to 366d, such as 7d, 12h or 30m.")
     return seconds

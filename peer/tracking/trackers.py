@@ -122,7 +122,7 @@ class CsvTracker:
 
     def _begin(self, path: Path, header: Sequence[str]) -> None:
         if not stat.S_ISREG(os.fstat(self._file.fileno()).st_mode):
-            raise OSError(errno.EINVAL, "is no regular file", str(path))
+            raise OSError(errno.EINVAL, "is not a regular file", str(path))
         self._file.seek(0)
         before = self._file.read(MAX_HEADER_BYTES).partition(b"\n")[0].decode("utf-8", "replace")
         if before not in ("", ",".join(header)):

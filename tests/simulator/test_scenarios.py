@@ -315,7 +315,7 @@ def test_peers_say_goodbye_and_come_back():
 
 
 LIES = [
-    ("nan", {}, "holds values that are no numbers"),
+    ("nan", {}, "holds values that are not numbers"),
     ("forged_tokens", {"lie_scale": 1000}, "it can have trained at most"),
     ("random", {"combine": "centered_clip"}, "is far larger than the others'"),
     ("scaled", {"combine": "centered_clip"}, "is far larger than the others'"),
@@ -362,7 +362,7 @@ def test_the_command_runs_a_file(tmp_path, capsys, monkeypatch):
     ("arguments", "sentence"),
     [
         (["home", "--peers", "3"], "--peers, --steps and --churn are given beside a scenario"),
-        (["hom"], "'hom' is no scenario; expected home, datacenters, storm, laptops"),
+        (["hom"], "'hom' is not a scenario; expected home, datacenters, storm, laptops"),
         (["there-is-no.toml"], "there-is-no.toml cannot be read"),
     ],
 )

@@ -67,7 +67,7 @@ def read_adapter(manifest: RunManifest, folder: Path, base: Path | None) -> nn.M
         open_regular(path).close()
         tensors = load_file(path)
     except (OSError, SafetensorError) as error:
-        raise UsageFault(f"{path} is no whole safetensors file ({error}); export the adapter again.") from error
+        raise UsageFault(f"{path} is not a complete safetensors file ({error}); export the adapter again.") from error
     # By default peft would also expect the base's matrix if an output layer has the adapter.
     shapes = get_peft_model_state_dict(model, save_embedding_layers=False)
     expected = {name: tuple(tensor.shape) for name, tensor in shapes.items()}

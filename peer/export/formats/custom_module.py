@@ -59,7 +59,7 @@ def load_export(module: nn.Module, path: str | Path) -> ModelHeader:
                 )
             found = {name: stored.tensor(name) for name in stored.files}
     except (OSError, SafetensorError) as error:
-        raise UsageFault(f"{path} is no whole safetensors file ({error}); export the model again.") from error
+        raise UsageFault(f"{path} is not a complete safetensors file ({error}); export the model again.") from error
     if header.parameters_sha256 != custom_sha256(found):
         raise LocalFault(f"{path} is damaged: its values do not have the digest of its config; export it again")
     _fill(module, manifest, found)

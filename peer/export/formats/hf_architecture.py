@@ -164,6 +164,6 @@ def _notes(module: nn.Module, *, averages_buffers: bool) -> tuple[str, ...]:
     if not buffers or averages_buffers:
         return ()
     return (
-        f"{len(buffers)} buffers, such as `{buffers[0]}`, are no part of the run: here they have their initial values. "
-        "Estimate running statistics again on data before use.",
+        f"{len(buffers)} buffers, such as `{buffers[0]}`, are not part of the run: here they have their initial "
+        "values. Estimate running statistics again on data before use.",
     )

@@ -78,7 +78,7 @@ def _says_data(manifest: RunManifest) -> bool:
 def _tokens(manifest: RunManifest, has_tokenizer: bool) -> str:
     if not has_tokenizer:
         return (
-            "The run reads tokens that each volunteer brings: its tokenizer is no part of the run, nor of this folder."
+            "The run reads tokens that each volunteer brings: its tokenizer is not part of the run, nor of this folder."
         )
     if manifest.files:
         return "The tokenizer is the run's own, by its digest."

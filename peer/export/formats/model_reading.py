@@ -87,7 +87,7 @@ def read_model(path: Path, base: Path | None = None) -> ExportedModel:
                 for name, tensor in built_in_tensors(manifest.model, stored.tensor):
                     parameters[name].copy_(tensor)
     except (OSError, SafetensorError) as error:
-        raise UsageFault(f"{path} is no whole safetensors file ({error}); export the model again.") from error
+        raise UsageFault(f"{path} is not a complete safetensors file ({error}); export the model again.") from error
     except RuntimeError as error:
         # Raised by torch, which maps the file: a sparse file may be longer than the memory.
         raise DeviceFault(

@@ -19,7 +19,7 @@ def _check_parent(path: Path) -> None:
         LocalFault: the parent folder is not writable.
     """
     if not path.parent.is_dir():
-        raise UsageFault(f"{path.parent} is no folder; expected one that exists; make it or choose another --out.")
+        raise UsageFault(f"{path.parent} is not a folder; expected one that exists; make it or choose another --out.")
     if not os.access(path.parent, os.W_OK):
         raise LocalFault(f"{path.parent} cannot be written; expected a writable folder; choose another --out.")
 
@@ -31,7 +31,7 @@ def check_folder(folder: Path, *, replace: bool) -> None:
         UsageFault: there is a file or folder that may not be replaced, or no place for a new folder.
     """
     if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
-        raise UsageFault(f"--out {folder} is no folder; expected a new one; choose another --out.")
+        raise UsageFault(f"--out {folder} is not a folder; expected a new one; choose another --out.")
     _check_parent(folder.absolute())
     if not folder.is_dir() or not any(folder.iterdir()):
         return

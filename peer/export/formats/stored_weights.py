@@ -83,7 +83,7 @@ def run_json(folder: Path) -> str:
     """
     wanted = "a folder that `peer export` wrote"
     if not folder.is_dir():
-        raise UsageFault(f"{folder} is no folder; expected {wanted}.")
+        raise UsageFault(f"{folder} is not a folder; expected {wanted}.")
     if not (folder / RUN_NAME).exists():
         raise UsageFault(f"{folder} has no {RUN_NAME}; expected {wanted}.")
     try:

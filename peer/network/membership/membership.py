@@ -481,7 +481,7 @@ class Membership:
         if peer_id == self.identity.peer_id or self._is_left_alone(peer_id, now):
             record = None
         elif record is not None and self.handshake_policy.is_excluded(peer_id):
-            record, why_gone = None, "it is no member any more"
+            record, why_gone = None, "it is no longer a member"
         if record is not None:
             self._known[peer_id] = record
             self._signs[peer_id] += known is not None and record.sequence > known.sequence

@@ -75,7 +75,8 @@ def read_choice(path: Path) -> Choice:
         return _checked(json.loads(content))
     except (ValueError, TypeError, RecursionError) as error:
         raise UsageFault(
-            f"{path} is no profile ({error}); expected a file that `peer profile set` wrote; move it away to begin anew"
+            f"{path} is not a profile ({error}); expected a file that `peer profile set` wrote; move it away to start "
+            "again"
         ) from error
 
 
@@ -109,15 +110,15 @@ def changed(
     wanted_country = choice.country if country is None else country.strip().upper()
     if wanted_country and wanted_country not in COUNTRIES:
         raise UsageFault(
-            f"{(country or wanted_country)[:20]!r} is no country; expected two letters of ISO 3166 such as NL, or '' "
-            "for none"
+            f"{(country or wanted_country)[:20]!r} is not a country; expected two letters of ISO 3166 such as NL, or "
+            "'' for none"
         )
     wanted = choice.machines if machines is None else tuple(sorted(set(machines)))
     for machine in wanted:
         try:
             public_key_of(machine)
         except ValueError as error:
-            raise UsageFault(f"{machine[:80]!r} is no PeerId: {error}") from error
+            raise UsageFault(f"{machine[:80]!r} is not a PeerId: {error}") from error
     if len(wanted) > MAX_MACHINES:
         raise UsageFault(f"{len(wanted)} machines; expected at most {MAX_MACHINES} of one contributor")
     return Choice(
@@ -170,7 +171,7 @@ def unused_key(config: PeerConfig) -> str | None:
         if config.contributor_key is not None or not path.is_file():
             return None
     except (OSError, UsageFault):
-        return None  # without a home folder there is no profile
+        return None  # without a home folder there is not a profile
     return f"this work is not under your profile; to put it there, add {shlex.join(['--contributor-key', str(path)])}"
 
 

@@ -215,7 +215,7 @@ def open_corpus(
     num_bytes = sum(tokens.nbytes for _, tokens in found.segments)
     facts = f"{plural(len(found.segments), 'file')}, {bytes_text(num_bytes)}"
     if found.num_left_out:
-        facts += f"; {found.num_left_out} entries that lead out of the folder, or are no files, were left out"
+        facts += f"; {found.num_left_out} entries that lead out of the folder, or are not files, were left out"
     corpus = Corpus(
         TokenStream(training, vocab_size, identity),
         TokenStream(held_out, vocab_size),

@@ -79,7 +79,7 @@ def loaded(content: bytes, file: str, end: str | None) -> LoadedTokenizer:
         tokenizer = library.Tokenizer.from_str(content.decode())
     except Exception as error:  # the library raises no more specific class
         raise UsageFault(
-            f"{file} is no tokenizer ({str(error)[:200]}); expected a {TOKENIZER_NAME} of the tokenizers library"
+            f"{file} is not a tokenizer ({str(error)[:200]}); expected a {TOKENIZER_NAME} of the tokenizers library"
         ) from error
     tokenizer.no_truncation()
     tokenizer.no_padding()

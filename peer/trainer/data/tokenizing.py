@@ -73,7 +73,7 @@ class OpenTokenizer:
         facts: the facts about the tokenizer.
 
     Raises:
-        UsageFault: there is no tokenizer, it is unusable, or the token that ends documents is unknown.
+        UsageFault: there is not a tokenizer, it is unusable, or the token that ends documents is unknown.
         LocalFault: the library is missing, or exceeded `LIMITS` with this file.
     """
 

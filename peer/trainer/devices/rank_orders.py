@@ -198,7 +198,7 @@ class Ranks:
                 places = portion.places(fragment, self.rank, self.size)
                 self._send(torch.cat([values[place] for place in places]) if places else torch.empty(0))
             case _:
-                raise LocalFault(f"rank {self.rank} was ordered {order.kind.name}, which is no work on its portion")
+                raise LocalFault(f"rank {self.rank} was ordered {order.kind.name}, which is not work on its portion")
 
     def _values(self, fragment: Fragment) -> Tensor:
         values = torch.empty(fragment.num_values)

@@ -119,7 +119,8 @@ def _check_targets(base: nn.Module, targets: tuple[str, ...]) -> None:
         if not found or not all(_is_linear(module) for module in found):
             known = ", ".join(candidates(base)) or "none: this architecture has no linear layer in its blocks"
             raise Incompatible(
-                f"the adapter's target {target!r} is no linear layer of {type(base).__name__}; expected some of {known}"
+                f"the adapter's target {target!r} is not a linear layer of {type(base).__name__}; expected some of "
+                f"{known}"
             )
     if not targets:
         raise Incompatible(f"{type(base).__name__} has no linear layer in its blocks; train it without an adapter")

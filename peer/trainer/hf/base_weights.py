@@ -187,7 +187,7 @@ def _loaded_files(folder: Path) -> list[Path]:
         if elsewhere := [name for name in files if Path(name).name != name]:
             raise ValueError(f"it names {elsewhere[0]!r}, which is elsewhere")
     except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
-        raise UsageFault(f"{path} is no index of weights ({error}); {wanted}") from error
+        raise UsageFault(f"{path} is not an index of weights ({error}); {wanted}") from error
     if absent := [name for name in files if not (folder / name).is_file()]:
         raise UsageFault(
             f"{folder} has no {absent[0]}, one of the {len(files)} files that {INDEX_NAME} names; expected all of "
@@ -204,7 +204,7 @@ def _tensors(folder: Path, stack: ExitStack) -> dict[str, Any]:
             f"{folder} does not exist; expected a folder with a model's weights (*.safetensors); check the path."
         )
     if not folder.is_dir():
-        raise UsageFault(f"{folder} is no folder; expected one with a model's weights (*.safetensors).")
+        raise UsageFault(f"{folder} is not a folder; expected one with a model's weights (*.safetensors).")
     if not _safetensors(folder):
         raise UsageFault(f"{without_weights(folder)}.")
     for path in _loaded_files(folder):
@@ -213,7 +213,9 @@ def _tensors(folder: Path, stack: ExitStack) -> dict[str, Any]:
             file = stack.enter_context(safe_open(path, framework="pt"))
             names = list(file.keys())
         except (OSError, SafetensorError) as error:
-            raise UsageFault(f"{path} is no whole safetensors file ({error}); expected a model's weights.") from error
+            raise UsageFault(
+                f"{path} is not a complete safetensors file ({error}); expected a model's weights."
+            ) from error
         if again := found.keys() & names:
             raise UsageFault(f"{path} has {min(again)!r}, which another file of {folder} has too; expected it once.")
         found |= dict.fromkeys(names, file)
@@ -285,9 +287,9 @@ def checked_hub_name(name: str) -> tuple[str, str]:
     """
     repository, _, revision = name.partition("@")
     if not _REPOSITORY.fullmatch(repository):
-        raise UsageFault(f"{name!r} is no folder and no model of the hub; expected DIR or org/name@REVISION.")
+        raise UsageFault(f"{name!r} is neither a folder nor a model of the Hub; expected DIR or org/name@REVISION.")
     if not _REVISION.fullmatch(revision) or revision in BRANCHES:
-        got = f"has the branch {revision!r}" if revision in BRANCHES else "is no folder here, and has no revision"
+        got = f"has the branch {revision!r}" if revision in BRANCHES else "is not a folder here, and has no revision"
         raise UsageFault(
             f"{name!r} {got}; expected a commit or a tag, which stays the same, such as {repository}@v1.0; give one"
         )

@@ -88,7 +88,7 @@ def describe_model(
         tell: receives a sentence before each part that may take long.
 
     Raises:
-        UsageFault: the file is missing, is no config or refers to other files, or transformers is not installed.
+        UsageFault: the file is missing, is not a config or refers to other files, or transformers is not installed.
         Incompatible: transformers does not know the architecture, or has no such head for it.
     """
     path, source = Path(where), "folder"
@@ -222,8 +222,9 @@ def _task(asked: str | None, config: Any, architectures: object, path: Path) -> 
                 return task, ()
     if named:
         raise UsageFault(
-            f"{path} names {named[0][:80]}, and that is no head of a task here; expected one of the tasks that fit "
-            f"{model_type!r}: {', '.join(fitting)}; give --task with it, or choose another model; {_OTHER_TASKS}."
+            f"{path} names {named[0][:80]}, which is not the head of a task that Murmuration trains; expected one of "
+            f"the tasks that fit {model_type!r}: {', '.join(fitting)}; give --task with it, or choose another model; "
+            f"{_OTHER_TASKS}."
         )
     if "masked-lm" in fitting and not getattr(config, "is_decoder", False):
         chosen, why = "masked-lm", "as the architecture reads in both directions"
@@ -240,9 +241,9 @@ def _read(path: Path) -> dict[str, Any]:
         with reading(path, wanted):
             fields = json.loads(read_regular(path, MAX_CONFIG_FILE_BYTES).decode("utf-8-sig"))
     except (ValueError, RecursionError) as error:
-        raise UsageFault(f"{path} is no JSON ({error}); expected {wanted}") from error
+        raise UsageFault(f"{path} is not JSON ({error}); expected {wanted}") from error
     if not isinstance(fields, dict):
-        raise UsageFault(f"{path} is no JSON object; expected {wanted}")
+        raise UsageFault(f"{path} is not a JSON object; expected {wanted}")
     return fields
 
 
@@ -287,7 +288,7 @@ def unused_rows(num_tokens: int | None, vocab_size: int | None) -> tuple[str, ..
     """Return sentences about unused token rows; none if the run's text uses most of the model's rows.
 
     Args:
-        num_tokens: number of tokens of the tokenizer; None: there is no tokenizer.
+        num_tokens: number of tokens of the tokenizer; None: there is not a tokenizer.
         vocab_size: number of token rows of the model; None: the model has none.
     """
     if vocab_size is None:

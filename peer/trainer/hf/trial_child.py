@@ -160,7 +160,7 @@ def _error(model: ForTask, asked: _Asked, length: int, device: str) -> str:
         return _words(error)
     except Exception as error:  # noqa: BLE001  whatever the architecture's code ran into
         return _words(error)
-    return "" if device == "meta" or math.isfinite(float(loss)) else "its loss is no number"
+    return "" if device == "meta" or math.isfinite(float(loss)) else "its loss is not a number"
 
 
 def _step(model: ForTask, asked: _Asked, length: int, device: str) -> Tensor:

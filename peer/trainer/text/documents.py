@@ -141,7 +141,7 @@ def files_of(sources: Sequence[str], complaints: Complaints | None = None) -> li
         for path in paths_in(source if named is None else rest):
             files, num_left_out = files_at(path)
             if num_left_out:
-                complaints.counts["links that lead out of the folder, and what is no file"] += num_left_out
+                complaints.counts["links that lead out of the folder, and entries that are not files"] += num_left_out
             for _, file in files:
                 by_suffix = SUFFIXES.get(file.suffix.lower(), "text")
                 if named in (None, "text", by_suffix) or not path.is_dir():
@@ -398,7 +398,7 @@ def _json_rows(piece: FileRange, complaints: Complaints) -> Iterator[Any]:
             try:
                 yield json.loads(text)
             except (ValueError, RecursionError):
-                complaints.counts["lines that are no JSON"] += 1
+                complaints.counts["lines that are not JSON"] += 1
 
 
 def _array(file: BufferedReader, piece: FileRange) -> list[Any] | None:
@@ -436,5 +436,5 @@ def _decoded(content: bytes, complaints: Complaints) -> str:
     try:
         return content.decode()
     except UnicodeDecodeError:
-        complaints.counts["texts with bytes that are no UTF-8, which were replaced"] += 1
+        complaints.counts["texts with bytes that are not UTF-8, which were replaced"] += 1
         return content.decode(errors="replace")

@@ -125,7 +125,7 @@ def _opened_at(source: str, is_own: bool, endpoint: str, offline: bool) -> Opene
     match = _FORM.fullmatch(source)
     if match is None:
         raise UsageFault(
-            f"{source} is no data set; expected hf:ORG/NAME@REVISION, with /FOLDER and :SPLIT where needed"
+            f"{source} is not a data set; expected hf:ORG/NAME@REVISION, with /FOLDER and :SPLIT where needed"
         )
     repository = hub_repository("dataset", match["path"], match["revision"], source, is_own=is_own)
     try:
@@ -218,7 +218,7 @@ def _footer(repository: HubRepository, path: str, copy: Path | None = None) -> b
     tail = repository.read(path, max(0, size - _TAIL_BYTES), size)
     length = int.from_bytes(tail[-8:-4], "little") + 8
     if tail[-4:] != PARQUET_MARK or length > min(size, MAX_FOOTER_BYTES):
-        raise unavailable(where, "it is no whole Parquet file")
+        raise unavailable(where, "it is not a complete Parquet file")
     if length > len(tail):
         tail = repository.read(path, size - length, size - len(tail)) + tail
     if copy is not None:

@@ -37,7 +37,7 @@ def open_parquet(path: Path) -> Any:
             texts = [field.name for field in file.schema_arrow if any(check(field.type) for check in is_text)]
             return pyarrow.parquet.ParquetFile(path, metadata=file.metadata, read_dictionary=texts)
     except pyarrow.ArrowException as error:
-        raise UsageFault(f"{path} is no Parquet file ({str(error)[:200]}); expected a whole one") from error
+        raise UsageFault(f"{path} is not a Parquet file ({str(error)[:200]}); expected a whole one") from error
 
 
 def parquet_columns(path: Path, groups: range) -> tuple[list[str], int]:

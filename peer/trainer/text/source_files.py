@@ -160,7 +160,7 @@ def chosen_files(text: str) -> FoundFiles:
         found.num_left_out += num_left_out
         found.segments += [(name, _load(opened, file)) for name, file in files]
     if not any(len(tokens) for _, tokens in found.segments):
-        left_out = f" ({found.num_left_out} entries that lead out of it, or are no files, were left out)"
+        left_out = f" ({found.num_left_out} entries that lead out of it, or are not files, were left out)"
         raise UsageFault(
             f"{text} holds nothing to read{left_out if found.num_left_out else ''}; expected files with text"
         )

@@ -85,7 +85,7 @@ def test_a_reducer_that_signs_a_mean_of_no_numbers_holds_up_nobody_else_for_long
         for peer in swarm.live():
             if peer is not liar:  # which has half applied its own mean
                 assert min(fragment.state.version for fragment in peer.fragments) >= 2
-                assert any("are no numbers" in reason for remote, reason in peer.refused if remote == liar.name)
+                assert any("are not numbers" in reason for remote, reason in peer.refused if remote == liar.name)
         return swarm
 
     scenario(play)

@@ -211,7 +211,7 @@ def test_a_mean_that_is_no_numbers_is_refused_and_of_no_commit(codec):
     good = payload(store, normal(1))
     # The first float, or scale: all exponents are ones.
     bad = memoryview(b"\xff" * 4 + bytes(good)[4:])
-    with pytest.raises(PeerFault, match="whose values are no numbers"):
+    with pytest.raises(PeerFault, match="whose values are not numbers"):
         store.take_result(PEERS[1], Result(0, 7, 0, 0, CUT), bad)
     assert store.result(7, 0, payload_digest(bad)) is None
     assert store.take_result(PEERS[1], Result(0, 7, 0, 0, CUT), good) == payload_digest(good)

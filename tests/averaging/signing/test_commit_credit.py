@@ -180,12 +180,12 @@ def test_no_character_of_a_receipt_can_be_changed(data: st.DataObject):
         ({"run_id": "other.abcdefghij234567abcd"}, "line 2: .* is not signed by its leader"),
         ({"manifest_hash": "00" * 32}, "line 2: .* is not signed by its leader"),
         ({"manifest_hash": "00"}, "line 2: its .manifest_hash. is none"),
-        ({"fragment_sizes": [61, 140]}, "line 2: its bytes are no signed commit: shards cover"),
+        ({"fragment_sizes": [61, 140]}, "line 2: its bytes are not a signed commit: shards cover"),
         ({"fragment_sizes": [60, 10]}, "line 2: it gives other fragment sizes than the lines before"),
         ({"fragment_sizes": [2**60] * 9}, "line 2: its .fragment_sizes. are none"),
-        ({"commit": "!"}, "line 2: its .commit. is no base64"),
-        ({"commit": None}, "line 2: its bytes are no signed commit"),
-        ({"kind": "something"}, "line 2: it is no receipt"),
+        ({"commit": "!"}, "line 2: its .commit. is not base64"),
+        ({"commit": None}, "line 2: its bytes are not a signed commit"),
+        ({"kind": "something"}, "line 2: it is not a receipt"),
         ({"commit": base64.b64encode(frames.encode(replace(HISTORY[1], signature=bytes(64)))).decode()}, "not signed"),
     ],
 )
@@ -206,7 +206,7 @@ def test_what_proves_nothing_credits_nobody_and_says_why():
     for receipt, reason in (
         (kept[1], "not signed by its leader"),
         (kept[2], "not signed by its reducer"),
-        (b"", "bytes that are no receipt"),
+        (b"", "bytes that are not a receipt"),
         (receipt_of(replace(RUN, fragment_sizes=(60,)), b""), "a model with other fragments"),
     ):
         with pytest.raises(PeerFault, match=f"gave a commit that proves nothing: .*{reason}"):

@@ -279,7 +279,7 @@ def test_refused_contributions_are_blamed_once_and_never_on_oneself():
     plan = plan_of({})
     for _ in range(3):
         guard.refused(plan, [RefusedMember(2, "undecodable", "nan"), RefusedMember(1, "beyond_norm", "norm 9")])
-    assert reports == [PeerRefused(LIAR, "its contribution to fragment 0 holds values that are no numbers (nan)")]
+    assert reports == [PeerRefused(LIAR, "its contribution to fragment 0 holds values that are not numbers (nan)")]
     guard.misfits(plan, (0, 1, 2), (0,))
     assert reports[1:] == []  # the same contribution again
     guard.misfits(plan, (0, 1, 2), (2,))

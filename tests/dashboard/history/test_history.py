@@ -88,7 +88,7 @@ def _damage(path: Path) -> None:
 
 
 def _damage_names(path: Path) -> None:
-    """What SQLite says of this file quotes bytes that are no text."""
+    """What SQLite says of this file quotes bytes that are not text."""
     with contextlib.closing(sqlite3.connect(path)) as database:
         database.execute("PRAGMA journal_mode = DELETE")
     path.write_bytes(path.read_bytes().replace(b"CREATE TABLE points", b"CREATE T\x90BLE poin\xff\xfe"))

@@ -49,7 +49,7 @@ def test_flags_are_a_plan_or_a_sentence() -> None:
     assert sample_plan("1.5h", ["x", "y"]) == SamplePlan(5400.0, ("x", "y"))
     assert sample_plan("never", []) is None
     assert sample_plan("1h", [], Path("/")) == SamplePlan(3600.0, PROMPTS, "/")
-    with pytest.raises(UsageFault, match="which is no folder on this machine"):
+    with pytest.raises(UsageFault, match="which is not a folder on this machine"):
         sample_plan("1h", [], Path("/nowhere"))
     for every in ("", "1", "h", "-1h", "1s", "9999d", "nan h", "1h1h"):
         with pytest.raises(UsageFault, match="expected a time from 20s to 31d"):

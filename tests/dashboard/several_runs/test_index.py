@@ -111,7 +111,7 @@ def test_a_joiner_asks_the_page_of_one_of_several_runs() -> None:
             for below in ("/", "/?tab=people", f"/c/{peer_id_of(0)}"):
                 says = await asyncio.to_thread(ask_page, str(client.make_url(run_path(run_id))) + below)
                 assert (says.run_id, says.addresses) == (run_id, (address,)), below
-        with pytest.raises(UsageFault, match="is no page of a run"):
+        with pytest.raises(UsageFault, match="is not the page of a run"):
             await asyncio.to_thread(ask_page, str(client.make_url("/")))
 
     in_index(check)

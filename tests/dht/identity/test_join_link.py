@@ -66,12 +66,12 @@ def test_addresses_of_a_home_network_are_in_a_link_only_where_there_are_no_other
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        ("https://run.example.org", "is no link to a run"),
-        (f"murmuration:{RUN_ID}", "is no link to a run"),
+        ("https://run.example.org", "is not a link to a run"),
+        (f"murmuration:{RUN_ID}", "is not a link to a run"),
         (f"murmuration://tiny@203.0.113.5:4001/{ADA.peer_id}", "'tiny' is not a run id"),
         (f"murmuration://{RUN_ID}s", "is not a run id"),
-        (f"murmuration://{RUN_ID}@203.0.113.5/{ADA.peer_id}", "is no HOST:PORT/PEERID"),
-        (f"murmuration://{RUN_ID}@2001:db8::5:4001/{ADA.peer_id}", "is no HOST:PORT/PEERID"),
+        (f"murmuration://{RUN_ID}@203.0.113.5/{ADA.peer_id}", "is not HOST:PORT/PEERID"),
+        (f"murmuration://{RUN_ID}@2001:db8::5:4001/{ADA.peer_id}", "is not HOST:PORT/PEERID"),
         (f"murmuration://{RUN_ID}@203.0.113.5:99999/{ADA.peer_id}", "not a port"),
         (f"murmuration://{RUN_ID}@203.0.113.5:4001/{'1' * 52}", "is not a multiaddr"),
         (f"murmuration://{RUN_ID}@" + ",".join(["h:1/x"] * 9), "9 addresses"),

@@ -117,7 +117,7 @@ def test_a_choice_survives_its_file(tmp_path: Path):
     endless = json.dumps({**written, "issued_at": 1e308}).replace("1e+308", "1e999")
     for content in (b"", b"[]", b"{}", b'{"name": 3}', json.dumps(wrong).encode(), endless.encode()):
         path.write_bytes(content)
-        with pytest.raises(UsageFault, match="is no profile"):
+        with pytest.raises(UsageFault, match="is not a profile"):
             read_choice(path)
 
 
@@ -238,8 +238,8 @@ def test_the_command_makes_a_key_shows_changes_and_withdraws(
     for flags, sentence in (
         (["--name", "x" * 41], "cannot be shown"),
         (["--team", "x" * 41], "cannot be shown"),
-        (["--country", "Utopia"], "is no country"),
-        (["--machine", "nobody"], "is no PeerId"),
+        (["--country", "Utopia"], "is not a country"),
+        (["--machine", "nobody"], "is not a PeerId"),
     ):
         assert app.run(["profile", "set", *flags]) == 2
         said = capsys.readouterr().err

@@ -34,7 +34,7 @@ def check_raw(raw: bytes) -> CommitCredit:
     try:
         fragment, version, leader, members = json.loads(raw)
     except ValueError as error:
-        raise PeerFault("", "sent a commit that is no JSON") from error
+        raise PeerFault("", "sent a commit that is not JSON") from error
     shares = tuple(
         MachineShare(peer_id, round(1000 * tokens), is_witnessed) for peer_id, tokens, is_witnessed in members
     )

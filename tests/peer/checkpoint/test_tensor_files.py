@@ -100,5 +100,5 @@ DAMAGED: dict[str, bytes] = {
 def test_what_is_damaged_is_refused(tmp_path: Path, what: str) -> None:
     (tmp_path / "x").write_bytes(DAMAGED[what])
     for opened in (open_arrays, open_tensors):
-        with pytest.raises(ValueError, match="x is no safetensors file"):
+        with pytest.raises(ValueError, match="x is not a safetensors file"):
             opened(tmp_path / "x")

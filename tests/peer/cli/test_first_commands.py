@@ -67,7 +67,7 @@ VOLUNTEER = [
     (f"peer join {RUN} --device gpu", 2, "--device is 'gpu'; expected something like auto or cpu or cuda"),
     (f"peer join {RUN} --gpu 0", 2, "No such option: --gpu"),
     (f"peer join {RUN} --peers 1.2.3.4:4001", 2, "'1.2.3.4:4001' is not a multiaddr"),
-    (f"peer join {RUN} --base gpt2", 2, "gpt2 is no folder; expected a folder with a model's weights"),
+    (f"peer join {RUN} --base gpt2", 2, "gpt2 is not a folder; expected a folder with a model's weights"),
     (f"peer join {RUN} --invite missing", 2, "The invite missing cannot be read (No such file or directory)"),
     (f"peer join {RUN} --data input.txt", 2, "--data: 'input.txt' has no kind in front; expected text:"),
     (f"peer join {RUN} --data rows.jsonl", 2, "put jsonl: in front"),

@@ -157,7 +157,7 @@ def test_a_run_that_is_none(name: str, capsys: pytest.CaptureFixture[str]) -> No
         (["export"], "No model is given; expected RUN"),
         (["evaluate"], "No model is given; expected --model PATH"),
         *(
-            ([*command, UNKNOWN_RUN, "--peers", NOBODY_THERE, "--base", NO_FOLDER], f"{NO_FOLDER} is no folder")
+            ([*command, UNKNOWN_RUN, "--peers", NOBODY_THERE, "--base", NO_FOLDER], f"{NO_FOLDER} is not a folder")
             for command in (["export", "--merge"], ["sample", "--prompt", "x"], ["evaluate"])
         ),
         (["evaluate", UNKNOWN_RUN, "--peers", NOBODY_THERE, "--device", "gpu"], "--device is 'gpu'; expected"),
@@ -175,8 +175,8 @@ def test_a_run_that_is_none(name: str, capsys: pytest.CaptureFixture[str]) -> No
             ["receipts", "verify", "a.jsonl"],
             "a.jsonl cannot be read (No such file or directory); expected the receipts of",
         ),
-        (["profile", "set", "--country", "Netherlands"], "'Netherlands' is no country"),
-        (["note", "./owner", "x"], "There is no folder ./owner; expected one that `peer init` wrote"),
+        (["profile", "set", "--country", "Netherlands"], "'Netherlands' is not a country"),
+        (["note", "./owner", "x"], "There is not a folder ./owner; expected one that `peer init` wrote"),
     ],
 )
 def test_what_is_wrong_is_said_first(arguments: list[str], sentence: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -346,7 +346,7 @@ def test_a_file_in_the_place_of_a_folder(tmp_path: Path, capsys: pytest.CaptureF
     (tmp_path / "file").touch()
     for place, what in (
         (tmp_path / "file", "is a file"),
-        (tmp_path / "file" / "below", "is no folder, or lies in none"),
+        (tmp_path / "file" / "below", "is not a folder, or is not inside one"),
     ):
         words = ["--data-dir", str(place)]
         assert app.run(["seed", "own." + "a" * 20, "--peers", NOBODY_THERE, *words]) == 2

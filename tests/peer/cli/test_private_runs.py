@@ -405,7 +405,7 @@ def test_only_the_owner_revises(tmp_path: Path, owner: Path, capsys: pytest.Capt
 
 
 def test_an_invite_that_was_not_given_cannot_be_revoked(owner: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for serial, words in (("00" * 8, "was not issued from"), ("12", "is no serial number")):
+    for serial, words in (("00" * 8, "was not issued from"), ("12", "is not the serial number")):
         said = sentence(capsys, ["revoke", "--invite", serial, "--data-dir", str(owner)])
         assert words in said
 

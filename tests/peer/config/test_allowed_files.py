@@ -34,7 +34,7 @@ def test_a_manifest_with_files_is_read_back_and_is_another_run() -> None:
     assert RunManifest.from_bytes(manifest.to_bytes()) == manifest
     assert manifest.hash != plain.hash
     assert named_file(manifest.files, "tokenizer.json", "data.tokenizer").bytes == 5
-    said = r"data.tokenizer is 'spm', which is no file of the run \(tokenizer.json, we.*`peer init --file PATH` adds it"
+    said = r"data.tokenizer is 'spm', which is not a file of the run \(tokenizer.*`peer init --file PATH` adds it"
     with pytest.raises(ValueError, match=said):
         named_file(manifest.files, "spm", "data.tokenizer")
 

@@ -143,7 +143,7 @@ def test_a_damaged_file_is_refused_with_a_sentence(written: Path, name: str, dat
 
 def test_paths_that_are_no_exports(tmp_path: Path) -> None:
     (tmp_path / "text").write_text("not a model")
-    for path, sentence in ((tmp_path / "absent", "is no folder"), (tmp_path / "text", "is no folder")):
+    for path, sentence in ((tmp_path / "absent", "is not a folder"), (tmp_path / "text", "is not a folder")):
         with pytest.raises(UsageFault, match=sentence):
             read_model(path)
 

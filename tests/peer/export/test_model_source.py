@@ -21,9 +21,9 @@ def test_a_path_that_is_no_exported_folder(tmp_path: Path, capsys: pytest.Captur
     (tmp_path / "file").write_text("text")
     os.mkfifo(tmp_path / "pipe")
     for name, sentence in (
-        ("file", "is no folder"),
-        ("pipe", "is no folder"),
-        ("absent", "is no folder"),
+        ("file", "is not a folder"),
+        ("pipe", "is not a folder"),
+        ("absent", "is not a folder"),
         (".", "no run.json"),
     ):
         for words in (["sample", "--prompt", "x"], ["evaluate"]):

@@ -30,7 +30,7 @@ def test_data_without_anything_in_it_is_refused_before_members_are_looked_for(
                 check(f"{kind}:{tmp_path / name}")
     check(f"text:{tmp_path / 'empty.txt'},{tmp_path / 'full.txt'}")
     check(f"text:{tmp_path}")
-    for base, what in (("folder", r"has no \*\.safetensors file"), ("full.txt", "is no folder")):
+    for base, what in (("folder", r"has no \*\.safetensors file"), ("full.txt", "is not a folder")):
         config = PeerConfig(run_id="own." + "a" * 20, data_dir=tmp_path / "peer", base=tmp_path / base)
         with pytest.raises(UsageFault, match=f"{base} {what}"):
             before_start.check_data(config)

@@ -135,7 +135,7 @@ def test_limits_are_asked_for_one_after_the_other() -> None:
     assert typed(Controls(), "l", *"10", "enter", *"2.5", "enter") == (Controls(), [LineLimits(10.0, 2.5)])
     assert typed(Controls(), "l", "enter", *"4", "backspace", "enter") == (Controls(), [LineLimits(None, None)])
     assert typed(Controls(), "l", "1", "escape", "enter") == (Controls(), [])
-    # Whatever is typed is seen, and q among it does not leave; nothing is made of what is no number.
+    # Whatever is typed is seen, and q among it does not leave; nothing is made of what is not a number.
     asked = Controls().press("l")[0].press("q")[0].question
     assert asked is not None
     assert asked.text(79) == "Enter: no limit; Esc: back. Most Mbit/s to send: q_"

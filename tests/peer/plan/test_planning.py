@@ -322,7 +322,7 @@ BAD_RUNS = {
     "no TOML": (b"[averaging", "is not a TOML file"),
     "unknown field": (b"[averaging]\nsync_evry = 3", "did you mean sync_every?"),
     "out of range": (b"[averaging]\nsync_every = 0", "averaging.sync_every is 0"),
-    "bytes": (bytes(range(256)), "is not a TOML file: it is no text"),
+    "bytes": (bytes(range(256)), "is not a TOML file: it is not text"),
     "wrong JSON": (b'{"name": ', "expecting value"),
     "JSON with another field": (b'{"name": "a", "nam": 1}', "nam is not a field"),
     "large": (b" " * (2 << 20), "expected a run file or a manifest"),

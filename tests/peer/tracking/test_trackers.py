@@ -61,7 +61,7 @@ def test_a_file_with_other_columns_is_left_alone(tmp_path: Path, there: str) -> 
 
 def test_what_is_no_file_is_a_warning(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "metrics.csv")
-    with pytest.raises(OSError, match="is no regular file"):
+    with pytest.raises(OSError, match="is not a regular file"):
         CsvTracker(tmp_path / "metrics.csv", ())
     (tmp_path / "file").touch()
     (warning,) = record_rows(record("csv", tmp_path / "file"))

@@ -240,7 +240,8 @@ def load_scenario(name_or_path: str) -> Scenario:
             near = difflib.get_close_matches(name_or_path, SHIPPED, n=1)
             hint = f" Did you mean {near[0]}?" if near else ""
             raise UsageFault(
-                f"{shown(name_or_path)} is no scenario; expected {', '.join(SHIPPED)} or the path of a TOML file.{hint}"
+                f"{shown(name_or_path)} is not a scenario; expected {', '.join(SHIPPED)} or the path of a TOML "
+                f"file.{hint}"
             )
     fields = read_toml(path)
     try:

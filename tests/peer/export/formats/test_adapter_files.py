@@ -91,7 +91,7 @@ def test_an_adapter_is_read_with_its_base(base: Path, tmp_path: Path) -> None:
     with pytest.raises(LocalFault, match="other parameters than its manifest"):
         read_model(tmp_path / "adapter", base)
     weights.write_bytes(b"x")
-    with pytest.raises(UsageFault, match="is no whole safetensors file"):
+    with pytest.raises(UsageFault, match="is not a complete safetensors file"):
         read_model(tmp_path / "adapter", base)
 
 

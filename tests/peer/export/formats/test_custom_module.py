@@ -97,7 +97,7 @@ def test_what_does_not_fit_is_refused_and_nothing_is_written(tmp_path: Path) -> 
     with pytest.raises(LocalFault, match="do not have the digest"):
         murmuration.load_export(network(), path)
     (path / "model.safetensors").write_bytes(whole[:-9])
-    with pytest.raises(UsageFault, match="is no whole safetensors file"):
+    with pytest.raises(UsageFault, match="is not a complete safetensors file"):
         murmuration.load_export(network(), path)
     write_folder(anchors_of(trained_model()), tmp_path / "gpt", NOW, replace=False)
     with pytest.raises(Incompatible, match=r"expected one of its owner's code; read it with murmuration\.read_model"):

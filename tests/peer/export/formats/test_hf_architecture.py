@@ -177,9 +177,9 @@ def test_a_changed_folder_is_refused(tmp_path: Path) -> None:
     with pytest.raises(LocalFault, match="do not have the digest"):
         read_model(folder)
     (folder / "model.safetensors").write_bytes(whole[:-9])
-    with pytest.raises(UsageFault, match="is no whole safetensors file"):
+    with pytest.raises(UsageFault, match="is not a complete safetensors file"):
         read_model(folder)
     (folder / "model.safetensors").unlink()
     (folder / "pytorch_model.bin").write_bytes(b"a pickle")
-    with pytest.raises(UsageFault, match="is no whole safetensors file"):
+    with pytest.raises(UsageFault, match="is not a complete safetensors file"):
         read_model(folder)

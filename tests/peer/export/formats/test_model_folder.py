@@ -160,7 +160,11 @@ def test_a_folder_of_something_else_is_never_replaced(tmp_path: Path) -> None:
     (tmp_path / "home").mkdir()
     (tmp_path / "home" / "run.json").write_text('{"files": 3}')
     (tmp_path / "file").write_text("")
-    for out, sentence in (("home", "'run.json', which no export wrote"), ("file", "is no folder"), ("a/b", "is no fo")):
+    for out, sentence in (
+        ("home", "'run.json', which no export wrote"),
+        ("file", "is not a folder"),
+        ("a/b", "is not"),
+    ):
         with pytest.raises(UsageFault, match=sentence):
             write_folder(anchors_of(trained_model()), tmp_path / out, NOW, replace=True)
     (tmp_path / "empty").mkdir()
@@ -203,7 +207,7 @@ def test_a_damaged_folder_is_refused_with_a_sentence(tmp_path: Path) -> None:
     with pytest.raises(LocalFault, match="do not have the digest"):
         read_model(folder)
     weights.write_bytes(whole[:-9])
-    with pytest.raises(UsageFault, match="is no whole safetensors file"):
+    with pytest.raises(UsageFault, match="is not a complete safetensors file"):
         read_model(folder)
     weights.unlink()
     with pytest.raises(UsageFault, match="has 0 files of weights"):

@@ -160,7 +160,7 @@ def test_a_file_of_holes_takes_no_memory(
 def test_a_pipe_or_device_is_no_model(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     for path in (tmp_path / "pipe", Path("/dev/zero")):
-        with pytest.raises(UsageFault, match="is no folder; expected a folder that `peer export` wrote"):
+        with pytest.raises(UsageFault, match="is not a folder; expected a folder that `peer export` wrote"):
             read_model(path)
     for name in ("run.json", "model.safetensors"):
         (tmp_path / "folder").mkdir(exist_ok=True)

@@ -80,7 +80,7 @@ def test_what_is_no_tokenizer_is_a_sentence(tmp_path):
     with pytest.raises(UsageFault, match=r"tokenizer\.json cannot be read"):
         load_tokenizer(tmp_path)
     (tmp_path / "tokenizer.json").write_text("{}")
-    with pytest.raises(UsageFault, match="is no tokenizer"):
+    with pytest.raises(UsageFault, match="is not a tokenizer"):
         load_tokenizer(tmp_path)
     with pytest.raises(UsageFault, match="is there already"):
         make_tokenizer(sentences(5), 300, tmp_path)

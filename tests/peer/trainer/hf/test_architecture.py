@@ -110,7 +110,7 @@ def test_buffers_are_averaged_where_they_are_few(tmp_path: Path) -> None:
     assert few.section(2, section) == section
     many = replace(few, buffer_shapes=(("counts", (10**6,)),))
     assert "num_buffer_values" not in many.section(2, {})
-    # A rotary table is no part of what is saved.
+    # A rotary table is not part of what is saved.
     assert described(tmp_path, {"model_type": "llama", **TEXT}).buffer_shapes == ()
 
 

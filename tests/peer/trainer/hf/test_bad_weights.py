@@ -133,15 +133,15 @@ def test_a_mask_s_constant_may_be_infinite(model: Path) -> None:
 @pytest.mark.parametrize(
     ("index", "said"),
     [
-        ("{", "is no index of weights"),
-        ("[]", "is no index of weights"),
-        ("{}", "is no index of weights"),
-        ('{"weight_map": ["model.safetensors"]}', "is no index of weights"),
-        ('{"weight_map": {"a": 3}}', "is no index of weights"),
-        ('{"weight_map": {"a": ["b"]}}', "is no index of weights"),
+        ("{", "is not an index of weights"),
+        ("[]", "is not an index of weights"),
+        ("{}", "is not an index of weights"),
+        ('{"weight_map": ["model.safetensors"]}', "is not an index of weights"),
+        ('{"weight_map": {"a": 3}}', "is not an index of weights"),
+        ('{"weight_map": {"a": ["b"]}}', "is not an index of weights"),
         ('{"weight_map": {"a": "../other.safetensors"}}', "which is elsewhere"),
-        ("[" * 100_000, "is no index of weights"),
-        ("\ud800".encode("utf-8", "surrogatepass"), "is no index of weights"),
+        ("[" * 100_000, "is not an index of weights"),
+        ("\ud800".encode("utf-8", "surrogatepass"), "is not an index of weights"),
     ],
 )
 def test_a_broken_index_is_named(model: Path, index: str | bytes, said: str) -> None:
@@ -175,7 +175,7 @@ def test_files_without_their_index_are_named(model: Path) -> None:
 def test_a_file_that_git_lfs_did_not_fetch_is_named(model: Path) -> None:
     path = min(model.glob("*.safetensors"))
     path.write_text("version https://git-lfs.github.com/spec/v1\noid sha256:ab\nsize 5000\n")
-    with pytest.raises(UsageFault, match=rf"{path.name} is no whole safetensors file"):
+    with pytest.raises(UsageFault, match=rf"{path.name} is not a complete safetensors file"):
         describe_model(model)
 
 

@@ -87,9 +87,9 @@ def test_rows_that_are_not_what_they_should_be_are_counted(tmp_path):
     assert texts == ["good", "caf\ufffd", "half ?", "last"]
     assert complaints.counts == {
         "empty rows": 2,
-        "lines that are no JSON": 1,
+        "lines that are not JSON": 1,
         "rows without the field": 3,
-        "texts with bytes that are no UTF-8, which were replaced": 1,
+        "texts with bytes that are not UTF-8, which were replaced": 1,
     }
 
 
@@ -182,7 +182,7 @@ def test_parquet_is_read_by_row_groups(tmp_path):
     with pytest.raises(UsageFault, match=r"has 3 row groups now; expected at least 4"):
         list(documents(parts[3], "text", Complaints()))
     (tmp_path / "rows.parquet").write_bytes(b"PAR1" + bytes(100))
-    with pytest.raises(UsageFault, match=r"rows\.parquet is no Parquet file"):
+    with pytest.raises(UsageFault, match=r"rows\.parquet is not a Parquet file"):
         read(str(tmp_path))
 
 
@@ -206,7 +206,7 @@ def test_loops_of_links_and_what_leads_out_are_left_out_and_counted(tmp_path):
     os.mkfifo(folder / "pipe.txt")
     complaints = Complaints()
     assert files_of([str(folder)], complaints) == [("text", folder / "a.txt")]
-    assert complaints.counts == {"links that lead out of the folder, and what is no file": 4}
+    assert complaints.counts == {"links that lead out of the folder, and entries that are not files": 4}
 
 
 def test_pipes_are_not_waited_for(tmp_path):
@@ -230,7 +230,7 @@ def test_parquet_with_mistakes_in_its_text_is_mended_and_broken_pages_are_a_sent
     part = parts_of([("parquet", path)], 1 << 20)[0]
     read = [found.text for found in documents(part, "text", complaints)]
     assert read == [text.replace("day 7 ", "d\ufffdy 7 ") for text in texts]
-    assert complaints.text() == "texts with bytes that are no UTF-8, which were replaced (1)"
+    assert complaints.text() == "texts with bytes that are not UTF-8, which were replaced (1)"
     # A length that leads out of its page.
     path.write_bytes(whole.replace(b"\x33\0\0\0the terns of day 7 ", b"\x33\0\0\x70the terns of day 7 "))
     assert path.read_bytes() != whole

@@ -1,4 +1,4 @@
-"""Parquet files that stand for more memory than they have bytes, and shapes that are no text."""
+"""Parquet files that stand for more memory than they have bytes, and shapes that are not text."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_columns_of_other_kinds_are_rows_without_text(tmp_path: Path, values: An
 def test_a_file_that_is_cut_off_is_one_sentence(tmp_path: Path, length: int) -> None:
     path = written(tmp_path / "rows.parquet", [f"text {number}" for number in range(1000)])
     path.write_bytes(path.read_bytes()[:length])
-    with pytest.raises(UsageFault, match=r"rows\.parquet is no Parquet file"):
+    with pytest.raises(UsageFault, match=r"rows\.parquet is not a Parquet file"):
         texts_of(path)
 
 
