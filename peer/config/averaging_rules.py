@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from averaging.codec.codec import Codec, make_codec
-from averaging.outer.outer_settings import OuterRule
+from averaging.outer.outer_settings import Mode, OuterRule
 from averaging.wire.field_checks import Limits
 from peer.config.manifest import RunManifest
 
 BLOCK_SIZE = 128
 """Number of values that share a scale. A scale has 16 bits, 0.125 bits per value; smaller blocks did not converge
 better."""
+OUTER_MOMENTA: Mapping[Mode, float] = {"sync": 0.9, "streaming": 0.5, "eager": 0.5, "carry": 0.5}
+"""Nesterov momentum (beta) of each mode: 0.9 as in DiLoCo (arXiv 2311.08105), less where commits arrive late."""
 OVERLAY_GAIN = 0.7
 """Share of a peer's uncommitted work that mode carry keeps live (0.5 to 0.7 is best:
 `benchmarks/log/2026-11-21-convergence.md`)."""
@@ -31,7 +33,7 @@ def rule_of(manifest: RunManifest) -> OuterRule:
     return OuterRule(
         section.mode,
         section.outer_lr,
-        section.outer_momentum,
+        OUTER_MOMENTA[section.mode],
         overlay_gain=OVERLAY_GAIN,
         staleness_limit=section.staleness_limit,
         sync_every=section.sync_every,

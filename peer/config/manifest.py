@@ -50,9 +50,6 @@ class AveragingSection(Section):
         default="int4", description="int4: 4 bits per value on the wire (arXiv 2501.18512); fp32: exact values"
     )
     outer_lr: float = Field(default=0.7, gt=0, le=10, description="eta: outer learning rate (arXiv 2311.08105)")
-    outer_momentum: float = Field(
-        default=0.5, ge=0, lt=1, description="beta: Nesterov momentum (arXiv 2311.08105); use 0.9 only with mode sync"
-    )
     staleness_limit: int = Field(
         default=4,
         ge=0,

@@ -20,6 +20,7 @@ RETIRED_FIELDS: Mapping[str, str] = {
     "averaging.merge_alpha": "remove it; mode streaming blends half and half",
     "averaging.momentum_lag_penalty": "remove it; late work weighs less by its staleness alone",
     "averaging.newcomer_rounds": "remove it; a newcomer's work weighs like that of others",
+    "averaging.outer_momentum": "remove it; it follows from the mode: 0.9 in sync, 0.5 in the others",
     "averaging.overlap_steps": "remove it; mode streaming blends an anchor as soon as it is there",
     "averaging.overlay_gain": "remove it; mode carry keeps 0.7 of uncommitted work live",
     "averaging.own_weight": "remove it; mode eager shows own work with its share of the last commit",
