@@ -125,7 +125,7 @@ def run_facts(record: RunRecord) -> ShownManifest:
         weights=known.model.init if known is not None else None,
         flags_to_bring=known.flags_to_bring if known is not None and known.model.kind != "custom" else "",
         notes=_notes(manifest),
-        model_kind=_line(_field(manifest, "model", "kind"), 40) or "gpt",
+        model_kind=_kind(manifest),
         code=_line(manifest.get("code"), 400),
     )
 
@@ -195,13 +195,19 @@ def _or_none(make: Callable[[Given], Made], given: Given) -> Made | None:
         return None
 
 
+def _kind(manifest: dict[str, Any]) -> str:
+    if _field(manifest, "model", "config") is not None:
+        return "hf"
+    return "gpt" if _field(manifest, "model", "layout_digest") is None else "custom"
+
+
 def _writes(manifest: dict[str, Any]) -> bool:
     is_masked = _field(manifest, "model", "mask_token") is not None
-    return _field(manifest, "model", "kind") in (None, "gpt", "hf") and not is_masked
+    return _kind(manifest) != "custom" and not is_masked
 
 
 def _what(manifest: dict[str, Any]) -> str:
-    noun = "A language model" if _field(manifest, "model", "kind") in (None, "gpt", "hf") else "A model"
+    noun = "A language model" if _kind(manifest) != "custom" else "A model"
     number = _number(manifest, "model", "num_parameters") or _gpt_parameters(manifest)
     size = f" of about {words_text(about(number))} parameters" if number else ""
     if _field(manifest, "model", "adapter") is not None:
@@ -219,7 +225,7 @@ def _notes(manifest: dict[str, Any]) -> tuple[RunNote, ...]:
 
 
 def _loss_unit(manifest: dict[str, Any]) -> str:
-    if _field(manifest, "model", "kind") == "custom":
+    if _kind(manifest) == "custom":
         return ""
     source = _field(manifest, "data", "source")
     has_bytes = _field(manifest, "data", "tokenizer") is None and isinstance(source, str) and reads_bytes(source)
@@ -233,7 +239,7 @@ def _num_choices(manifest: dict[str, Any]) -> int | None:
 
 def _trained_on(manifest: dict[str, Any]) -> str:
     source = _line(_field(manifest, "data", "source"), 500)
-    if _field(manifest, "model", "kind") == "custom":
+    if _kind(manifest) == "custom":
         return ""
     if source == LIBRARY:
         return "Python's standard library"
@@ -250,7 +256,7 @@ def _gpt_parameters(manifest: dict[str, Any]) -> float | None:
     """
     layers, width = _number(manifest, "model", "num_layers"), _number(manifest, "model", "d_model")
     vocabulary = _number(manifest, "model", "vocab_size") or 0.0
-    if layers is None or width is None or _field(manifest, "model", "kind") not in (None, "gpt"):
+    if layers is None or width is None or _kind(manifest) != "gpt":
         return None
     return 12 * layers * width**2 + vocabulary * width
 
@@ -267,7 +273,7 @@ def _summary(manifest: dict[str, Any]) -> list[str]:
     )
     parts = []
     for section, name, text in wanted:
-        if section == "model" and _field(manifest, "model", "kind") == "custom":
+        if section == "model" and _kind(manifest) == "custom":
             continue  # older software wrote values that are meaningless for a module from its owner's code
         value = _field(manifest, section, name)
         if isinstance(value, int | str) and not isinstance(value, bool):

@@ -67,7 +67,6 @@ class DescribedModel:
         if isinstance(given, int) and self.max_context is not None and given > self.max_context:
             raise ValueError(f"model.context is {given}, and the model has {self.max_context}; expected at most that")
         follows: dict[str, Any] = {
-            "kind": "hf",
             "config": self.config,
             "num_parameters": num_parameters,
             "layout_digest": layout.digest.hex(),

@@ -180,8 +180,7 @@ class RunManifest(Section):
     def _check_together(self) -> Self:
         if self.model.kind != "custom" and self.code is not None:
             raise ValueError(
-                f"code is given with model.kind {self.model.kind!r}; expected it with kind 'custom' only, because "
-                "`peer join` needs no other code; remove it"
+                "code is given, and the model is not a module of your own; `peer join` needs no other code; remove it"
             )
         check_files(self.files)
         if self.data.tokenizer is not None:

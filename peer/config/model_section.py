@@ -12,7 +12,7 @@ from peer.config.hf_config import MAX_CONFIG_BYTES, checked_config
 from peer.config.section import DIGEST, Section
 
 _OF_THE_GPT = ("num_layers", "d_model", "num_heads")
-"""Fields that shape only the built-in model; a run of kind 'hf' does not write these fields."""
+"""Fields that shape only the built-in model; a run with a config does not write these fields."""
 _DESCRIBED = ("num_parameters", "layout_digest")
 
 
@@ -58,13 +58,10 @@ class AdapterSection(Section):
 
 
 class ModelSection(Section):
-    """The model that is trained."""
+    """The model that is trained. With `config` it is of kind hf, an architecture of Hugging Face's transformers; with
+    `layout_digest` alone, of kind custom, a module from your own code; otherwise of kind gpt, the built-in model.
+    """
 
-    kind: Literal["gpt", "custom", "hf"] = Field(
-        default="gpt",
-        description="gpt: the built-in model; custom: a module from your own code; hf: an architecture of Hugging "
-        "Face's transformers",
-    )
     num_layers: int = Field(default=4, ge=1, le=512, description="number of transformer blocks")
     d_model: int = Field(default=128, ge=8, le=65_536, description="width of the residual stream")
     num_heads: int = Field(
@@ -90,7 +87,6 @@ class ModelSection(Section):
         max_length=MAX_CONFIG_BYTES,
         description="hf only: the architecture's config.json in canonical JSON, without any code, file or address",
     )
-
     mask_token: int | None = Field(
         default=None,
         ge=0,
@@ -99,7 +95,8 @@ class ModelSection(Section):
         "learns to predict the next token",
     )
     init: InitSection | None = Field(
-        default=None, description="hf only: pretrained weights to begin with; absent: the seed initialises the model"
+        default=None,
+        description="hf only: pretrained weights to begin with; absent: the seed initialises the model",
     )
     adapter: AdapterSection | None = Field(
         default=None, description="hf only: train only an adapter, and keep the pretrained weights unchanged"
@@ -126,6 +123,11 @@ class ModelSection(Section):
         description="custom and hf only: BLAKE3 of the parameters that are not trained; a peer with different ones "
         "cannot join",
     )
+
+    @property
+    def kind(self) -> Literal["gpt", "custom", "hf"]:
+        """gpt: the built-in model; custom: a module of the owner's code; hf: an architecture of transformers."""
+        return "hf" if self.config is not None else "gpt" if self.layout_digest is None else "custom"
 
     @property
     def described(self) -> tuple[str, str]:
@@ -155,20 +157,19 @@ class ModelSection(Section):
 
     @model_validator(mode="after")
     def _check_together(self) -> Self:
-        if self.kind != "gpt" and len(self._given(_DESCRIBED)) < len(_DESCRIBED):
-            raise ValueError(f"kind is {self.kind!r}; expected num_parameters and layout_digest beside it")
-        if self.kind == "hf" and self.config is None:
-            raise ValueError("kind is 'hf'; expected config beside it; `peer init --model` writes it")
-        if self.kind != "hf" and (stray := self._given(("config", "mask_token", "init", "adapter", "frozen"))):
-            raise ValueError(f"kind is {self.kind!r}; {' and '.join(stray)} are for kind 'hf', remove them")
-        if self.kind == "gpt" and (stray := self._given((*_DESCRIBED, "num_buffer_values", "frozen_digest"))):
-            raise ValueError(f"kind is 'gpt'; {' and '.join(stray)} are for kinds 'custom' and 'hf', remove them")
+        is_described = self.config is not None or bool(self._given(_DESCRIBED))
+        if is_described and len(self._given(_DESCRIBED)) < len(_DESCRIBED):
+            raise ValueError(f"the model is not the built-in one; expected {' and '.join(_DESCRIBED)} together")
+        if self.kind != "hf" and (stray := self._given(("mask_token", "init", "adapter", "frozen"))):
+            raise ValueError(f"{' and '.join(stray)} are given without config; `peer init --model` writes them")
+        if self.kind == "gpt" and (stray := self._given(("num_buffer_values", "frozen_digest"))):
+            raise ValueError(f"{' and '.join(stray)} are given for the built-in model, which has none; remove them")
         if self.mask_token is not None and self.mask_token >= self.vocab_size:
             raise ValueError(f"mask_token is {self.mask_token}; expected one below vocab_size {self.vocab_size}")
         if self.adapter is not None and self.init is None:
             raise ValueError("adapter is given without init; expected the given weights that it stands on")
         if self.kind == "hf" and (set_here := [name for name in _OF_THE_GPT if name in self.model_fields_set]):
-            raise ValueError(f"kind is 'hf'; {', '.join(set_here)} are for kind 'gpt', remove them: config says it all")
+            raise ValueError(f"{', '.join(set_here)} are given beside config, which says them too; remove them")
         if self.frozen is not None and self.adapter is not None:
             raise ValueError("frozen is given with an adapter, which freezes all of its base; expected one of them")
         if self.kind == "gpt" and self.d_model % (2 * self.num_heads):

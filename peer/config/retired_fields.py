@@ -47,6 +47,7 @@ RETIRED_FIELDS: Mapping[str, str] = {
     "model.buffers": "remove it; saved buffers of real numbers are averaged unless they are more than an eighth of the "
     "parameters",
     "model.image_size": _CLASSIFIER,
+    "model.kind": "remove it; config, or num_parameters and layout_digest, say which model it is",
     "model.task": "remove it; mask_token makes a model that fills in hidden tokens",
     "model.tied_head": "remove it; the built-in model shares its embedding with the output head",
     "network.sites": "remove it; peers name their own sites with --site",

@@ -177,7 +177,6 @@ def create_custom_run(
             is_chosen_here = asked.access.mode == "open" and "combine" not in asked.averaging.model_fields_set
             layout = build_layout(shapes, asked.averaging.num_fragments, "balanced")
             fields["model"] = {
-                "kind": "custom",
                 "num_parameters": layout.num_values,
                 "layout_digest": with_buffers(layout, buffer_shapes).digest.hex(),
             }

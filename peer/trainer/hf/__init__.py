@@ -1,4 +1,4 @@
-"""Architectures of Hugging Face's transformers as the model of a run (`model.kind = "hf"`).
+"""Architectures of Hugging Face's transformers as the model of a run (`model.config`).
 
 The library is an optional extra: functions import it, and raise a readable fault if it is missing. No third-party code
 is ever loaded: an architecture is part of the library, and a config text in the manifest describes it.

@@ -79,7 +79,7 @@ def test_a_killed_peer_is_late_within_three_announcements_and_counts_no_more() -
 
 def test_the_code_of_a_custom_run_is_a_text_of_bounded_length() -> None:
     manifest = json.loads(RUN_RECORD.manifest) | {"code": "x\u202ey" * 900}
-    manifest["model"]["kind"] = "custom"
+    manifest["model"]["layout_digest"] = "ab" * 32
     run = run_facts(replace(RUN_RECORD, manifest=json.dumps(manifest).encode()))
     assert run.model_kind == "custom"
     assert run.code.isprintable()

@@ -55,7 +55,7 @@ def test_the_unit_of_a_loss_is_what_the_run_predicts() -> None:
 
     assert unit(data={"source": "text:books"}) == "nats per byte"
     assert unit(data={"source": "text:books", "tokenizer": "tokenizer.json"}) == "nats per token"
-    assert unit(model={"kind": "custom"}) == ""
+    assert unit(model={"layout_digest": "ab" * 32}) == ""
 
 
 def test_the_rate_of_a_run_that_cools_down_is_said() -> None:
@@ -72,7 +72,7 @@ def test_the_rate_of_a_run_that_cools_down_is_said() -> None:
 
 
 def test_an_adapter_is_told_from_a_model() -> None:
-    model = {"kind": "hf", "num_parameters": 2048, "adapter": {"rank": 4}}
+    model = {"num_parameters": 2048, "adapter": {"rank": 4}}
     manifest = json.dumps({**json.loads(MANIFEST), "model": model}).encode()
     run = run_facts(sign_run_record(RUN_ID, manifest, OWNER))
     assert run.what == "An adapter of about 2 thousand parameters for a language model"

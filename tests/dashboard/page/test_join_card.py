@@ -220,6 +220,6 @@ def test_what_the_model_is_trained_on_is_what_the_manifest_names(source: str | i
         return run_facts(sign_run_record(RUN_ID, json.dumps(manifest).encode(), OWNER))
 
     assert (facts().trained_on, facts().num_choices) == (words, 300)
-    of_custom = facts(kind="custom")
+    of_custom = facts(layout_digest="ab" * 32)
     assert (of_custom.trained_on, of_custom.num_choices) == ("", None)
     assert facts(vocab_size=None).num_choices is None

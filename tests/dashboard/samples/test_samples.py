@@ -86,11 +86,9 @@ def test_nothing_is_asked_of_a_run_that_cannot_answer_or_has_not_moved() -> None
     ("model", "writes"),
     [
         ({}, True),
-        ({"kind": "gpt"}, True),
-        ({"kind": "hf"}, True),
-        ({"kind": "hf", "mask_token": 5}, False),
-        ({"kind": "custom"}, False),
-        ({"kind": ["gpt"]}, False),
+        ({"layout_digest": "ab" * 32, "config": "{}"}, True),
+        ({"layout_digest": "ab" * 32, "config": "{}", "mask_token": 5}, False),
+        ({"layout_digest": "ab" * 32}, False),
     ],
 )
 def test_which_models_write(model: dict[str, Any], writes: bool) -> None:

@@ -19,7 +19,6 @@ RUN_ID, OTHER_RUN = "own." + "a" * 20, "other." + "b" * 20
 NOBODY = ["--plain", "--peers", f"/ip4/127.0.0.1/tcp/1/p2p/{Identity.generate().peer_id}", "--join-timeout", "0.05"]
 
 ON_GIVEN_WEIGHTS = {
-    "kind": "hf",
     "num_parameters": 100,
     "layout_digest": "ab" * 32,
     "config": canonical_config({"model_type": "llama", "hidden_size": 32, "num_hidden_layers": 2, "vocab_size": 256}),

@@ -13,7 +13,7 @@ from peer.config.manifest import RunManifest
 DIGEST = "ab" * 32
 COMMIT = "0123456789abcdef" * 2 + "01234567"
 CUSTOM: dict[str, Any] = {
-    "model": {"kind": "custom", "num_parameters": 10, "layout_digest": DIGEST},
+    "model": {"num_parameters": 10, "layout_digest": DIGEST},
 }
 
 
@@ -107,7 +107,7 @@ def test_code_is_an_address_at_a_commit(code: str) -> None:
 
 
 def test_what_peer_join_trains_names_no_code() -> None:
-    with pytest.raises(ValueError, match=r"code is given with model\.kind 'gpt'"):
+    with pytest.raises(ValueError, match="code is given, and the model is not a module of your own"):
         RunManifest.from_fields({"name": "tiny", "code": f"https://example.org/a@{COMMIT}"})
 
 

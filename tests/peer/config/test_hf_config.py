@@ -12,7 +12,7 @@ from peer.config.hf_config import MAX_CONFIG_BYTES, canonical_config, checked_co
 from peer.config.manifest import RunManifest
 
 LLAMA = {"model_type": "llama", "hidden_size": 32, "num_hidden_layers": 2, "vocab_size": 256}
-OF_HF = {"kind": "hf", "num_parameters": 100, "layout_digest": "ab" * 32}
+OF_HF = {"num_parameters": 100, "layout_digest": "ab" * 32}
 
 
 def hf_manifest(**model: Any) -> RunManifest:
@@ -72,9 +72,9 @@ def test_a_manifest_says_nothing_of_the_built_in_model() -> None:
 
 
 def test_fields_belong_to_their_kind() -> None:
-    with pytest.raises(ValueError, match="expected config beside it"):
-        hf_manifest(config=None)
-    with pytest.raises(ValueError, match="config are for kind 'hf'"):
+    with pytest.raises(ValueError, match="mask_token are given without config"):
+        hf_manifest(config=None, mask_token=1)
+    with pytest.raises(ValueError, match="expected num_parameters and layout_digest together"):
         RunManifest.from_fields({"name": "tiny", "model": {"config": canonical_config(LLAMA)}})
 
 

@@ -107,14 +107,15 @@ def test_too_long_is_refused_before_it_is_parsed() -> None:
         ("model.seed", 0, "seed is not a field in model; it belongs at the top level."),
         ("model.num_layers", "4", "model.num_layers is '4'; expected a whole number from 1 to 512."),
         ("model.num_layers", True, "model.num_layers is true; expected a whole number from 1 to 512."),
-        ("model", 3, "model is 3; expected a section with the fields kind,"),
+        ("model", 3, "model is 3; expected a section with the fields num_layers,"),
         ("averaging.mode", "fast", "averaging.mode is 'fast'; expected one of sync, streaming, eager, carry."),
         ("averaging.codec", "int8", "averaging.codec is 'int8'; expected one of int4, fp32."),
         ("averaging.scale", "fp16", "averaging.scale was removed; remove it; scales are bfloat16."),
         ("training.optimizer", "sgd", "training.optimizer is 'sgd'; expected one of adamw, muon."),
         ("model.num_heads", 3, "model: d_model is 128 with num_heads 3; expected d_model to be a multiple of 6"),
-        ("model.kind", "custom", "expected num_parameters and layout_digest beside it"),
-        ("model.num_parameters", 5, "num_parameters are for kinds 'custom' and 'hf', remove them"),
+        ("model.kind", "custom", "model.kind was removed; remove it; config, or num_parameters and layout_digest, say"),
+        ("model.num_parameters", 5, "expected num_parameters and layout_digest together"),
+        ("model.num_buffer_values", 5, "num_buffer_values are given for the built-in model, which has none"),
         (
             "format_version",
             3,
@@ -145,7 +146,7 @@ def test_a_missing_field_or_other_order_is_not_canonical() -> None:
 
 
 def test_a_custom_model_is_described_by_size_and_layout() -> None:
-    model = ModelSection(kind="custom", num_parameters=10, layout_digest="ab" * 32, d_model=9)
+    model = ModelSection(num_parameters=10, layout_digest="ab" * 32, d_model=9)
     manifest = RunManifest(name="own", model=model)
     assert RunManifest.from_bytes(manifest.to_bytes()).model.layout_digest == "ab" * 32
 

@@ -109,7 +109,7 @@ def manifest_of(values: dict[str, Any]) -> RunManifest | None:
         for section in sections:
             place = place.setdefault(section, {})
         place[last] = value
-    if fields.get("model", {}).get("kind") == "custom":
+    if "num_parameters" in fields.get("model", {}):
         fields["model"]["layout_digest"] = "0" * 64
     try:
         return RunManifest.from_fields(fields)

@@ -77,7 +77,7 @@ def test_run_json_has_the_facts_of_the_run(written: Path) -> None:
 
 
 def test_a_model_from_own_code_is_written_as_fragments(tmp_path: Path) -> None:
-    custom = {"kind": "custom", "num_parameters": 10, "layout_digest": "0" * 64}
+    custom = {"num_parameters": 10, "layout_digest": "0" * 64}
     manifest = RunManifest.model_validate({"name": "own", "model": custom})
     values = {0: np.arange(6, dtype=np.float32), 1: np.ones(4, dtype=np.float32)}
     facts = tuple(facts_of(index, 1, 5, value, value, 1) for index, value in values.items())

@@ -289,7 +289,7 @@ def test_a_run_of_earlier_software_averages_its_masks(tmp_path: Path) -> None:
 def test_a_custom_manifest_has_no_fact_that_nobody_gave(tmp_path: Path) -> None:
     plain = create_custom_run("own", small_module(), None, tmp_path / "plain").manifest
     written = json.loads(plain.to_bytes())
-    assert set(written["model"]) == {"kind", "num_parameters", "layout_digest"}
+    assert set(written["model"]) == {"num_parameters", "layout_digest"}
     assert "training" not in written
     assert "data" not in written
     assert RunManifest.from_bytes(plain.to_bytes()).to_bytes() == plain.to_bytes()

@@ -33,7 +33,7 @@ def _nothing_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def manifest_of(config: dict[str, Any], num_parameters: int = 100, **model: Any) -> RunManifest:
     text = json.dumps(config, sort_keys=True, separators=(",", ":"))
-    described = {"kind": "hf", "config": text, "layout_digest": "ab" * 32}
+    described = {"config": text, "layout_digest": "ab" * 32}
     described |= {"num_parameters": num_parameters, "vocab_size": 128, "context": 8, **model}
     return RunManifest.from_fields({"name": "tiny", "model": described})
 

@@ -19,7 +19,6 @@ LORA = {"rank": 16, "targets": ["q_proj"]}
 
 def run_of(adapter: dict[str, Any] | None = LORA, num_bytes: int = 16_060_522_496, **config: Any) -> RunManifest:
     section = {
-        "kind": "hf",
         "vocab_size": 128_256,
         "config": json.dumps(LLAMA_8B | config, sort_keys=True, separators=(",", ":")),
         "num_parameters": 41_943_040,

@@ -41,7 +41,7 @@ def test_the_worst_value_of_a_size_is_refused_on_a_home_machine(field: str, fiel
 
 
 def test_a_custom_model_of_any_size_is_refused_by_a_seed() -> None:
-    model = {"kind": "custom", "num_parameters": 10**13, "layout_digest": "0" * 64}
+    model = {"num_parameters": 10**13, "layout_digest": "0" * 64}
     manifest = manifest_of({"model": model})
     with pytest.raises(DeviceFault, match=r"10\.0 T parameters\) takes at least 1.. TB"):
         check_memory(manifest, "serve", 64 * 10**9)

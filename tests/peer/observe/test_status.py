@@ -102,7 +102,7 @@ def test_one_record_does_not_decide_what_the_status_says(capsys: pytest.CaptureF
 
 
 def test_a_custom_run_invites_to_its_code_and_not_to_peer_join(capsys: pytest.CaptureFixture[str]) -> None:
-    model = ModelSection(kind="custom", num_parameters=10, layout_digest="ab" * 32)
+    model = ModelSection(num_parameters=10, layout_digest="ab" * 32)
     code = f"https://example.org/team/code@{'0' * 40}"
     manifest = RunManifest(name="own", model=model, code=code)
     facts = status_facts(RUN_ID, manifest, [], NOW)

@@ -327,7 +327,7 @@ BAD_RUNS = {
     "JSON with another field": (b'{"name": "a", "nam": 1}', "nam is not a field"),
     "large": (b" " * (2 << 20), "expected a run file or a manifest"),
     "more fragments than values": (
-        b'[model]\nkind = "custom"\nnum_parameters = 3\nlayout_digest = "' + b"0" * 64 + b'"\n',
+        b'[model]\nnum_parameters = 3\nlayout_digest = "' + b"0" * 64 + b'"\n',
         "cannot be cut",
     ),
 }

@@ -34,7 +34,6 @@ BASE: dict[str, Any] = {
     "files": [{"name": "tokenizer.json", "bytes": 10, "digest": DIGEST}],
 }
 HF_MODEL: dict[str, Any] = {
-    "kind": "hf",
     "config": '{"model_type":"llama"}',
     "num_parameters": 10,
     "layout_digest": DIGEST,
@@ -78,7 +77,7 @@ def with_value(name: str, value: str) -> dict[str, Any]:
     if name.startswith("changes"):
         fields["changes"] = [dict(CHANGE)]
     if name == "code":
-        fields["model"] = {"kind": "custom", "num_parameters": 10, "layout_digest": DIGEST}
+        fields["model"] = {"num_parameters": 10, "layout_digest": DIGEST}
     if name == "data.source" and value.startswith("https:"):
         fields["data"]["digest"] = DIGEST
     *sections, last = name.split(".")

@@ -237,7 +237,7 @@ def test_the_card_says_what_is_known_and_shows_markup_as_text() -> None:
 
 
 def test_of_a_custom_run_nothing_is_said_that_its_manifest_only_has_by_default(tmp_path: Path) -> None:
-    custom = {"kind": "custom", "num_parameters": 10, "layout_digest": "0" * 64}
+    custom = {"num_parameters": 10, "layout_digest": "0" * 64}
     manifest = RunManifest.model_validate({"name": "own", "model": custom})
     values = {0: np.arange(6, dtype=np.float32), 1: np.ones(4, dtype=np.float32)}
     facts = tuple(facts_of(index, 1, 5, value, value, 1) for index, value in values.items())

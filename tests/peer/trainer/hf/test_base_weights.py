@@ -266,7 +266,6 @@ def test_rank_16_on_eight_billion_asks_little_of_a_home() -> None:
     layout = build_layout(list(shapes), 4, "balanced")
     assert layout.num_values == 41_943_040
     section = {
-        "kind": "hf",
         "config": text,
         "num_parameters": layout.num_values,
         "layout_digest": layout.digest.hex(),
