@@ -13,6 +13,7 @@ from peer.import_path import leave_working_folder
 # Before anything else is imported: from the next line on nothing comes from the working folder.
 leave_working_folder()
 
+import atexit  # noqa: E402
 import contextlib  # noqa: E402
 import threading  # noqa: E402
 from typing import NoReturn  # noqa: E402
@@ -42,13 +43,17 @@ def main() -> NoReturn:
     except KeyboardInterrupt:
         say("Interrupted.")
         code = _INTERRUPTED
-    if code == _INTERRUPTED or any(thread.name == EARLY_LOADING for thread in threading.enumerate()):
-        # At once: threads that still load something would be waited for, or leave a traceback under the sentence.
-        for stream in (sys.stdout, sys.stderr):
-            with contextlib.suppress(OSError, ValueError):
-                stream.flush()
-        os._exit(code)
-    sys.exit(code)
+    threads = [thread for thread in threading.enumerate() if thread is not threading.main_thread()]
+    # Threads that still load something would be waited for, or leave a traceback under the sentence.
+    if code != _INTERRUPTED and not any(thread.name == EARLY_LOADING for thread in threads):
+        if not all(thread.daemon for thread in threads):
+            sys.exit(code)
+        atexit._run_exitfuncs()
+    # At once: the interpreter would free every object of torch first, which takes a second.
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):
+            stream.flush()
+    os._exit(code)
 
 
 def _without_output(error: OSError) -> int:
