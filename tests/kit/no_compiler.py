@@ -9,6 +9,7 @@ from types import ModuleType
 from typing import Any
 
 COMPILER = "torch._dynamo"
+SHAPE_KERNELS = "torch._meta_registrations"
 
 
 class NoCompiler(ModuleType):
@@ -33,3 +34,11 @@ class NoCompiler(ModuleType):
 def load_no_compiler() -> None:
     """Let torch load its compiler only when something compiles."""
     sys.modules.setdefault(COMPILER, NoCompiler(COMPILER))
+
+
+def load_no_shape_kernels() -> None:
+    """Let torch load without its kernels in Python for tensors that have only a shape: a third of its start.
+
+    For peers of one device: FSDP asks those kernels how to cut a tensor.
+    """
+    sys.modules.setdefault(SHAPE_KERNELS, ModuleType(SHAPE_KERNELS))

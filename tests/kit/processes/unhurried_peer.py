@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from tests.kit.no_compiler import load_no_compiler
+from tests.kit.no_compiler import load_no_compiler, load_no_shape_kernels
 
 
 def slow_down(step_seconds: float) -> None:
@@ -57,6 +57,8 @@ def run_loop(script: str, step_seconds: float) -> None:
 if __name__ == "__main__":
     step_seconds = float(sys.argv.pop(1))
     load_no_compiler()
+    if "--devices" not in sys.argv:
+        load_no_shape_kernels()
     if sys.argv[1].endswith(".py"):
         del sys.argv[0]
         run_loop(sys.argv[0], step_seconds)
