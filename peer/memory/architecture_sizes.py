@@ -25,7 +25,9 @@ from peer.version import full_version
 CHILD = "peer.trainer.hf.sizes_child"
 LIMITS: Final = ChildLimits(memory_bytes=2 * 10**9, seconds=60, answer_bytes=16 << 20)
 FOLDER_NAME = "architectures"
-"""Folder in the user's data, with one file for each architecture that this machine has measured."""
+"""Folder in the user's data, with one file for each architecture that this machine has measured lately."""
+MAX_KEPT = 64
+"""Files in that folder: an architecture takes 10 to 100 kB, and each version of the software measures it again."""
 MAX_TENSORS, MAX_NAME_LENGTH, MAX_DIMENSIONS, MAX_SIZE, MAX_VALUE_BYTES = 1 << 20, 512, 8, 2**53, 16
 _COUNTS = ("other_bytes", "peak_bytes")
 
@@ -103,7 +105,14 @@ def sizes_of(config: str, task: str | None) -> ArchitectureSizes:
         with contextlib.suppress(OSError):
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             write_whole(path, json.dumps(_fields_of(sizes), separators=(",", ":")).encode())
+            _drop_oldest(path.parent)
     return sizes
+
+
+def _drop_oldest(folder: Path) -> None:
+    by_age = sorted(folder.iterdir(), key=lambda path: path.stat().st_mtime)
+    for path in by_age[:-MAX_KEPT]:
+        path.unlink(missing_ok=True)
 
 
 def load_library() -> None:

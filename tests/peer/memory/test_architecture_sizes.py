@@ -111,6 +111,11 @@ def test_a_child_is_started_once_for_each_machine(monkeypatch: pytest.MonkeyPatc
     sizes_of.cache_clear()
     sizes_of(text, "causal-lm")
     assert len(list(kept.parent.iterdir())) == 2
+    monkeypatch.setattr(architecture_sizes, "MAX_KEPT", 2)
+    sizes_of.cache_clear()
+    sizes_of(text, None)
+    assert len(list(kept.parent.iterdir())) == 2
+    assert not kept.exists()
 
 
 class OrderedChild:
