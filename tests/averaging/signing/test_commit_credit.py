@@ -264,7 +264,7 @@ def test_the_command_says_what_a_file_proves(
     ):
         assert app.run(["receipts", "verify", *arguments]) != 0
         assert sentence in capsys.readouterr().err
-    for content, sentence in ((b"", "no receipt in it"), (b"\xff\xfe", "no text"), (b"x" * 10**6, "characters")):
+    for content, sentence in ((b"", "no receipt in it"), (b"\xff\xfe", "is not text"), (b"x" * 10**6, "characters")):
         path.write_bytes(content)
         assert app.run(["receipts", "verify", str(path)]) == 1
         said = capsys.readouterr().err

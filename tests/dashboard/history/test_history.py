@@ -110,7 +110,7 @@ def _as_other_run(path: Path) -> None:
 
 
 BAD_FILES: list[tuple[Callable[[Path], object], str, int]] = [
-    (lambda path: path.write_bytes(b"hello, this is text\n" * 9), "no database .*give another with --db", 2),
+    (lambda path: path.write_bytes(b"hello, this is text\n" * 9), "not a database .*give another with --db", 2),
     (lambda path: path.write_bytes(b"SQLite format 3\0" + b"x" * 5000), "damaged .*left as it is", 1),
     (_write_other, "another program", 2),
     (lambda path: _write_other(path, application_id=APPLICATION_ID), "damaged", 1),

@@ -61,7 +61,7 @@ def test_whoever_accepts_and_says_nothing_is_unreachable_in_time() -> None:
         async with asyncio.timeout(60), Libp2pHost(Identity.generate()) as caller:
             for serve, sentence in (
                 (say_nothing, "did not answer within 0.3 s"),
-                (talk_nonsense, "a protocol name|it answered|no libp2p"),
+                (talk_nonsense, "a protocol name|it answered|not libp2p"),
                 (hang_up, "it closed the connection|reset"),
             ):
                 async with listener(serve) as address:

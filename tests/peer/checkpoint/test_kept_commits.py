@@ -248,7 +248,7 @@ WRONG: dict[str, tuple[Callable[[list[Any]], object], str]] = {
     "no list": (lambda _: 7, "another version"),
     "a map": (lambda _: {"a": 1}, "damaged"),
     "texts": (lambda _: ["x"], "damaged"),
-    "no commits": (lambda _: [b"x"], "no commit"),
+    "no commits": (lambda _: [b"x"], "not a commit"),
 }
 
 

@@ -114,7 +114,7 @@ def test_numbers_without_a_form_in_json_are_written_as_the_library_does(value: f
     assert str(limit) == str(most) == str(value)
     hf_manifest(config=text)
     bare = text.replace(json.dumps({"__float__": tag}, separators=(",", ":")), tag)
-    with pytest.raises(ValueError, match="no JSON"):
+    with pytest.raises(ValueError, match="not JSON"):
         hf_manifest(config=bare)
 
 

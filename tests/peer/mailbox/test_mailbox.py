@@ -155,17 +155,17 @@ def test_another_layout_is_refused(sizes):
 def test_foreign_memory_is_refused(tmp_path):
     mailbox = Mailbox.create(SIZES)
     os.pwrite(mailbox.fd, (99).to_bytes(8, "little"), 8)
-    with pytest.raises(LocalFault, match="no mailbox of version 4"):
+    with pytest.raises(LocalFault, match="not a mailbox of version 4"):
         Mailbox.attach(mailbox.fd, SIZES)
     os.pwrite(mailbox.fd, b"garbage!", 0)
-    with pytest.raises(LocalFault, match="no mailbox"):
+    with pytest.raises(LocalFault, match="not a mailbox"):
         Mailbox.attach(mailbox.fd, SIZES)
     mailbox.close()
     with open(tmp_path / "short", "w+b") as file:
-        with pytest.raises(LocalFault, match="no mailbox"):
+        with pytest.raises(LocalFault, match="not a mailbox"):
             Mailbox.attach(file.fileno(), SIZES)
         fd = file.fileno()
-    with pytest.raises(LocalFault, match="no mailbox"):
+    with pytest.raises(LocalFault, match="not a mailbox"):
         Mailbox.attach(fd, SIZES)
 
 

@@ -72,7 +72,7 @@ def test_the_path_says_which_of_several_runs_is_meant() -> None:
         assert ask_page(f"{url}/r/other/").run_id == OTHER
         assert ask_page(f"{url}/r/other/c/{ADA.peer_id}?tab=people#top").run_id == OTHER
         assert ask_page(f"{url}/moved").run_id == ONE
-        with pytest.raises(UsageFault, match="no page of a run"):
+        with pytest.raises(UsageFault, match="not the page of a run"):
             ask_page(url)
         says = ask_page(f"{url}/r/one")
     assert says.addresses == (ADDRESS,)
@@ -107,7 +107,7 @@ def test_nobody_there_and_wrong_addresses() -> None:
     with pytest.raises(NobodyReachable, match="Connection refused"):
         ask_page(url)
     for wrong in ("https://", "https://a b", "https://ada@run.example.org", "https://[::1", "https://" + "a" * 400):
-        with pytest.raises(UsageFault, match="no address of a page"):
+        with pytest.raises(UsageFault, match="not the address of a page"):
             ask_page(wrong)
 
 

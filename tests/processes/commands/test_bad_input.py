@@ -297,7 +297,7 @@ def test_contributions_that_are_no_numbers_are_left_out(
                 refused = [
                     e for e in new if isinstance(e.fact, RefusedPeer) and e.fact.remote == member.identity.peer_id
                 ]
-                return any("no numbers" in event.fact.reason for event in refused)
+                return any("not numbers" in event.fact.reason for event in refused)
 
             async with asyncio.timeout(60):
                 await member.contribute_nonsense(first.peer_id, is_refused)

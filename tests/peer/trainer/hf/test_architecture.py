@@ -283,8 +283,8 @@ def described(tmp_path: Path, fields: object, task: str | None = None) -> Descri
         ({"model_type": "llama", "auto_map": {"AutoModel": "x"}}, "auto_map"),
         ({"model_type": "encodec"}, "encodec"),
         ({"hidden_size": 32}, "model_type"),
-        ("not json", "no JSON"),
-        ("[]", "no JSON object"),
+        ("not json", "not JSON"),
+        ("[]", "not a JSON object"),
     ],
 )
 def test_a_wrong_config_is_a_sentence(tmp_path: Path, fields: object, said: str) -> None:

@@ -139,7 +139,7 @@ def test_other_weights_are_refused(saved: Path, tmp_path: Path) -> None:
     with pytest.raises(UsageFault, match=r"no \*\.safetensors"):
         find_base(manifest, tmp_path)
     first.write_bytes(b"\xff" * 100)
-    with pytest.raises(UsageFault, match="no whole safetensors file"):
+    with pytest.raises(UsageFault, match="not a complete safetensors file"):
         find_base(manifest, other)
     with pytest.raises(UsageFault, match="begins from its seed"):
         find_base(RunManifest(name="tiny"), saved)

@@ -176,7 +176,7 @@ def test_what_was_tried_is_told(
 
 
 ENCODER_DECODER = "reads with an encoder and writes with a decoder"
-NO_HEAD = "no head of a task here; expected one of the tasks that fit"
+NO_HEAD = "not the head of a task that Murmuration trains; expected one of the tasks that fit"
 
 
 @pytest.mark.parametrize(
