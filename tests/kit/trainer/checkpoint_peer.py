@@ -42,7 +42,8 @@ from tests.kit.trainer.saved_states import facts_to
 ME = PeerId("12D3KooWMe")
 SECTION = AveragingSection(sync_every=4, num_fragments=3)
 RULE = OuterRule("carry", 0.7, 0.5)
-NUM_SAMPLES, BATCH = 64, 8
+NUM_SAMPLES, BATCH = 8192, 8
+"""Samples for each unit of the order of data: to find a unit that has some takes longer than a step."""
 STEPS_WHILE_SAVING = 8
 
 
@@ -148,6 +149,15 @@ class Peer:
             if number % 3 == 1:
                 await self.desk.take_work()
             await asyncio.sleep(0)
+
+    async def leave(self) -> None:
+        """The loop is over; its last checkpoint is written."""
+        self.training.__exit__(None, None, None)
+        saving = asyncio.create_task(self.keeper.save(is_last=True))
+        while not saving.done():
+            self.training.idle()
+            await asyncio.sleep(0.005)
+        await saving
 
     async def save(self, *, is_last: bool = False) -> None:
         """Save while training goes on: always the same number of steps, so that the outbox has the same work."""

@@ -150,16 +150,6 @@ def test_work_under_way_its_overlay_and_the_velocity_come_back(mode: str, seed: 
     assert np.array_equal(found.shown(), state.shown())
 
 
-def test_a_checkpoint_is_settled_until_somebody_goes_on_from_it(tmp_path: Path) -> None:
-    folder = folder_at(tmp_path)
-    save(folder, states_of(1))
-    assert not newest(folder).is_settled
-    save(folder, states_of(1), is_last=True)
-    assert newest(folder).is_settled
-    newest(folder).note_use()
-    assert not newest(folder).is_settled
-
-
 def test_the_last_two_stay_and_what_a_killed_process_left_goes(tmp_path: Path) -> None:
     folder = folder_at(tmp_path / "checkpoints")
     folder.begin()
@@ -246,12 +236,6 @@ def test_another_peer_may_use_the_anchors_but_gets_neither_credit_nor_work(two: 
     assert saved_totals(folder.path, OWNER.run_id, PeerId("12D3KooWOther")) == Totals()
 
 
-def test_credit_does_not_hang_on_the_tensors(two: tuple[CheckpointFolder, Path]) -> None:
-    folder, newer = two
-    (newer / "fragment-0000.safetensors").unlink()
-    assert saved_totals(folder.path, OWNER.run_id, ME).inner_steps == 20
-
-
 def test_values_that_are_not_finite_are_refused(tmp_path: Path) -> None:
     folder = folder_at(tmp_path)
     states = states_of(1)
@@ -267,11 +251,6 @@ def test_a_huge_metadata_file_is_not_read(two: tuple[CheckpointFolder, Path]) ->
     with open(newer / METADATA_NAME, "r+b") as file:
         file.truncate(10**12)  # sparse
     assert "expected at most" in folder.newest()[1][0].reason
-
-
-def test_no_folder_is_no_checkpoint(tmp_path: Path) -> None:
-    assert folder_at(tmp_path / "none").newest() == (None, [])
-    assert saved_totals(tmp_path / "none", OWNER.run_id, ME) == Totals()
 
 
 # --- the keeper ---
@@ -346,16 +325,7 @@ def test_a_full_disk_is_told_once_and_harms_nothing(tmp_path: Path, num_writes: 
     ]
 
 
-def test_a_folder_that_cannot_be_made_is_told(tmp_path: Path) -> None:
-    (tmp_path / "checkpoints").write_text("a file")
-    seen: list[Event] = []
-    asyncio.run(keeper_of(folder_at(tmp_path / "checkpoints"), runtimes_of(states_of(1)), seen).save())
-    assert [type(event.fact) for event in seen] == [CheckpointFailed]
-    assert str(tmp_path / "checkpoints") in seen[0].sentence()
-    assert "there is no earlier one, and work goes on" in seen[0].sentence()
-
-
-def test_on_leaving_a_failed_checkpoint_is_told_again_and_says_what_is_lost(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_made_is_told_and_on_leaving_also_what_is_lost(tmp_path: Path) -> None:
     (tmp_path / "checkpoints").write_text("a file")
     seen: list[Event] = []
     keeper = keeper_of(folder_at(tmp_path / "checkpoints"), runtimes_of(states_of(1)), seen)
@@ -366,7 +336,9 @@ def test_on_leaving_a_failed_checkpoint_is_told_again_and_says_what_is_lost(tmp_
         await keeper.save(is_last=True)
 
     asyncio.run(scene())
-    assert len(seen) == 2
+    assert [type(event.fact) for event in seen] == [CheckpointFailed] * 2
+    assert str(tmp_path / "checkpoints") in seen[0].sentence()
+    assert "there is no earlier one, and work goes on" in seen[0].sentence()
     assert "there is no earlier one, and what no other member has is lost." in seen[1].sentence()
 
 

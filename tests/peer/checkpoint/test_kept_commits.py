@@ -271,11 +271,3 @@ def test_commits_of_another_run_are_left_out(tmp_path: Path, caplog: Any) -> Non
     peer, _ = return_to(tmp_path, Nobody())  # type: ignore[arg-type]
     assert [len(fragment.log) for fragment in peer.fragments] == [0] * 3
     assert caplog.text.count("is not signed by its leader") == 3
-
-
-def test_a_checkpoint_without_commits_is_as_good_as_ever(tmp_path: Path, caplog: Any) -> None:
-    saved_peer(tmp_path, count=0)
-    peer, _ = return_to(tmp_path, Nobody())  # type: ignore[arg-type]
-    assert [len(fragment.log) for fragment in peer.fragments] == [0] * 3
-    assert [fragment.state.version for fragment in peer.fragments] == [VERSION] * 3
-    assert "signed commits" not in caplog.text

@@ -81,22 +81,13 @@ def states_of(peer: Any) -> list[Any]:
     return [one.state_dict() for one in peer.pair.both]
 
 
-async def ended(peer: Peer) -> None:
-    peer.training.__exit__(None, None, None)
-    saving = asyncio.create_task(peer.keeper.save(is_last=True))
-    while not saving.done():
-        peer.training.idle()
-        await asyncio.sleep(0.005)
-    await saving
-
-
 def test_several_optimizers_come_back_with_their_states(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def scene() -> None:
         peer = PairPeer(tmp_path)
         peer.begin()
         await peer.steps(7)
         assert peer.link.inner_steps == 7
-        await ended(peer)
+        await peer.leave()
         monkeypatch.setattr("tests.kit.trainer.checkpoint_peer.Peer", PairPeer)
         again: Any = resumed(tmp_path)
         for before, after in zip(states_of(peer), states_of(again), strict=True):
@@ -119,7 +110,7 @@ def test_a_schedule_and_a_loader_go_on(tmp_path: Path) -> None:
             scheduler.step()
         loader.state = {"epoch": 3, "rng": np.arange(5, dtype=np.uint32), "seen": (1, 2), "raw": b"\0x", "best": np.inf}
         rate = scheduler.get_last_lr()
-        await ended(peer)
+        await peer.leave()
         loader_again = Counter()
 
         class Scheduled(torch.optim.SGD):
@@ -197,7 +188,7 @@ def test_a_state_that_is_missing_or_refused_leaves_everything_else(tmp_path: Pat
         peer = Peer(tmp_path, state={"one": one})
         peer.begin()
         await peer.steps(3)
-        await ended(peer)
+        await peer.leave()
         again = resumed(tmp_path, state={"one": other, "two": Counter()})
         assert again.link.inner_steps == 3
         assert other.state == {"epoch": 0}

@@ -59,11 +59,15 @@ def assert_same_gradient(one: nn.Module, other: nn.Module, rtol: float = 1e-4, a
 # --- micro-batches ---
 
 
-@pytest.mark.parametrize("size", [1, 3, 8, 100])
-def test_the_gradient_is_that_of_the_whole_batch(size: int) -> None:
+@pytest.mark.parametrize(
+    ("size", "settings"),
+    [(1, SETTINGS), (3, SETTINGS), (100, SETTINGS), (0, Settings(batch_size=2, accumulation_steps=4))],
+)
+def test_the_gradient_is_that_of_the_whole_batch(size: int, settings: Settings) -> None:
     whole, parts = model_of(), model_of()
     expected = step_of(whole).gradient(POSITIONS)
-    found = step_of(parts, ComputeChoices(micro_batch=size)).gradient(POSITIONS)
+    choices = ComputeChoices(micro_batch=size) if size else None
+    found = step_of(parts, choices, settings=settings).gradient(POSITIONS)
     assert found == pytest.approx(expected, rel=1e-5)
     assert_same_gradient(whole, parts)
 

@@ -151,12 +151,7 @@ def test_a_checkpoint_keeps_what_rounding_left_out(tmp_path, monkeypatch, dtype)
         for fragment in peer.layout.fragments:
             for _ in range(30):
                 peer.link.portion.merge(fragment, MergeKind.ADD, torch.full((fragment.num_values,), 1e-5))
-        peer.training.__exit__(None, None, None)
-        saving = asyncio.create_task(peer.keeper.save(is_last=True))
-        while not saving.done():
-            peer.training.idle()
-            await asyncio.sleep(0.005)
-        await saving
+        await peer.leave()
         return peer
 
     peer = asyncio.run(scene())

@@ -32,17 +32,18 @@ def interrupted_at(line: int, run: Callable[[], object]) -> bool:
         if event == "line":
             left -= 1
             if left < 0:
-                sys.settrace(None)
+                sys.settrace(measuring)
                 raise KeyboardInterrupt
         return trace
 
+    measuring = sys.gettrace()  # that of a coverage run, which would end here
     sys.settrace(trace)
     try:
         run()
     except KeyboardInterrupt:
         return True
     finally:
-        sys.settrace(None)
+        sys.settrace(measuring)
     return False
 
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 import torch
 from torch import nn
 
 from dht.ground.errors import LocalFault, UsageFault
-from peer.trainer.loop.local_training import FEW_CALLS, MAX_CALLS, PATIENCE_SECONDS, LocalTraining
+from peer.trainer.loop import local_training
+from peer.trainer.loop.local_training import FEW_CALLS, MANY_CALLS, PATIENCE_SECONDS, LocalTraining
 from peer.trainer.loop.several_optimizers import MAX_STEPS_ALONE, Optimizers
 from tests.kit.clock import Clock
 from tests.kit.trainer.trainer_link import link_of
@@ -74,71 +73,66 @@ def test_together_they_hold_all_parameters_and_each_of_them_some() -> None:
         Optimizers([], module)
 
 
-def training_of(module: nn.Module, optimizer: torch.optim.Optimizer, clock: Clock) -> LocalTraining:
-    link = link_of(module, sync_every=10_000, clock=clock)
-    return LocalTraining(module, optimizer, link, seed=1, peer_id="me").__enter__()
+MAX_CALLS = MANY_CALLS + 50
 
 
-def one_step(
-    training: LocalTraining, module: nn.Module, optimizer: torch.optim.Optimizer, micro_batches: int = 1
-) -> None:
-    """As own loops do it."""
-    optimizer.zero_grad()
-    for _ in range(micro_batches):
-        training.next_positions(2, 0, 100)
-        module(torch.ones(2, 3)).square().mean().backward()
-        training.report(1.0)
-    optimizer.step()
+@pytest.fixture
+def _few_calls(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(local_training, "MAX_CALLS", MAX_CALLS)
 
 
-def steps_until_told(training: LocalTraining, clock: Clock, seconds: float, step: Callable[[], object]) -> int:
-    """How many steps a loop takes until a sentence says that none of them was counted."""
-    for number in range(2 * MAX_CALLS):
-        try:
-            step()
-        except UsageFault as fault:
-            assert "without a step of the optimizer that join() was given" in str(fault)  # noqa: PT017
-            return number
-        clock.now += seconds
-    raise AssertionError("not a word")
+class Loop:
+    """A loop of one's own that joined with `joined`, on a clock that stands still; gradients cost nothing."""
+
+    def __init__(self, module: nn.Module, joined: torch.optim.Optimizer | list[torch.optim.Optimizer]) -> None:
+        self.module, self.clock = module, Clock(1000.0)
+        self.link = link_of(module, sync_every=10_000, clock=self.clock)
+        self.training = LocalTraining(module, joined, self.link, seed=1, peer_id="me").__enter__()
+
+    def step(self, optimizer: torch.optim.Optimizer, micro_batches: int = 1, seconds: float = 0.0) -> None:
+        optimizer.zero_grad()
+        for _ in range(micro_batches):
+            self.training.next_positions(2, 0, 100_000)
+            for parameter in self.module.parameters():
+                parameter.grad = torch.ones_like(parameter)
+            self.training.report(1.0)
+            self.clock.now += seconds
+        optimizer.step()
+
+    def steps(self, optimizer: torch.optim.Optimizer, count: int, seconds: float = 0.0) -> None:
+        for _ in range(count):
+            self.step(optimizer, seconds=seconds)
 
 
+@pytest.mark.usefixtures("_few_calls")
 @pytest.mark.parametrize(("first", "seconds"), [(1, 0.0), (0, 3.0), (30, 3.0)])
 def test_a_loop_that_makes_its_optimizer_anew_is_told(first: int, seconds: float) -> None:
-    module, clock = module_of(), Clock(1000.0)
+    module = module_of()
     optimizer = torch.optim.AdamW(module.parameters())
-    training = training_of(module, optimizer, clock)
-    for _ in range(first):
-        one_step(training, module, optimizer)
+    loop = Loop(module, optimizer)
+    loop.steps(optimizer, first)
     another = torch.optim.SGD(module.parameters(), 0.01)
-    num_steps = steps_until_told(training, clock, seconds, lambda: one_step(training, module, another))
-    assert training.link.inner_steps == first
-    assert num_steps <= (max(FEW_CALLS, PATIENCE_SECONDS / seconds) if seconds else MAX_CALLS / 2)
+    most = int(max(FEW_CALLS, PATIENCE_SECONDS / seconds)) if seconds else MAX_CALLS // 2
+    with pytest.raises(UsageFault, match=r"without a step of the optimizer that join\(\) was given"):
+        loop.steps(another, 1 + most, seconds)
+    assert loop.link.inner_steps == first
 
 
+@pytest.mark.usefixtures("_few_calls")
 def test_a_loop_that_accumulates_for_minutes_is_not_disturbed() -> None:
-    module, clock = module_of(), Clock(1000.0)
+    module = module_of()
     optimizer = torch.optim.SGD(module.parameters(), 0.01)
-    training = training_of(module, optimizer, clock)
+    loop = Loop(module, optimizer)
     for _ in range(2):
-        optimizer.zero_grad()
-        for _ in range(MAX_CALLS):
-            training.next_positions(2, 0, 100)
-            module(torch.ones(2, 3)).square().mean().backward()
-            training.report(1.0)
-            clock.now += 1.0
-        optimizer.step()
-    assert training.link.inner_steps == 2
+        loop.step(optimizer, MAX_CALLS, seconds=1.0)
+    assert loop.link.inner_steps == 2
 
 
 def test_a_critic_with_many_steps_of_its_own_is_not_disturbed() -> None:
-    module, clock = module_of(), Clock(1000.0)
+    module = module_of()
     critic, generator = pair_of(module)
-    link = link_of(module, sync_every=10_000, clock=clock)
-    training = LocalTraining(module, [critic, generator], link, seed=1, peer_id="me").__enter__()
+    loop = Loop(module, [critic, generator])
     for _ in range(3):
-        for _ in range(100):
-            one_step(training, module, critic)
-            clock.now += 2.0
-        one_step(training, module, generator)
-    assert link.inner_steps == 3
+        loop.steps(critic, 40, seconds=2.0)
+        loop.step(generator)
+    assert loop.link.inner_steps == 3
