@@ -29,5 +29,3 @@ from typing import Final
 
 RULES: Final = 1
 """The rules that this software follows, and writes into new runs."""
-UNNUMBERED: Final = 0
-"""Number of runs that were made before rules had numbers."""

@@ -12,7 +12,6 @@ The files, each built on those above it:
     model_section.py           the manifest's section on the model
     training_section.py        the manifest's section on the inner loop
     data_source.py             the manifest's section on data, and the volunteer's choice of other data
-    unknown_rules.py           the refusal of a run whose rules this software does not support
     manifest.py                RunManifest
     peer_config.py             PeerConfig: flags, peer.toml, defaults, and the paths of a peer's files
     hf_model_section.py        the section on a model of the Hugging Face library, as `peer init` writes it

@@ -9,11 +9,11 @@ from __future__ import annotations
 import hashlib
 import json
 from pathlib import Path
-from typing import Any, Final, Literal, Self
+from typing import Any, Literal, Self
 
-from pydantic import Field, ValidationError, ValidationInfo, model_validator
+from pydantic import Field, ValidationError, model_validator
 
-from averaging.rules import RULES, UNNUMBERED
+from averaging.rules import RULES
 from dht.ground.errors import UsageFault
 from dht.ground.fields import refuse_constant
 from peer.config.access_sections import MAX_CHANGES, AccessSection, ChangeSection
@@ -22,8 +22,8 @@ from peer.config.data_source import DataSection, needs_own
 from peer.config.model_section import ModelSection
 from peer.config.section import LINE_OF_TEXT, MAX_WHOLE_NUMBER, WEB_EXAMPLE, WEB_PATTERN, Section
 from peer.config.training_section import TrainingSection
-from peer.config.unknown_rules import UnknownRules, check_rules
 from peer.config.validation_sentences import explain, read_toml, shown
+from peer.version import software
 
 MAX_MANIFEST_BYTES = 12 * 1024
 """Leaves 4 KiB of the 16 KiB run record for key, signature and framing; a typical manifest takes about 1.5 KiB."""
@@ -74,9 +74,20 @@ class NetworkSection(Section):
     )
 
 
-FORMAT_VERSION: Final = 5
-READ_ONLY: Final = {"takes_part": False}
-"""Context of a validation that accepts any rules of the run."""
+class UnknownRules(ValueError):
+    """The run follows different rules. The message states which side needs an update, and how to update."""
+
+    def __init__(self, rules: int) -> None:
+        if rules > RULES:
+            from peer.installation import update_command  # reads the metadata of packages
+
+            remedy = f"update this software: {update_command()}"
+        else:
+            remedy = "the run is older and needs an update by its owner: docs/organiser/update.md"
+        super().__init__(
+            f"the run follows rules {rules}; expected rules {RULES}, the only ones that this software ({software()}) "
+            f"knows, because members with different rules would compute different models; {remedy}"
+        )
 
 
 class RunManifest(Section):
@@ -87,17 +98,12 @@ class RunManifest(Section):
         examples=["my-run (1 to 40 of a-z, 0-9 and -)"],
         description="name of the run, the first half of the run id",
     )
-    format_version: Literal[5] = Field(
-        default=FORMAT_VERSION,
-        description="version of this format, which grows with any change of a field, a default or a meaning; software "
-        "refuses other versions",
-    )
     rules: int = Field(
         default=RULES,
-        ge=UNNUMBERED,
+        ge=1,
         le=MAX_WHOLE_NUMBER,
-        description="number of the rules that decide the bits of the model; software with different rules refuses the "
-        "run",
+        description="number of the rules that decide the bits of the model and the meaning of these fields; software "
+        "with different rules refuses the run",
     )
     revision: int = Field(
         default=1, ge=1, le=MAX_WHOLE_NUMBER, description="number that grows each time the owner changes the manifest"
@@ -157,25 +163,6 @@ class RunManifest(Section):
         description="changes that later revisions make in the live run, oldest first; not part of the hash",
     )
 
-    @model_validator(mode="before")
-    @classmethod
-    def _check_rules(cls, fields: object, info: ValidationInfo) -> object:
-        # First, because a run with different rules may have unknown fields; the number of the rules explains them.
-        rules = fields.get("rules", RULES) if isinstance(fields, dict) else None
-        if type(rules) is int and info.context != READ_ONLY:
-            check_rules(rules)
-        version = fields.get("format_version", FORMAT_VERSION) if isinstance(fields, dict) else FORMAT_VERSION
-        if type(version) is int and version != FORMAT_VERSION:
-            remedy = (
-                "update this software"
-                if version > FORMAT_VERSION
-                else "its owner has to make the run again with this software: `peer init`"
-            )
-            raise ValueError(
-                f"format_version is {version}; expected {FORMAT_VERSION}, whose fields are others; {remedy}"
-            )
-        return fields
-
     @model_validator(mode="after")
     def _check_together(self) -> Self:
         if self.model.kind != "custom" and self.code is not None:
@@ -188,8 +175,6 @@ class RunManifest(Section):
         return self
 
     def _written(self, fields: dict[str, Any]) -> dict[str, Any]:
-        if self.rules == UNNUMBERED:
-            del fields["rules"]
         if self.model.kind == "custom":
             # A custom loop has its own rate, batch and data, so fields that the owner did not write are unknown.
             for part in ("training", "data"):
@@ -288,9 +273,7 @@ class RunManifest(Section):
             parsed = json.loads(data.decode(), parse_constant=refuse_constant)
         except (ValueError, RecursionError) as error:
             raise ValueError(f"manifest is not JSON ({type(error).__name__}); expected a JSON object.") from error
-        if isinstance(parsed, dict):
-            parsed.setdefault("rules", UNNUMBERED)
-        manifest = cls._validated(parsed, None if takes_part else READ_ONLY)
+        manifest = cls._validated(parsed, takes_part)
         if manifest.to_bytes() != data:
             raise ValueError(
                 "manifest is not in canonical form; expected every field once, sorted keys, no spaces; it was probably "
@@ -321,14 +304,16 @@ class RunManifest(Section):
         return cls._validated(fields)
 
     @classmethod
-    def _validated(cls, fields: object, context: object = None) -> RunManifest:
+    def _validated(cls, fields: object, takes_part: bool = True) -> RunManifest:
+        # A run with different rules may have unknown fields; the number of the rules explains them.
+        rules = _rules_in(fields)
+        if takes_part and rules is not None and rules != RULES:
+            raise UnknownRules(rules)
         try:
-            return cls.model_validate(fields, context=context)
+            return cls.model_validate(fields)
         except ValidationError as error:
-            reasons = (detail.get("ctx", {}).get("error") for detail in error.errors(include_url=False))
-            for reason in reasons:
-                if isinstance(reason, UnknownRules):
-                    raise reason from error
+            if rules is not None and rules != RULES:
+                raise UnknownRules(rules) from error
             raise ValueError(explain(error, cls)) from error
 
 
@@ -353,12 +338,18 @@ def manifest_hash(data: bytes) -> bytes:
 
 
 def manifest_rules(data: bytes) -> int:
-    """Return the number of the rules in signed bytes, including bytes that this software cannot read otherwise."""
+    """Return the number of the rules in signed bytes, including bytes that this software cannot read otherwise; 0 if
+    they name none.
+    """
     try:
-        rules = json.loads(data).get("rules", UNNUMBERED)
-    except (ValueError, RecursionError, AttributeError):
-        return UNNUMBERED
-    return rules if type(rules) is int and 0 <= rules <= MAX_WHOLE_NUMBER else UNNUMBERED
+        return _rules_in(json.loads(data)) or 0
+    except (ValueError, RecursionError):
+        return 0
+
+
+def _rules_in(fields: object) -> int | None:
+    rules = fields.get("rules") if isinstance(fields, dict) else None
+    return rules if type(rules) is int and 0 < rules <= MAX_WHOLE_NUMBER else None
 
 
 def _flat(fields: dict[str, Any], prefix: str = "") -> dict[str, Any]:

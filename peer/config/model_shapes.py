@@ -104,26 +104,20 @@ def trained_parameters(module: OwnModule) -> list[tuple[str, Any]]:
     ]
 
 
-def shared_buffers(module: OwnModule, num_values: int | None = None) -> list[tuple[str, Any]]:
+def shared_buffers(module: OwnModule) -> list[tuple[str, Any]]:
     """Return (bare name, tensor) of the buffers that a run averages, in the module's order.
 
     These are the floating-point buffers that are saved with the module, each once, except masks. Each peer keeps its
     own integer counts.
-
-    Args:
-        num_values: number of averaged buffer values in the run. A run made by earlier software also averages masks.
     """
     # Some wrappers save the wrapped module's tensors under the module's own names.
     saved = {bare_name(name, module) for name in module.state_dict()}
     buffers = ((bare_name(name, module), buffer) for name, buffer in module.named_buffers())
-    everything = [
+    return [
         (name, buffer)
         for name, buffer in buffers
-        if name in saved and buffer.dtype.is_floating_point and buffer.numel()
+        if name in saved and buffer.dtype.is_floating_point and buffer.numel() and not _is_mask(buffer)
     ]
-    statistics = [(name, buffer) for name, buffer in everything if not _is_mask(buffer)]
-    is_of_all = num_values == sum(buffer.numel() for _, buffer in everything)
-    return everything if is_of_all else statistics
 
 
 def _is_mask(buffer: Any) -> bool:
@@ -140,8 +134,7 @@ def _is_mask(buffer: Any) -> bool:
 
 def averaged_parts(module: OwnModule, manifest: RunManifest) -> tuple[list[tuple[str, Any]], list[tuple[str, Any]]]:
     """Return (bare name, tensor) of the parameters, and of the buffers, that a run averages, in fragment order."""
-    num_values = manifest.model.num_buffer_values
-    return trained_parameters(module), shared_buffers(module, num_values) if num_values else []
+    return trained_parameters(module), shared_buffers(module) if manifest.model.num_buffer_values else []
 
 
 def tensor_shapes(tensors: Iterable[tuple[str, Any]]) -> Shapes:

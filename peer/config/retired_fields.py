@@ -39,6 +39,7 @@ RETIRED_FIELDS: Mapping[str, str] = {
     "data.label_field": _CLASSIFIER,
     "data.order": "remove it: each block of the data is read once per epoch over the swarm",
     "files.chunks": "list the files with `peer init --file`, whose digest of a long file covers its chunks",
+    "format_version": "remove it; rules is the only number of a manifest's meaning",
     "goal": "write the tokens of the whole swarm into training.schedule.tokens",
     "homepage": "remove it; page is the run's address, and description may name another",
     "model.adapter.alpha": "remove it; alpha is twice the rank",

@@ -162,11 +162,9 @@ def create_custom_run(
     kept: Buffers | None = None if earlier is None else "mean" if earlier.model.num_buffer_values else "local"
     shared = chosen_buffers(module, buffers or kept)
     shapes = tensor_shapes(trained_parameters(module))
-    num_buffer_values = None if earlier is None else earlier.model.num_buffer_values
-    buffer_shapes = tensor_shapes(shared_buffers(module, num_buffer_values)) if shared == "mean" else []
-    brings_layout = earlier is None or LAYOUT_NAME in {file.name for file in earlier.files}
+    buffer_shapes = tensor_shapes(shared_buffers(module)) if shared == "mean" else []
     with tempfile.TemporaryDirectory() as drafts:
-        if LAYOUT_NAME not in {path.name for path in paths} and brings_layout:
+        if LAYOUT_NAME not in {path.name for path in paths}:
             paths.append(Path(drafts) / LAYOUT_NAME)
             paths[-1].write_bytes(layout_content(shapes, buffer_shapes))
         fields = with_files({**(settings or {}), "name": name}, paths)
@@ -183,8 +181,7 @@ def create_custom_run(
             if buffer_shapes:
                 num_values = sum(math.prod(shape) for _, shape in buffer_shapes)
                 fields["model"]["num_buffer_values"] = num_values
-            digest = frozen_digest(module)
-            if digest is not None and (earlier is None or earlier.model.frozen_digest is not None):
+            if (digest := frozen_digest(module)) is not None:
                 fields["model"]["frozen_digest"] = digest
             manifest = RunManifest.from_fields(fields)
         except ValueError as error:

@@ -21,9 +21,8 @@ from dht.records.signed_manifest import RunRecord
 from peer.config.access_sections import ChangeSection, is_serial
 from peer.config.averaging_rules import rule_of
 from peer.config.learning_rate_schedule import Cooldown, rate_factor
-from peer.config.manifest import RunManifest
+from peer.config.manifest import RunManifest, UnknownRules
 from peer.config.section import MAX_WHOLE_NUMBER
-from peer.config.unknown_rules import UnknownRules
 from peer.events.peer_events import NOTED, RunChanged
 from peer.installation import update_command
 from peer.network.membership.run_handshake_policy import RunHandshakePolicy

@@ -279,13 +279,6 @@ def test_masks_are_no_running_statistics(tmp_path: Path, kind: str) -> None:
     assert create_custom_run("own", only, None, tmp_path / "only").manifest.model.num_buffer_values is None
 
 
-def test_a_run_of_earlier_software_averages_its_masks(tmp_path: Path) -> None:
-    module = Masked(torch.ones(3, 3).tril())
-    manifest = create_custom_run("own", module, None, tmp_path, buffers="mean").manifest
-    earlier = manifest.model_copy(update={"model": manifest.model.model_copy(update={"num_buffer_values": 89})})
-    assert "mask" in dict(averaged_parts(module, earlier)[1])
-
-
 def test_a_custom_manifest_has_no_fact_that_nobody_gave(tmp_path: Path) -> None:
     plain = create_custom_run("own", small_module(), None, tmp_path / "plain").manifest
     written = json.loads(plain.to_bytes())
