@@ -15,6 +15,7 @@ from dht.ground.errors import MurmurationError
 from dht.ground.quantities import about, words_text
 from dht.records.signed_manifest import RunRecord
 from peer.config.access_sections import MAX_NOTE_LENGTH, MAX_NOTES
+from peer.config.allowed_files import TOKENIZER_NAME
 from peer.config.data_source import HUB, LIBRARY, WEB, needs_own, reads_bytes
 from peer.config.learning_rate_schedule import Cooldown, rate_factor
 from peer.config.manifest import RunManifest, manifest_hash
@@ -228,7 +229,9 @@ def _loss_unit(manifest: dict[str, Any]) -> str:
     if _kind(manifest) == "custom":
         return ""
     source = _field(manifest, "data", "source")
-    has_bytes = _field(manifest, "data", "tokenizer") is None and isinstance(source, str) and reads_bytes(source)
+    files = manifest.get("files")
+    names = [one.get("name") for one in files if isinstance(one, dict)] if isinstance(files, list) else []
+    has_bytes = TOKENIZER_NAME not in names and isinstance(source, str) and reads_bytes(source)
     return "nats per byte" if has_bytes else "nats per token"
 
 

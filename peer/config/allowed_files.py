@@ -19,6 +19,8 @@ MAX_FILES = 16
 MAX_TOTAL_BYTES = 256 << 20
 """Limit for all files together: an hour on a connection of 600 kbit/s, and less than any checkpoint of the run."""
 
+TOKENIZER_NAME = "tokenizer.json"
+"""Name of the file that turns text into tokens, in a run, a model's folder and an export."""
 FILE_NAME_PATTERN = r"^[A-Za-z0-9_-][A-Za-z0-9._-]{0,79}$"
 """Excludes other folders (no separator) and hidden files (no dot at the start)."""
 CODE_ENDINGS = (".py", ".pyc", ".so", ".sh", ".pkl", ".pickle", ".pt", ".pth", ".ckpt", ".bin", ".joblib")
@@ -72,19 +74,3 @@ def check_files(files: Sequence[FileSection]) -> None:
         raise ValueError(
             f"files names {total} bytes together; expected at most {MAX_TOTAL_BYTES}, because every member keeps them"
         )
-
-
-def named_file(files: Sequence[FileSection], name: str, field: str) -> FileSection:
-    """Return the file to which a field of the manifest, such as data.tokenizer, refers by name.
-
-    Raises:
-        ValueError: the run has no file of that name.
-    """
-    for file in files:
-        if file.name == name:
-            return file
-    known = ", ".join(file.name for file in files) or "none"
-    raise ValueError(
-        f"{field} is {name[:80]!r}, which is not a file of the run ({known}); expected the name of one; "
-        "`peer init --file PATH` adds it"
-    )

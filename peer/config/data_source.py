@@ -10,11 +10,11 @@ from __future__ import annotations
 
 from typing import Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from dht.ground.errors import UsageFault
-from peer.config.allowed_files import FILE_NAME_PATTERN
 from peer.config.section import DIGEST, LINE_OF_TEXT, Section
+from peer.config.validation_sentences import shown
 
 LIBRARY = "stdlib:"
 """Data that every machine has: the text of Python's standard library."""
@@ -29,9 +29,8 @@ WEB_PATTERN = r"https://[A-Za-z0-9.-]+(?::[0-9]+)?/(?:[A-Za-z0-9_.~%/-]+/)?meta\
 _KINDS = (TEXT, JSON_LINES, PARQUET, TOKENS)
 _HERE = r"(?:text|jsonl|parquet|tokens):"
 
-SOURCE_PATTERN = rf"^(stdlib:|{_HERE}[^\p{{C}}]*|{HUB_PATTERN}|{WEB_PATTERN})$"
-"""Pattern of a manifest's source. A run signed by older software may name a path; the manifest stays readable, but no
-peer follows the path."""
+SOURCE_PATTERN = rf"^(stdlib:|{_HERE}|{HUB_PATTERN}|{WEB_PATTERN})$"
+"""Pattern of a manifest's source."""
 OWN_PATTERN = rf"^(stdlib:|{_HERE}[^\p{{C}}]+|{HUB_PATTERN}|{WEB_PATTERN})$"
 """Pattern of a volunteer's own source."""
 
@@ -56,12 +55,6 @@ class DataSection(Section):
         description="Python's library text, which every machine has; a data set that every machine can download; or "
         "the kind of data that each volunteer brings with `--data`. A path is refused",
     )
-    tokenizer: str | None = Field(
-        default=None,
-        pattern=FILE_NAME_PATTERN,
-        examples=["tokenizer.json, the name of one of the run's files"],
-        description="name of the run's file that turns text into tokens; absent: each byte of the text is a token",
-    )
     text_field: str = Field(
         default="text",
         min_length=1,
@@ -78,18 +71,20 @@ class DataSection(Section):
         "run requires no particular shards",
     )
 
-    @property
-    def has_byte_tokens(self) -> bool:
-        """Whether each byte of the text is a token."""
-        return self.tokenizer is None and reads_bytes(self.source)
+    @field_validator("source", mode="before")
+    @classmethod
+    def _check_source(cls, source: object) -> object:
+        if isinstance(source, str) and source not in _KINDS and source.startswith(_KINDS):
+            kind = source.partition(":")[0]
+            raise ValueError(
+                f"{shown(source)} is a path that would be read on every volunteer's machine; expected one of "
+                f'{LIBRARY}, {TEXT} or {TOKENS}; write source = "{kind}:", and let each peer say where its data is '
+                f"with `peer join --data {kind}:PATH`"
+            )
+        return source
 
     @model_validator(mode="after")
     def _check_together(self) -> Self:
-        if self.tokenizer is None and self.source.startswith((JSON_LINES, PARQUET, HUB)):
-            raise ValueError(
-                f"data.source is {self.source!r} without data.tokenizer; expected the name of a file of the run: "
-                "`peer init --file tokenizer.json`"
-            )
         if self.digest is None and self.source.startswith(WEB):
             raise ValueError(
                 f"data.source is {self.source!r} without data.digest; expected the digest that `peer data prepare` "
@@ -103,11 +98,6 @@ class DataSection(Section):
         return self
 
 
-def names_path(source: str) -> bool:
-    """Return whether a manifest's source names a path on the reader's machine."""
-    return source not in _KINDS and source.startswith(_KINDS)
-
-
 def needs_own(source: str) -> bool:
     """Return whether each volunteer must bring its own data."""
     return source.startswith(_KINDS)
@@ -118,13 +108,13 @@ def reads_bytes(source: str) -> bool:
     return source.startswith((LIBRARY, TEXT))
 
 
-def source_here(named: str, own: str | None, tokenizer: str | None = None, digest: str | None = None) -> str:
+def source_here(named: str, own: str | None, has_tokenizer: bool = False, digest: str | None = None) -> str:
     """Return the source that this machine reads: its owner's choice, or the manifest's source.
 
     Args:
         named: `data.source` of the manifest.
         own: the volunteer's source from `--data` or a configuration file, or None.
-        tokenizer: `data.tokenizer` of the manifest.
+        has_tokenizer: whether the run has a tokenizer.
         digest: `data.digest` of the manifest, if this machine trains on the data.
 
     Raises:
@@ -136,7 +126,7 @@ def source_here(named: str, own: str | None, tokenizer: str | None = None, diges
                 f"everybody trains this run on the same prepared shards (data.digest), and --data {own} is other data; "
                 f"expected those; give --data {TOKENS}PATH with the folder of the run's owner"
             )
-        if not own.startswith((TOKENS, WEB)) and tokenizer is None:
+        if not own.startswith((TOKENS, WEB)) and not has_tokenizer:
             if not reads_bytes(named):
                 raise UsageFault(
                     f"this run reads token shards (data.source is {named!r}), and --data {own} holds bytes; expected "
@@ -151,11 +141,6 @@ def source_here(named: str, own: str | None, tokenizer: str | None = None, diges
     if not needs_own(named):
         return named
     kind = named.partition(":")[0]
-    if names_path(named):
-        raise UsageFault(
-            f"the run's manifest names {named!r}, a path on this machine, as what to read; expected no path, because "
-            f"its signer does not decide which of your files are read; choose data yourself with --data {kind}:PATH"
-        )
     what = {TEXT: "text", JSON_LINES: "rows with text", PARQUET: "Parquet files", TOKENS: "token shards"}[named]
     raise UsageFault(
         f"this run reads {what} that each volunteer brings (data.source is {named!r}); expected a file or folder of "

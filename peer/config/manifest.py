@@ -17,8 +17,8 @@ from averaging.rules import RULES
 from dht.ground.errors import UsageFault
 from dht.ground.fields import refuse_constant
 from peer.config.access_sections import MAX_CHANGES, AccessSection, ChangeSection
-from peer.config.allowed_files import MAX_FILES, FileSection, check_files, named_file
-from peer.config.data_source import DataSection, needs_own
+from peer.config.allowed_files import MAX_FILES, TOKENIZER_NAME, FileSection, check_files
+from peer.config.data_source import HUB, JSON_LINES, PARQUET, DataSection, needs_own, reads_bytes
 from peer.config.model_section import ModelSection
 from peer.config.section import LINE_OF_TEXT, MAX_WHOLE_NUMBER, WEB_EXAMPLE, WEB_PATTERN, Section
 from peer.config.training_section import TrainingSection
@@ -170,8 +170,11 @@ class RunManifest(Section):
                 "code is given, and the model is not a module of your own; `peer join` needs no other code; remove it"
             )
         check_files(self.files)
-        if self.data.tokenizer is not None:
-            named_file(self.files, self.data.tokenizer, "data.tokenizer")
+        if self.tokenizer is None and self.data.source.startswith((JSON_LINES, PARQUET, HUB)):
+            raise ValueError(
+                f"data.source is {self.data.source!r} without a tokenizer; expected a file {TOKENIZER_NAME} of the "
+                f"run: `peer init --file {TOKENIZER_NAME}`"
+            )
         return self
 
     def _written(self, fields: dict[str, Any]) -> dict[str, Any]:
@@ -206,6 +209,16 @@ class RunManifest(Section):
         return self.training.batch_size * self.training.accumulation_steps * self.model.context
 
     @property
+    def tokenizer(self) -> FileSection | None:
+        """The file of the run that turns text into tokens, or None."""
+        return next((file for file in self.files if file.name == TOKENIZER_NAME), None)
+
+    @property
+    def has_byte_tokens(self) -> bool:
+        """Whether each byte of the text is a token."""
+        return self.tokenizer is None and reads_bytes(self.data.source)
+
+    @property
     def flags_to_bring(self) -> str:
         """Flags for data and weights that a volunteer must bring, such as " --data text:PATH"; may be empty."""
         source, weights = self.data.source, self.model.init
@@ -217,7 +230,7 @@ class RunManifest(Section):
         """Unit of the run's losses; empty for a custom run, whose code decides."""
         if self.model.kind == "custom":
             return ""
-        return f"nats per {'byte' if self.data.has_byte_tokens else 'token'}"
+        return f"nats per {'byte' if self.has_byte_tokens else 'token'}"
 
     @property
     def num_fragments(self) -> int:

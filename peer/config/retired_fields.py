@@ -38,6 +38,7 @@ RETIRED_FIELDS: Mapping[str, str] = {
     "data.image_field": _CLASSIFIER,
     "data.label_field": _CLASSIFIER,
     "data.order": "remove it: each block of the data is read once per epoch over the swarm",
+    "data.tokenizer": "remove it; a file tokenizer.json of the run is its tokenizer",
     "files.chunks": "list the files with `peer init --file`, whose digest of a long file covers its chunks",
     "format_version": "remove it; rules is the only number of a manifest's meaning",
     "goal": "write the tokens of the whole swarm into training.schedule.tokens",

@@ -40,7 +40,7 @@ def evaluate_model(
     device = select_device(device_name)
     opened = open_model(source, base)
     manifest = opened.manifest
-    used = source_here(manifest.data.source, data, manifest.data.tokenizer)
+    used = source_here(manifest.data.source, data, manifest.tokenizer is not None)
     with tempfile.TemporaryDirectory(prefix="murmuration-") as cache:
         # Text is tokenized with the tokenizer beside the model; its shards, or downloaded ones, are used only once.
         room = Path(cache) if opened.tokenizer is not None or used.startswith(WEB) else None

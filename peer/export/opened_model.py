@@ -8,7 +8,7 @@ from pathlib import Path
 from torch import nn
 
 from dht.ground.errors import LocalFault, UsageFault
-from peer.config.allowed_files import named_file
+from peer.config.allowed_files import TOKENIZER_NAME
 from peer.config.manifest import RunManifest
 from peer.export.formats.anchors import Anchors
 from peer.export.formats.model_reading import model_of, read_model
@@ -16,7 +16,6 @@ from peer.export.members_anchors import anchors_of_members
 from peer.export.model_source import CheckpointSource, FolderSource, ModelSource, RunSource
 from peer.export.saved_anchors import anchors_of_checkpoint
 from peer.files.checked_folder import objection_to
-from peer.trainer.data.loaded_tokenizer import TOKENIZER_NAME
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,8 +61,8 @@ def open_model(source: ModelSource, base: Path | None = None) -> OpenedModel:
         tokenizer = _tokenizer_in(source.path, manifest)
         return OpenedModel(found.model, manifest, header.run_id, tuple(header.versions), header.tokens, tokenizer)
     anchors = anchors_of(source)
-    manifest, named = anchors.manifest, anchors.manifest.data.tokenizer
-    tokenizer = None if named is None or anchors.files is None else anchors.files / named
+    manifest = anchors.manifest
+    tokenizer = None if manifest.tokenizer is None or anchors.files is None else anchors.files / TOKENIZER_NAME
     return OpenedModel(model_of(anchors, base), manifest, anchors.run_id, anchors.versions, anchors.tokens, tokenizer)
 
 
@@ -73,10 +72,9 @@ def _tokenizer_in(folder: Path, manifest: RunManifest) -> Path | None:
     Raises:
         LocalFault: the folder contains a different tokenizer.
     """
-    path, named = folder / TOKENIZER_NAME, manifest.data.tokenizer
-    if named is None or not path.is_file():
+    path = folder / TOKENIZER_NAME
+    if manifest.tokenizer is None or not path.is_file():
         return None
-    objection = objection_to(path, named_file(manifest.files, named, "data.tokenizer"))
-    if objection:
+    if objection := objection_to(path, manifest.tokenizer):
         raise LocalFault(f"{path} {objection}; expected the run's tokenizer; export the model again")
     return path

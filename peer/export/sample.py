@@ -88,7 +88,7 @@ def written(
                 "no more tokens than the model has; tell the run's owner"
             )
         return _from_tokenizer(tokenizer, prompt, drawn)
-    if not opened.manifest.data.has_byte_tokens or opened.manifest.model.vocab_size < NUM_BYTES:
+    if not opened.manifest.has_byte_tokens or opened.manifest.model.vocab_size < NUM_BYTES:
         raise Incompatible(
             f"run {opened.run_id} reads tokens of its own ({opened.manifest.data.source}) and no tokenizer is beside "
             "the model; expected a run that reads bytes or brings its tokenizer; export the model as a folder"

@@ -189,7 +189,7 @@ def _check(record: RunRecord, config: PeerConfig, *, trains: bool) -> None:
         raise end.refusal()
     if not trains or manifest.model.kind == "custom":
         return
-    source_here(manifest.data.source, config.data, manifest.data.tokenizer, manifest.data.digest)
+    source_here(manifest.data.source, config.data, manifest.tokenizer is not None, manifest.data.digest)
     init = manifest.model.init
     if init is not None and init.source == "folder" and config.base is None:
         raise init.not_given()

@@ -185,7 +185,7 @@ def _load(
 ) -> _Loaded:
     """Check the flags, build the model and open the data: all slow work before the peer joins the run."""
     check_joinable(config.run_id, manifest)
-    source = source_here(manifest.data.source, config.data, manifest.data.tokenizer, manifest.data.digest)
+    source = source_here(manifest.data.source, config.data, manifest.tokenizer is not None, manifest.data.digest)
     use: Use = "train on a GPU" if device.type != "cpu" else "train"
     check_memory(manifest, use, free_memory_bytes(), config.base_bits, config.optimizer_bits)
     check_base_bits(manifest, config.base_bits)

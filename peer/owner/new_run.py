@@ -23,7 +23,7 @@ from dht.records.signed_manifest import (
     encode_run_record,
     sign_run_record,
 )
-from peer.config.data_source import LIBRARY, TEXT, TOKENS, names_path
+from peer.config.allowed_files import TOKENIZER_NAME
 from peer.config.hf_model_section import DescribedModel
 from peer.config.manifest import RunManifest, run_file_fields
 from peer.config.model_shapes import OwnModule, shared_buffers, tensor_shapes, trained_parameters
@@ -36,8 +36,6 @@ from peer.owner.custom_module import Buffers, check_module, chosen_buffers, froz
 from peer.secret_files import make_secret_folder, write_secret
 from peer.user_folders import OWNER_KEY_NAME, user_data_dir_here
 
-TOKENIZER_NAME = "tokenizer.json"
-"""The usual name of a tokenizer file."""
 OTHER_FOLDER = "give another --out (in Python folder)"
 """Advice shown if the owner's folder cannot be written."""
 ROBUST_COMBINE = "centered_clip"
@@ -237,26 +235,16 @@ def _asked_manifest(
     try:
         if model is not None:
             fields = _with_model(fields, model)
-        fields = _with_tokenizer(with_files(fields, files))
-        return RunManifest.from_fields(fields)
+        return RunManifest.from_fields(with_files(fields, files))
     except ValueError as error:
         where = config_path or ("--file (in Python files)" if model is None else "--model")
         raise UsageFault(f"{where}: {error}") from error
 
 
-def _with_tokenizer(fields: dict[str, Any]) -> dict[str, Any]:
-    """Make a run that has a tokenizer file read text through it, unless its owner chose otherwise."""
-    names = [one.get("name") for one in fields.get("files", ()) if isinstance(one, Mapping)]
-    data: object = fields.get("data", {})
-    if TOKENIZER_NAME not in names or not isinstance(data, dict):
-        return fields
-    return {**fields, "data": {"tokenizer": TOKENIZER_NAME, **data}}
-
-
 def _check_vocabulary(manifest: RunManifest, files: Sequence[Path]) -> None:
     """Refuse a tokenizer with more tokens than the model, which every volunteer would have to refuse."""
     for path in files:
-        if path.name != manifest.data.tokenizer:
+        if path.name != TOKENIZER_NAME:
             continue
         try:
             content = json.loads(read_regular(path, max(one.bytes for one in manifest.files)))
@@ -292,7 +280,6 @@ def _write_run(
     *,
     is_combine_chosen_here: bool,
 ) -> NewRun:
-    _check_signable(manifest.data.source)
     chosen = {("averaging", "combine"): ROBUST_COMBINE} if is_combine_chosen_here else {}
     for (section, field), value in chosen.items():
         manifest = _with_field(manifest, section, field, value)
@@ -393,18 +380,3 @@ def _as_next_revision(
             # Another value would make another run.
             manifest = _with_field(manifest, section, field, getattr(getattr(kept, section), field))
     return manifest.model_copy(update=update)
-
-
-def _check_signable(source: str) -> None:
-    """Check the data source before an owner signs a manifest.
-
-    Raises:
-        UsageFault: `source` names a path, which no volunteer would follow.
-    """
-    if names_path(source):
-        kind = source.partition(":")[0]
-        raise UsageFault(
-            f"data.source is {source!r}, a path that would be read on every volunteer's machine; expected one of "
-            f'{LIBRARY}, {TEXT} or {TOKENS}; write source = "{kind}:", and let each peer say where its data is with '
-            f"`peer join --data {kind}:PATH`"
-        )

@@ -44,7 +44,7 @@ def run_plan(
     elif is_full:
         _print_plan(console_of_output(highlight=False), manifest, plan)
     else:
-        is_kept = not manifest.data.has_byte_tokens and manifest.data.source != TOKENS
+        is_kept = not manifest.has_byte_tokens and manifest.data.source != TOKENS
         default: float = PeerConfig.model_fields["data_limit_gib"].default
         lines = lines_for_a_home(plan, default if is_kept else None)
         print_fitting("\n".join(lines))

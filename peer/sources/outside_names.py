@@ -75,7 +75,7 @@ OUTSIDE_NAMES: Final = (
         limits="a field that refers to code, kernels or external weights is refused",
     ),
     OutsideName(
-        ("files.name", "data.tokenizer"),
+        ("files.name",),
         "a plain file name",
         _FROM_MEMBERS,
         "the peer's own key, in a private run",

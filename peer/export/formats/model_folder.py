@@ -15,12 +15,12 @@ from safetensors import SafetensorError
 
 from dht.ground.errors import LocalFault
 from dht.ground.regular_files import sync
+from peer.config.allowed_files import TOKENIZER_NAME
 from peer.export.formats.anchors import Anchors, run_facts
 from peer.export.formats.folder_contents import FolderContents, contents_of, json_bytes
 from peer.export.formats.model_card import model_card
 from peer.export.formats.model_header import RUN_NAME
 from peer.export.formats.output_place import check_folder
-from peer.trainer.data.loaded_tokenizer import TOKENIZER_NAME
 
 CARD_NAME = "README.md"
 MAX_SHARD_BYTES = 5_000_000_000

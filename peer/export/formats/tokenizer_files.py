@@ -11,10 +11,11 @@ from typing import Any
 
 from dht.ground.errors import LocalFault
 from dht.ground.regular_files import read_regular
+from peer.config.allowed_files import TOKENIZER_NAME
 from peer.config.manifest import RunManifest
 from peer.console.notices import notice
 from peer.export.formats.byte_tokenizer import END_TOKEN, NUM_BYTES, byte_tokenizer_files
-from peer.trainer.data.loaded_tokenizer import CONFIG_NAMES, TOKENIZER_NAME
+from peer.trainer.data.loaded_tokenizer import CONFIG_NAMES
 from peer.trainer.data.tokenizing import OpenTokenizer
 
 TOKENIZER_CONFIG_NAME = CONFIG_NAMES[0]
@@ -52,14 +53,12 @@ def tokenizer_files(manifest: RunManifest, run_files: Path | None) -> TokenizerF
     Args:
         run_files: folder with the run's verified files; None: the run has none.
     """
-    named = manifest.data.tokenizer
-    if named is None or run_files is None:
-        if manifest.data.has_byte_tokens and manifest.model.vocab_size >= NUM_BYTES:
+    if manifest.tokenizer is None or run_files is None:
+        if manifest.has_byte_tokens and manifest.model.vocab_size >= NUM_BYTES:
             return TokenizerFiles(byte_tokenizer_files(manifest.model.context), END_TOKEN)
         return TokenizerFiles()
     files = run_file_copies(manifest, run_files)
-    files[TOKENIZER_NAME] = run_files / named
-    end = end_token_of(run_files / named)
+    end = end_token_of(run_files / TOKENIZER_NAME)
     if any(file.name == TOKENIZER_CONFIG_NAME for file in manifest.files):
         config = _kept_config(_json_of(run_files / TOKENIZER_CONFIG_NAME))
     else:

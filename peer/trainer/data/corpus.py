@@ -19,6 +19,7 @@ import torch
 
 from dht.ground.errors import UsageFault
 from dht.ground.quantities import bytes_text, plural
+from peer.config.allowed_files import TOKENIZER_NAME
 from peer.config.data_source import EVALUATION_BATCHES, HELD_OUT_FRACTION, LIBRARY, TOKENS, WEB
 from peer.config.manifest import RunManifest
 from peer.files.checked_folder import run_file_path
@@ -104,13 +105,13 @@ def open_run_corpus(
         LocalFault: the tokenizer or a library is missing, or data cannot be fetched.
     """
     data = manifest.data
-    if data.tokenizer is not None and not source.startswith((TOKENS, WEB)):
+    if manifest.tokenizer is not None and not source.startswith((TOKENS, WEB)):
         if data_dir is None:
             raise UsageFault(
                 f"{source} is text, and this run reads tokens; expected shards of its tokenizer; give --data "
                 "tokens:DIR with what `peer data prepare` made"
             )
-        path = tokenizer_path or run_file_path(data_dir, manifest, data.tokenizer)
+        path = tokenizer_path or run_file_path(data_dir, manifest, TOKENIZER_NAME)
         return _tokenized(manifest, source, path, data_dir / CACHE_NAME, note, limit_bytes, is_own)
     if source.startswith(WEB):
         return _downloaded(manifest, source, data_dir, note, limit_bytes, is_own)
@@ -158,7 +159,7 @@ def _tokenized(
     tokenizer = load_tokenizer(tokenizer_path)
     if tokenizer.vocab_size > model.vocab_size:
         raise UsageFault(
-            f"the run's {data.tokenizer} has {tokenizer.vocab_size} tokens, and its model {model.vocab_size}; expected "
+            f"the run's {TOKENIZER_NAME} has {tokenizer.vocab_size} tokens, and its model {model.vocab_size}; expected "
             "a model.vocab_size of at least as many; tell the run's owner"
         )
     num_evaluated = EVALUATION_BATCHES * manifest.training.batch_size * (model.context + 1)

@@ -17,7 +17,6 @@ from peer.limited_child.parent_link import ParentLink
 from peer.optional_libraries import needing
 from peer.trainer.text.source_files import TokenArray, TokenType
 
-TOKENIZER_NAME = "tokenizer.json"
 CONFIG_NAMES = ("tokenizer_config.json", "special_tokens_map.json")
 
 END_OF_TEXT = "<|endoftext|>"
@@ -79,7 +78,7 @@ def loaded(content: bytes, file: str, end: str | None) -> LoadedTokenizer:
         tokenizer = library.Tokenizer.from_str(content.decode())
     except Exception as error:  # the library raises no more specific class
         raise UsageFault(
-            f"{file} is not a tokenizer ({str(error)[:200]}); expected a {TOKENIZER_NAME} of the tokenizers library"
+            f"{file} is not a tokenizer ({str(error)[:200]}); expected a tokenizer.json of the tokenizers library"
         ) from error
     tokenizer.no_truncation()
     tokenizer.no_padding()

@@ -8,7 +8,6 @@ from pathlib import Path
 
 from dht.ground.errors import UsageFault
 from dht.ground.quantities import bytes_text, count_text, plural
-from peer.config.allowed_files import named_file
 from peer.config.data_source import HUB, LIBRARY, TOKENS, WEB, source_here
 from peer.config.manifest import RunManifest
 from peer.trainer.data.context_blocks import GroupedStream, TokenStream, check_ids, identity_of
@@ -101,8 +100,7 @@ class ShardFolder:
 
 def tokenizer_digest_of(manifest: RunManifest) -> str | None:
     """Return the digest of the run's tokenizer; None if the run has none."""
-    named = manifest.data.tokenizer
-    return None if named is None else named_file(manifest.files, named, "data.tokenizer").digest
+    return None if manifest.tokenizer is None else manifest.tokenizer.digest
 
 
 def check_fits(meta: Meta, where: str, vocab_size: int, tokenizer_digest: str | None) -> None:
@@ -150,9 +148,9 @@ def data_facts(manifest: RunManifest, own: str | None, limit_bytes: int | None =
     Raises:
         UsageFault: the volunteer has to choose the data, or the chosen data does not fit the run.
     """
-    source = source_here(manifest.data.source, own, manifest.data.tokenizer, manifest.data.digest)
+    source = source_here(manifest.data.source, own, manifest.tokenizer is not None, manifest.data.digest)
     facts = _read_here(manifest, source)
-    is_kept = source.startswith((HUB, WEB)) or (manifest.data.tokenizer and not source.startswith(TOKENS))
+    is_kept = source.startswith((HUB, WEB)) or (manifest.tokenizer is not None and not source.startswith(TOKENS))
     if limit_bytes is None or not is_kept:
         return facts
     return f"{facts}; takes {bytes_text(limit_bytes)} of the disk at most (--data-limit-gib)"

@@ -22,9 +22,10 @@ import blake3
 
 from dht.ground.errors import LocalFault, UsageFault, reading, writing
 from dht.ground.regular_files import read_regular
+from peer.config.allowed_files import TOKENIZER_NAME
 from peer.limited_child.limited_child import ChildLimits, LimitedChild
 from peer.optional_libraries import needing
-from peer.trainer.data.loaded_tokenizer import CONFIG_NAMES, END_OF_TEXT, TOKENIZER_NAME, token_dtype
+from peer.trainer.data.loaded_tokenizer import CONFIG_NAMES, END_OF_TEXT, token_dtype
 from peer.trainer.data.shards import write_new
 from peer.trainer.text.source_files import TokenType
 

@@ -12,11 +12,12 @@ from pydantic import ValidationError
 
 from dht.ground.errors import UsageFault, reading
 from dht.ground.regular_files import read_regular
+from peer.config.allowed_files import TOKENIZER_NAME
 from peer.config.hf_config import TASKS, canonical_config
 from peer.config.hf_model_section import DescribedModel
 from peer.config.model_section import AdapterSection
 from peer.config.validation_sentences import explain
-from peer.trainer.data.loaded_tokenizer import TOKENIZER_NAME, USUAL_MASKS
+from peer.trainer.data.loaded_tokenizer import USUAL_MASKS
 from peer.trainer.data.tokenizing import TextTokenizer, load_tokenizer
 from peer.trainer.hf.adapter import chosen_targets
 from peer.trainer.hf.architecture import build_architecture, check_weights, config_of, weights_fit

@@ -54,7 +54,7 @@ def test_the_unit_of_a_loss_is_what_the_run_predicts() -> None:
         return run_facts(sign_run_record(RUN_ID, manifest, OWNER)).loss_unit
 
     assert unit(data={"source": "text:books"}) == "nats per byte"
-    assert unit(data={"source": "text:books", "tokenizer": "tokenizer.json"}) == "nats per token"
+    assert unit(files=[{"name": "tokenizer.json"}]) == "nats per token"
     assert unit(model={"layout_digest": "ab" * 32}) == ""
 
 

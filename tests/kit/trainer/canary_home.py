@@ -94,7 +94,7 @@ def follow(manifest: bytes, folder: Path) -> None:
     data = read.data
 
     def train() -> None:
-        source = source_here(data.source, None, data.tokenizer, data.digest)
+        source = source_here(data.source, None, read.tokenizer is not None, data.digest)
         open_run_corpus(read, source, folder, tokenizer_path=folder / "files" / "tokenizer.json").close()
 
     actions: list[Callable[[], Any]] = [

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from averaging.wire.file_chunks import FILE_CHUNK_BYTES, MAX_FILE_BYTES, file_chunk_lengths, num_file_chunks
-from peer.config.allowed_files import MAX_FILES, named_file
+from peer.config.allowed_files import MAX_FILES
 from peer.config.manifest import RunManifest
 
 DIGEST = "ab" * 32
@@ -33,10 +33,9 @@ def test_a_manifest_with_files_is_read_back_and_is_another_run() -> None:
     plain, manifest = RunManifest(name="tiny"), with_files(file(), large("weights.safetensors"))
     assert RunManifest.from_bytes(manifest.to_bytes()) == manifest
     assert manifest.hash != plain.hash
-    assert named_file(manifest.files, "tokenizer.json", "data.tokenizer").bytes == 5
-    said = r"data.tokenizer is 'spm', which is not a file of the run \(tokenizer.*`peer init --file PATH` adds it"
-    with pytest.raises(ValueError, match=said):
-        named_file(manifest.files, "spm", "data.tokenizer")
+    assert manifest.tokenizer is not None
+    assert manifest.tokenizer.bytes == 5
+    assert plain.tokenizer is None
 
 
 @pytest.mark.parametrize(

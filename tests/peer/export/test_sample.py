@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dht.ground.errors import Incompatible, LocalFault
+from peer.config.allowed_files import TOKENIZER_NAME
 from peer.config.manifest import RunManifest
 from peer.export import sample
 from peer.export.formats.anchors import Anchors
@@ -18,7 +19,7 @@ from peer.export.formats.model_folder import write_folder
 from peer.export.model_source import FolderSource
 from peer.export.sample import sample_model, spoken_text
 from peer.files.checked_folder import measure_file
-from peer.trainer.data.loaded_tokenizer import TOKENIZER_NAME, loaded
+from peer.trainer.data.loaded_tokenizer import loaded
 from peer.trainer.data.tokenizing import make_tokenizer
 from tests.kit.trainer.exported_models import MODEL, NOW, anchors_of, trained_model
 
@@ -33,7 +34,7 @@ def run_with_tokenizer(folder: Path) -> Anchors:
         {
             "name": "tiny",
             "model": MODEL | {"vocab_size": size},
-            "data": {"source": "text:", "tokenizer": "tokenizer.json"},
+            "data": {"source": "text:"},
             "files": [measure_file(path, path.name).file.model_dump() for path in sorted(files.iterdir())],
         }
     )

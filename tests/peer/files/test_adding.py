@@ -147,14 +147,3 @@ def test_a_disk_that_gets_full_leaves_nothing_of_a_run(
     left = sorted(str(path.relative_to(tmp_path / "some")) for path in (tmp_path / "some").rglob("*"))
     assert left == (["owner", "owner/notes.txt"] if is_there else [])
     assert (tmp_path / "some").exists() is is_there
-
-
-def test_a_run_that_brings_a_tokenizer_reads_text_through_it_unless_its_owner_says_otherwise(
-    tmp_path: Path, paths: list[Path]
-) -> None:
-    assert create_run("tiny", None, tmp_path / "owner", files=paths).manifest.data.tokenizer == "tokenizer.json"
-    assert create_run("tiny", None, tmp_path / "other", files=paths[1:]).manifest.data.tokenizer is None
-    other = tmp_path / "run.toml"
-    other.write_text('[data]\ntokenizer = "weights.safetensors"\n')
-    named = create_run("tiny", other, tmp_path / "named", files=paths).manifest
-    assert named.data.tokenizer == "weights.safetensors"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from peer.config.manifest import RunManifest
@@ -10,17 +12,15 @@ from peer.join.run_introduction import run_facts, trained_in
 
 
 @pytest.mark.parametrize(
-    ("data", "expected"),
+    ("fields", "expected"),
     [
         ({}, "nats per byte"),
-        ({"tokenizer": "tokenizer.json"}, "nats per token"),
-        ({"source": "tokens:"}, "nats per token"),
+        ({"files": [{"name": "tokenizer.json", "bytes": 5, "digest": "ab" * 32}]}, "nats per token"),
+        ({"data": {"source": "tokens:"}}, "nats per token"),
     ],
 )
-def test_each_run_has_the_unit_of_its_data(data: dict[str, str], expected: str) -> None:
-    manifest = RunManifest(name="finches")
-    manifest = manifest.model_copy(update={"data": manifest.data.model_copy(update=data)})
-    assert manifest.loss_unit == expected
+def test_each_run_has_the_unit_of_its_data(fields: dict[str, Any], expected: str) -> None:
+    assert RunManifest.from_fields({"name": "finches", **fields}).loss_unit == expected
 
 
 @pytest.mark.parametrize(

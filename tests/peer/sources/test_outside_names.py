@@ -30,7 +30,7 @@ NAMES = {name for row in OUTSIDE_NAMES for name in row.fields}
 BASE: dict[str, Any] = {
     "name": "canary",
     "model": {"vocab_size": 512},
-    "data": {"source": "stdlib:", "tokenizer": "tokenizer.json"},
+    "data": {"source": "stdlib:"},
     "files": [{"name": "tokenizer.json", "bytes": 10, "digest": DIGEST}],
 }
 HF_MODEL: dict[str, Any] = {
@@ -88,10 +88,6 @@ def with_value(name: str, value: str) -> dict[str, Any]:
     is_list = any(isinstance(one, type(place.get(last))) for one in ([], ())) or last in ("frozen", "members")
     is_list = is_list or last in ("targets", "admit", "revoke")
     place[last] = [value] if is_list else value
-    if name == "data.tokenizer":
-        fields["files"].append({"name": value, "bytes": 10, "digest": DIGEST})
-    if name == "files.name":
-        fields["data"]["tokenizer"] = value
     return fields
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -22,9 +23,12 @@ def signed_run(folder: Path, **sections: Any) -> str:
     """A run signed as any software could sign it, in a volunteer's data folder; returns its id."""
     owner = Identity.generate()
     run_id = make_run_id("hostile", owner.public_key)
-    manifest = RunManifest.from_fields({"name": "hostile", "model": TINY, **sections})
+    fields = json.loads(RunManifest.from_fields({"name": "hostile", "model": TINY}).to_bytes())
+    for name, section in sections.items():
+        fields[name] = fields[name] | section if isinstance(section, dict) else section
+    manifest = json.dumps(fields, sort_keys=True, separators=(",", ":")).encode()
     folder.mkdir(mode=0o700)
-    (folder / "run.record").write_bytes(encode_run_record(sign_run_record(run_id, manifest.to_bytes(), owner)))
+    (folder / "run.record").write_bytes(encode_run_record(sign_run_record(run_id, manifest, owner)))
     return run_id
 
 
@@ -55,13 +59,14 @@ def test_the_path_in_a_manifest_is_not_opened(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "id_ed25519")
     run_id = signed_run(tmp_path / "peer", data={"source": f"text:{tmp_path}/id_ed25519"})
     code, shown, said = ended(start(tmp_path / "peer", run_id))
-    assert code == 2, said
-    assert_one_sentence(said.split("\n", 1)[1] if said.startswith("Listening") else said, "a path on this machine")
+    assert code == 4, said
+    wanted = "a path that would be read on every volunteer's machine"
+    assert_one_sentence(said.split("\n", 1)[1] if said.startswith("Listening") else said, wanted)
     assert "training on" not in shown + said
 
 
 def test_the_volunteer_chooses_and_sees_what_is_read(tmp_path: Path) -> None:
-    run_id = signed_run(tmp_path / "peer", data={"source": "text:~/.ssh"})
+    run_id = signed_run(tmp_path / "peer", data={"source": "text:"})
     (tmp_path / "books.txt").write_text("".join(f"line {number}\n" for number in range(5000)))
     process = start(tmp_path / "peer", run_id, "--data", f"text:{tmp_path}/books.txt", "--max-steps", "3", "--json")
     code, shown, said = ended(process)

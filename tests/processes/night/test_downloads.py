@@ -54,7 +54,7 @@ def test_a_shard_goes_on_where_its_server_broke_off_and_a_wrong_one_is_left_out(
     certificate = self_signed(tmp_path / "certificate.pem")
     server = ShardServer(shards, certificate)
     run = TINY_RUN.replace("context = 32", "context = 32\nvocab_size = 300").replace(
-        'source = "text:"', f'source = "{server.url}"\ndigest = "{digest}"\ntokenizer = "tokenizer.json"'
+        'source = "text:"', f'source = "{server.url}"\ndigest = "{digest}"'
     )
     make = partial(ProcessSwarm, files={"tokenizer.json": tokenizer.path.read_bytes()})
     trusted = {"SSL_CERT_FILE": str(certificate)}

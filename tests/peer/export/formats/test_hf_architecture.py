@@ -131,7 +131,7 @@ def test_the_tokenizer_is_the_runs_own_file(tmp_path: Path) -> None:
     (files / "config.json").write_text("of somebody else")
     (files / "base.safetensors").write_text("weights of where it began")
     listed = [FileSection(name=path.name, bytes=9, digest="0" * 64).model_dump() for path in sorted(files.iterdir())]
-    _, anchors = run_of(tmp_path, LANGUAGE, files=listed, data={"source": "tokens:", "tokenizer": "tokenizer.json"})
+    _, anchors = run_of(tmp_path, LANGUAGE, files=listed, data={"source": "tokens:"})
     folder = tmp_path / "model"
     write_folder(replace(anchors, files=files), folder, NOW, replace=False)
     assert (folder / "tokenizer.json").read_bytes() == (files / "tokenizer.json").read_bytes()
@@ -156,8 +156,7 @@ def test_evaluate_reads_text_through_the_tokenizer_beside_the_model(
 ) -> None:
     path = small_tokenizer(tmp_path / "files").path
     listed = FileSection(name=path.name, bytes=path.stat().st_size, digest=digest_of(path.read_bytes()))
-    data = {"source": "text:", "tokenizer": path.name}
-    _, anchors = run_of(tmp_path, LANGUAGE, files=[listed.model_dump()], data=data)
+    _, anchors = run_of(tmp_path, LANGUAGE, files=[listed.model_dump()], data={"source": "text:"})
     write_folder(replace(anchors, files=path.parent), tmp_path / "model", NOW, replace=False)
     rows = json_lines(tmp_path / "rows.jsonl", sentences(400))
     assert evaluate_model(FolderSource(tmp_path / "model"), f"jsonl:{rows}", "cpu", True) == 0

@@ -25,7 +25,7 @@ def run_with(folder: Path, files: dict[str, Any]) -> RunManifest:
     for name, content in files.items():
         (folder / name).write_text(json.dumps(content))
     listed = [{"name": name, "bytes": 10, "digest": DIGEST} for name in files]
-    return RunManifest.from_fields({"name": "run", "data": {"tokenizer": "tokenizer.json"}, "files": listed})
+    return RunManifest.from_fields({"name": "run", "files": listed})
 
 
 @pytest.mark.parametrize("other", OTHERS)

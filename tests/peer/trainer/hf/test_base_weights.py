@@ -72,7 +72,7 @@ def test_a_run_begins_with_given_weights(saved: Path, tmp_path: Path) -> None:
     manifest = run_of(saved, tmp_path)
     assert manifest.model.init is not None
     assert [file.name for file in manifest.files if file.name != "generation_config.json"] == ["tokenizer.json"]
-    assert manifest.data.tokenizer == "tokenizer.json"
+    assert manifest.tokenizer is not None
     base = find_base(manifest, saved)
     model: Any = build_run_model(manifest, base)
     tensors = {name: tensor for path in saved.glob("*.safetensors") for name, tensor in load_file(path).items()}
