@@ -29,7 +29,7 @@ from peer.memory.least_memory import Use, check_memory, free_memory_bytes
 from peer.network.process.child_start import NetworkChild
 from peer.owner.custom_module import check_frozen_digest
 from peer.panel.terminal import Terminal
-from peer.panel.updates import Compiling
+from peer.panel.updates import Doing
 from peer.process_setup import EARLY_LOADING
 from peer.tracking.recorded_rows import OwnRows
 from peer.tracking.recorder import recording
@@ -230,6 +230,9 @@ def _build_trainer(
     def tell_smaller(before: int, now: int) -> None:
         terminal.show(Event(time.time(), peer_id, MicroBatchHalved(before, now)))
 
+    def tell_compiling(is_compiling: bool) -> None:
+        terminal.tell(Doing("compiling" if is_compiling else "compiled"))
+
     parameters, buffers = averaged_parts(model, manifest)
     link = connection.link(manifest, parameters, device, ranks, ref_device, buffers)
     return Trainer(
@@ -244,7 +247,7 @@ def _build_trainer(
         ready_timeout_seconds=READY_SECONDS,
         checkpoints=config.checkpoints_path,
         choices=ComputeChoices.of(config),
-        tell=Tell(terminal.note, tell_smaller, lambda is_compiling: terminal.tell(Compiling(is_compiling))),
+        tell=Tell(terminal.note, tell_smaller, tell_compiling),
     )
 
 

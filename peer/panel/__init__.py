@@ -3,6 +3,7 @@
 The files, each built on those above it:
 
     updates.py               updates of a view besides events
+    event_view.py            what a terminal asks of a view
     news.py                  events as news for people
     checklist.py             steps until a peer is a member
     scene.py                 the state that a view shows, computed from events and updates (pure)

@@ -12,6 +12,7 @@ from rich.text import Text
 
 from dht.ground.fields import printable
 from peer.events.peer_events import Event
+from peer.panel.event_view import EventView
 from peer.panel.key_bindings import Controls, hints
 from peer.panel.scene import Scene, with_event, with_note, with_update
 from peer.panel.screen_painter import Painter
@@ -19,7 +20,7 @@ from peer.panel.screens import screen
 from peer.panel.sentences import ACCENT, CARE, COMMAND, DIM, PAGE, capitalised, goodbye
 from peer.panel.terminal_keys import Keys
 from peer.panel.text_lines import SEPARATOR, flowed, part
-from peer.panel.updates import Action, Leaving, LoadingStep, ViewUpdate
+from peer.panel.updates import Action, Doing, LoadingStep, ViewUpdate
 
 REFRESH_SECONDS = 1.0
 """Pause between two pictures, which take a few milliseconds each. The effect of a key is shown at once."""
@@ -27,7 +28,7 @@ NUM_KEPT_NOTES = 20
 """Number of sentences for the owner that are printed again when the panel closes."""
 
 
-class PanelView:
+class PanelView(EventView):
     """Shows a scene until `close`. No state of the terminal makes a method raise.
 
     Args:
@@ -37,6 +38,8 @@ class PanelView:
         size: returns columns and lines of the terminal.
         controls: the available keys.
     """
+
+    is_full_screen = True
 
     def __init__(
         self,
@@ -67,7 +70,7 @@ class PanelView:
 
     def tell(self, update: ViewUpdate) -> None:
         self._scene = with_update(self._scene, update, self._now)
-        if isinstance(update, LoadingStep | Leaving):
+        if isinstance(update, LoadingStep) or (isinstance(update, Doing) and update.what == "leaving"):
             self._drawn_at = None
 
     def note(self, sentence: str) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from typing import Literal, Protocol, TextIO
+from typing import Literal, TextIO
 
 from dht.ground.fields import printable
 from dht.ground.quantities import clock_text
@@ -13,12 +13,13 @@ from peer.events import peer_events as events
 from peer.events.anchor_events import Fetched
 from peer.events.event_log import to_json
 from peer.panel.checklist import LABELS
+from peer.panel.event_view import EventView
 from peer.panel.key_bindings import Controls
 from peer.panel.news import NewsLine
 from peer.panel.scene import Scene, with_event, with_update
 from peer.panel.sentences import capitalised, goodbye, summary
-from peer.panel.updates import Action, Compiling, Leaving, LoadingStep, Remark, Resting, RunFacts, ViewUpdate
-from peer.view.swarm_seen import OwnAddresses, SwarmSeen
+from peer.panel.updates import Action, Doing, LoadingStep, RunFacts, ViewUpdate
+from peer.view.swarm_seen import SwarmSeen
 
 Output = Literal["auto", "panel", "plain", "json"]
 CATCH_UP_SECONDS = 5.0
@@ -31,69 +32,10 @@ _FOR_PEOPLE = (Fetched, events.JoinedRun, events.LeftRun)
 """Events in a plain log besides the news: joining and leaving."""
 
 
-class EventView(Protocol):
-    """A view of one peer. No method raises, whatever the state of the output."""
-
-    def show(self, event: events.Event) -> None:
-        """Process an event."""
-
-    def tell(self, update: ViewUpdate) -> None:
-        """Process another update."""
-
-    def tick(self, now: float) -> None:
-        """Advance the time (unix seconds); called several times a second."""
-
-    def note(self, sentence: str) -> None:
-        """Show the owner a sentence that is not an event, e.g. a warning of the event log."""
-
-    def suspend_soon(self) -> None:
-        """Handle Ctrl+Z; called from a signal handler."""
-
-    def restore(self) -> None:
-        """Restore the terminal's settings, even if the output is stuck; may be called from any thread."""
-
-    def close(self) -> None:
-        """Leave the terminal as it was found."""
-
-
-class _Lines:
-    """A view in lines, which changes no terminal settings.
-
-    Args:
-        notes: stream for sentences to the owner.
-    """
-
-    def __init__(self, notes: TextIO) -> None:
-        self._notes = notes
-
-    def tell(self, update: ViewUpdate) -> None:
-        if isinstance(update, Remark | Leaving) or (isinstance(update, Compiling) and update.is_compiling):
-            self.note(update.text)
-        elif isinstance(update, OwnAddresses):
-            for sentence in update.sentences():
-                self.note(sentence)
-
-    def note(self, sentence: str) -> None:
-        _write_sentence(self._notes, capitalised(sentence))
-
-    def tick(self, now: float) -> None:
-        pass
-
-    def suspend_soon(self) -> None:
-        pass
-
-    def restore(self) -> None:
-        pass
-
-    def close(self) -> None:
-        pass
-
-
-class PlainView(_Lines):
+class PlainView(EventView):
     """Shows events of interest to people, one line each, and a summary every `HEARTBEAT_SECONDS`."""
 
     def __init__(self, stdout: TextIO, scene: Scene | None = None) -> None:
-        super().__init__(stdout)
         self._stdout = stdout
         self._scene = scene or Scene()
         self._summed_up_at: float | None = None
@@ -132,8 +74,10 @@ class PlainView(_Lines):
             self._print_unnamed(update.at)
         if isinstance(update, LoadingStep) and (update.detail or update.is_done):
             self.note(f"{LABELS[update.name]}: {update.detail or 'ready'}")
-        elif isinstance(update, Resting):
-            self.note("paused; this machine serves others meanwhile" if update.is_resting else "training goes on")
+        elif update == Doing("paused"):
+            self.note("paused; this machine serves others meanwhile")
+        elif update == Doing("resumed"):
+            self.note("training goes on")
         elif isinstance(update, RunFacts) and update.page:
             self.note(f"the run's page: {update.page}")
 
@@ -174,15 +118,17 @@ class PlainView(_Lines):
         _write_sentence(self._stdout, f"{clock_text(at)} {sentence}")
 
 
-class JsonView(_Lines):
+class JsonView(EventView):
     """Prints one JSON object per event to standard output; notes go to standard error."""
 
     def __init__(self, stdout: TextIO, stderr: TextIO) -> None:
-        super().__init__(stderr)
-        self._stdout = stdout
+        self._stdout, self._stderr = stdout, stderr
 
     def show(self, event: events.Event) -> None:
         _write_line(self._stdout, printable(to_json(event)))
+
+    def note(self, sentence: str) -> None:
+        _write_sentence(self._stderr, capitalised(sentence))
 
 
 def make_view(

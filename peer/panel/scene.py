@@ -198,14 +198,15 @@ def with_update(scene: Scene, update: updates.ViewUpdate, at: float = 0.0) -> Sc
             return replace(scene, run=update)
         case updates.LineLimits():
             return replace(scene, limits=update)
-        case updates.Resting():
-            return replace(scene, is_resting=update.is_resting, resting_at=at)
-        case updates.Compiling():
-            news = [NewsLine(at, "person", update.text)] if update.is_compiling else []
-            return _with_news(replace(scene, is_compiling=update.is_compiling), news)
-        case updates.Leaving():
+        case updates.Doing("paused" | "resumed"):
+            return replace(scene, is_resting=update.what == "paused", resting_at=at)
+        case updates.Doing("compiling"):
+            return _with_news(replace(scene, is_compiling=True), [NewsLine(at, "person", update.sentence)])
+        case updates.Doing("compiled"):
+            return replace(scene, is_compiling=False)
+        case updates.Doing("leaving"):
             return replace(scene, leaving=update.text)
-        case updates.EndedForGood():
+        case updates.Doing():
             return replace(scene, is_ended_for_good=True)
         case OwnAddresses():
             return replace(

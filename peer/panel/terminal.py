@@ -25,8 +25,9 @@ from peer.events.peer_events import Event, JoinedRun
 from peer.events.rotating_log import LineLog
 from peer.panel import updates
 from peer.panel.ctrl_c import LeaveRequest
+from peer.panel.event_view import EventView
 from peer.panel.key_bindings import Controls
-from peer.panel.plain_and_json_views import EventView, make_view
+from peer.panel.plain_and_json_views import make_view
 from peer.panel.return_command import same_with
 from peer.panel.scene import scene_of
 from peer.panel.stderr_capture import KeptErrors
@@ -89,7 +90,9 @@ class Terminal:
         )
         self._errors = KeptErrors()
         self._is_resting = False
-        self._leaving = LeaveRequest(lambda said: self.tell(updates.Leaving(said)), has_panel=_is_panel(self._view))
+        self._leaving = LeaveRequest(
+            lambda said: self.tell(updates.Doing("leaving", said)), has_panel=self._view.is_full_screen
+        )
         self._limit: Callable[[updates.LineLimits], object] = lambda limits: None
         self._waiting: deque[Event | updates.ViewUpdate | str] = deque(maxlen=MAX_WAITING)
         self._log = LineLog(config.event_log_path, self.note)
@@ -180,7 +183,7 @@ class Terminal:
             self.tell(action)
         elif action == "rest":
             self._is_resting = not self._is_resting
-            self.tell(updates.Resting(self._is_resting))
+            self.tell(updates.Doing("paused" if self._is_resting else "resumed"))
         else:
             self._leaving.ask()
 
@@ -194,7 +197,7 @@ class Terminal:
         A background job that ignores Ctrl+C or hang-ups continues to ignore them; SIGTERM ends it.
         """
         with self._leaving.by_signals(self._view.suspend_soon, is_loading=is_loading):
-            if _is_panel(self._view):
+            if self._view.is_full_screen:
                 self._errors.open()
             viewer = threading.Thread(target=self._show_all, name="view", daemon=True)
             viewer.start()
@@ -206,7 +209,7 @@ class Terminal:
                     self.note(_LEFT_AT_ONCE)
                 raise InterruptionTold from None
             except (UsageFault, Incompatible, DeviceFault):
-                self.tell(updates.EndedForGood())
+                self.tell(updates.Doing("ended for good"))
                 raise
             finally:
                 self._leaving.loaded()
@@ -265,12 +268,6 @@ def opened_terminal(config: PeerConfig, what: str, held: HeldFolder | None = Non
         own = Identity.load_or_create(config.identity).peer_id
         terminal.step("key", config.name or speakable_name(own), is_done=True)
         yield terminal
-
-
-def _is_panel(view: EventView) -> bool:
-    """Return whether the view uses the whole screen, without loading the panel's module."""
-    module = sys.modules.get("peer.panel.live_panel")
-    return module is not None and isinstance(view, module.PanelView)
 
 
 def _trains_in_several_processes(config: PeerConfig, environ: Mapping[str, str]) -> bool:

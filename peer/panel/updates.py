@@ -54,21 +54,6 @@ class LineLimits:
 
 
 @dataclass(frozen=True, slots=True)
-class Resting:
-    """The owner paused or resumed training."""
-
-    is_resting: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Compiling:
-    """The first step is being compiled, or compiling failed and training continues without it."""
-
-    is_compiling: bool
-    text = "--compile: the first step is being compiled, which can take minutes"
-
-
-@dataclass(frozen=True, slots=True)
 class Remark:
     """A sentence of short-lived interest for the owner; a warning is a note."""
 
@@ -76,29 +61,26 @@ class Remark:
 
 
 @dataclass(frozen=True, slots=True)
-class Leaving:
-    """The owner wants to leave; the text states the remaining work."""
+class Doing:
+    """This peer's activity changed.
 
-    text: str
+    Attributes:
+        what: "paused" and "resumed" by the owner; "compiling" the first step, and "compiled" when that is done or has
+            failed; "leaving", with the remaining work as `text`; "ended for good" for a reason that also affects the
+            next start: revoked, too old, or with the wrong files.
+    """
+
+    what: Literal["paused", "resumed", "compiling", "compiled", "leaving", "ended for good"]
+    text: str = ""
+
+    @property
+    def sentence(self) -> str:
+        """The sentence for the owner; empty: none."""
+        compiling = "--compile: the first step is being compiled, which can take minutes"
+        return compiling if self.what == "compiling" else self.text
 
 
-@dataclass(frozen=True, slots=True)
-class EndedForGood:
-    """This peer ends for a reason that also affects the next start: revoked, too old, or with the wrong files."""
-
-
-ViewUpdate = (
-    Remark
-    | LoadingStep
-    | RunFacts
-    | LineLimits
-    | Resting
-    | Compiling
-    | Leaving
-    | EndedForGood
-    | SwarmSeen
-    | OwnAddresses
-)
+ViewUpdate = Remark | LoadingStep | RunFacts | LineLimits | Doing | SwarmSeen | OwnAddresses
 
 Action = Literal["leave", "rest"] | LineLimits
 """The user's request."""

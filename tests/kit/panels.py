@@ -32,7 +32,7 @@ from peer.events.peer_events import (
 from peer.panel.key_bindings import Controls, Page, hints
 from peer.panel.scene import Scene, scene_of, with_event, with_update
 from peer.panel.screens import screen
-from peer.panel.updates import Compiling, LineLimits, LoadingStep, Resting, RunFacts
+from peer.panel.updates import Doing, LineLimits, LoadingStep, RunFacts
 from peer.view.run_view import RunView
 from peer.view.swarm_seen import MemberSeen, OwnAddresses, SwarmSeen
 
@@ -123,11 +123,11 @@ def states_of_a_trainer() -> dict[str, Scene]:
     evening = an_evening()
     first = with_event(a_beginning(), Event(NOW, ME, JoinedRun(RUN_ID, "cpu, 2 threads", 860_000, (0, 0, 0, 0))))
     return {
-        "paused": with_update(evening, Resting(True), NOW - 3),
+        "paused": with_update(evening, Doing("paused"), NOW - 3),
         "nobody answers": with_event(evening, Event(NOW, ME, SwarmContact("lost", 60.0))),
         "goal reached": with_event(evening, progress(NOW, 4_154_000, 1.929, run_tokens=2_000_000_000)),
         "just in": with_update(first, RunFacts(RUN_ID)),
-        "compiling": with_update(with_update(first, RunFacts(RUN_ID)), Compiling(True), NOW),
+        "compiling": with_update(with_update(first, RunFacts(RUN_ID)), Doing("compiling"), NOW),
         "relayed": with_event(
             with_event(evening, Event(NOW - 60, ME, ReachabilityFound(KIRAN, False, ()))),
             Event(NOW - 50, ME, RelayChanged((KIRAN,))),

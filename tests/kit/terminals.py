@@ -6,10 +6,10 @@ import threading
 
 from dht.ground.host import PeerId
 from peer.events.peer_events import Event, SwarmContact
-from peer.panel.updates import Leaving, Remark, ViewUpdate
+from peer.panel.event_view import EventView
 
 
-class StuckView:
+class StuckView(EventView):
     """Takes its first item and then nothing until it is freed, like a terminal that was paused."""
 
     def __init__(self) -> None:
@@ -22,19 +22,6 @@ class StuckView:
         self.stuck.set()
         assert self.freed.wait(30)
         self.shown.append(event)
-
-    def tick(self, now: float) -> None:
-        pass
-
-    def tell(self, update: ViewUpdate) -> None:
-        if isinstance(update, Remark | Leaving):
-            self.note(update.text)
-
-    def suspend_soon(self) -> None:
-        pass
-
-    def restore(self) -> None:
-        pass
 
     def note(self, sentence: str) -> None:
         self.shown.append(sentence)

@@ -34,7 +34,7 @@ from peer.panel.screen_painter import END_OF_LINE, Painter
 from peer.panel.screens import sparkline
 from peer.panel.sentences import doing, goodbye, health, summary
 from peer.panel.text_lines import num_rows, part, wrapped
-from peer.panel.updates import EndedForGood
+from peer.panel.updates import Doing
 from peer.view.swarm_seen import OwnAddresses, SwarmSeen
 from tests.kit.panels import (
     JO,
@@ -280,7 +280,7 @@ def test_a_goodbye_says_what_was_given_and_where_it_is_seen() -> None:
 
 @pytest.mark.parametrize("is_seed", [False, True])
 def test_a_goodbye_after_the_runs_end_or_for_good_invites_nobody_back(is_seed: bool) -> None:
-    for_good = goodbye(with_update(an_evening(is_seed=is_seed), EndedForGood()), NOW)
+    for_good = goodbye(with_update(an_evening(is_seed=is_seed), Doing("ended for good")), NOW)
     assert for_good[0].startswith("Thank you, Ada.")
     assert not any("Come back" in line or "has ended" in line for line in for_good)
     told = goodbye(with_event(an_evening(is_seed=is_seed), Event(NOW, ME, RunChanged(end_version=7))), NOW)

@@ -15,7 +15,7 @@ import pytest
 
 from peer.panel.live_panel import PanelView
 from peer.panel.terminal_keys import Keys, keys_in
-from peer.panel.updates import Action, Leaving, LineLimits
+from peer.panel.updates import Action, Doing, LineLimits
 from tests.kit.panels import NOW, an_evening
 from tests.kit.peer_events import StringTerminal
 
@@ -137,7 +137,7 @@ def test_every_page_says_at_once_that_the_peer_is_leaving(board: Board, page: st
 
     def act(action: Action) -> None:
         assert action == "leave"
-        view.tell(Leaving("leaving: finishing the step"))
+        view.tell(Doing("leaving", "leaving: finishing the step"))
 
     view = PanelView(terminal, an_evening(), act, board.stream, {"TERM": "xterm"})
     view.tick(NOW)

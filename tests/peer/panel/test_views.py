@@ -25,7 +25,7 @@ from peer.panel.plain_and_json_views import (
     PlainView,
     make_view,
 )
-from peer.panel.updates import LoadingStep, Remark, Resting, RunFacts
+from peer.panel.updates import Doing, LoadingStep, Remark, RunFacts
 from peer.view.swarm_seen import OwnAddresses, SwarmSeen
 from tests.kit.panels import ADDRESS, KIRAN, NOW, an_evening
 from tests.kit.peer_events import ME, StringTerminal, committed, joined, progressed
@@ -91,8 +91,8 @@ def test_plain_output_tells_loading_pausing_and_goodbye() -> None:
         LoadingStep("program"),
         RunFacts("starlings.abc", page="http://203.0.113.7"),
         OwnAddresses((ADDRESS,)),
-        Resting(True),
-        Resting(False),
+        Doing("paused"),
+        Doing("resumed"),
     ):
         view.tell(told)
     view.show(Event(NOW, ME, LeftRun("asked to", 8000, 4_154_000, 135)))
