@@ -17,7 +17,7 @@ from typing import Final
 
 from aiohttp import web
 
-from dashboard.collect.commit_fetcher import CommitSource, Gatherer, SignedCommits
+from dashboard.collect.commit_fetcher import Gatherer, SignedCommits, commits_from, proof_line
 from dashboard.collect.profiles import follow_profiles
 from dashboard.history.history import History, open_history
 from dashboard.history_facts import HistoryPoint
@@ -281,7 +281,7 @@ class _Page:
 async def _opened(
     stack: contextlib.AsyncExitStack, run: ShownRun, access: PageAccess | None, bound: ConnectionBound, base: str
 ) -> _Page:
-    source, choices = CommitSource(run.run_id, run.entry), run.choices
+    choices = run.choices
     history, reader = await stack.enter_async_context(open_history(choices.db, run.run_id, clock=time.time, warn=_warn))
     now = time.time()
     state = DashboardState(
@@ -299,7 +299,7 @@ async def _opened(
         history,
         reader,
         access=access,
-        proof_line=source.proof_line,
+        proof_line=partial(proof_line, run.run_id),
         page_address=choices.page_address.removesuffix(base),
         bound=bound,
         base=base,
@@ -310,7 +310,7 @@ async def _opened(
         return rows.row(point.at, {name: getattr(point, name) for name in RUN_COLUMNS})
 
     note = stack.enter_context(recording(choices.record, _warn, row_of))
-    return _Page(make_app(site), live, lambda: _watch(run, source, live, history, note))
+    return _Page(make_app(site), live, lambda: _watch(run, live, history, note))
 
 
 async def _watch_on(page: _Page) -> None:
@@ -386,9 +386,7 @@ def _advise(sentence: str) -> None:
     print(sentence, file=sys.stderr, flush=True)
 
 
-async def _watch(
-    run: ShownRun, source: CommitSource, live: Live, history: History, note: Callable[[HistoryPoint], object]
-) -> None:
+async def _watch(run: ShownRun, live: Live, history: History, note: Callable[[HistoryPoint], object]) -> None:
     run_id, choices = run.run_id, run.choices
     async with observer_network(choices.backend, run.peers, run.entry) as (host, store):
         gatherer = Gatherer(history, time.time)
@@ -404,7 +402,7 @@ async def _watch(
         async def gather(record: RunRecord, state: DashboardState) -> None:
             nonlocal opened
             if opened is None or opened[0] != record:
-                opened = record, await asyncio.to_thread(source.open, host, record)
+                opened = record, await asyncio.to_thread(commits_from, host, record, run.entry)
                 has_opened.set()
                 history.keep_run_record(encode_run_record(record))
             await gatherer.gather(opened[1], state)

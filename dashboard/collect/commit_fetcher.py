@@ -67,33 +67,24 @@ class SignedCommits:
     check: CheckCommit
 
 
-@dataclass(frozen=True, slots=True)
-class CommitSource:
-    """Creates `SignedCommits` of a run. Loading numpy and the kernels takes seconds: call this in a thread.
+def commits_from(host: Host, record: RunRecord, entry: ObserverEntry | None = None) -> SignedCommits:
+    """Return the access to a run's commits. Loading numpy and the kernels takes seconds: call this in a thread.
 
-    Attributes:
+    Args:
         entry: credentials for a private run.
+
+    Raises:
+        Incompatible: the manifest does not fit this software.
     """
+    from peer.observe.observer import codec_bytes, open_log, run_frame
 
-    run_id: str
-    entry: ObserverEntry | None = None
+    return SignedCommits(open_log(host, record, entry), checker_of(run_frame(record), verify, codec_bytes(record)))
 
-    def open(self, host: Host, record: RunRecord) -> SignedCommits:
-        """Return the access to this run's commits. Raises Incompatible if the manifest does not fit this software."""
-        from peer.observe.observer import open_log
 
-        return SignedCommits(open_log(host, record, self.entry), self.check_of(record))
-
-    def check_of(self, record: RunRecord) -> CheckCommit:
-        """Return the check of this run's commits. Raises Incompatible like `open`."""
-        from peer.observe.observer import codec_bytes, run_frame
-
-        return checker_of(run_frame(record), verify, codec_bytes(record))
-
-    def proof_line(self, receipt: bytes) -> str:
-        """Return a stored signed commit as a line of the file that `peer receipts verify` reads."""
-        run, frame = open_receipt(self.run_id, receipt)
-        return line_of(frame, run)
+def proof_line(run_id: str, receipt: bytes) -> str:
+    """Return a stored signed commit as a line of the file that `peer receipts verify` reads."""
+    run, frame = open_receipt(run_id, receipt)
+    return line_of(frame, run)
 
 
 class Gatherer:

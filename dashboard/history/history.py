@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Final, NamedTuple, TypeVar
+from typing import Final, TypeVar
 
 from dashboard.credit.contributor_ledger import Presence
 from dashboard.credit.credited_members import CommitCredit, round_facts_of
@@ -64,14 +64,6 @@ Default = TypeVar("Default", float, None)
 log = logging.getLogger(__name__)
 
 
-class _Recent(NamedTuple):
-    """A commit received at `at`, and whether its round had just closed."""
-
-    at: float
-    credit: CommitCredit
-    is_new: bool
-
-
 class History:
     """The history of one run. `open_history` creates it; all methods except `run` and `flush` return at once."""
 
@@ -94,7 +86,7 @@ class History:
         self.stored_view = _view_of(loaded.meta.get("view"))
         """The run's figures in the last observation of an earlier session."""
         self._marks = deque[ChartMark](loaded.lists["marks"], maxlen=MAX_MARKS)
-        self._recent = {num: _Recent(at, credit, is_new=False) for num, at, credit in loaded.commits}
+        self._recent = {commit.num: commit for commit in loaded.commits}
         """The newest commits by number, including those that do not count."""
         self._revision: int | None = None
         self._last_look_at = _real(loaded.meta.get("last_look_at"), None)
@@ -110,13 +102,13 @@ class History:
 
     def look(self, state: DashboardState, contributor_keys: dict[str, str] | None = None) -> None:
         """Add an observation. `contributor_keys`: contributors by PeerId, instead of those in the records."""
+        keys = contributor_keys or {}
         now = state.now
         self._settle()
         if not state.problem:
             if self._last_look_at is not None and now - self._last_look_at > MIN_GAP_SECONDS:
                 self._add_gap(Gap(self._last_look_at, now, "this dashboard was not running, or could not look"))
             self._last_look_at = now
-        keys = contributor_keys or {}
         present = [
             Presence(
                 peer_id=row.record.peer_id,
@@ -159,8 +151,8 @@ class History:
         if outcome != "new":
             return outcome
         self._next_commit += 1
-        self._batch.commits.append(StoredCommit(num, raw, credit, now))
-        self._recent[num] = _Recent(now, credit, is_recent)
+        commit = self._recent[num] = StoredCommit(num, now, credit, raw, is_recent)
+        self._batch.commits.append(commit)
         while len(self._recent) > MAX_RECENT:
             del self._recent[next(iter(self._recent))]
         self._view = None
@@ -176,7 +168,7 @@ class History:
         moved = (one.credit.payload_bytes for one in self._counted() if one.is_new and one.at > now - RATE_SECONDS)
         return 8 * sum(moved) / RATE_SECONDS
 
-    def _counted(self) -> list[_Recent]:
+    def _counted(self) -> list[StoredCommit]:
         counting = self.ledger.counting
         return [one for one in self._recent.values() if counting.is_counted(one.credit.digest)]
 

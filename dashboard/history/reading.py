@@ -62,4 +62,4 @@ def _rows(database: sqlite3.Connection, query: str, values: tuple[Any, ...]) -> 
 
 
 def _facts(rows: Iterable[tuple[Any, ...]]) -> list[tuple[int, RoundFacts]]:
-    return [(num, round_facts_of(credit, at)) for num, at, credit in readable(rows, commit_of_row)]
+    return [(one.num, round_facts_of(one.credit, one.at)) for one in readable(rows, commit_of_row)]

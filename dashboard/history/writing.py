@@ -41,12 +41,17 @@ _LISTS: Final[dict[str, TypeAdapter[Any]]] = {
 
 
 class StoredCommit(NamedTuple):
-    """A signed commit to write; `num` is its number in the file."""
+    """A signed commit in the history."""
 
     num: int
-    raw: bytes
+    """Its number in the file."""
+    at: float
+    """When it was received, in unix seconds."""
     credit: CommitCredit
-    seen_at: float
+    raw: bytes = b""
+    """The commit itself; not loaded from the file."""
+    is_new: bool = False
+    """Whether its round had just closed."""
 
 
 @dataclass
@@ -88,8 +93,8 @@ class Loaded:
     lists: dict[str, list[Any]] = field(default_factory=dict)
     """The lists of `_LISTS`, each oldest first."""
     meta: dict[str, Any] = field(default_factory=dict)
-    commits: list[tuple[int, float, CommitCredit]] = field(default_factory=list)
-    """Numbers, times and credits of the newest receipts, including those that do not count, oldest first."""
+    commits: list[StoredCommit] = field(default_factory=list)
+    """The newest ones, including those that do not count, oldest first."""
     next_commit: int = 1
     skipped: Counter[str] = field(default_factory=Counter)
     """Rows that could not be read, by their table."""
@@ -123,9 +128,9 @@ def load(database: sqlite3.Connection, num_points: int, num_rounds: int) -> Load
     for profile in readable(texts, _PROFILE.validate_json, "profiles", skipped):
         ledger.add_profile(profile)
     receipts = database.execute("SELECT id, seen_at, credit FROM receipts ORDER BY id")
-    for num, seen_at, credit in readable(receipts, commit_of_row, "receipts", skipped):
-        ledger.put(credit, seen_at, num)
-        loaded.commits.append((num, seen_at, credit))
+    for commit in readable(receipts, commit_of_row, "receipts", skipped):
+        ledger.put(commit.credit, commit.at, commit.num)
+        loaded.commits.append(commit)
         del loaded.commits[:-num_rounds]
     (loaded.next_commit,) = database.execute("SELECT coalesce(max(id), 0) + 1 FROM receipts").fetchone()
     ledger.settle()
@@ -143,7 +148,7 @@ def write(database: sqlite3.Connection, batch: Batch) -> None:
         sqlite3.Error: nothing was written.
     """
     rows: dict[str, list[tuple[Any, ...]]] = {
-        "receipts": [(one.num, one.seen_at, CREDIT.dump_json(one.credit).decode(), one.raw) for one in batch.commits],
+        "receipts": [(one.num, one.at, CREDIT.dump_json(one.credit).decode(), one.raw) for one in batch.commits],
         "machines": list(map(attrgetter(*MACHINE_COLUMNS), batch.machines.values())),
         "profiles": [(key, _PROFILE.dump_json(profile).decode()) for key, profile in batch.profiles.items()],
         "points": [(place, *astuple(point)) for place, point in batch.points.items()],
@@ -171,9 +176,9 @@ def readable(
         yield value
 
 
-def commit_of_row(num: int, seen_at: float, text: Any) -> tuple[int, float, CommitCredit]:
-    """Return number, time and credit of a receipt."""
-    return num, seen_at, CREDIT.validate_json(text)
+def commit_of_row(num: int, seen_at: float, text: Any) -> StoredCommit:
+    """Return a row of the receipts."""
+    return StoredCommit(num, seen_at, CREDIT.validate_json(text))
 
 
 def points_between(

@@ -6,8 +6,7 @@ The files, each built on those above it:
     shown_manifest.py   the signed manifest in the form of the page (pure)
     round_timeline.py   each peer's newest rounds, from its records (pure)
     listed_peers.py     the listed peers and their condition: here, late, silent, left (pure)
-    run_phase.py        live, stalled, resting, silent, ended, or not found yet (pure)
-    dashboard_state.py  DashboardState: the combined state (pure)
+    dashboard_state.py  DashboardState: the combined state, and the phase of the run (pure)
     join_addresses.py   the addresses that the page may show to newcomers (pure)
     fault_barrier.py    restarts a task after an error of this software
     swarm_observer.py   observes every two seconds; announces nothing

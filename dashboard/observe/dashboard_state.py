@@ -6,24 +6,27 @@ liar among honest peers changes nothing. Measured values stay when their peers h
 
 from __future__ import annotations
 
+import statistics
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final
+from typing import Final, Literal
 
 from dashboard.history_facts import RoundFacts
 from dashboard.observe.listed_peers import Look, PeerRow, merge_peers
 from dashboard.observe.round_timeline import Lanes, merge_lanes
-from dashboard.observe.run_phase import Phase, phase_with_peers, phase_without_peers
 from dashboard.observe.shown_manifest import ShownManifest
 from dht.ground.host import PeerId
 from dht.identity.join_link import JoinLink, join_link
 from dht.records.peer_record import PeerRecord
 from peer.installation import with_extra
+from peer.view.run_clock import has_stalled
 from peer.view.run_view import NOWHERE, RunView, run_view_of
 
 MAX_ROUNDS: Final = 60
 MAX_FRAGMENTS_SHOWN: Final = 256
+
+Phase = Literal["starting", "looking", "no run", "empty", "live", "stalled", "resting", "silent", "ended"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,11 +120,24 @@ class DashboardState:
     def phase(self) -> Phase:
         if self.has_ended:
             return "ended"
-        if self.peers:
-            return phase_with_peers(self.peers, self.here, self.trainers, self.now, self.moved_at)
-        return phase_without_peers(
-            has_looked=self.has_looked, num_members=self.num_members, is_run_known=self.run is not None
-        )
+        if not self.peers:
+            if not self.has_looked:
+                return "starting"
+            if not self.num_members:
+                return "looking"
+            return "no run" if self.run is None else "empty"
+        if any(row.record.role == "trainer" for row in self.here):
+            return "stalled" if self._is_stalled else "live"
+        return "resting" if self.here or all(row.condition == "left" for row in self.peers) else "silent"
+
+    @property
+    def _is_stalled(self) -> bool:
+        """Whether the trainers commit nothing; newcomers without work in a commit do not stall a run."""
+        if self.moved_at is None or not self.trainers:
+            return False
+        rounds = [record.newest_round for record in self.trainers]
+        spent = [one.compute_seconds + one.send_seconds + one.receive_seconds for one in rounds if one is not None]
+        return has_stalled(self.now - self.moved_at, statistics.median(spent) if spent else 0.0)
 
 
 def fold(state: DashboardState, look: Look) -> DashboardState:

@@ -58,19 +58,6 @@ TEMPLATES.globals.update(
 
 
 @dataclass(frozen=True, slots=True)
-class PageLink:
-    """The preview of a page's link in a chat."""
-
-    origin: str = ""
-    """Scheme and host of the server as visitors see them; empty: unknown, so no absolute address is written."""
-    path: str = "/"
-    image: str = ""
-    """Path of a picture of 1200 x 630 pixels, or empty."""
-    is_for_others: bool = False
-    """Whether other machines can open the page, so that a printed address is useful."""
-
-
-@dataclass(frozen=True, slots=True)
 class Frame:
     """The parts of a page besides its content."""
 
@@ -79,8 +66,13 @@ class Frame:
     assets: Assets
     snapshot_id: str = ""
     """Snapshot from which live updates continue."""
-    link: PageLink = PageLink()
-    """Preview of the page's link."""
+    origin: str = ""
+    """Scheme and host of the server as visitors see them; empty: unknown, so no absolute address is written."""
+    path: str = "/"
+    image: str = ""
+    """Path of the picture of 1200 x 630 pixels in a preview of the page's link, or empty."""
+    is_for_others: bool = False
+    """Whether other machines can open the page, so that a printed address is useful."""
 
 
 def render_sections(state: DashboardState, history: HistoryView) -> dict[str, str]:

@@ -22,13 +22,6 @@ MAX_NUMBER: Final = 2**53 - 1
 Count = Annotated[int, Field(ge=0, le=MAX_NUMBER)]
 
 
-class _Text(BaseModel):
-    model_config = ConfigDict(strict=True)
-
-    prompt: str
-    text: str
-
-
 class _Answer(BaseModel):
     model_config = ConfigDict(strict=True)
 
@@ -36,7 +29,7 @@ class _Answer(BaseModel):
     lasts: bool = False
     versions: list[Count] = Field(default_factory=list, max_length=65_536)
     tokens: Count = 0
-    texts: list[_Text] = Field(default_factory=list, max_length=MAX_PROMPTS)
+    texts: list[WrittenText] = Field(default_factory=list, max_length=MAX_PROMPTS)
 
 
 class NoAnswer(Exception):

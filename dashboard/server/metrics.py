@@ -11,8 +11,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from dashboard.history_facts import Condition, HistoryView
-from dashboard.observe.dashboard_state import DashboardState
-from dashboard.observe.run_phase import Phase
+from dashboard.observe.dashboard_state import DashboardState, Phase
 from dashboard.server.handler_context import Site
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Final
 from urllib.parse import quote
 
@@ -11,7 +10,7 @@ from aiohttp import web
 from dashboard.history_facts import ContributorView
 from dashboard.page.contributor import render_certificate, render_contributor, shown_name
 from dashboard.page.environment import contributor_path
-from dashboard.page.page import Frame, PageLink
+from dashboard.page.page import Frame
 from dashboard.people.ranking_words import share_words
 from dashboard.server.api_routes import find_contributor
 from dashboard.server.handler_context import SITE, Site, html_answer
@@ -38,8 +37,15 @@ def frame_of(request: web.Request, path: str, card: str, snapshot_id: str = "") 
     origin = origin_of(site.page_address, scheme, request.headers.get("Host", ""))
     origin = origin and origin + site.base
     is_public = site.access is None
-    link = PageLink(origin, path, f"/card/{card}.png" if is_public else "", is_public and is_for_others(origin))
-    return replace(site.frame, snapshot_id=snapshot_id, link=link)
+    return Frame(
+        site.clock(),
+        site.assets,
+        snapshot_id,
+        origin,
+        path,
+        image=f"/card/{card}.png" if is_public else "",
+        is_for_others=is_public and is_for_others(origin),
+    )
 
 
 async def _contributor(request: web.Request) -> web.Response:

@@ -9,8 +9,7 @@ from typing import Any, Final
 from aiohttp import web
 
 from dashboard.history_facts import HistoryView
-from dashboard.observe.dashboard_state import DashboardState
-from dashboard.observe.run_phase import Phase
+from dashboard.observe.dashboard_state import DashboardState, Phase
 from dashboard.page.goal_progress import progress_of
 from dashboard.page.page import Frame, document
 from dashboard.server.handler_context import SITE, Site, html_answer

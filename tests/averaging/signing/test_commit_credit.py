@@ -19,7 +19,7 @@ from averaging.signing.receipt_file import ReceiptFault, line_of, read_line, rea
 from averaging.signing.round_signatures import Notary
 from averaging.wire import frames
 from averaging.wire.messages import DIGEST_BYTES, KEPT_COMMITS, Commit
-from dashboard.collect.commit_fetcher import CommitSource
+from dashboard.collect.commit_fetcher import proof_line
 from dashboard.credit.credited_members import checker_of
 from dht.ground.errors import PeerFault
 from dht.identity.keys import verify
@@ -211,7 +211,7 @@ def test_what_proves_nothing_credits_nobody_and_says_why():
     ):
         with pytest.raises(PeerFault, match=f"gave a commit that proves nothing: .*{reason}"):
             check(receipt)
-    assert CommitSource(RUN.run_id).proof_line(kept[0]) == LINES[0]
+    assert proof_line(RUN.run_id, kept[0]) == LINES[0]
 
 
 def test_a_credit_says_what_the_page_shows():

@@ -14,7 +14,7 @@ from dashboard.observe.dashboard_state import fold
 from dashboard.observe.listed_peers import Look
 from dashboard.page.assets import Assets, load_assets
 from dashboard.page.contributor import render_contributor
-from dashboard.page.page import Frame, PageLink, render_page, render_sections
+from dashboard.page.page import Frame, render_page, render_sections
 from dashboard.page.ranking import MAX_CONTRIBUTORS_SHOWN, render_people
 from dashboard.page.rounds import JOINING_SECONDS, MAX_LANES, lone_words
 from dht.ground.quantities import age_text, choices_text
@@ -203,8 +203,8 @@ def test_what_the_page_does_not_know_is_said() -> None:
 
 def test_a_contributors_page_has_its_proof_and_its_address() -> None:
     view = contributor_view(1)
-    link = PageLink("https://run.example.org", "/c/x", "/card/x.png")
-    html = render_contributor(state_of(), view, Frame(NOW, assets(), "b-1", link))
+    frame = Frame(NOW, assets(), "b-1", "https://run.example.org", "/c/x", "/card/x.png")
+    html = render_contributor(state_of(), view, frame)
     page = TextOnly(html)
     links = {value for name, value in page.attributes if name in ("href", "src")}
     key = view.row.contributor_id

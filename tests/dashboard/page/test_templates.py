@@ -14,7 +14,7 @@ from dashboard.observe.dashboard_state import DashboardState
 from dashboard.page.assets import load_assets
 from dashboard.page.contributor import render_certificate, render_contributor
 from dashboard.page.environment import TEMPLATES
-from dashboard.page.page import SECTIONS, Frame, PageLink, render_missing, render_page, render_sections
+from dashboard.page.page import SECTIONS, Frame, render_missing, render_page, render_sections
 from dashboard.page.ranking import render_people
 from dashboard.several_runs.index import card_of, render_index
 from tests.kit.dashboard.records import NOW, TextOnly
@@ -53,7 +53,7 @@ def everything(mark: str) -> dict[str, str]:
     found["page"] = render_page(state, found, history, frame)
     found["index"] = render_index([card_of(state, history)], Frame(NOW, load_assets()))
     found["people"] = render_people(state, history.contributors, history, sort="name", limit=3, search=mark, now=NOW)
-    linked = replace(frame, link=PageLink(mark, mark, mark, is_for_others=True))
+    linked = replace(frame, origin=mark, path=mark, image=mark, is_for_others=True)
     found["contributor"] = render_contributor(state, view, linked)
     found["certificate"] = render_certificate(state, view, linked)
     found["missing"] = render_missing(f"nobody is called {mark}", frame)

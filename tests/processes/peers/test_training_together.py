@@ -17,7 +17,7 @@ from averaging.rounds.round_facts import RoundCommitted
 from averaging.signing.receipt_file import open_receipt
 from averaging.wire.frames import decode
 from averaging.wire.messages import Commit
-from dashboard.collect.commit_fetcher import CommitSource
+from dashboard.collect.commit_fetcher import proof_line
 from dht.ground.host import PeerId
 from dht.identity.speakable import speakable_name
 from dht.records.signed_manifest import decode_run_record
@@ -144,7 +144,7 @@ def test_what_two_peers_signed_is_proof_to_anybody_until_a_byte_of_it_is_changed
 ) -> None:
     first.wait_common_round(second.peer_id, after=0)
     receipts = asyncio.run(_receipts_of(swarm.run_id, first))
-    lines = [CommitSource(swarm.run_id).proof_line(receipt) for receipt in receipts]
+    lines = [proof_line(swarm.run_id, receipt) for receipt in receipts]
     proof = tmp_path / "proof.jsonl"
     proof.write_text("\n".join(lines) + "\n")
     checked = swarm.call("receipts", "verify", str(proof), "--run-id", swarm.run_id, "--json")
