@@ -10,6 +10,7 @@ import typer
 from dht.ground.errors import UsageFault
 from peer.cli.options import NO_RUN
 from peer.export import model_source
+from peer.export.formats.model_header import run_json
 from peer.observe.named_run import NamedRun
 from peer.observe.run_and_address import checked_target
 
@@ -50,8 +51,8 @@ def named_model(
     if model is not None:
         if checkpoint is not None or run_id is not None or peers or invite:
             raise UsageFault("--model is given beside another source; expected --model alone, or RUN.")
-        model_source.check_folder_source(model)
-        return model_source.FolderSource(model)
+        run_json(model)
+        return model
     if checkpoint is not None:
         from peer.config.peer_config import load_config
 

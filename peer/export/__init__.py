@@ -5,8 +5,7 @@
 The files, each built on those above it:
 
     model_source.py       the source of a model: an exported folder, members or a checkpoint
-    saved_anchors.py      a run's anchors, from a checkpoint
-    members_anchors.py    a run's anchors, from its members
+    run_anchors.py        a run's anchors, from its members or a checkpoint
     opened_model.py       a model ready for use, from any source
     hub_push.py           uploads a folder to the Hugging Face Hub
     export.py             `peer export`

@@ -14,8 +14,7 @@ from typing import Any
 from dht.ground.errors import LocalFault
 from dht.ground.quantities import count_text, loss_text
 from peer.config.data_source import EVALUATION_BATCHES, WEB, source_here
-from peer.export.formats.model_header import read_header
-from peer.export.formats.stored_weights import run_json
+from peer.export.formats.model_header import read_header, run_json
 from peer.export.model_source import ModelSource
 from peer.export.opened_model import open_model
 from peer.optional_libraries import needing

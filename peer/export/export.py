@@ -9,12 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from dht.ground.quantities import bytes_text, count_text, plural
-from peer.export.formats.folder_contents import ADAPTER
 from peer.export.formats.model_card import validation_text
-from peer.export.formats.model_folder import write_folder
+from peer.export.formats.model_folder import ADAPTER, write_folder
 from peer.export.hub_push import push_folder
 from peer.export.model_source import ModelSource
-from peer.export.opened_model import anchors_of
+from peer.export.run_anchors import anchors_of
 
 
 def export_model(

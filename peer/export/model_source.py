@@ -11,26 +11,6 @@ from dht.identity.keys import split_run_id
 from dht.records.signed_manifest import MAX_RUN_RECORD_BYTES, claimed_run_id
 
 
-def check_folder_source(path: Path) -> None:
-    """Reject a path that is not an exported folder, before loading the libraries that read it.
-
-    Raises:
-        UsageFault: the path is not a folder with a run.json.
-    """
-    wanted = "a folder that `peer export` wrote"
-    if not path.is_dir():
-        raise UsageFault(f"{path} is not a folder; expected {wanted}.")
-    if not (path / "run.json").exists():
-        raise UsageFault(f"{path} has no run.json; expected {wanted}.")
-
-
-@dataclass(frozen=True, slots=True)
-class FolderSource:
-    """A folder that `peer export` wrote."""
-
-    path: Path
-
-
 @dataclass(frozen=True, slots=True)
 class CheckpointSource:
     """The newest checkpoint in the data folder of a peer of this run."""
@@ -65,4 +45,5 @@ class RunSource:
     """The folder of the observer's key and pass, if the run is private."""
 
 
-ModelSource = FolderSource | CheckpointSource | RunSource
+ModelSource = Path | CheckpointSource | RunSource
+"""A path is that of an exported folder."""

@@ -7,14 +7,12 @@ from pathlib import Path
 
 from torch import nn
 
-from dht.ground.errors import LocalFault, UsageFault
+from dht.ground.errors import LocalFault
 from peer.config.allowed_files import TOKENIZER_NAME
 from peer.config.manifest import RunManifest
-from peer.export.formats.anchors import Anchors
 from peer.export.formats.model_reading import model_of, read_model
-from peer.export.members_anchors import anchors_of_members
-from peer.export.model_source import CheckpointSource, FolderSource, ModelSource, RunSource
-from peer.export.saved_anchors import anchors_of_checkpoint
+from peer.export.model_source import ModelSource
+from peer.export.run_anchors import anchors_of
 from peer.files.checked_folder import objection_to
 
 
@@ -31,21 +29,6 @@ class OpenedModel:
     """The run's verified tokenizer.json; None: the run has none, or none is beside this model."""
 
 
-def anchors_of(source: ModelSource) -> Anchors:
-    """Return a run's anchors, with a progress line on a terminal.
-
-    Raises:
-        LocalFault: the anchors cannot be obtained; the message gives the reason.
-    """
-    match source:
-        case RunSource():
-            return anchors_of_members(source)
-        case CheckpointSource():
-            return anchors_of_checkpoint(source)
-        case FolderSource():
-            raise UsageFault(f"{source.path} is an exported folder already; expected a run or a checkpoint.")
-
-
 def open_model(source: ModelSource, base: Path | None = None) -> OpenedModel:
     """Open the model of any source, on the CPU.
 
@@ -55,10 +38,10 @@ def open_model(source: ModelSource, base: Path | None = None) -> OpenedModel:
     Raises:
         LocalFault: the model cannot be obtained; the message gives the reason.
     """
-    if isinstance(source, FolderSource):
-        found = read_model(source.path, base)
+    if isinstance(source, Path):
+        found = read_model(source, base)
         header, manifest = found.header, found.manifest
-        tokenizer = _tokenizer_in(source.path, manifest)
+        tokenizer = _tokenizer_in(source, manifest)
         return OpenedModel(found.model, manifest, header.run_id, tuple(header.versions), header.tokens, tokenizer)
     anchors = anchors_of(source)
     manifest = anchors.manifest

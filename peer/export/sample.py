@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from dht.ground.errors import Incompatible
-from peer.export.formats.byte_tokenizer import NUM_BYTES
+from peer.export.formats.tokenizer_files import NUM_BYTES
 from peer.export.model_source import ModelSource
 from peer.export.opened_model import OpenedModel, open_model
 from peer.trainer.data.tokenizing import OpenTokenizer

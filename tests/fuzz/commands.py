@@ -182,7 +182,7 @@ def _network_targets(desk: _Desk) -> list[Target]:
         SEPARATOR.join([manifest.to_bytes(), honest, honest, honest, FRAME + b"\x91\xa4none", FRAME + b"\x91\xa4busy"]),
     )
     where = ["--run-id", RUN_ID, "--peers", ADDRESS]
-    at_once = mock.patch("peer.export.members_anchors.LOOK_SECONDS", 0.01)
+    at_once = mock.patch("peer.export.run_anchors.LOOK_SECONDS", 0.01)
 
     def in_swarm(arguments: Sequence[str], *others: Any) -> Callable[[bytes], None]:
         def read(data: bytes) -> None:

@@ -8,12 +8,9 @@ The files, each built on those above it:
     stored_weights.py   weights on disk, opened without reading them
     custom_module.py    fills a module, also of the owner's code, with a run's values
     llama.py            the built-in model under a Llama's names
-    byte_tokenizer.py   the tokenizer of byte-level runs
     tokenizer_files.py  the run's tokenizer, or the byte tokenizer
-    hf_architecture.py  an architecture of transformers with the anchors in it
-    adapter_files.py    an adapter in peft's format
-    folder_contents.py  the contents of a folder, by the kind of model
+    hf_architecture.py  an architecture of transformers with the anchors in it, or its adapter in the format of peft
     model_card.py       README.md of a folder
-    model_folder.py     writes a model as a folder that transformers loads
+    model_folder.py     the contents of a folder, by the kind of model, and how they are written
     model_reading.py    reads the folder, and checks every bit
 """

@@ -17,7 +17,7 @@ from averaging.outer.outer_step import anchor_digest
 from dht.records.evaluation import Evaluation
 from peer.config.manifest import RunManifest
 from peer.config.model_shapes import Shapes, layout_of, shapes_of
-from peer.export.formats.model_header import DIGEST_NAME, SCHEMA, ExportedFragment, config_digest
+from peer.export.formats.model_header import ExportedFragment, sealed
 from peer.files.layout_file import named_shapes
 from peer.trainer.model.evaluation import fill_tensors
 from peer.trainer.model.gpt import tensors_digest
@@ -117,7 +117,6 @@ def run_facts(anchors: Anchors, parameters_digest: str, now: float, **others: An
         others: additional facts of the format in which the model is written.
     """
     facts = {
-        "schema": SCHEMA,
         "run_id": anchors.run_id,
         "software": software(),
         "exported_at": now,
@@ -127,9 +126,7 @@ def run_facts(anchors: Anchors, parameters_digest: str, now: float, **others: An
         "versions": list(anchors.versions),
         "tokens": anchors.tokens,
         "fragments": [fragment.model_dump() for fragment in anchors.facts],
-        "validation_loss": anchors.evaluation and anchors.evaluation.loss,
-        "validation_version": anchors.evaluation and anchors.evaluation.version,
         "parameters_sha256": parameters_digest,
         **others,
     }
-    return {**facts, DIGEST_NAME: config_digest(facts)}
+    return sealed(facts, anchors.evaluation)

@@ -21,7 +21,7 @@ from peer.config.model_shapes import (
     trained_parameters,
 )
 from peer.export.formats.anchors import parameters_sha256, tensors_of
-from peer.export.formats.model_header import ModelHeader, read_header
+from peer.export.formats.model_header import ModelHeader, read_header, run_json
 from peer.export.formats.stored_weights import open_stored
 
 FRAGMENT = "fragment."
@@ -51,7 +51,7 @@ def load_export(module: nn.Module, path: str | Path) -> ModelHeader:
     path = Path(path)
     try:
         with open_stored(path) as stored:
-            _, header, manifest = read_header(path, stored.header)
+            _, header, manifest = read_header(path, run_json(path))
             if manifest.model.kind != "custom":
                 raise Incompatible(
                     f"{path} is of a run of kind {manifest.model.kind!r}; expected one of its owner's code; read it "

@@ -1,4 +1,5 @@
-"""A run's transformers architecture filled with the anchors, written and read in that library's format.
+"""A run's transformers architecture filled with the anchors, or its adapter, written and read in the formats of
+transformers and peft.
 
 Weights are float32, as the anchors are. The library writes them under the names of its checkpoints, which may differ
 from the module's. Only safetensors are read, never a pickle, and never code from a folder.
@@ -9,50 +10,37 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from averaging.arrays import F32
-from dht.ground.errors import LocalFault
-from dht.ground.regular_files import read_regular
+from dht.ground.errors import LocalFault, UsageFault
+from dht.ground.regular_files import open_regular, read_regular
 from peer.config.manifest import RunManifest
 from peer.config.model_shapes import averaged_parts, layout_of
 from peer.export.formats.anchors import tensors_of
 from peer.export.formats.custom_module import fill_module
 from peer.export.formats.model_header import MAX_CONFIG_BYTES
+from peer.trainer.hf.adapter import with_adapter
 from peer.trainer.hf.architecture import build_architecture
 from peer.trainer.hf.run_model import build_run_architecture, check_architecture, run_shapes
 from peer.trainer.model.gpt import tensors_digest
 
+ADAPTER_CONFIG = "adapter_config.json"
+ADAPTER_WEIGHTS = "adapter_model.safetensors"
+_HUB = "hub:"
 _NOT_WRITTEN = ("use_cache", "_from_model_config")
 """Fields left out. The cache is off in training, but generation needs its default. The other states that a
 generation config follows the model's, which its end token here does not.
 """
 
 
-@dataclass(frozen=True, slots=True)
-class ArchitectureModule:
-    """A module of transformers that contains a run's model.
-
-    Attributes:
-        name: the module's class.
-        parameters_digest: see `architecture_digest`.
-        notes: sentences about values that the run does not have.
-    """
-
-    module: nn.Module
-    name: str
-    parameters_digest: str
-    notes: tuple[str, ...] = ()
-
-
-def trained_architecture(
-    manifest: RunManifest, values: Mapping[int, F32], base: Path | None = None
-) -> ArchitectureModule:
+def trained_architecture(manifest: RunManifest, values: Mapping[int, F32], base: Path | None = None) -> nn.Module:
     """Build the run's architecture, filled with anchors (fragment -> float32 [num_values]), on the CPU in float32.
 
     An adapter is merged into its base.
@@ -69,8 +57,7 @@ def trained_architecture(
     if manifest.model.adapter is not None:
         adapted: Any = module
         module = adapted.merge_and_unload()
-    notes = _notes(module, averages_buffers=manifest.model.num_buffer_values is not None)
-    return ArchitectureModule(module.eval(), type(module).__name__, architecture_digest(manifest, module), notes)
+    return module.eval()
 
 
 def architecture_digest(manifest: RunManifest, module: nn.Module) -> str:
@@ -90,7 +77,7 @@ def trained_tensors(manifest: RunManifest, values: Mapping[int, F32]) -> dict[st
     return tensors_of(layout_of(manifest, shapes, buffer_shapes), [*shapes, *buffer_shapes], values)
 
 
-def save_architecture(found: ArchitectureModule, folder: Path, max_shard_bytes: int, end_token: int | None) -> None:
+def save_architecture(trained: nn.Module, folder: Path, max_shard_bytes: int, end_token: int | None) -> None:
     """Write config.json, generation_config.json and weights.
 
     Args:
@@ -99,11 +86,11 @@ def save_architecture(found: ArchitectureModule, folder: Path, max_shard_bytes: 
     Raises:
         OSError, SafetensorError: the disk is full or broken.
     """
-    module: Any = found.module
+    module: Any = trained
     with _without_bars():
         module.save_pretrained(folder, max_shard_size=max_shard_bytes)
     ends = {} if end_token is None else {"eos_token_id": end_token, "pad_token_id": end_token}
-    if "MaskedLM" in found.name and getattr(module.config, "pad_token_id", None) is not None:
+    if "MaskedLM" in type(trained).__name__ and getattr(module.config, "pad_token_id", None) is not None:
         # RoBERTa counts positions from the tokens that are not padding, so it keeps the padding token of training.
         ends = {}
     for path in (folder / "config.json", folder / "generation_config.json"):
@@ -158,12 +145,82 @@ def _without_bars() -> Iterator[None]:
         logging.enable_progress_bar()
 
 
-def _notes(module: nn.Module, *, averages_buffers: bool) -> tuple[str, ...]:
+def architecture_notes(manifest: RunManifest, module: nn.Module) -> tuple[str, ...]:
+    """Return sentences for the model card about values that the run does not have."""
     parameters = {name for name, _ in module.named_parameters(remove_duplicate=False)}
     buffers = [name for name in module.state_dict() if name not in parameters]
-    if not buffers or averages_buffers:
+    if not buffers or manifest.model.num_buffer_values is not None:
         return ()
     return (
         f"{len(buffers)} buffers, such as `{buffers[0]}`, are not part of the run: here they have their initial "
         "values. Estimate running statistics again on data before use.",
     )
+
+
+def adapter_tensors(manifest: RunManifest, values: Mapping[int, F32]) -> tuple[dict[str, Tensor], bytes]:
+    """Return (tensors under peft's names, adapter_config.json) of anchors (fragment -> float32 [num_values]).
+
+    The base's weights are not needed.
+
+    Raises:
+        UsageFault: transformers or peft is not installed.
+        Incompatible: this machine's libraries build a different module from the run's config.
+    """
+    section = manifest.model
+    assert section.adapter is not None
+    tensors = trained_tensors(manifest, values)
+    base = build_architecture(*section.described, without_values=True)
+    model: Any = with_adapter(base, section.adapter, None)
+    from peft import get_peft_model_state_dict
+
+    named = get_peft_model_state_dict(model, state_dict=tensors, save_embedding_layers=False)
+    repository, _, revision = base_of(manifest).partition("@")
+    config = model.peft_config["default"].to_dict()
+    config |= {"base_model_name_or_path": repository or None, "revision": revision or None, "inference_mode": True}
+    plain = {name: sorted(value) if isinstance(value, set) else value for name, value in config.items()}
+    return dict(named), json.dumps(plain, indent=2, sort_keys=True).encode() + b"\n"
+
+
+def read_adapter(manifest: RunManifest, folder: Path, base: Path | None) -> nn.Module:
+    """Return the module of an exported adapter, merged into its base, in float32 on the CPU.
+
+    Args:
+        base: the result of `find_base`.
+
+    Raises:
+        UsageFault, Incompatible: see `build_run_architecture`.
+        LocalFault: the folder contains a different adapter.
+    """
+    model: Any = build_run_architecture(manifest, base).float()
+    from peft import get_peft_model_state_dict, set_peft_model_state_dict
+
+    path = folder / ADAPTER_WEIGHTS
+    try:
+        open_regular(path).close()
+        tensors = load_file(path)
+    except (OSError, SafetensorError) as error:
+        raise UsageFault(f"{path} is not a complete safetensors file ({error}); export the adapter again.") from error
+    # By default peft would also expect the base's matrix if an output layer has the adapter.
+    shapes = get_peft_model_state_dict(model, save_embedding_layers=False)
+    expected = {name: tuple(tensor.shape) for name, tensor in shapes.items()}
+    if expected != {name: tuple(tensor.shape) for name, tensor in tensors.items()}:
+        raise LocalFault(f"{path} has other parameters than its manifest describes; export the adapter again")
+    set_peft_model_state_dict(model, tensors)
+    merged: nn.Module = model.merge_and_unload()
+    return merged.eval()
+
+
+def base_of(manifest: RunManifest) -> str:
+    """Return the base's place on the hub, ``org/name@REVISION``; empty: each volunteer has it in a folder."""
+    init = manifest.model.init
+    return init.source.removeprefix(_HUB) if init is not None and init.source.startswith(_HUB) else ""
+
+
+def save_adapter(tensors: Mapping[str, Tensor], config: bytes, folder: Path) -> None:
+    """Write both files.
+
+    Raises:
+        OSError, SafetensorError: the disk is full or broken.
+    """
+    save_file(dict(tensors), folder / ADAPTER_WEIGHTS, metadata={"format": "pt"})
+    (folder / ADAPTER_CONFIG).write_bytes(config)

@@ -13,8 +13,8 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from dht.ground.quantities import loss_text, plural
 from peer.config.manifest import RunManifest
-from peer.export.formats.adapter_files import base_of
 from peer.export.formats.anchors import Anchors
+from peer.export.formats.hf_architecture import base_of
 from peer.version import software
 
 MAX_CONTRIBUTORS_SHOWN = 100

@@ -1,4 +1,4 @@
-"""Reads `run.json` of an exported folder: checks every field, and a digest over all fields. Loads no torch.
+"""Writes and reads `run.json` of an exported folder: every field is checked, and a digest over all. Loads no torch.
 
 The digest detects damage, not malice: the author of a forged file can also write its digest.
 """
@@ -14,6 +14,8 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from dht.ground.errors import Incompatible, LocalFault, UsageFault
+from dht.ground.regular_files import read_regular
+from dht.records.evaluation import Evaluation
 from peer.config.manifest import RunManifest
 from peer.config.validation_sentences import explain, shown
 from peer.version import software
@@ -67,6 +69,32 @@ class ModelHeader(BaseModel):
     validation_loss: float | None
     validation_version: _Count | None
     parameters_sha256: str = Field(pattern="^([0-9a-f]{64})?$", examples=["64 hexadecimal digits"])
+
+
+def sealed(facts: Mapping[str, Any], evaluation: Evaluation | None) -> dict[str, Any]:
+    """Return the facts about a model with its evaluation, and a digest over all fields."""
+    loss, version = (None, None) if evaluation is None else (evaluation.loss, evaluation.version)
+    whole = {"schema": SCHEMA, **facts, "validation_loss": loss, "validation_version": version}
+    return {**whole, DIGEST_NAME: config_digest(whole)}
+
+
+def run_json(folder: Path) -> str:
+    """Read `run.json`.
+
+    Raises:
+        UsageFault: the file cannot be read.
+    """
+    wanted = "a folder that `peer export` wrote"
+    if not folder.is_dir():
+        raise UsageFault(f"{folder} is not a folder; expected {wanted}.")
+    if not (folder / RUN_NAME).exists():
+        raise UsageFault(f"{folder} has no {RUN_NAME}; expected {wanted}.")
+    try:
+        return read_regular(folder / RUN_NAME, MAX_CONFIG_BYTES).decode()
+    except (OSError, ValueError) as error:
+        raise UsageFault(
+            f"{folder / RUN_NAME} cannot be read ({getattr(error, 'strerror', None) or 'no text'}); expected {wanted}."
+        ) from error
 
 
 def config_digest(config: Mapping[str, Any]) -> str:

@@ -18,18 +18,18 @@ from torch import nn
 from dht.ground.errors import DeviceFault, Incompatible, LocalFault, UsageFault
 from peer.config.manifest import RunManifest
 from peer.config.model_shapes import parameter_shapes
-from peer.export.formats.adapter_files import CONFIG_NAME as ADAPTER_CONFIG
-from peer.export.formats.adapter_files import read_adapter
 from peer.export.formats.anchors import Anchors
 from peer.export.formats.custom_module import fill_module
 from peer.export.formats.hf_architecture import (
+    ADAPTER_CONFIG,
     architecture_digest,
+    read_adapter,
     read_architecture,
     trained_architecture,
 )
 from peer.export.formats.llama import built_in_tensors, llama_shapes
-from peer.export.formats.model_header import ModelHeader, read_header
-from peer.export.formats.stored_weights import open_stored, run_json
+from peer.export.formats.model_header import ModelHeader, read_header, run_json
+from peer.export.formats.stored_weights import open_stored
 from peer.memory.least_memory import check_memory, free_memory_bytes
 from peer.trainer.hf.base_weights import find_base
 from peer.trainer.hf.run_model import for_task, stands_on_base
@@ -107,10 +107,10 @@ def model_of(anchors: Anchors, base: Path | None = None) -> nn.Module:
     manifest = anchors.manifest
     if stands_on_base(manifest):
         found = find_base(manifest, base)
-        return for_task(manifest, trained_architecture(manifest, anchors.values, found).module)
+        return for_task(manifest, trained_architecture(manifest, anchors.values, found))
     check_no_base(anchors.run_id, base)
     if manifest.model.kind == "hf":
-        return for_task(manifest, trained_architecture(manifest, anchors.values).module)
+        return for_task(manifest, trained_architecture(manifest, anchors.values))
     check_built_in(anchors.run_id, manifest)
     model = build_model(manifest.model, manifest.seed)
     fill_module(model, manifest, anchors.values)

@@ -13,8 +13,6 @@ import torch
 from safetensors import safe_open
 
 from dht.ground.errors import LocalFault, UsageFault
-from dht.ground.regular_files import read_regular
-from peer.export.formats.model_header import MAX_CONFIG_BYTES, RUN_NAME
 
 _WEIGHTS = re.compile(r"model(-\d{5}-of-\d{5})?\.safetensors")
 _MAX_SHARDS = 10_000
@@ -25,12 +23,10 @@ class Stored:
     """Open weights files.
 
     Attributes:
-        header: the JSON with the facts about their run.
         files: name of each tensor -> the file that contains it.
     """
 
     path: Path
-    header: str
     files: Mapping[str, Any]
 
     def tensor(self, name: str) -> torch.Tensor:
@@ -63,7 +59,6 @@ def open_stored(path: Path) -> Iterator[Stored]:
         UsageFault: there are no weights.
         OSError, SafetensorError: the files are incomplete.
     """
-    header = run_json(path)
     names = sorted(entry.name for entry in path.iterdir() if _WEIGHTS.fullmatch(entry.name) and entry.is_file())
     if not names or len(names) > _MAX_SHARDS:
         raise UsageFault(f"{path} has {len(names)} files of weights; expected model.safetensors or its shards.")
@@ -72,23 +67,4 @@ def open_stored(path: Path) -> Iterator[Stored]:
         for name in names:
             file = stack.enter_context(safe_open(path / name, framework="pt"))
             files |= dict.fromkeys(file.keys(), file)
-        yield Stored(path, header, files)
-
-
-def run_json(folder: Path) -> str:
-    """Read `run.json`.
-
-    Raises:
-        UsageFault: the file cannot be read.
-    """
-    wanted = "a folder that `peer export` wrote"
-    if not folder.is_dir():
-        raise UsageFault(f"{folder} is not a folder; expected {wanted}.")
-    if not (folder / RUN_NAME).exists():
-        raise UsageFault(f"{folder} has no {RUN_NAME}; expected {wanted}.")
-    try:
-        return read_regular(folder / RUN_NAME, MAX_CONFIG_BYTES).decode()
-    except (OSError, ValueError) as error:
-        raise UsageFault(
-            f"{folder / RUN_NAME} cannot be read ({getattr(error, 'strerror', None) or 'no text'}); expected {wanted}."
-        ) from error
+        yield Stored(path, files)

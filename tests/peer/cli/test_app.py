@@ -36,7 +36,7 @@ from peer.cli.usage.exit_codes import exits_with_sentence
 from peer.config.manifest import AveragingSection, RunManifest
 from peer.config.peer_config import PeerConfig, write_cached_peers
 from peer.data_folder.folder_lock import FolderInUse, FolderLock
-from peer.export.model_source import CheckpointSource, FolderSource, RunSource
+from peer.export.model_source import CheckpointSource, RunSource
 from peer.observe.run_and_address import Target
 from peer.version import software
 
@@ -454,10 +454,10 @@ def test_a_model_comes_from_one_source(home: Path, monkeypatch: pytest.MonkeyPat
     assert calls == [(live, Path("w"), True, False, *others), (saved, Path("model"), False, True, *others)]
     calls = stand_in(monkeypatch, "peer.export.sample", "sample_model", lambda *_: 0)
     assert app.run(["sample", "--model", "m", "--prompt", "a b", "--max-tokens", "3", "--temperature", "0"]) == 0
-    assert calls == [(FolderSource(Path("m")), "a b", 3, 0.0, 0, "auto", None)]
+    assert calls == [(Path("m"), "a b", 3, 0.0, 0, "auto", None)]
     calls = stand_in(monkeypatch, "peer.export.evaluate", "evaluate_model", lambda *_: 0)
     assert app.run(["evaluate", "--model", "m", "--data", "text:t", "--device", "cpu", "--json"]) == 0
-    assert calls == [(FolderSource(Path("m")), "text:t", "cpu", True, None)]
+    assert calls == [(Path("m"), "text:t", "cpu", True, None)]
     calls = stand_in(monkeypatch, "peer.export.evaluate", "evaluate_tasks", lambda *_: 0)
     assert app.run(["evaluate", "--model", "m", "--tasks", "a,b.yaml", "--limit", "3", "--device", "cpu"]) == 0
     assert calls == [(Path("m"), "a,b.yaml", 3, "cpu", False)]

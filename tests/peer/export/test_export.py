@@ -25,11 +25,11 @@ from peer.config.manifest import RunManifest
 from peer.config.model_shapes import seed_layout
 from peer.export.evaluate import evaluate_model
 from peer.export.export import export_model
-from peer.export.formats import folder_contents
+from peer.export.formats import model_folder
 from peer.export.formats.anchors import Anchors, facts_of
 from peer.export.formats.model_folder import write_folder
 from peer.export.formats.model_reading import read_model
-from peer.export.model_source import CheckpointSource, FolderSource
+from peer.export.model_source import CheckpointSource
 from peer.export.sample import sample_model, sample_tokens, shown_text, write_pieces
 from peer.trainer.data.corpus import open_corpus
 from peer.trainer.model.evaluation import validation_loss
@@ -101,7 +101,7 @@ def fail_at_save(*_: object, **__: object) -> None:
 
 
 @pytest.mark.parametrize(
-    ("module", "name", "fail"), [(os, "fsync", fail_at_sync), (folder_contents, "save_file", fail_at_save)]
+    ("module", "name", "fail"), [(os, "fsync", fail_at_sync), (model_folder, "save_file", fail_at_save)]
 )
 def test_a_full_disk_costs_a_sentence_and_leaves_what_was_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, module: object, name: str, fail: Callable[..., None]
@@ -248,7 +248,7 @@ def test_valid_text_is_shown_as_it_is_and_character_by_character(text: str, prom
 
 
 def test_sample_from_a_folder(written: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    source = FolderSource(written)
+    source = written
     assert sample_model(source, "hé", 30, 0.8, 1, "cpu") == 0
     first = capsys.readouterr().out
     assert first.startswith("hé")
@@ -266,7 +266,7 @@ def test_tokens_of_another_tokenizer_cannot_be_shown(tmp_path: Path) -> None:
     path = tmp_path / "model"
     write_folder(anchors_of(trained_model(manifest), manifest), path, NOW, replace=False)
     with pytest.raises(Incompatible, match="expected a run that reads bytes"):
-        sample_model(FolderSource(path), "x", 3, 0.8, 1, "cpu")
+        sample_model(path, "x", 3, 0.8, 1, "cpu")
 
 
 # -------------------------------------------------------------------------------------------------- how well it does
@@ -275,13 +275,13 @@ def test_tokens_of_another_tokenizer_cannot_be_shown(tmp_path: Path) -> None:
 def test_evaluate_measures_the_held_out_text(written: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     text = tmp_path / "text.txt"
     text.write_text("".join(f"line {number}\n" for number in range(2000)))
-    assert evaluate_model(FolderSource(written), f"text:{text}", "cpu", True) == 0
+    assert evaluate_model(written, f"text:{text}", "cpu", True) == 0
     facts = json.loads(capsys.readouterr().out)
     corpus = open_corpus(f"text:{text}", vocab_size=256, context=16, held_out_fraction=0.05)
     assert facts["validation_loss"] == pytest.approx(validation_loss(trained_model(), corpus, 16, 3))
     assert facts["bits_per_byte"] == pytest.approx(facts["validation_loss"] / math.log(2))
     assert (facts["versions"], facts["num_held_out_tokens"], facts["tokens"]) == ([7] * 4, 768, 4321)
-    assert evaluate_model(FolderSource(written), f"text:{text}", "cpu", False) == 0
+    assert evaluate_model(written, f"text:{text}", "cpu", False) == 0
     assert f"{facts['bits_per_byte']:.4f} bits per byte" in capsys.readouterr().out
 
 
@@ -289,10 +289,10 @@ def test_held_out_tokens_are_counted_once(written: Path, tmp_path: Path, capsys:
     """A short text is measured in blocks that overlap."""
     text = tmp_path / "text.txt"
     text.write_text("ten bytes." * 100)
-    assert evaluate_model(FolderSource(written), f"text:{text}", "cpu", True) == 0
+    assert evaluate_model(written, f"text:{text}", "cpu", True) == 0
     facts = json.loads(capsys.readouterr().out)
     corpus = open_corpus(f"text:{text}", vocab_size=256, context=16, held_out_fraction=0.05)
     # The first token is predicted from nothing, and so by nobody.
     assert facts["num_held_out_tokens"] == corpus.held_out.num_tokens - 1 < 96
-    assert evaluate_model(FolderSource(written), f"text:{text}", "cpu", False) == 0
+    assert evaluate_model(written, f"text:{text}", "cpu", False) == 0
     assert "tokens: all that it has, some of them more than once" in capsys.readouterr().out

@@ -10,8 +10,8 @@ import pytest
 from dht.identity.keys import Identity, fingerprint
 from dht.records.signed_manifest import encode_run_record, sign_run_record
 from peer.cli import app
-from peer.export.members_anchors import contributors_of
-from peer.export.model_source import check_folder_source, run_in
+from peer.export.model_source import run_in
+from peer.export.run_anchors import contributors_of
 from tests.kit.records import make_record
 
 OWNER = Identity.generate()
@@ -31,8 +31,6 @@ def test_a_path_that_is_no_exported_folder(tmp_path: Path, capsys: pytest.Captur
             error = capsys.readouterr().err
             assert sentence in error
             assert "expected a folder that `peer export` wrote" in error
-    (tmp_path / "run.json").touch()
-    check_folder_source(tmp_path)
 
 
 def test_a_data_folder_names_its_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

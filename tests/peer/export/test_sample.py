@@ -16,7 +16,6 @@ from peer.config.manifest import RunManifest
 from peer.export import sample
 from peer.export.formats.anchors import Anchors
 from peer.export.formats.model_folder import write_folder
-from peer.export.model_source import FolderSource
 from peer.export.sample import sample_model, spoken_text
 from peer.files.checked_folder import measure_file
 from peer.trainer.data.loaded_tokenizer import loaded
@@ -41,9 +40,9 @@ def run_with_tokenizer(folder: Path) -> Anchors:
     return replace(anchors_of(trained_model(manifest), manifest), files=files)
 
 
-def exported(folder: Path) -> FolderSource:
+def exported(folder: Path) -> Path:
     write_folder(run_with_tokenizer(folder), folder / "model", NOW, replace=False)
-    return FolderSource(folder / "model")
+    return folder / "model"
 
 
 def test_text_goes_in_and_comes_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -61,7 +60,7 @@ def test_it_stops_where_a_text_ends(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source = exported(tmp_path)
-    tokenizer = loaded((source.path / TOKENIZER_NAME).read_bytes(), "tokenizer.json", None)
+    tokenizer = loaded((source / TOKENIZER_NAME).read_bytes(), "tokenizer.json", None)
     words, rest = tokenizer.encode([" few words"])[0].tolist(), tokenizer.encode(["never"])[0].tolist()
     monkeypatch.setattr(sample, "sample_tokens", lambda *_, **__: iter([*words, tokenizer.eos, *rest]))
     assert sample_model(source, "a", 99, 0.8, 1, "cpu") == 0
@@ -70,7 +69,7 @@ def test_it_stops_where_a_text_ends(
 
 def test_another_tokenizer_in_the_folder_is_refused(tmp_path: Path) -> None:
     source = exported(tmp_path)
-    path = source.path / "tokenizer.json"
+    path = source / "tokenizer.json"
     fields = json.loads(path.read_text())
     fields["model"]["vocab"]["a"], fields["model"]["vocab"]["b"] = (
         fields["model"]["vocab"]["b"],

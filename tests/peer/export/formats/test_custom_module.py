@@ -13,7 +13,7 @@ from torch import nn
 
 import murmuration
 from dht.ground.errors import Incompatible, LocalFault, UsageFault
-from peer.export.formats import folder_contents
+from peer.export.formats import model_folder
 from peer.export.formats.anchors import Anchors, own_module_tensors
 from peer.export.formats.model_folder import write_folder
 from peer.files.checked_folder import checked_folder
@@ -74,7 +74,7 @@ def test_running_statistics_that_came_home_are_loaded(tmp_path: Path, monkeypatc
     module = trained()
     anchors, mean = run_of(tmp_path / "owner", module), torch.arange(4.0)
     averaged = {**own_module_tensors(anchors), "1.running_mean": mean}
-    monkeypatch.setattr(folder_contents, "own_module_tensors", lambda _: averaged)
+    monkeypatch.setattr(model_folder, "own_module_tensors", lambda _: averaged)
     write_folder(anchors, tmp_path / "model", NOW, replace=False)
     other: Any = network()
     murmuration.load_export(other, tmp_path / "model")

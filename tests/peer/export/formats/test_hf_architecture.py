@@ -18,7 +18,6 @@ from peer.export.evaluate import evaluate_model
 from peer.export.formats.anchors import Anchors
 from peer.export.formats.model_folder import write_folder
 from peer.export.formats.model_reading import model_of, read_model
-from peer.export.model_source import FolderSource
 from peer.export.sample import sample_model
 from peer.trainer.data.shards import digest_of
 from peer.trainer.hf.manifest_from_config import describe_model
@@ -113,7 +112,7 @@ def test_a_model_that_does_not_write_on_is_refused_where_text_is_asked_for(tmp_p
     write_folder(anchors, folder, NOW, replace=False)
     assert "pipeline_tag: fill-mask" in (folder / "README.md").read_text()
     with pytest.raises(Incompatible, match="trains a model for masked-lm; expected one that writes on"):
-        sample_model(FolderSource(folder), "a", 3, 1.0, 0, "cpu")
+        sample_model(folder, "a", 3, 1.0, 0, "cpu")
 
 
 def test_the_tokenizer_is_the_runs_own_file(tmp_path: Path) -> None:
@@ -147,7 +146,7 @@ def test_evaluate_takes_the_folder(tmp_path: Path, capsys: pytest.CaptureFixture
     _, anchors = run_of(tmp_path, LANGUAGE)
     write_folder(anchors, tmp_path / "model", NOW, replace=False)
     (tmp_path / "text").write_text("".join(f"line {number}\n" for number in range(3000)))
-    assert evaluate_model(FolderSource(tmp_path / "model"), f"text:{tmp_path / 'text'}", "cpu", True) == 0
+    assert evaluate_model(tmp_path / "model", f"text:{tmp_path / 'text'}", "cpu", True) == 0
     assert 0 < json.loads(capsys.readouterr().out)["bits_per_byte"] < 20
 
 
@@ -159,7 +158,7 @@ def test_evaluate_reads_text_through_the_tokenizer_beside_the_model(
     _, anchors = run_of(tmp_path, LANGUAGE, files=[listed.model_dump()], data={"source": "text:"})
     write_folder(replace(anchors, files=path.parent), tmp_path / "model", NOW, replace=False)
     rows = json_lines(tmp_path / "rows.jsonl", sentences(400))
-    assert evaluate_model(FolderSource(tmp_path / "model"), f"jsonl:{rows}", "cpu", True) == 0
+    assert evaluate_model(tmp_path / "model", f"jsonl:{rows}", "cpu", True) == 0
     assert 0 < json.loads(capsys.readouterr().out)["bits_per_byte"] < 20
 
 

@@ -20,12 +20,11 @@ from safetensors.torch import load_file
 from dht.ground.errors import Incompatible, LocalFault, UsageFault
 from peer.config.manifest import RunManifest
 from peer.export.formats.anchors import Anchors, facts_of, named_tensors
-from peer.export.formats.byte_tokenizer import byte_tokenizer_files
 from peer.export.formats.llama import llama_tensors
 from peer.export.formats.model_card import model_card
 from peer.export.formats.model_folder import write_folder
 from peer.export.formats.model_reading import read_model
-from peer.export.model_source import FolderSource
+from peer.export.formats.tokenizer_files import byte_tokenizer_files
 from peer.export.sample import sample_model
 from peer.trainer.model.gpt import parameters_digest
 from tests.kit.tiers import examples
@@ -129,7 +128,7 @@ def test_no_library_of_models_is_needed_to_write_or_read_it(tmp_path: Path, monk
 
 def test_sample_takes_the_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_folder(anchors_of(trained_model()), tmp_path / "model", NOW, replace=False)
-    assert sample_model(FolderSource(tmp_path / "model"), "hé", 20, 0.8, 1, "cpu") == 0
+    assert sample_model(tmp_path / "model", "hé", 20, 0.8, 1, "cpu") == 0
     assert capsys.readouterr().out.startswith("hé")
 
 

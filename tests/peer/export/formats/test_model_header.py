@@ -23,7 +23,6 @@ from peer.export.formats.llama import llama_shapes
 from peer.export.formats.model_folder import write_folder
 from peer.export.formats.model_header import config_digest
 from peer.export.formats.model_reading import read_model
-from peer.export.model_source import FolderSource
 from peer.export.opened_model import open_model
 from tests.kit.trainer.initial_anchors import initial_anchors
 
@@ -81,7 +80,7 @@ def test_a_field_of_another_type_is_a_sentence(tmp_path: Path, name: str) -> Non
     for value in WRONG:
         path = write(tmp_path / "m", setting(name, to=value), signs=True)
         try:
-            open_model(FolderSource(path))
+            open_model(path)
         except LocalFault as fault:
             shown = str(fault)
         else:
@@ -96,7 +95,7 @@ def test_any_schema_and_any_field_is_a_sentence(tmp_path_factory: pytest.TempPat
     path = tmp_path_factory.getbasetemp() / "any"
     for name in ("schema", "manifest", "validation_version", "parameters_sha256"):
         try:
-            open_model(FolderSource(write(path, setting(name, to=value), signs=True)))
+            open_model(write(path, setting(name, to=value), signs=True))
         except LocalFault:
             pass
         else:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from peer.config.manifest import RunManifest
-from peer.export.formats.folder_contents import FolderContents
+from peer.export.formats.model_folder import FolderContents
 from peer.export.formats.tokenizer_files import run_file_copies, tokenizer_files
 
 DIGEST = "0" * 64
