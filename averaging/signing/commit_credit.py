@@ -19,9 +19,8 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import pairwise
-from operator import attrgetter
 from typing import Final, NamedTuple
 
 from averaging.wire.frames import commit_digest_whole
@@ -52,11 +51,6 @@ class MachineShare(NamedTuple):
     def milli_witnessed(self) -> int:
         return self.milli_tokens if self.is_witnessed else 0
 
-    @property
-    def worth(self) -> tuple[int, int, bool]:
-        """Sort key that decides between two receipts of one commit about one machine, in any order."""
-        return self.milli_witnessed, self.milli_tokens, self.is_witnessed
-
 
 @dataclass(frozen=True, slots=True)
 class CreditedRound:
@@ -67,8 +61,6 @@ class CreditedRound:
         previous: first 16 bytes of the digest of the previous commit; empty if its leader did not know it.
         tokens: tokens of all members, as averaged into this fragment (`Commit.tokens`).
         shares: the shares of all members in the roster.
-        standing: witnessed thousandths of tokens; the commits with the highest standing are kept if one version has too
-            many.
     """
 
     fragment: int
@@ -78,7 +70,6 @@ class CreditedRound:
     leader: PeerId
     tokens: int
     shares: tuple[MachineShare, ...]
-    standing: int
 
     @property
     def milli_witnessed(self) -> int:
@@ -100,10 +91,7 @@ def round_of(commit: Commit, num_parameters: int) -> CreditedRound:
         for member, entry in enumerate(commit.roster)
     )
     digest, tokens = commit_digest_whole(commit), min(commit.tokens, MAX_TOKENS)
-    standing = sum(share.milli_witnessed for share in shares)
-    return CreditedRound(
-        commit.fragment, commit.version, digest, commit.previous, commit.leader, tokens, shares, standing
-    )
+    return CreditedRound(commit.fragment, commit.version, digest, commit.previous, commit.leader, tokens, shares)
 
 
 def milli(tokens: int, num_values: int, num_parameters: int) -> int:
@@ -123,21 +111,11 @@ def counted(rounds: Iterable[CreditedRound]) -> list[CreditedRound]:
     known: dict[int, dict[bytes, CreditedRound]] = {}
     lineages: dict[int, Lineage] = {}
     for one in rounds:
-        same = known.setdefault(one.fragment, {})
-        merged = same[one.digest] = with_shares_of(same[one.digest], one) if one.digest in same else one
-        lineages.setdefault(one.fragment, Lineage()).put(Link.of(merged))
+        known.setdefault(one.fragment, {})[one.digest] = one
+        lineages.setdefault(one.fragment, Lineage()).put(Link.of(one))
     return [
         known[fragment][digest] for fragment, lineage in sorted(lineages.items()) for digest in lineage.settle().taken
     ]
-
-
-def with_shares_of(one: CreditedRound, other: CreditedRound) -> CreditedRound:
-    """Join two receipts of one commit. A machine in both counts once."""
-    shares: dict[PeerId, MachineShare] = {}
-    for share in (*one.shares, *other.shares):
-        held = shares.setdefault(share.peer_id, share)
-        shares[share.peer_id] = max(held, share, key=attrgetter("worth"))
-    return replace(one, shares=tuple(shares[key] for key in sorted(shares)))
 
 
 def missing_versions(rounds: Iterable[CreditedRound]) -> dict[int, list[range]]:
@@ -187,11 +165,10 @@ class Link:
     previous: bytes
     milli_witnessed: int
     tokens: int
-    standing: int
 
     @classmethod
     def of(cls, one: CreditedRound) -> Link:
-        return cls(one.version, one.digest, one.previous, one.milli_witnessed, one.tokens, one.standing)
+        return cls(one.version, one.digest, one.previous, one.milli_witnessed, one.tokens)
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,7 +194,7 @@ class _Chain:
 
 
 def _standing(chain: _Chain) -> tuple[int, int, bytes]:
-    return chain.link.standing, chain.link.tokens, chain.link.digest
+    return chain.link.milli_witnessed, chain.link.tokens, chain.link.digest
 
 
 class Lineage:
@@ -246,16 +223,12 @@ class Lineage:
         return all(chain.link.digest[:DIGEST_BYTES] != previous for chain in self._at[place])
 
     def put(self, link: Link) -> bytes | None:
-        """Add a commit, or replace a known one (another receipt of it may be heavier).
+        """Add a commit, unless it is known.
 
         Returns:
             The digest of a dropped commit, if this version already had `MAX_FORKS` others. It may be the new commit.
         """
-        held = self._links.get(link.digest)
-        if held is not None:
-            if held.link != link:
-                held.link = link
-                self._change(link.version)
+        if link.digest in self._links:
             return None
         place = bisect_left(self._versions, link.version)
         if place == len(self._versions) or self._versions[place] != link.version:
@@ -270,7 +243,7 @@ class Lineage:
             return link.digest
         same.append(new)
         self._links[link.digest] = new
-        self._change(link.version)
+        self._changed_from = min(link.version, link.version if self._changed_from is None else self._changed_from)
         if least is None:
             return None
         same.remove(least)
@@ -301,9 +274,6 @@ class Lineage:
             chain.is_counted = True
             self._counted[chain.link.version] = chain
         return Settlement([chain.link.digest for chain in dropped], [chain.link.digest for chain in taken])
-
-    def _change(self, version: int) -> None:
-        self._changed_from = version if self._changed_from is None else min(version, self._changed_from)
 
     def _weigh(self, place: int) -> None:
         version = self._versions[place]

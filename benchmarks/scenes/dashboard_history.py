@@ -82,7 +82,7 @@ class Rounds:
         raw += self._chance.randbytes(64 * (1 + MEMBERS))
         shares = tuple(MachineShare(peer_id, 65_536_000 // FRAGMENTS, True) for peer_id in chosen)
         digest = hashlib.sha256(raw).digest()
-        credit = CommitCredit(*(fragment, version, digest, b"", chosen[0], MEMBERS * 65_536, shares, 10**9))
+        credit = CommitCredit(*(fragment, version, digest, b"", chosen[0], MEMBERS * 65_536, shares))
         return raw, credit
 
 

@@ -11,15 +11,15 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Literal
 
-from averaging.signing.commit_credit import CreditedRound, Lineage, Link, MachineShare, with_shares_of
+from averaging.signing.commit_credit import Lineage, Link, MachineShare
 from dashboard.credit.credited_members import CommitCredit
 from dht.ground.host import PeerId
 
 Outcome = Literal["new", "known", "crowded"]
-"""`known`: the commit adds nothing; `crowded`: its version has too many heavier ones."""
+"""`crowded`: the commit's version has too many heavier ones."""
 
 
 @dataclass(slots=True, eq=False)
@@ -44,9 +44,7 @@ class StoredReceipt:
 
 @dataclass(frozen=True, slots=True)
 class Booking:
-    """A receipt that begins to count (`sign` 1) or stops (-1), with these machines; an earlier receipt has the
-    others.
-    """
+    """A receipt that begins to count (`sign` 1) or stops (-1), with its machines."""
 
     receipt: StoredReceipt
     shares: tuple[MachineShare, ...]
@@ -55,14 +53,15 @@ class Booking:
 
 @dataclass
 class Counting:
-    """Receipts by the digest of their commit."""
+    """Known commits, and those that count."""
 
     versions: dict[int, set[int]] = field(default_factory=dict)
     """Versions with a known commit, for each fragment."""
     rounds: set[int] = field(default_factory=set)
-    """Numbers of the first receipt of each round that counts."""
+    """Numbers of the receipts that count."""
     _lineages: dict[int, Lineage] = field(default_factory=dict)
-    _receipts: dict[bytes, list[StoredReceipt]] = field(default_factory=dict)
+    _receipts: dict[bytes, StoredReceipt] = field(default_factory=dict)
+    """By the digest of the commit."""
     _counted: set[bytes] = field(default_factory=set)
     _released: list[int] = field(default_factory=list)
     _bookings: list[Booking] = field(default_factory=list)
@@ -73,25 +72,17 @@ class Counting:
     def put(self, credit: CommitCredit, at: float, num: int) -> Outcome:
         """Add a checked commit; `settle` returns the changes."""
         lineage = self._lineages.setdefault(credit.fragment, Lineage())
-        held = self._receipts.get(credit.digest)
-        whole: CreditedRound = credit
-        if held is not None:
-            known = {share.peer_id: share for one in held for share in self._shares(one)}
-            if all(share.peer_id in known and share.worth <= known[share.peer_id].worth for share in credit.shares):
-                return "known"
-            whole = with_shares_of(credit, replace(credit, shares=tuple(known.values())))
-        let_go = lineage.put(Link.of(whole))
+        if self.is_known(credit.digest):
+            return "known"
+        let_go = lineage.put(Link.of(credit))
         if let_go == credit.digest:
             return "crowded"
         if let_go is not None:
-            self._released.extend(receipt.num for receipt in self._receipts[let_go])
+            self._released.append(self._receipts[let_go].num)
             if let_go in self._counted:
                 self._book(let_go, -1)
             del self._receipts[let_go]
-        is_counted = credit.digest in self._counted
-        if is_counted:
-            self._book(credit.digest, -1)
-        receipt = StoredReceipt(
+        self._receipts[credit.digest] = StoredReceipt(
             num,
             credit.fragment,
             credit.version,
@@ -102,9 +93,6 @@ class Counting:
             credit.data_parallel_bytes,
             self._pack(credit.shares),
         )
-        self._receipts.setdefault(credit.digest, []).append(receipt)
-        if is_counted:
-            self._book(credit.digest, 1)
         self.versions.setdefault(credit.fragment, set()).add(credit.version)
         self._unsettled.add(credit.fragment)
         return "new"
@@ -146,27 +134,10 @@ class Counting:
         return nums
 
     def _book(self, digest: bytes, sign: int) -> None:
-        self._bookings.extend(self._booked(digest, sign))
-        first = self._receipts[digest][0].num
-        (self.rounds.add if sign > 0 else self.rounds.discard)(first)
+        receipt = self._receipts[digest]
+        self._bookings.append(Booking(receipt, tuple(self._shares(receipt)), sign))
+        (self.rounds.add if sign > 0 else self.rounds.discard)(receipt.num)
         (self._counted.add if sign > 0 else self._counted.discard)(digest)
-
-    def _booked(self, digest: bytes, sign: int) -> Iterator[Booking]:
-        """Yield the bookings of a commit. A machine in two receipts counts once, in the one with its larger share, or
-        the first.
-        """
-        receipts = self._receipts[digest]
-        if len(receipts) == 1:
-            yield Booking(receipts[0], tuple(self._shares(receipts[0])), sign)
-            return
-        best: dict[str, tuple[MachineShare, int]] = {}
-        for place, receipt in enumerate(receipts):
-            for share in self._shares(receipt):
-                if share.peer_id not in best or share.worth > best[share.peer_id][0].worth:
-                    best[share.peer_id] = share, place
-        for place, receipt in enumerate(receipts):
-            shares = tuple(share for share, where in best.values() if where == place)
-            yield Booking(receipt, shares, sign)
 
     def _pack(self, shares: Iterable[MachineShare]) -> bytes:
         rows = [_ROW.pack(self._index_of(peer_id), milli, is_witnessed) for peer_id, milli, is_witnessed in shares]

@@ -9,7 +9,7 @@ import itertools
 import random
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from pathlib import Path
 
 import pytest
@@ -145,7 +145,7 @@ shares = st.lists(
 
 @st.composite
 def histories(draw: st.DrawFn) -> list[Made]:
-    """Commits whose parents are known, unknown or not told; forks, gaps, crowds of one version, rounds in cells."""
+    """Commits whose parents are known, unknown or not told; forks, gaps, crowds of one version."""
     made: list[Made] = []
     last_version = draw(st.sampled_from([3, 8, 30]))
     for number in range(draw(st.integers(1, 45))):
@@ -155,15 +155,9 @@ def histories(draw: st.DrawFn) -> list[Made]:
         parents = [b"", b"unknown parent!!", *(one.digest[:16] for one in below)]
         previous = draw(st.sampled_from(parents[::-1]))
         members = draw(shares)
-        witnessed = sum(share.milli_witnessed for share in members)
         tokens = draw(st.sampled_from([1, 300, 400, 10**6]))
         digest = hashlib.sha256(f"{number}".encode()).digest()
-        one = CreditedRound(fragment, version, digest, previous, members[0].peer_id, tokens, members, witnessed)
-        if draw(st.integers(0, 3)) == 0:
-            # What two cells tell of one round; a machine may claim to be in both.
-            one = replace(one, standing=tokens)
-            made.append(Made(replace(one, shares=draw(shares))))
-        made.append(Made(one))
+        made.append(Made(CreditedRound(fragment, version, digest, previous, members[0].peer_id, tokens, members)))
     return made
 
 
@@ -183,15 +177,6 @@ def held_by(ledger: Ledger) -> Totals:
         for machine in ledger.machines.values()
         if machine.milli_tokens_reported or machine.rounds or machine.rounds_missed
     }
-
-
-def test_of_two_receipts_about_no_tokens_the_witnessed_one_counts_in_either_order() -> None:
-    first, second = (
-        CreditedRound(0, 0, b"d" * 32, b"", NAMES[0], 1, (MachineShare(NAMES[0], 0, is_witnessed),), 1)
-        for is_witnessed in (False, True)
-    )
-    (one,), (other,) = counted([first, second]), counted([second, first])
-    assert one == other == second
 
 
 @settings(max_examples=examples(100), deadline=None)
@@ -258,7 +243,7 @@ def test_a_round_that_counts_only_after_a_restart_is_shown(tmp_path: Path) -> No
     def made(number: int, version: int, tokens: int, previous: bytes = b"") -> Made:
         digest = hashlib.sha256(b"%d" % number).digest()
         members = (MachineShare(NAMES[number], 1000 * tokens, True),)
-        return Made(CreditedRound(0, version, digest, previous, NAMES[number], tokens, members, 1000 * tokens))
+        return Made(CreditedRound(0, version, digest, previous, NAMES[number], tokens, members))
 
     first, light, heavy = made(0, 0, 10), made(1, 1, 10), made(2, 1, 20)
     later = made(3, 2, 900, previous=light.round_.digest[:16])
@@ -282,7 +267,7 @@ def test_a_flood_of_forks_is_bounded_and_leaves_the_heaviest() -> None:
     def commit(number: int) -> Made:
         members = (MachineShare(NAMES[0], 1000 + number, True),)
         digest = hashlib.sha256(b"%d" % number).digest()
-        return Made(CreditedRound(0, 5, digest, b"", NAMES[0], 10, members, 1000 + number))
+        return Made(CreditedRound(0, 5, digest, b"", NAMES[0], 10, members))
 
     made = [commit(number) for number in range(60)]
     random.Random(1).shuffle(made)
@@ -292,7 +277,7 @@ def test_a_flood_of_forks_is_bounded_and_leaves_the_heaviest() -> None:
     (booking,) = counting.settle()
     assert booking.shares[0].milli_tokens == 1059
     released = set(counting.released())
-    kept = [number for number, one in enumerate(made) if one.round_.standing >= 1060 - MAX_FORKS]
+    kept = [number for number, one in enumerate(made) if one.round_.milli_witnessed >= 1060 - MAX_FORKS]
     assert not released & set(kept)
     assert counting.put(commit(0).credit, NOW, 99) == "crowded"
 

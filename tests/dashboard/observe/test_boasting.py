@@ -316,8 +316,7 @@ def test_the_other_side_of_a_long_fork_is_read_back_to_where_it_began(depth: int
         for version in range(begin, end):
             digest = hashlib.sha256(f"{people} {version}".encode()).digest()
             members = tuple(MachineShare(PeerId(peer_id), 1000 * tokens, True) for peer_id in people)
-            leader, standing = PeerId(people[0]), 2000 * tokens
-            credit = CommitCredit(0, version, digest, last[:16], leader, 2 * tokens, members, standing)
+            credit = CommitCredit(0, version, digest, last[:16], PeerId(people[0]), 2 * tokens, members)
             credits.append(credit)
             last = digest
         return credits

@@ -176,7 +176,7 @@ def _tokens_of_a_commit() -> Iterator[object]:
 
 def _credit() -> Iterator[object]:
     credited = round_of(_commit(), 100_000)
-    yield credited.tokens, credited.standing, [(share.peer_id, *share[1:]) for share in credited.shares]
+    yield credited.tokens, credited.milli_witnessed, [(share.peer_id, *share[1:]) for share in credited.shares]
     yield milli(1234, 567, 100_000)
 
 

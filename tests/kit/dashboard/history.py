@@ -39,9 +39,8 @@ def check_raw(raw: bytes) -> CommitCredit:
         MachineShare(peer_id, round(1000 * tokens), is_witnessed) for peer_id, tokens, is_witnessed in members
     )
     tokens = round(sum(share.milli_tokens for share in shares) / 1000)
-    standing = sum(share.milli_witnessed for share in shares)
     digest = hashlib.sha256(raw).digest()
-    return CommitCredit(fragment, version, digest, b"", leader, tokens, shares, standing)
+    return CommitCredit(fragment, version, digest, b"", leader, tokens, shares)
 
 
 def usual_commit(version: int, peers: Sequence[str], *, fragment: int = 0, tokens: float = 100.0) -> bytes:
