@@ -10,6 +10,7 @@ import math
 import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -27,7 +28,7 @@ ROUND_UP = (1 << DROPPED_BITS) - 1
 """Added to the bits of |x| / top_code before the lowest are dropped, so that no scale is too small."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class IntegerCode:
     """Codes of `bits` bits, 4 or 8: integers from -top_code to top_code."""
 
@@ -47,7 +48,7 @@ class IntegerCode:
         top_bit = 1 << (self.bits - 1)
         return sum(top_bit << (self.bits * part) for part in range(self.codes_per_byte))
 
-    @property
+    @cached_property
     def largest_scale_bits(self) -> int:
         """Return the scale (as float32 bits) of a block that holds the largest allowed value."""
         bits = np.array([np.float32(MAX_MAGNITUDE) / np.float32(self.top_code)], dtype=np.float32).view(np.uint32)

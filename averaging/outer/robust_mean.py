@@ -84,7 +84,9 @@ class _Member:
     index: int
     terms: Terms
     encoded: EncodedBlocks
-    norm: float
+    largest: float
+    """Bound on the magnitude of its values."""
+    norm: float = 0.0
 
 
 def combine(contributions: Sequence[ShardContribution], rule: OuterRule, codec: Codec, num_values: int) -> Combined:
@@ -95,13 +97,12 @@ def combine(contributions: Sequence[ShardContribution], rule: OuterRule, codec: 
     Args:
         contributions: in roster order; each of `num_values` values.
     """
-    usable, refused = _usable(contributions, rule, codec, num_values)
-    if rule.combine == "mean" and rule.clip_norm_ratio is None and rule.clip_weight_ratio is None:
-        return _plain_mean(usable, refused, rule, codec, num_values)
-    members = _weighing(usable, rule)
+    members, refused = _usable(contributions, rule, codec, num_values)
     as_sent = _Group(members, [1.0] * len(members), [], codec, num_values)
-    spread = _spread(as_sent) if _is_clipped(members, rule) else None
-    members = _with_norms(members, codec, spread)
+    is_clipped = rule.combine == "centered_clip" and len(members) >= FEWEST_TO_COMPARE
+    spread = _spread(as_sent) if is_clipped else None
+    if rule.clip_norm_ratio is not None:
+        members = _with_norms(members, codec, spread)
     limits = _norm_limits(members, rule)
     while beyond := _beyond(members, limits):
         refused += [
@@ -113,8 +114,8 @@ def combine(contributions: Sequence[ShardContribution], rule: OuterRule, codec: 
     values = np.zeros(num_values, dtype=np.float32)
     included = tuple(member.index for member in members)
     if members:
-        lengths = [min(member.norm, limit) for member, limit in zip(members, limits, strict=True)]
-        scales = [length / member.norm if member.norm else 1.0 for member, length in zip(members, lengths, strict=True)]
+        bounds = zip(members, limits, strict=True)
+        scales = [min(member.norm, limit) / member.norm if member.norm else 1.0 for member, limit in bounds]
         weights = bounded_weights(weights_of([member.terms for member in members], rule), rule.clip_weight_ratio)
         group = _Group(members, scales, weights, codec, num_values)
         if rule.combine == "mean" or len(members) < FEWEST_TO_COMPARE:
@@ -211,9 +212,9 @@ def _decoded_chunks(encoded: Sequence[EncodedBlocks], codec: Codec) -> Iterator[
 
 def _usable(
     contributions: Sequence[ShardContribution], rule: OuterRule, codec: Codec, num_values: int
-) -> tuple[list[ShardContribution], list[RefusedMember]]:
-    """Return the contributions with a weight that training can have produced, and the refused ones, judged by their
-    scales without decoding.
+) -> tuple[list[_Member], list[RefusedMember]]:
+    """Return the members with a weight, without norms, and the contributions that training cannot have produced,
+    judged by their scales without decoding.
     """
     usable, refused = [], []
     for index, terms, encoded in contributions:
@@ -229,18 +230,9 @@ def _usable(
             what = f"values up to {largest:.3g}, far beyond anything that trains"
             refused.append(RefusedMember(index, "beyond_norm", what))
             continue
-        usable.append((index, terms, encoded))
-    return usable, refused
-
-
-def _weighing(contributions: Sequence[ShardContribution], rule: OuterRule) -> list[_Member]:
-    """Return the members with a weight, without norms."""
-    weights = weights_of([terms for _, terms, _ in contributions], rule)
-    return [_Member(*one, 0.0) for one, weight in zip(contributions, weights, strict=True) if weight > 0]
-
-
-def _is_clipped(members: Sequence[_Member], rule: OuterRule) -> bool:
-    return rule.combine == "centered_clip" and len(members) >= FEWEST_TO_COMPARE
+        usable.append(_Member(index, terms, encoded, largest))
+    weights = weights_of([member.terms for member in usable], rule)
+    return [member for member, weight in zip(usable, weights, strict=True) if weight > 0], refused
 
 
 def _with_norms(members: Sequence[_Member], codec: Codec, spread: _Spread | None) -> list[_Member]:
@@ -253,7 +245,7 @@ def _with_norms(members: Sequence[_Member], codec: Codec, spread: _Spread | None
             for member in members
         ]
     return [
-        replace(member, norm=norm if norm >= SMALLEST_NORM and codec.largest(member.encoded) > 0 else 0.0)
+        replace(member, norm=norm if norm >= SMALLEST_NORM and member.largest > 0 else 0.0)
         for member, norm in zip(members, norms, strict=True)
     ]
 
@@ -284,20 +276,6 @@ def _sum_of_squares(values: F32) -> float:
 
 
 # ------------------------------------------------------------------------------------------------ ways of combining
-
-
-def _plain_mean(
-    contributions: Sequence[ShardContribution],
-    refused: Sequence[RefusedMember],
-    rule: OuterRule,
-    codec: Codec,
-    num_values: int,
-) -> Combined:
-    """Return the weighted mean, computed in one pass over the encoded values."""
-    weights = weights_of([terms for _, terms, _ in contributions], rule)
-    counted = [(one, weight) for one, weight in zip(contributions, weights, strict=True) if weight > 0]
-    values = pairwise_sum(codec, [(encoded, weight) for (_, _, encoded), weight in counted], num_values)
-    return Combined(values, tuple(index for (index, _, _), _ in counted), tuple(refused))
 
 
 def pairwise_sum(codec: Codec, parts: Sequence[tuple[EncodedBlocks, float]], num_values: int) -> F32:
@@ -389,23 +367,23 @@ def _cached(chunks: Iterator[tuple[slice, F32]]) -> Iterator[tuple[slice, F32]]:
 
 
 def coordinate_median(rows: F32, work: F32) -> F32:
-    """Return the coordinate-wise median of float32 [num_rows, n]; for an even number of rows the mean of the two middle
-    values.
+    """Return the coordinate-wise median of float32 [num_rows, n], at least two rows; for an even number of rows the
+    mean of the two middle values.
 
     Uses a network of comparisons of whole rows, so it need not sort the values of each coordinate.
 
     Args:
         work: float32 [num_rows + 1, n], overwritten; the median is one of its rows.
     """
-    work[:-1] = rows
-    lines, spare = list(work[:-1]), work[-1]
+    lines, spare, is_in_work = list(rows), list(work), [False] * len(rows)
     for low, high, needs_low, needs_high in _median_network(len(rows)):
-        if needs_low:
-            np.minimum(lines[low], lines[high], out=spare)
+        smaller = np.minimum(lines[low], lines[high], out=spare.pop()) if needs_low else None
         if needs_high:
-            np.maximum(lines[low], lines[high], out=lines[high])
-        if needs_low:
-            lines[low], spare = spare, lines[low]
+            lines[high] = np.maximum(lines[low], lines[high], out=lines[high] if is_in_work[high] else spare.pop())
+            is_in_work[high] = True
+        if smaller is not None:
+            spare += [lines[low]] if is_in_work[low] else []
+            lines[low], is_in_work[low] = smaller, True
     middle: F32 = lines[len(rows) // 2]
     if len(rows) % 2 == 0:
         middle += lines[len(rows) // 2 - 1]
