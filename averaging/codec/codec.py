@@ -63,11 +63,6 @@ class Codec:
         return f"<{self.name} codec, blocks of {self.block_size}, {self.kernels} kernels>"
 
     @property
-    def bits_per_value(self) -> float:
-        """Return the payload bits of one value in a whole block, including its share of the scale."""
-        return 8 * self.encoded_num_bytes(self.block_size) / self.block_size
-
-    @property
     def kernels(self) -> str:
         """Return the name of the kernels in use: numpy or compiled."""
         raise NotImplementedError
@@ -107,20 +102,12 @@ class Codec:
         """
         raise NotImplementedError
 
-    def check_decodable(self, encoded: EncodedBlocks) -> None:
-        """Raise the errors of `decode`, without decoding.
-
-        Raises:
-            ValueError: different codec or block size, or a scale (or float) that no encoder writes.
-        """
-        raise NotImplementedError
-
     def largest(self, encoded: EncodedBlocks) -> float:
         """Return a bound on the magnitude of the decoded values, computed from the scales alone if the codec has
         scales.
 
         Raises:
-            ValueError: as `check_decodable`.
+            ValueError: different codec or block size, or a scale (or float) that no encoder writes.
         """
         raise NotImplementedError
 
@@ -199,10 +186,6 @@ class BlockCodec(Codec):
             raise _refused_value(values)
         stored = (scales >> DROPPED_BITS).astype(SCALE_DTYPE)
         return EncodedBlocks(self.name, self.block_size, num_values, _bytes_of(stored), _bytes_of(codes))
-
-    def check_decodable(self, encoded: EncodedBlocks) -> None:
-        self.check_fits(encoded, encoded.num_values)
-        self.scales_of(encoded)
 
     def largest(self, encoded: EncodedBlocks) -> float:
         self.check_fits(encoded, encoded.num_values)
@@ -283,10 +266,6 @@ class Float32Codec(Codec):
         if keep_residual:
             values[:] = 0.0
         return EncodedBlocks(self.name, self.block_size, values.size, b"", _bytes_of(codes))
-
-    def check_decodable(self, encoded: EncodedBlocks) -> None:
-        self.check_fits(encoded, encoded.num_values)
-        self._values_of(encoded)
 
     def largest(self, encoded: EncodedBlocks) -> float:
         self.check_fits(encoded, encoded.num_values)

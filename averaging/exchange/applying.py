@@ -281,7 +281,7 @@ class Applying:
         return _Applied(num_returned if sent is not None else 0, own_index >= 0, outer_lr)
 
     def _not_applied(self, fragment: FragmentRuntime, commit: Commit) -> None:
-        self._context.guard.failed_commits.note(commit, self._context.ports.clock())
+        self._context.guard.not_applied(commit)
         self._context.step(fragment, ApplyFailed(commit))
 
     # ----------------------------------------------------------------------------------- anchors of other lineages

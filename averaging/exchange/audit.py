@@ -35,7 +35,7 @@ from averaging.fragment.shard_store import payload_digest, terms_of
 from averaging.outer.own_contributions import Sent
 from averaging.rounds.shard_plan import MAX_SHARD_VALUES
 from averaging.trust.audit_budgets import OWN_BUDGET, AuditBudgets
-from averaging.trust.mean_checks import ComparedWork, is_wrong, suspicious
+from averaging.trust.mean_checks import is_wrong, suspicious
 from averaging.wire.messages import (
     HISTORY_COMMITS,
     MAX_ROSTER,
@@ -247,7 +247,8 @@ class Audits:
             for index, payload in payloads.items()
             if commit.holder(index) != self._context.me
         }
-        return suspicious(commit, foreign, _own_work(fragment, commit, self._context.me), fragment.state.codec)
+        own, member = _own_work(fragment, commit, self._context.me)
+        return suspicious(commit, foreign, own, member, fragment.state.codec)
 
     def _begin(self, fragment: FragmentRuntime, commit: Commit, index: int) -> None:
         key = (fragment.index, commit.version, index, commit.shards[index].digest)
@@ -473,10 +474,11 @@ def _sent_for(fragment: FragmentRuntime, version: int) -> Sent | None:
     return fragment.store.own(version) or (state.pending if version == state.version else None)
 
 
-def _own_work(fragment: FragmentRuntime, commit: Commit, me: PeerId) -> ComparedWork | None:
-    """Return this peer's contribution to the commit, or otherwise its latest work that is still here."""
+def _own_work(fragment: FragmentRuntime, commit: Commit, me: PeerId) -> tuple[Sent | None, int | None]:
+    """Return this peer's contribution to the commit and its number in the roster, or otherwise its latest work that is
+    still here and None.
+    """
     state, entry, sent = fragment.state, own_entry(commit.roster, me), _sent_for(fragment, commit.version)
     if entry is not None and sent is not None and entry[1].sequence == sent.sequence:
-        return ComparedWork(sent.encoded, sent.steps, entry[0])
-    latest = state.pending or fragment.store.newest_own()
-    return None if latest is None else ComparedWork(latest.encoded, latest.steps, None)
+        return sent, entry[0]
+    return state.pending or fragment.store.newest_own(), None

@@ -13,11 +13,11 @@ from averaging.exchange.usual_work import UsualWork, length_of
 from averaging.fragment.runtime import FragmentRuntime
 from averaging.outer.contribution_weights import staleness_of, staleness_reach
 from averaging.outer.fragment_anchor_and_residual import FragmentState
-from averaging.outer.own_contributions import Announced, Sent
+from averaging.outer.own_contributions import Sent
 from averaging.rounds.line_budget import LineBudget
 from averaging.rounds.machine_events import Ready, SendShards
 from averaging.rounds.round_facts import SentContribution, WorkLost
-from averaging.wire.messages import Contribution, Offer, own_entry
+from averaging.wire.messages import Contribution, Offer, Work, own_entry
 from averaging.wire.work_by_range import oldest_base
 
 
@@ -91,12 +91,12 @@ class Sending:
             if not is_ready or not self.takes_part or self._is_repairing(fragment) or fragment.is_torn:
                 return
             if sent is not None:
-                self._begin_round(fragment, sent)
+                self._begin_round(fragment, sent.sequence, sent)
                 return
             if await self._drop_expired(fragment) or await self._withhold(fragment):
                 return
             self._sequence += 1
-            sent = await self._encode_and_offer(fragment, state.announce(self._sequence))
+            sent = await self._encode_and_offer(fragment)
             with context.ports.lend(fragment.index) if state.shows_sends else nullcontext() as change:
                 context.show(fragment, await context.ports.compute(lambda: state.after_send(sent, change)))
 
@@ -150,33 +150,29 @@ class Sending:
         context.ports.report(report)
         return True
 
-    async def _encode_and_offer(self, fragment: FragmentRuntime, announced: Announced) -> Sent:
-        """Offer the announced work and encode it; the caller holds `fragment.busy`.
+    async def _encode_and_offer(self, fragment: FragmentRuntime) -> Sent:
+        """Offer the waiting work and encode it; the caller holds `fragment.busy`.
 
         After work that could not be encoded, encode before the offer. If a round ended meanwhile, begin it again.
         """
-        outgoing = self._outgoing[fragment.index]
+        outgoing, sequence, work = self._outgoing[fragment.index], self._sequence, fragment.state.announce()
         outgoing.encoded.clear()
         try:
             if not outgoing.encodes_first:
-                self._begin_round(fragment, announced)
+                self._begin_round(fragment, sequence, work)
             outgoing.encodes_first = True
-            sent = await self._context.ports.compute(lambda: fragment.state.encode_work(announced.sequence))
+            sent = await self._context.ports.compute(lambda: fragment.state.encode_work(sequence))
             outgoing.encodes_first = False
             fragment.persist()
             if not fragment.machine.is_offering:
-                self._begin_round(fragment, announced)
+                self._begin_round(fragment, sequence, work)
         finally:
             outgoing.encoded.set()
         return sent
 
-    def _begin_round(self, fragment: FragmentRuntime, work: Announced | Sent) -> None:
+    def _begin_round(self, fragment: FragmentRuntime, sequence: int, work: Work) -> None:
         fragment.traffic.begin(self._context.ports.clock())
-        self._context.step(fragment, Ready(self._offer_of(fragment, work)))
-
-    def _offer_of(self, fragment: FragmentRuntime, work: Announced | Sent) -> Offer:
-        """Return an offer of `work` on this peer's anchor, for the first attempt at a round."""
-        return Offer(
+        offer = Offer(
             fragment.index,
             fragment.state.version,
             0,
@@ -184,11 +180,12 @@ class Sending:
             work.base_version,
             work.tokens,
             work.steps,
-            work.sequence,
+            sequence,
             self._context.links.traffic.upload_bits_per_second,
             self._is_reachable,
             work.parts,
         )
+        self._context.step(fragment, Ready(offer))
 
     async def _post_when_encoded(self, fragment: FragmentRuntime, effect: SendShards) -> None:
         await self.encoded(fragment)

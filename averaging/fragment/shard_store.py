@@ -120,7 +120,7 @@ class ShardStore:
         try:
             # Checked now, because a commit with such values would be applied half-way and stop all rounds of this
             # fragment.
-            self.codec.check_decodable(self.unpack(message.end - message.start, payload))
+            self.codec.largest(self.unpack(message.end - message.start, payload))
         except ValueError as error:
             raise PeerFault(sender, f"sent a {message.KIND} whose values are not numbers: {error}") from error
         given = self._results_of.setdefault(sender, _Given())

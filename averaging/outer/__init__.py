@@ -9,7 +9,7 @@ The files, each built on those above it:
     outer_step.py                    the outer step, the overlay, the digest of the anchor
     robust_mean.py                   combinations that a minority cannot control; limits on norms
     shard_mean.py                    averages a shard's contributions, encodes the mean, keeps the encoding error
-    own_contributions.py             a peer's own contributions: announced, in flight, committed
+    own_contributions.py             a peer's own contributions: in flight, committed
     change_buffers.py                memory for changes of the live parameters
     fragment_anchor_and_residual.py  anchor, momentum, residual and work in flight, and how a commit changes them
 

@@ -20,7 +20,7 @@ from averaging.outer.change_buffers import Change
 from averaging.outer.contribution_weights import staleness_reach
 from averaging.outer.outer_settings import OuterRule
 from averaging.outer.outer_step import CHUNK_VALUES, anchor_digest, outer_step_into, overlay_of
-from averaging.outer.own_contributions import Announced, CommittedShard, OwnWork, Sent
+from averaging.outer.own_contributions import CommittedShard, OwnWork, Sent
 from averaging.wire.messages import Work, WorkPart, parts_within
 from averaging.wire.work_by_range import Waiting, with_bases_up_to, with_more, without
 from dht.records.lineages import MAX_LINEAGE_TOKENS
@@ -94,8 +94,8 @@ class FragmentState:
         work = Waiting(tokens, steps, base_version if ceiling is None else min(base_version, ceiling))
         self._add_waiting(work, 0, self.num_values)
 
-    def announce(self, sequence: int) -> Announced:
-        """Return the numbers that `send` will attach to the waiting work, before the work is encoded.
+    def announce(self) -> Waiting:
+        """Return the waiting work with the numbers that `send` will attach to it, before the work is encoded.
 
         Raises:
             ValueError: no work waits, or a contribution is under way.
@@ -103,8 +103,7 @@ class FragmentState:
         if self.pending is not None or not self.unsent_tokens:
             raise ValueError("send() needs waiting work and no contribution under way")
         # After a repair the anchor can have a lower version than the base of the work.
-        work = with_bases_up_to(self.waiting, self.version)
-        return Announced(sequence, work.tokens, work.steps, work.base_version, work.parts)
+        return with_bases_up_to(self.waiting, self.version)
 
     def note_own_share(self, own_share: float) -> None:
         """Note this peer's share of the weights in a commit that is about to be applied."""
@@ -125,9 +124,9 @@ class FragmentState:
         Raises:
             ValueError: no work waits, a contribution is under way, or the work is not finite.
         """
-        told = self.announce(sequence)
+        work = self.announce()
         encoded = self.codec.encode_with_residual(self.residual)
-        self.pending = Sent(sequence, encoded, told.tokens, told.steps, told.base_version, told.parts)
+        self.pending = Sent(sequence, encoded, work.tokens, work.steps, work.base_version, work.parts)
         self._set_waiting(Waiting())
         self.was_sent_before = False
         # The overlay must later remove exactly what it adds now, even if the share changes in between.

@@ -1,4 +1,4 @@
-"""A peer's own contributions to one fragment: announced, in flight and committed. Pure."""
+"""A peer's own contributions to one fragment: in flight and committed. Pure."""
 
 from __future__ import annotations
 
@@ -18,17 +18,6 @@ class Sent:
 
     sequence: int
     encoded: EncodedBlocks
-    tokens: int
-    steps: int
-    base_version: int
-    parts: tuple[WorkPart, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Announced:
-    """Numbers that an offer contains about work that is not encoded."""
-
-    sequence: int
     tokens: int
     steps: int
     base_version: int

@@ -4,28 +4,22 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from averaging.rounds.round_facts import Effect
+from averaging.rounds.round_facts import Fact
 from averaging.wire.messages import Commit, Message, Offer, Plan, Result
 from dht.ground.host import PeerId
 
 # ------------------------------------------------------------------------------------------------- events, in
 
 
-class Event:
-    """Input of a round machine."""
-
-    __slots__ = ()
-
-
 @dataclass(frozen=True, slots=True)
-class Ready(Event):
+class Ready:
     """This peer has a contribution to offer. The machine fills in `offer.version` and `offer.attempt`."""
 
     offer: Offer
 
 
 @dataclass(frozen=True, slots=True)
-class View(Event):
+class View:
     """The trainers that count (`presence.py`), and the members that only follow (seeds, joiners, newcomers).
 
     `num_known` includes unresponsive trainers whose records are alive. A peer that lost its own line finds all others
@@ -46,7 +40,7 @@ class View(Event):
 
 
 @dataclass(frozen=True, slots=True)
-class Heard(Event):
+class Heard:
     """A checked message has arrived."""
 
     sender: PeerId
@@ -54,7 +48,7 @@ class Heard(Event):
 
 
 @dataclass(frozen=True, slots=True)
-class Lost(Event):
+class Lost:
     """The connection to a peer broke, or the peer could not be reached."""
 
     peer_id: PeerId
@@ -62,7 +56,7 @@ class Lost(Event):
 
 
 @dataclass(frozen=True, slots=True)
-class ContributionArrived(Event):
+class ContributionArrived:
     """A contribution to a shard of the round (attempt, leader) or, if late, of the previous version, has arrived from
     `sender`.
     """
@@ -75,7 +69,7 @@ class ContributionArrived(Event):
 
 
 @dataclass(frozen=True, slots=True)
-class ResultArrived(Event):
+class ResultArrived:
     """A result of the current version has arrived from `sender`."""
 
     sender: PeerId
@@ -83,7 +77,7 @@ class ResultArrived(Event):
 
 
 @dataclass(frozen=True, slots=True)
-class ShardReduced(Event):
+class ShardReduced:
     """This peer's reduction of a shard finished."""
 
     attempt: int
@@ -94,7 +88,7 @@ class ShardReduced(Event):
 
 
 @dataclass(frozen=True, slots=True)
-class Advanced(Event):
+class Advanced:
     """The anchor is at `version`: the commit in progress was applied, or the fragment was fetched.
 
     `adopted` are the recent commits of the fetched lineage, or None after a commit. `passed_over` are not asked to lead
@@ -109,28 +103,32 @@ class Advanced(Event):
 
 
 @dataclass(frozen=True, slots=True)
-class ApplyFailed(Event):
+class ApplyFailed:
     """The commit's results cannot be fetched from any peer. The anchor did not change."""
 
     commit: Commit
 
 
 @dataclass(frozen=True, slots=True)
-class Tick(Event):
+class Tick:
     """Time passed."""
+
+
+Event = Ready | View | Heard | Lost | ContributionArrived | ResultArrived | ShardReduced | Advanced | ApplyFailed | Tick
+"""Input of a round machine."""
 
 
 # ------------------------------------------------------------------------------------------------ effects, out
 
 
 @dataclass(frozen=True, slots=True)
-class SendMessage(Effect):
+class SendMessage:
     to: PeerId
     message: Message
 
 
 @dataclass(frozen=True, slots=True)
-class SendShards(Effect):
+class SendShards:
     """Send the shards of this peer's contribution to their reducers."""
 
     plan: Plan
@@ -138,7 +136,7 @@ class SendShards(Effect):
 
 
 @dataclass(frozen=True, slots=True)
-class ReduceShard(Effect):
+class ReduceShard:
     """Average these members' contributions to one shard, encode the mean and report `ShardReduced`."""
 
     plan: Plan
@@ -148,7 +146,7 @@ class ReduceShard(Effect):
 
 
 @dataclass(frozen=True, slots=True)
-class SendResult(Effect):
+class SendResult:
     """Send the encoded mean of a shard."""
 
     result: Result
@@ -156,14 +154,14 @@ class SendResult(Effect):
 
 
 @dataclass(frozen=True, slots=True)
-class Apply(Effect):
+class Apply:
     """Fetch the missing results, apply the commit and report `Advanced`."""
 
     commit: Commit
 
 
 @dataclass(frozen=True, slots=True)
-class Repair(Effect):
+class Repair:
     """Fetch the fragment's anchor from the swarm; `peer_id` claims a heavier one."""
 
     peer_id: PeerId
@@ -171,8 +169,12 @@ class Repair(Effect):
 
 
 @dataclass(frozen=True, slots=True)
-class WronglySigned(Effect):
+class WronglySigned:
     """A member sent something without its required signature."""
 
     peer_id: PeerId
     what: str
+
+
+Effect = SendMessage | SendShards | ReduceShard | SendResult | Apply | Repair | WronglySigned | Fact
+"""Action that a round machine requests, or fact that it reports."""

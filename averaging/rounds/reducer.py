@@ -10,8 +10,8 @@ import math
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 
-from averaging.rounds.machine_events import ReduceShard
-from averaging.rounds.round_facts import Effect, MembersAwaited
+from averaging.rounds.machine_events import Effect, ReduceShard
+from averaging.rounds.round_facts import MembersAwaited
 from averaging.rounds.waits import Waits
 from averaging.wire.messages import Plan
 from dht.ground.host import PeerId

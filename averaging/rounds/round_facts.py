@@ -16,14 +16,8 @@ from dht.ground.host import PeerId
 from dht.ground.quantities import bytes_text, count_text, plural, seconds_text, short_peer
 
 
-class Effect:
-    """An action that a round machine requests, or a `Fact` that it reports."""
-
-    __slots__ = ()
-
-
 @dataclass(frozen=True, slots=True)
-class Fact(Effect):
+class Fact:
     """Base class of all entries of the event log."""
 
     def sentence(self) -> str:

@@ -27,7 +27,7 @@ from averaging.rounds.leader import Leading
 from averaging.rounds.leader_ranking import next_contributors, rank_leaders
 from averaging.rounds.passing_on import DIRECT, household, next_from, passer_of, passing_on, reducers_of
 from averaging.rounds.reducer import Reducing
-from averaging.rounds.round_facts import AttemptEnded, Effect, RoundStarted
+from averaging.rounds.round_facts import AttemptEnded, RoundStarted
 from averaging.rounds.shard_plan import plan_shards
 from averaging.rounds.waits import QUIET_SECONDS, Waits, silence_seconds
 from averaging.signing.commit_log import CommitLog
@@ -105,7 +105,7 @@ class RoundMachine:
     _turn: frozenset[PeerId] | None = None
     """The trainers whose turn it is to contribute; None: all."""
     _inbox: deque[machine_events.Event] = field(default_factory=deque)
-    _effects: list[Effect] = field(default_factory=list)
+    _effects: list[machine_events.Effect] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self._reducing = Reducing(self.me, self.timing)
@@ -116,7 +116,7 @@ class RoundMachine:
         if commits is not None:
             self.log.replace(commits)
 
-    def step(self, event: machine_events.Event, now: float) -> list[Effect]:
+    def step(self, event: machine_events.Event, now: float) -> list[machine_events.Effect]:
         """Process one event at time `now`, and return the effects in order."""
         self._inbox.append(event)
         while self._inbox:
@@ -573,7 +573,7 @@ class RoundMachine:
         before = self.log.newest.get(self.version - 1)
         return b"" if before is None else commit_digest(before)
 
-    def tell(self, effect: Effect) -> None:
+    def tell(self, effect: machine_events.Effect) -> None:
         self._effects.append(effect)
 
     def send(self, to: PeerId, message: Message) -> None:

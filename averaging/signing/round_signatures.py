@@ -14,7 +14,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any
 
 from averaging.wire.field_checks import mask_of
 from averaging.wire.frames import encode
@@ -29,6 +29,7 @@ from averaging.wire.messages import (
 )
 from dht.ground.fields import pack
 from dht.ground.host import PeerId
+from dht.records.signature_cache import VerifiedRecords
 
 SHARD_DOMAIN = b"murmuration shard result\0"
 COMMIT_DOMAIN = b"murmuration commit\0"
@@ -47,13 +48,6 @@ class Scope:
 
     run_id: str
     manifest_hash: bytes
-
-
-class Seen(Protocol):
-    """Port: digests of statements whose signatures were checked before, as in `dht.records.signature_cache`."""
-
-    def seen(self, digest: bytes) -> bool: ...
-    def add(self, digest: bytes) -> None: ...
 
 
 def _digest(fields: list[Any]) -> bytes:
@@ -110,7 +104,7 @@ class Checker:
         verified: cache of statements known to be valid. None: no cache. The peers of a simulation share one.
     """
 
-    def __init__(self, scope: Scope, verify: Verify, verified: Seen | None = None) -> None:
+    def __init__(self, scope: Scope, verify: Verify, verified: VerifiedRecords | None = None) -> None:
         self.scope = scope
         self._verify = verify
         self._verified = verified
@@ -162,7 +156,7 @@ class Checker:
 class Notary(Checker):
     """Also signs the means this peer reduced and the rounds it led."""
 
-    def __init__(self, scope: Scope, sign: Sign, verify: Verify, verified: Seen | None = None) -> None:
+    def __init__(self, scope: Scope, sign: Sign, verify: Verify, verified: VerifiedRecords | None = None) -> None:
         super().__init__(scope, verify, verified)
         self._sign = sign
 

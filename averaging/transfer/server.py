@@ -52,16 +52,6 @@ class FileSource(Protocol):
         """Return one chunk that matches its digest; empty if the file was damaged or removed meanwhile."""
 
 
-class NoFiles:
-    """`FileSource` of a run without files."""
-
-    def chunk_digests(self, digest: bytes) -> Sequence[bytes]:
-        return ()
-
-    async def chunk(self, digest: bytes, index: int) -> bytes:
-        return b""
-
-
 @dataclass
 class _Guest:
     """A stream being served, and the copy that it read last."""
@@ -91,7 +81,7 @@ class StateServer:
         compute: runs the computation of a snapshot's digests.
         most_bits_per_second: returns the rate that all transfers together may use now.
         on_served: called with a remote and the bytes of state that it accepted, when its stream ends.
-        files: the files of the run.
+        files: the files of the run; None: the run has none.
     """
 
     def __init__(
@@ -111,7 +101,7 @@ class StateServer:
         self._handshake_policy = handshake_policy
         self._source = source
         self._num_fragments = num_fragments
-        self._files: FileSource = files or NoFiles()
+        self._files = files
         self._snapshots = snapshots.HeldSnapshots(source, compute)
         self._streams = StreamCounts(MAX_STREAMS_PER_PEER)
         self._transfers = FairTurns(MAX_TRANSFERS, MAX_TRANSFERS_PER_PEER)
@@ -145,7 +135,7 @@ class StateServer:
                 part = range(first, first + count)
                 await self._in_turn(guest, lambda turn: self._send_range(guest, turn, fragment, version, digest, part))
             case ["file-header", bytes(digest)] if len(digest) == WHOLE_DIGEST_BYTES:
-                joined = b"".join(self._files.chunk_digests(digest))
+                joined = b"".join(self._chunk_digests(digest))
                 await guest.send(pack(["file-header", joined]) if joined else NONE)
             case ["file-chunks", bytes(digest), int(first), int(count)] if (
                 len(digest) == WHOLE_DIGEST_BYTES and _are_counts(first, count) and 0 < count <= MAX_RANGE_CHUNKS
@@ -171,7 +161,7 @@ class StateServer:
                     # exceed the limit.
                     raise NoTurn
                 await send(turn)
-        except (NoTurn, snapshots.NoRoom):
+        except NoTurn:
             await guest.send(BUSY)
 
     async def _send_page(self, guest: _Guest, fragment: int, version: int) -> None:
@@ -187,7 +177,7 @@ class StateServer:
     async def _send_header(self, guest: _Guest, fragment: int) -> None:
         try:
             held = await self._snapshots.newest(fragment, guest.remote)
-        except snapshots.NoRoom:
+        except NoTurn:
             await guest.send(BUSY)
             return
         if held is None:
@@ -211,20 +201,24 @@ class StateServer:
             await self._send_next(guest, turn, held, index)
 
     async def _send_file(self, guest: _Guest, turn: Turn, digest: bytes, part: range) -> None:
-        num_chunks = len(self._files.chunk_digests(digest))
+        num_chunks = len(self._chunk_digests(digest))
         if num_chunks and part.stop > num_chunks:
             raise PeerFault(guest.remote, f"asked for chunk {part.stop - 1} of a file; expected 0..{num_chunks - 1}")
-        chunk = await self._files.chunk(digest, part.start) if num_chunks else b""
-        if not chunk:
+        files = self._files if num_chunks else None
+        chunk = b"" if files is None else await files.chunk(digest, part.start)
+        if files is None or not chunk:
             await guest.send(NONE)
             return
         await guest.send(pack(["file-chunks"]))
         for index in part:
-            chunk = chunk if index == part.start else await self._files.chunk(digest, index)
+            chunk = chunk if index == part.start else await files.chunk(digest, index)
             if not chunk:
                 raise PeerUnreachable(guest.remote, "asked for a file that was damaged on this machine meanwhile")
             await self._pause(len(chunk), turn)
             await self._send_chunk(guest.stream, memoryview(chunk))
+
+    def _chunk_digests(self, digest: bytes) -> Sequence[bytes]:
+        return () if self._files is None else self._files.chunk_digests(digest)
 
     def _begin(self, guest: _Guest, held: snapshots.HeldSnapshot) -> None:
         if guest.held is not held:

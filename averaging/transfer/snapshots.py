@@ -20,6 +20,7 @@ from averaging.transfer.messages import FRAME_SECONDS, chunks_of
 from averaging.wire.messages import Commit
 from dht.ground.compute import Compute, compute_inline
 from dht.ground.host import PeerId
+from dht.streams.fair_turns import NoTurn
 
 HOLD_SECONDS = 30.0
 """The longest time that a joiner may take for one chunk; after that it has given up."""
@@ -132,7 +133,7 @@ class HeldSnapshots:
         """Return a copy of the current state or, without room, the newest existing copy. None: this peer has no state.
 
         Raises:
-            NoRoom: all room is used for other fragments; there will be room later.
+            NoTurn: all room is used for other fragments; there will be room later.
         """
         async with self._making:
             copies = [held for held in self._held if held.fragment == fragment]
@@ -146,7 +147,7 @@ class HeldSnapshots:
         more).
 
         Raises:
-            NoRoom: see `newest`.
+            NoTurn: see `newest`.
         """
         async with self._making:
             for held in self._held:
@@ -178,7 +179,7 @@ class HeldSnapshots:
 
     async def _take(self, fragment: int, remote: PeerId) -> HeldSnapshot | None:
         if not self._make_room(0) and not self._make_room_for(remote):
-            raise NoRoom
+            raise NoTurn
         snapshot = await self._source.snapshot(fragment)
         if snapshot is None:
             return None
@@ -254,10 +255,6 @@ class HeldSnapshots:
         nothing = held.snapshot.anchor[:0].copy()
         held.snapshot = replace(held.snapshot, anchor=nothing, momentum=nothing)
         held.chunks = []
-
-
-class NoRoom(Exception):
-    """All copies are in use."""
 
 
 def _is_of(held: HeldSnapshot, fragment: int, version: int, digest: bytes) -> bool:

@@ -54,8 +54,8 @@ FIRST_ASSUMED_SECONDS = 600.0
 FIRST_RETRY_SECONDS = 1.0
 """Pause before a commit that could not be applied is tried again; each further pause is twice as long."""
 LONGEST_RETRY_SECONDS = 60.0
-MAX_FAILED = 64
-"""Failed commits kept for one version; each is signed by its leader."""
+MAX_FAILED = 4096
+"""Failed commits that are remembered; each is signed by its leader."""
 _LEFT_OUT = "left out here for a while, because too much of its input was refused"
 
 
@@ -79,31 +79,6 @@ class GuardPorts:
     news_seconds: Callable[[], float] = lambda: 0.0
 
 
-class FailedCommits:
-    """Commits of each fragment's present version that could not be applied here, and the time of the next try.
-
-    Perhaps no responding peer has the results of a committed round. Members at that version then send each other the
-    commit, and each would try to apply it again and again instead of starting another round. The results may come back
-    with their reducer's line, so the commit is tried again after pauses.
-    """
-
-    def __init__(self) -> None:
-        self._pauses: dict[int, tuple[int, Pauses[bytes]]] = {}
-        """Fragment -> version, and the pauses of its commits by digest."""
-
-    def note(self, commit: Commit, now: float) -> None:
-        version, pauses = self._pauses.get(commit.fragment, (None, None))
-        if pauses is None or version != commit.version:
-            pauses = Pauses(FIRST_RETRY_SECONDS, LONGEST_RETRY_SECONDS, MAX_FAILED)
-            self._pauses[commit.fragment] = commit.version, pauses
-        pauses.begin(commit_digest(commit), now)
-
-    def waits(self, commit: Commit, now: float) -> bool:
-        """Return whether the commit failed and is not due for another try."""
-        version, pauses = self._pauses.get(commit.fragment, (None, None))
-        return pauses is not None and version == commit.version and pauses.holds(commit_digest(commit), now)
-
-
 class Guard:
     """Refusals and exclusions by one peer.
 
@@ -115,7 +90,8 @@ class Guard:
         self.book = BlameBook()
         self.presence = MemberPresence(me)
         self.leaders = Leaders(me, is_strict)
-        self.failed_commits = FailedCommits()
+        self._failed = Pauses[bytes](FIRST_RETRY_SECONDS, LONGEST_RETRY_SECONDS, MAX_FAILED)
+        """By digest: commits that could not be applied here."""
         self._me = me
         # Work at the staleness limit, one version of delay, and a commit or two that were in flight meanwhile.
         self._num_remembered = staleness_limit + 3
@@ -138,12 +114,12 @@ class Guard:
         """Count and report an offence of a remote, and exclude the remote after repeated offences."""
         if peer_id == self._me:
             return
-        verdict = self.book.add(peer_id, offence, self._clock(), evidence)
+        seconds = self.book.add(peer_id, offence, self._clock(), evidence)
+        if seconds is None:
+            return
         counts = tuple(sorted(self.book.counts(peer_id).items()))
-        if verdict.is_new:
-            self._report(PeerRefused(peer_id, what, counts=counts))
-        if verdict.excluded_seconds:
-            seconds = verdict.excluded_seconds
+        self._report(PeerRefused(peer_id, what, counts=counts))
+        if seconds:
             history = ", ".join(f"{OFFENCE_TEXT[offence]} {count}x" for offence, count in counts)
             reason = f"left out of rounds here for {seconds:.0f} s, because it {history}"
             self._report(PeerRefused(peer_id, reason, seconds, counts))
@@ -195,7 +171,7 @@ class Guard:
             if members and members == self.excluded(sorted(members)):
                 return _LEFT_OUT
             if message.anchor_digest == machine.anchor_of(message.version):
-                if self.failed_commits.waits(message, self._clock()):
+                if self._failed.holds(commit_digest(message), self._clock()):
                     return "it could not be applied, and is tried again later"
                 return self._forged_weight(sender, message, machine.timing) or self._of_few(sender, message, machine)
         return ""
@@ -242,6 +218,15 @@ class Guard:
             return False
         self.check_leader(sender, commit, machine)
         return True
+
+    def not_applied(self, commit: Commit) -> None:
+        """Refuse a commit that could not be applied for a while, which doubles each time.
+
+        Perhaps no responding peer has the results of a committed round. Members at that version then send each other
+        the commit, and each would try to apply it again and again instead of starting another round. The results may
+        come back with their reducer's line, so the commit is tried again after the pause.
+        """
+        self._failed.begin(commit_digest(commit), self._clock())
 
     def unsigned(self, commit: Commit, what: str) -> None:
         """Blame the leader of a commit that lacks a reducer's signature: the leader had to check all of them."""

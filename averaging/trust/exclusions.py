@@ -92,14 +92,6 @@ class _Record:
     strikes: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Verdict:
-    """Consequence of an offence: none (the same evidence again), a note, or an exclusion."""
-
-    is_new: bool
-    excluded_seconds: float = 0.0
-
-
 @dataclass
 class BlameBook:
     """Offences of each peer. Three that count exclude a peer for a time that doubles until it behaves."""
@@ -109,8 +101,11 @@ class BlameBook:
         default_factory=lambda: Pauses(FIRST_SECONDS, LONGEST_SECONDS, MAX_REMEMBERED_PEERS)
     )
 
-    def add(self, peer_id: PeerId, offence: Offence, now: float, evidence: Hashable = None) -> Verdict:
-        """Count an offence. Equal `evidence` (not None) means the same offence, which counts once."""
+    def add(self, peer_id: PeerId, offence: Offence, now: float, evidence: Hashable = None) -> float | None:
+        """Count an offence. Return the seconds of the exclusion that begins with it, 0.0 if none does.
+
+        Equal `evidence` (not None) means the same offence, which counts once; the result is then None.
+        """
         self._forgive(peer_id, now)
         record = self._records.get(peer_id)
         if record is None:
@@ -118,25 +113,21 @@ class BlameBook:
                 del self._records[min(self._records, key=lambda other: (self._records[other].last_at, other))]
             record = self._records[peer_id] = _Record(now)
         if evidence is not None and evidence in record.evidence:
-            return Verdict(False)
+            return None
         record.evidence.append(evidence)
         record.counts[offence] += 1
         record.last_at = max(record.last_at, now)
         if offence in UNPROVEN or self._exclusions.holds(peer_id, now):
-            return Verdict(True)
+            return 0.0
         is_convicted = offence in CONVICTING
         record.strikes += STRIKES if is_convicted else 1
         if record.strikes < STRIKES:
-            return Verdict(True)
+            return 0.0
         record.strikes = 0
-        seconds = (
-            self._exclusions.begin(
-                peer_id, now, first_seconds=FIRST_CONVICTED_SECONDS, longest_seconds=LONGEST_CONVICTED_SECONDS
-            )
-            if is_convicted
-            else self._exclusions.begin(peer_id, now)
-        )
-        return Verdict(True, seconds)
+        if is_convicted:
+            bounds = FIRST_CONVICTED_SECONDS, LONGEST_CONVICTED_SECONDS
+            return self._exclusions.begin(peer_id, now, first_seconds=bounds[0], longest_seconds=bounds[1])
+        return self._exclusions.begin(peer_id, now)
 
     def excluded(self, now: float) -> set[PeerId]:
         return self._exclusions.held(now)

@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -18,6 +17,7 @@ from averaging.arrays import F64
 from averaging.codec.blocks import EncodedBlocks
 from averaging.codec.codec import Codec
 from averaging.outer.outer_settings import OuterRule
+from averaging.outer.own_contributions import Sent
 from averaging.outer.robust_mean import ShardContribution, combine
 from averaging.wire.messages import Commit
 
@@ -34,21 +34,15 @@ WRONG_RATIO = 0.1
 a few codes by one."""
 
 
-@dataclass(frozen=True, slots=True)
-class ComparedWork:
-    """This peer's encoded work on the whole fragment.
+def suspicious(
+    commit: Commit, means: Mapping[int, EncodedBlocks], own: Sent | None, member: int | None, codec: Codec
+) -> list[int]:
+    """Return the shard numbers of those `means` (number -> the reducer's mean) that look wrong here.
 
-    Attributes:
+    Args:
+        own: this peer's work.
         member: its number in the commit's roster; None: the work belongs to an earlier or later commit.
     """
-
-    encoded: EncodedBlocks
-    steps: int
-    member: int | None
-
-
-def suspicious(commit: Commit, means: Mapping[int, EncodedBlocks], own: ComparedWork | None, codec: Codec) -> list[int]:
-    """Return the shard numbers of those `means` (number -> the reducer's mean) that look wrong here."""
     if own is None:
         return _far_longer_than_others({index: _length(mean, codec) for index, mean in means.items()})
     # A slow machine's work is shorter than that of others.
@@ -56,12 +50,12 @@ def suspicious(commit: Commit, means: Mapping[int, EncodedBlocks], own: Compared
     found, ratios = set(), {}
     for index, mean in means.items():
         shard = commit.shards[index]
-        if own.member is None or own.member in shard.included:
+        if member is None or member in shard.included:
             mine = own.encoded.slice_blocks(shard.start, shard.end - shard.start)
             if suspicion(mine, mean, codec, excuse):
                 found.add(index)
             ratios[index] = _length(mean, codec) / (_length(mine, codec) or 1.0)
-    if own.member is None:
+    if member is None:
         # Work from another time may be unrelated to the mean, but the lengths of its parts are still comparable.
         found.update(_far_longer_than_others(ratios))
     return sorted(found)

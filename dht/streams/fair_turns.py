@@ -29,7 +29,7 @@ FORGET_SECONDS: Final = 60.0
 
 
 class NoTurn(Exception):
-    """No turn was free in time."""
+    """No turn, or no room, was free in time."""
 
 
 @dataclass(eq=False)

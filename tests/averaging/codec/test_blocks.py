@@ -133,10 +133,10 @@ def test_floats_that_are_not_finite_are_refused() -> None:
 
 
 def test_sizes() -> None:
-    assert make_codec("int4").bits_per_value == 4.125
-    assert make_codec("int4", 64).bits_per_value == 4.25
-    assert make_codec("int8").bits_per_value == 8.125
-    assert make_codec("fp32").bits_per_value == 32
+    assert 8 * make_codec("int4").encoded_num_bytes(128) == 128 * 4.125
+    assert 8 * make_codec("int4", 64).encoded_num_bytes(64) == 64 * 4.25
+    assert 8 * make_codec("int8").encoded_num_bytes(128) == 128 * 8.125
+    assert make_codec("fp32").encoded_num_bytes(128) == 128 * 4
     assert make_codec("int4").encoded_num_bytes(25_000_000) == 12_500_000 + 2 * 195_313
     assert make_codec("int4").encode(ones(129)).num_bytes == 64 + 1 + 2 * 2
 

@@ -13,11 +13,12 @@ from averaging.exchange.audit import KEPT_MEANS
 from averaging.fragment.shard_store import payload_digest
 from averaging.outer.contribution_weights import Terms
 from averaging.outer.outer_settings import OuterRule
+from averaging.outer.own_contributions import Sent
 from averaging.outer.shard_mean import reduce_shard
 from averaging.rounds.leader import Leading
 from averaging.rounds.round_facts import PeerRefused
 from averaging.trust.audit_budgets import BUDGET
-from averaging.trust.mean_checks import ComparedWork, is_wrong, suspicion, suspicious
+from averaging.trust.mean_checks import is_wrong, suspicion, suspicious
 from averaging.wire.messages import MAX_SHARDS, AuditRequest, Commit, Contribution, RosterEntry, ShardPlan, ShardResult
 from tests.kit.network.memory_networks import named
 from tests.kit.notaries import notary_of
@@ -368,21 +369,21 @@ def test_whoever_has_no_work_in_a_round_looks_at_its_means_too():
         return {index: codec.encode(factor * work[512 * index :][:512]) for index, factor in enumerate(factors)}
 
     honest, lies = means((0.3, 0.3, 0.3)), means((0.3, -0.3, 3.0))
-    own = ComparedWork(codec.encode(work), 10, None)
-    assert suspicious(commit, honest, own, codec) == []
-    assert suspicious(commit, lies, own, codec) == [1, 2]
-    assert suspicious(commit, lies, replace(own, member=0), codec) == [1]
-    assert suspicious(commit, means((0.3, -0.3, 8.0)), own, codec) == [1, 2]
-    other = ComparedWork(codec.encode(normal(2, 1536)), 10, None)
-    assert suspicious(commit, honest, other, codec) == []
-    assert suspicious(commit, lies, other, codec) == [2]
-    assert suspicious(commit, means((8.0, 0.3, 8.0)), replace(own, member=1), codec) == [0, 2]
-    assert suspicious(commit, means((8.0, 0.3, 8.0)), replace(own, member=2), codec) == []
+    own = Sent(1, codec.encode(work), 100, 10, 0)
+    assert suspicious(commit, honest, own, None, codec) == []
+    assert suspicious(commit, lies, own, None, codec) == [1, 2]
+    assert suspicious(commit, lies, own, 0, codec) == [1]
+    assert suspicious(commit, means((0.3, -0.3, 8.0)), own, None, codec) == [1, 2]
+    other = Sent(1, codec.encode(normal(2, 1536)), 100, 10, 0)
+    assert suspicious(commit, honest, other, None, codec) == []
+    assert suspicious(commit, lies, other, None, codec) == [2]
+    assert suspicious(commit, means((8.0, 0.3, 8.0)), own, 1, codec) == [0, 2]
+    assert suspicious(commit, means((8.0, 0.3, 8.0)), own, 2, codec) == []
     # Half as much work is no reason to suspect the others.
-    assert suspicious(commit, means((6.0, 6.0, 6.0)), replace(own, steps=5), codec) == []
-    assert suspicious(commit, honest, None, codec) == []
-    assert suspicious(commit, lies, None, codec) == [2]
-    assert suspicious(commit, {}, None, codec) == []
+    assert suspicious(commit, means((6.0, 6.0, 6.0)), replace(own, steps=5), None, None, codec) == []
+    assert suspicious(commit, honest, None, None, codec) == []
+    assert suspicious(commit, lies, None, None, codec) == [2]
+    assert suspicious(commit, {}, None, None, codec) == []
 
 
 def test_an_auditor_has_a_budget():

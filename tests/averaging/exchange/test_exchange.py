@@ -32,7 +32,7 @@ def test_bytes_on_the_wire_are_few():
         await swarm.settle()
         closed = [one for peer in swarm.live() for one in peer.committed() if one.fragment == 1 and one.bytes_up]
         assert len(closed) >= 12
-        payload_bits = swarm.live()[0].codec.bits_per_value
+        payload_bits = 8 * swarm.live()[0].codec.encoded_num_bytes(12_800) / 12_800
         up = 8 * sum(one.bytes_up for one in closed) / sum(one.contribution_values_sent for one in closed)
         down = 8 * sum(one.bytes_down for one in closed) / sum(one.result_values_received for one in closed)
         assert payload_bits < up < 1.2 * payload_bits

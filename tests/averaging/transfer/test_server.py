@@ -12,9 +12,10 @@ from averaging.outer.outer_step import anchor_digest
 from averaging.transfer import messages, server, snapshots
 from averaging.transfer.client import fetch_header
 from averaging.transfer.messages import STATE_PROTOCOL, Header
-from averaging.transfer.snapshots import HeldSnapshots, NoRoom
+from averaging.transfer.snapshots import HeldSnapshots
 from dht.ground.errors import PeerFault
 from dht.ground.host import Stream
+from dht.streams.fair_turns import NoTurn
 from peer.network.membership.run_handshake_policy import RunHandshakePolicy
 from tests.kit.network.memory_networks import MIB, named, now
 from tests.kit.rounds.donor_scene import FILE, NUM_VALUES, RULE, Scene, array_of, assert_same, in_scene
@@ -59,7 +60,7 @@ def test_a_donor_holds_few_large_snapshots(monkeypatch: pytest.MonkeyPatch) -> N
         donor.advance(0)
         # No room: the newest copy that is there, and nothing of another fragment.
         assert await held.newest(0, named(9)) is second
-        with pytest.raises(NoRoom):
+        with pytest.raises(NoTurn):
             await held.newest(1, named(9))
         assert await held.at(0, 5, first.snapshot.digest, named(9)) is first
         assert await held.at(0, 5, bytes(32), named(9)) is None
@@ -85,15 +86,15 @@ def test_a_copy_that_all_joiners_are_done_with_makes_room_soon(monkeypatch: pyte
         held.begin(copy)
         held.end(copy, is_done=True)
         await asyncio.sleep(snapshots.DONE_SECONDS)
-        with pytest.raises(NoRoom):  # one joiner still takes from it
+        with pytest.raises(NoTurn):  # one joiner still takes from it
             await held.newest(1, named(9))
         held.end(copy, is_done=False)
-        with pytest.raises(NoRoom):  # its line broke: it comes again
+        with pytest.raises(NoTurn):  # its line broke: it comes again
             await held.newest(1, named(9))
         held.begin(copy)
         held.end(copy, is_done=True)
         assert await held.newest(0, named(9)) is copy
-        with pytest.raises(NoRoom):  # somebody has just been told of it
+        with pytest.raises(NoTurn):  # somebody has just been told of it
             await held.newest(1, named(9))
         held.begin(copy)
         held.end(copy, is_done=True)

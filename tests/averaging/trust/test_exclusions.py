@@ -33,7 +33,6 @@ from averaging.trust.exclusions import (
     MAX_REMEMBERED_PEERS,
     STRIKES,
     BlameBook,
-    Verdict,
 )
 from averaging.wire import frames
 from averaging.wire.field_checks import Limits
@@ -62,9 +61,9 @@ def strike(book, now, offence="undecodable", times=STRIKES):
 def test_a_few_refusals_are_no_habit():
     book = BlameBook()
     for number in range(STRIKES - 1):
-        assert book.add(LIAR, "undecodable", float(number)) == Verdict(True)
+        assert book.add(LIAR, "undecodable", float(number)) == 0.0
         assert LIAR not in book.excluded(float(number))
-    assert book.add(LIAR, "beyond_norm", 9.0) == Verdict(True, FIRST_SECONDS)
+    assert book.add(LIAR, "beyond_norm", 9.0) == FIRST_SECONDS
     assert book.counts(LIAR) == {"undecodable": STRIKES - 1, "beyond_norm": 1}
     assert HONEST not in book.excluded(9.0)
 
@@ -72,11 +71,10 @@ def test_a_few_refusals_are_no_habit():
 def test_exclusions_double_up_to_a_bound():
     book, now, seconds = BlameBook(), 0.0, []
     for _ in range(9):
-        verdict = strike(book, now)
-        seconds.append(verdict.excluded_seconds)
+        seconds.append(strike(book, now))
         assert LIAR in book.excluded(now)
-        assert LIAR in book.excluded(now + verdict.excluded_seconds - 1e-3)
-        now += verdict.excluded_seconds
+        assert LIAR in book.excluded(now + seconds[-1] - 1e-3)
+        now += seconds[-1]
         assert LIAR not in book.excluded(now)
     assert seconds == [min(FIRST_SECONDS * 2**index, LONGEST_SECONDS) for index in range(9)]
 
@@ -84,7 +82,7 @@ def test_exclusions_double_up_to_a_bound():
 def test_what_happens_while_a_peer_is_left_out_does_not_count_again():
     book = BlameBook()
     strike(book, 0.0)
-    assert strike(book, 1.0, times=9).excluded_seconds == 0.0
+    assert strike(book, 1.0, times=9) == 0.0
     assert LIAR not in book.excluded(FIRST_SECONDS)
 
 
@@ -92,30 +90,30 @@ def test_what_happens_while_a_peer_is_left_out_does_not_count_again():
 def test_quiet_time_forgives(quiet):
     book = BlameBook()
     strike(book, 0.0, times=STRIKES - 1)
-    assert bool(book.add(LIAR, "undecodable", quiet).excluded_seconds) == (quiet < FORGIVEN_SECONDS)
+    assert bool(book.add(LIAR, "undecodable", quiet)) == (quiet < FORGIVEN_SECONDS)
 
 
 @given(st.floats(0, 5000))
 def test_after_an_exclusion_forgiveness_takes_longer(quiet):
     book, end = BlameBook(), 0.0
     for _ in range(4):
-        last = strike(book, end).excluded_seconds
+        last = strike(book, end)
         end += last
-    again = strike(book, end + quiet).excluded_seconds
+    again = strike(book, end + quiet)
     assert again == (2 * last if quiet < max(FORGIVEN_SECONDS, 2 * last) else FIRST_SECONDS)
 
 
 def test_the_shards_of_one_contribution_are_one_offence():
     book = BlameBook()
-    verdicts = [book.add(LIAR, "undecodable", 0.0, evidence=(0, 7)) for _ in range(20)]
-    assert [verdict.is_new for verdict in verdicts] == [True] + [False] * 19
+    seconds = [book.add(LIAR, "undecodable", 0.0, evidence=(0, 7)) for _ in range(20)]
+    assert seconds == [0.0] + [None] * 19
     assert book.counts(LIAR) == {"undecodable": 1}
 
 
 def test_what_others_can_bring_about_leaves_nobody_out():
     book = BlameBook()
     for number in range(50):
-        assert book.add(LIAR, "misfit", 0.0, evidence=number) == Verdict(True)
+        assert book.add(LIAR, "misfit", 0.0, evidence=number) == 0.0
     assert LIAR not in book.excluded(0.0)
     assert book.counts(LIAR) == {"misfit": 50}
 

@@ -2,46 +2,26 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
-from averaging.trust.claim_guard import LONGEST_RETRY_SECONDS, MAX_FAILED, FailedCommits
-from averaging.wire.messages import Commit
-from dht.ground.host import PeerId
-
-COMMIT = Commit(0, 5, 0, PeerId("leader"), bytes(16), (), ())
+from averaging.rounds.waits import Waits
+from averaging.trust.claim_guard import FIRST_RETRY_SECONDS, Guard, GuardPorts
+from tests.kit.clock import Clock
+from tests.kit.rounds.guard_scene import HONEST, ME, commit_with, objection
 
 
-def test_a_commit_that_failed_waits_twice_as_long_each_time() -> None:
-    failed, now = FailedCommits(), 10.0
-    assert not failed.waits(COMMIT, now)
-    pauses = []
-    for _ in range(10):
-        failed.note(COMMIT, now)
-        since = now
-        while failed.waits(COMMIT, now):
-            now += 0.5
-        pauses.append(now - since)
-    assert pauses[:4] == [1.0, 2.0, 4.0, 8.0]
-    assert pauses[-1] == LONGEST_RETRY_SECONDS
+def test_a_commit_that_could_not_be_applied_waits_and_other_commits_do_not() -> None:
+    clock, timing = Clock(), Waits.with_bounds(100.0)
+    guard = Guard(ME, 4, GuardPorts(clock, print))
+    failed, other = commit_with(10), commit_with(11)
 
+    def refusal(commit):  # type: ignore[no-untyped-def]
+        return objection(guard, HONEST, commit, timing, 14)
 
-def test_another_commit_of_that_version_is_taken_at_once() -> None:
-    failed = FailedCommits()
-    failed.note(COMMIT, 0.0)
-    assert not failed.waits(replace(COMMIT, attempt=1), 0.0)
-    assert not failed.waits(replace(COMMIT, fragment=1), 0.0)
-
-
-def test_what_failed_at_an_earlier_version_is_forgotten() -> None:
-    failed = FailedCommits()
-    failed.note(COMMIT, 0.0)
-    failed.note(replace(COMMIT, version=6), 0.0)
-    assert not failed.waits(COMMIT, 0.0)
-
-
-def test_those_who_sign_many_commits_of_a_version_cost_little() -> None:
-    failed = FailedCommits()
-    for attempt in range(3 * MAX_FAILED):
-        failed.note(replace(COMMIT, attempt=attempt), 0.0)
-    waiting = [attempt for attempt in range(3 * MAX_FAILED) if failed.waits(replace(COMMIT, attempt=attempt), 0.5)]
-    assert waiting == list(range(2 * MAX_FAILED, 3 * MAX_FAILED))
+    assert not refusal(failed)
+    guard.not_applied(failed)
+    assert "tried again later" in refusal(failed)
+    assert not refusal(other)
+    clock.now += FIRST_RETRY_SECONDS
+    assert not refusal(failed)
+    guard.not_applied(failed)
+    clock.now += FIRST_RETRY_SECONDS
+    assert "tried again later" in refusal(failed)
