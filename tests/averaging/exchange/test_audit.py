@@ -380,7 +380,7 @@ def test_whoever_has_no_work_in_a_round_looks_at_its_means_too():
     assert suspicious(commit, means((8.0, 0.3, 8.0)), own, 1, codec) == [0, 2]
     assert suspicious(commit, means((8.0, 0.3, 8.0)), own, 2, codec) == []
     # Half as much work is no reason to suspect the others.
-    assert suspicious(commit, means((6.0, 6.0, 6.0)), replace(own, steps=5), None, None, codec) == []
+    assert suspicious(commit, means((6.0, 6.0, 6.0)), replace(own, steps=5), None, codec) == []
     assert suspicious(commit, honest, None, None, codec) == []
     assert suspicious(commit, lies, None, None, codec) == [2]
     assert suspicious(commit, {}, None, None, codec) == []
