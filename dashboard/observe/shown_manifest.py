@@ -58,7 +58,6 @@ class ShownManifest:
     """The version of all fragments at which the run ends; None: its owner has not ended it."""
     is_private: bool = False
     """Whether only members admitted or invited by the owner can join."""
-    organiser: str = ""
     """Begins with http:// or https://, or empty."""
     page: str = ""
     """Page of the run according to its owner: begins with http:// or https://, or empty."""
@@ -112,7 +111,6 @@ def run_facts(record: RunRecord) -> ShownManifest:
         announce_seconds=min(max(_number(manifest, "network", "announce_seconds") or ANNOUNCE_SECONDS, 1.0), 600.0),
         end_version=_end_version(manifest),
         is_private=_field(manifest, "access", "mode") in ("allowlist", "invite"),
-        organiser=_line(manifest.get("organiser"), MAX_LINE_LENGTH),
         page=_page(manifest),
         licence=_line(manifest.get("licence"), MAX_LINE_LENGTH),
         goal_tokens=_goal_tokens(manifest),

@@ -72,7 +72,6 @@ class Run(Answer):
     name: str | None
     description: str | None
     what: str | None
-    organiser: str | None
     page: str | None
     licence: str | None
     notes: tuple[RunNote, ...]
@@ -193,7 +192,7 @@ async def run(site: Site, query: Query) -> Run:
         Run,
         site,
         REPORTED,
-        **_said(owner, "name", "description", "what", "organiser", "page", "licence", "revision"),
+        **_said(owner, "name", "description", "what", "page", "licence", "revision"),
         **_said(owner, "model_kind", "code"),
         figures=state.view,
         notes=owner.notes if owner else (),

@@ -118,13 +118,6 @@ class RunManifest(Section):
         examples=LINE_OF_TEXT["examples"],
         description="description of the run for people",
     )
-    organiser: str = Field(
-        default="",
-        max_length=60,
-        pattern=LINE_OF_TEXT["pattern"],
-        examples=["one line of printable text, such as a name"],
-        description="person or group that organises the run",
-    )
     page: str | None = Field(
         default=None,
         pattern=WEB_PATTERN,

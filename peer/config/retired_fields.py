@@ -53,6 +53,7 @@ RETIRED_FIELDS: Mapping[str, str] = {
     "model.task": "remove it; mask_token makes a model that fills in hidden tokens",
     "model.tied_head": "remove it; the built-in model shares its embedding with the output head",
     "network.sites": "remove it; peers name their own sites with --site",
+    "organiser": "remove it; write it into description",
     "picture": "remove it; the page shows the run's name alone",
     "starts_at": "remove it; start the first peer when the run shall begin",
     "training.beta1": "remove it; AdamW's decays are 0.9 and 0.95",

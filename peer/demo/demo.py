@@ -34,7 +34,6 @@ from peer.owner.new_run import create_run
 
 DEMO_RUN = """
 description = "A try on one machine: it learns to write Python, letter by letter, from the standard library"
-organiser = "this machine"
 seed = 1
 [model]
 num_layers = 4

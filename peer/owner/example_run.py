@@ -9,7 +9,6 @@ EXAMPLE: Final = """\
 # What is left out has its default; docs/organiser/manifest.md has every field.
 
 description = "A small model that completes Python, for editors that are offline"    # what it is for: people ask first
-organiser = "Ada"
 licence = "MIT"
 # page = "https://run.example.org"        # where `peer dashboard` will show it: people join with `peer join URL`
 

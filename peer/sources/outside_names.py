@@ -92,7 +92,7 @@ OUTSIDE_NAMES: Final = (
         "addresses, at most 8 are dialled, and none of this machine",
     ),
     OutsideName(("code",), "an address shown to people"),
-    OutsideName(("description", "organiser", "licence", "changes.note"), "one line of text shown to people"),
+    OutsideName(("description", "licence", "changes.note"), "one line of text shown to people"),
     OutsideName(("name",), "a word of a-z, 0-9 and `-`"),
     OutsideName(
         ("model.adapter.targets", "model.frozen"),

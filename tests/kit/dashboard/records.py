@@ -27,7 +27,6 @@ MANIFEST = json.dumps(
     {
         "revision": 3,
         "description": "Bytes of the standard library",
-        "organiser": "Ada and friends",
         "licence": "MIT",
         "training": {"schedule": {"tokens": 500_000_000}},
         "model": {"num_layers": 4, "d_model": 128},

@@ -83,7 +83,7 @@ TEXTS = {
         "access.members",
         "changes",
     ),
-    *("licence", "organiser", "page"),
+    *("licence", "page"),
     *(
         "code",
         "files",
