@@ -249,24 +249,6 @@ def test_where_everybody_is_alone_signed_tokens_decide(num_apart: int, num_toget
     in_scene(1 + num_apart + num_together, play)
 
 
-def test_a_commit_that_was_not_followed_yet_is_asked_for_again() -> None:
-    """It leaves the own anchor: when the patience with a round of few is over, it is followed, not the claim."""
-
-    async def play(scene: Scene) -> None:
-        donor = claimant_of(scene)
-        for other in scene.donors[1:]:
-            shared = scene.world.state("shared", 0, COMMON + 1)
-            other.lineage, other.known = "shared", {(0, COMMON + 1): shared.digest}
-        victim = Victim(scene)
-        later = victim.fragment.machine.later
-        later.ask(donor.peer_id)
-        await victim.repairs.repair(0, donor.peer_id, "it says so")
-        assert victim.state.version == COMMON
-        assert not later.was_asked(donor.peer_id)
-
-    in_scene(3, play)
-
-
 def seconds_in_vain(scene: Scene) -> Awaitable[float]:
     async def fetch() -> float:
         began = now()

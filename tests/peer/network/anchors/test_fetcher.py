@@ -6,10 +6,7 @@ import asyncio
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from averaging.transfer.chunk_assignment import ChunkQueue
 from averaging.transfer.many_donors import DONORS_AT_ONCE
 from averaging.transfer.snapshots import HeldSnapshots, Snapshot
 from dht.ground.host import PeerId, Stream
@@ -204,15 +201,6 @@ def test_tokens_that_few_claim_do_not_outweigh_what_most_have(num_claiming: int)
     in_scene(5, play)
 
 
-@pytest.mark.parametrize("num_members", [1, 2])
-def test_a_newcomer_takes_what_the_only_known_members_have(num_members: int) -> None:
-    async def play(scene: Scene) -> None:
-        found = await scene.fetch()
-        assert len(found.confirmed_by) == num_members
-
-    in_scene(num_members, play)
-
-
 def test_a_donor_that_is_a_round_ahead_is_waited_for() -> None:
     async def play(scene: Scene) -> None:
         scene.donors[0].advance(0)
@@ -245,35 +233,3 @@ def test_the_tokens_of_a_lineage_are_those_that_members_announce() -> None:
         assert found.snapshot.lineage_tokens == 5000
 
     in_scene(3, play)
-
-
-# ------------------------------------------------------------------------------------------------ the queue of chunks
-
-
-@given(
-    num_chunks=st.integers(1, 40),
-    steps=st.lists(st.tuples(st.sampled_from("abc"), st.sampled_from(("take", "arrive", "fail")), st.integers(1, 9))),
-)
-def test_every_chunk_arrives_once_whatever_the_donors_do(num_chunks: int, steps: list[tuple[str, str, int]]) -> None:
-    queue = ChunkQueue(num_chunks)
-    under_way: dict[str, list[int]] = {}
-    arrived: list[int] = []
-    for name, kind, most in steps:
-        donor = PeerId(name)
-        if kind == "take" and not under_way.get(name):
-            part = queue.take(donor, most)
-            assert part is None or 0 < len(part) <= most
-            under_way[name] = list(part or ())
-        elif kind == "arrive" and under_way.get(name):
-            index = under_way[name].pop(0)
-            if queue.finish(index):
-                arrived.append(index)
-        elif kind == "fail":
-            queue.give_back(donor)
-            under_way[name] = []
-    for name in "abc":
-        queue.give_back(PeerId(name))
-    while (part := queue.take(PeerId("d"), 3)) is not None:
-        arrived += [index for index in part if queue.finish(index)]
-    assert sorted(arrived) == list(range(num_chunks))
-    assert queue.num_missing == 0

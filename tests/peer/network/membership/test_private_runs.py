@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from averaging.rounds.round_facts import Fact
 from dht.admission.admission import Admission, MemberRules, NotAdmitted
-from dht.admission.dated_proofs import MAX_NONCES_PER_PEER, PROOF_SECONDS, nonce_of
+from dht.admission.dated_proofs import MAX_NONCES_PER_PEER, PROOF_SECONDS
 from dht.admission.handshake_frames import AccessRule
 from dht.admission.tickets import (
     INVITE_PREFIX,
@@ -97,14 +97,6 @@ def refusal(door: Admission, caller: Admission, remote: PeerId, purpose: Any = "
 
 
 # --- proofs
-
-
-def test_listed_keys_prove_themselves_to_each_other() -> None:
-    alice, bob = side(ALICE, rules()), side(BOB, rules())
-    proof = bob.prove(ALICE.peer_id, "stream")
-    nonce, ticket = alice.admit(BOB.peer_id, proof, "stream")
-    assert (nonce, ticket) == (nonce_of(proof), None)
-    bob.check_answer(ALICE.peer_id, alice.answer(BOB.peer_id, nonce), nonce)
 
 
 @pytest.mark.parametrize("purpose", ["dht", "run", "answer"])
@@ -408,13 +400,6 @@ def test_changes_count_from_their_version() -> None:
     assert member_rules(changed, OWNER.public_key, WHEN_JOINING).revoked_tickets == {bytes(8)}
     assert changed.end_version == 9
     assert "outer_lr 0.3 from version 5" in describe_changes(changed, manifest())
-
-
-def test_who_was_revoked_can_be_admitted_again() -> None:
-    back = manifest({"at_version": 0, "revoke": [BOB.peer_id]}, {"at_version": 0, "admit": [BOB.peer_id]})
-    found = member_rules(back, OWNER.public_key, 0)
-    assert BOB.peer_id in found.members
-    assert not found.revoked
 
 
 def test_only_later_revisions_that_add_changes_are_followed() -> None:

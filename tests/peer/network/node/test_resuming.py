@@ -90,6 +90,9 @@ def test_unsent_work_and_error_feedback_survive_a_polite_absence_of_any_length(s
     assert peer.fragments[1].state.pending is None
     assert not [event for event in seen if isinstance(event.fact, WorkLost)]
     assert max(float(one.abs().max()) for one in peer.sums()) < 1e-6
+    # Credit and the run's clock go on, too.
+    assert (peer.mailbox.network.rounds_contributed, peer.mailbox.network.run_tokens) == (5, 700)
+    assert peer.mailbox.trainer.tokens == saved.mailbox.trainer.tokens
 
 
 def test_what_was_committed_meanwhile_does_not_come_twice(saved: Peer) -> None:
@@ -126,44 +129,18 @@ def test_a_checkpoint_that_was_gone_on_from_keeps_nothing_when_the_swarm_has_gon
     assert max(float(one.abs().max()) for one in peer.sums()) < 1e-6
 
 
-def test_credit_goes_on(saved: Peer) -> None:
-    peer, _ = return_to(saved.folder.path, swarm_of(saved, 1))
-    assert peer.mailbox.network.rounds_contributed == 5
-    assert peer.mailbox.trainer.tokens == saved.mailbox.trainer.tokens
-
-
-# --- an anchor taken over from the swarm ---
-
-
-@pytest.mark.parametrize("kind", [MergeKind.ADD, MergeKind.REBASE])
-def test_an_anchor_that_is_replaced_leaves_local_work_where_it_is(saved: Peer, kind: MergeKind) -> None:
-    """L is what the inner optimizer did; a repair moves x and the point it is measured from together."""
-    for index, fragment in enumerate(saved.fragments):
-        before = saved.link.unsent(index)
-        change = np.full(fragment.state.num_values, 0.25, dtype=np.float32)
-        values = change if kind is MergeKind.ADD else fragment.state.shown() + change
-        assert saved.mailbox.inbox.try_post(kind, index, values, version=9)
-        live = saved._flat()[index][0]
-        saved.link.poll()
-        torch.testing.assert_close(saved.link.unsent(index), before, rtol=0, atol=1e-6)
-        if kind is MergeKind.ADD:
-            torch.testing.assert_close(saved._flat()[index][0], live + 0.25, rtol=0, atol=1e-6)
-
-
 # --- a network process that was killed ---
+
+
+def fragments_in(peer: Peer) -> list[FragmentRuntime]:
+    """Of a new network process, over the mailbox that is there."""
+    rule, codec = OuterRule("carry", 0.7, 0.5), make_codec("int4", 16)
+    return build_fragments(ME, peer.owner.run_id, SECTION, rule, codec, peer.mailbox, notary_of(ME))
 
 
 def network_process(peer: Peer) -> list[FragmentRuntime]:
     """What a successor finds in the mailbox."""
-    fragments = build_fragments(
-        ME,
-        peer.owner.run_id,
-        SECTION,
-        OuterRule("carry", 0.7, 0.5),
-        make_codec("int4", 16),
-        peer.mailbox,
-        notary_of(ME),
-    )
+    fragments = fragments_in(peer)
     start = StartingState(
         peer.mailbox,
         fragments,
@@ -271,15 +248,7 @@ def test_a_network_process_that_is_killed_while_it_starts_leaves_a_start_to_the_
     initial = [live.numpy().copy() for live, _ in peer._flat()]
 
     async def life(swarm: Any) -> list[FragmentRuntime]:
-        fragments = build_fragments(
-            ME,
-            peer.owner.run_id,
-            SECTION,
-            OuterRule("carry", 0.7, 0.5),
-            make_codec("int4", 16),
-            peer.mailbox,
-            notary_of(ME),
-        )
+        fragments = fragments_in(peer)
         keeper = CheckpointKeeper(peer.folder, fragments, peer.mailbox, None, compute_inline, facts_to(peer.seen))
         start = StartingState(
             peer.mailbox,
@@ -315,11 +284,6 @@ def test_a_network_process_that_is_killed_while_it_starts_leaves_a_start_to_the_
     assert (peer.mailbox.network.restored_moment > 0) == has_checkpoint
     if not has_checkpoint:
         assert np.array_equal(fragments[0].state.anchor, initial[0])
-
-
-def test_the_runs_clock_comes_back_with_the_checkpoint(saved: Peer) -> None:
-    peer, _ = return_to(saved.folder.path, swarm_of(saved, 3))
-    assert peer.mailbox.network.run_tokens == 700
 
 
 def test_the_first_checkpoints_of_a_session_come_soon() -> None:

@@ -13,19 +13,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from averaging.lanes.links import Traffic
-from dht.ground.errors import PeerFault, PeerUnreachable, UsageFault
+from dht.ground.errors import PeerFault, PeerUnreachable
 from dht.ground.host import PeerId
 from dht.streams.framing import FramedStream
 from dht.streams.remote_memory import RemoteMemory
 from dht.streams.streams_per_remote import MAX_INCOMING_STREAMS_PER_PEER
 from dht.streams.upload_and_download_limits import URGENT_BYTES
-from peer.config.peer_config import default_listen, load_config
 from peer.network.node.node import bits_for_newcomers
 from tests.kit.network.byte_streams import byte_stream
 from tests.kit.network.memory_networks import named
 
-RUN_ID = "tiny.abcdefghij234567abcd"
-LOOPBACK = "/ip4/127.0.0.1/tcp/0"
 BUDGET = 1_000_000
 FRAME = BUDGET // 2 - 100
 """One fits beside small ones, two do not."""
@@ -120,23 +117,6 @@ def test_a_remote_with_a_large_frame_under_way_waits_with_the_next_and_others_do
         first_end.close()
 
     asyncio.run(scene())
-
-
-@pytest.mark.parametrize(
-    ("flags", "sentence"),
-    [
-        ({"serve_limit_mbit": 0.0}, "--serve-limit-mbit is 0.0; expected"),
-    ],
-)
-def test_limits_out_of_range_name_their_flag(flags: dict[str, object], sentence: str) -> None:
-    with pytest.raises(UsageFault) as caught:
-        load_config({"run_id": RUN_ID} | flags)
-    assert sentence in str(caught.value)
-
-
-def test_where_to_listen_follows_the_flags() -> None:
-    assert load_config({"run_id": RUN_ID}).listen_addresses == default_listen()
-    assert load_config({"run_id": RUN_ID, "listen": [LOOPBACK]}).listen_addresses == (LOOPBACK,)
 
 
 class Lanes:

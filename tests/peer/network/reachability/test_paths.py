@@ -18,7 +18,8 @@ from dht.p2pd.daemon import DaemonOptions
 from dht.p2pd.own_relay_trial import Relaying
 from peer.events.path_events import ReachabilityFound, RelayChanged
 from peer.events.peer_events import Event, MemberChanged
-from peer.network.reachability.hole_punching import PUNCH_AFTER_SECONDS, PUNCH_AGAIN_SECONDS
+from peer.network.reachability import hole_punching
+from peer.network.reachability.hole_punching import PUNCH_AFTER_SECONDS
 from peer.network.reachability.paths import (
     CHECK_SECONDS,
     MAX_RELAY_STARTS,
@@ -35,6 +36,8 @@ SEEDS = [named(number) for number in range(1, 5)]
 ME, HOME = sorted([named(8), named(9)])
 INSIDE = "/ip4/192.168.1.100/tcp/4001"
 OUTSIDE = f"/ip4/8.8.4.4/tcp/4001/p2p/{ME}"
+AGAIN_SECONDS = 300.0
+"""In place of an hour, whose every second would be looked at."""
 
 parsed = functools.cache(parse_multiaddr)
 """The same few paths are asked for in every tick of virtual hours."""
@@ -318,57 +321,40 @@ def test_a_member_that_is_busy_all_the_time_or_gone_is_not_waited_for() -> None:
     scene.play(script)
 
 
-def test_a_seed_starts_its_daemon_again_until_its_relay_lets_enough_pass() -> None:
-    scene = Scene()
-    scene.relays, scene.relaying = True, ["limited", "limited", "full"]
+@pytest.mark.parametrize(
+    ("found", "change_faults", "own_relay", "sentence"),
+    [
+        (["limited", "limited", "full"], [], "full", "This peer relays for members that nobody can dial."),
+        (["limited"] * MAX_RELAY_STARTS, [], "limited", "128 KiB"),
+        # As on a machine that is busy with its start: the path manager goes on.
+        (
+            [LocalFault("no daemon came up"), "full"],
+            [LocalFault("the daemon is not back")],
+            "full",
+            "relays for members",
+        ),
+    ],
+    ids=["until it lets enough pass", "always limited", "cannot be tried at first"],
+)
+def test_a_seed_starts_its_daemon_again_until_its_relay_lets_enough_pass_and_says_whether_it_does(
+    found: list[Relaying | LocalFault], change_faults: list[LocalFault], own_relay: str, sentence: str
+) -> None:
+    scene, num_starts = Scene(), len(found)
+    scene.relays, scene.relaying, scene.host.change_faults = True, list(found), list(change_faults)
     scene.host.own = [OUTSIDE]
     scene.answer = DialBack(reached=(OUTSIDE,))
 
     async def script(scene: Scene) -> None:
-        await pause()
-        assert [options.reachability for options, _ in scene.host.changes] == ["public"] * 3
+        await pause(10.0)
+        if own_relay == "full" and not change_faults:
+            assert [options.reachability for options, _ in scene.host.changes] == ["public"] * num_starts
         assert all(options.relays_for_others for options, _ in scene.host.changes)
         (checked,) = [
             event.fact for event in scene.events if isinstance(event.fact, RelayChanged) and event.fact.own_relay
         ]
-        assert checked.own_relay == "full"
-        assert checked.sentence() == "This peer relays for members that nobody can dial."
-
-    scene.play(script)
-
-
-def test_a_relay_that_cannot_be_tried_and_a_daemon_that_comes_back_late_are_tried_again() -> None:
-    """As on a machine that is busy with its start: the path manager goes on."""
-    scene = Scene()
-    scene.relays, scene.relaying = True, [LocalFault("no daemon came up"), "full"]
-    scene.host.own = [OUTSIDE]
-    scene.answer = DialBack(reached=(OUTSIDE,))
-    scene.host.change_faults = [LocalFault("the network daemon is not back after 30 s")]
-
-    async def script(scene: Scene) -> None:
-        await pause(10.0)
-        (checked,) = [
-            event.fact for event in scene.events if isinstance(event.fact, RelayChanged) and event.fact.own_relay
-        ]
-        assert checked.own_relay == "full"
+        assert checked.own_relay == own_relay
+        assert sentence in checked.sentence()
         assert ReachabilityFound in scene.kinds()
-
-    scene.play(script)
-
-
-def test_a_relay_that_stays_limited_is_told() -> None:
-    scene = Scene()
-    scene.relays, scene.relaying = True, ["limited"] * MAX_RELAY_STARTS
-    scene.host.own = [OUTSIDE]
-    scene.answer = DialBack(reached=(OUTSIDE,))
-
-    async def script(scene: Scene) -> None:
-        await pause()
-        (checked,) = [
-            event.fact for event in scene.events if isinstance(event.fact, RelayChanged) and event.fact.own_relay
-        ]
-        assert checked.own_relay == "limited"
-        assert "128 KiB" in checked.sentence()
 
     scene.play(script)
 
@@ -393,7 +379,8 @@ def with_home(scene: Scene) -> Scene:
     return scene
 
 
-def test_a_hole_is_tried_for_while_nothing_moves() -> None:
+def test_a_hole_is_tried_for_while_nothing_moves(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hole_punching, "PUNCH_AGAIN_SECONDS", AGAIN_SECONDS)
     scene = with_home(Scene())
 
     def punch(peer_id: PeerId) -> None:
@@ -407,13 +394,16 @@ def test_a_hole_is_tried_for_while_nothing_moves() -> None:
         assert [peer_id for _, peer_id in scene.host.redials] == [HOME, HOME], "the other side had the second turn"
         assert scene.paths_to(HOME) == ["relayed", "punched"]
         assert scene.told[-1] == (False, True), "who has a path to every trainer can reduce for them"
-        await pause(2 * PUNCH_AGAIN_SECONDS)
+        await pause(2 * AGAIN_SECONDS)
         assert len(scene.host.redials) == 2
 
     scene.play(script)
 
 
-def test_nobody_hangs_up_while_something_moves_and_after_three_tries_only_once_an_hour() -> None:
+def test_nobody_hangs_up_while_something_moves_and_after_three_tries_only_after_a_long_pause(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(hole_punching, "PUNCH_AGAIN_SECONDS", AGAIN_SECONDS)
     scene = with_home(Scene())
 
     async def script(scene: Scene) -> None:
@@ -424,9 +414,9 @@ def test_nobody_hangs_up_while_something_moves_and_after_three_tries_only_once_a
         await pause(PUNCH_AFTER_SECONDS[-1] + 10)
         tries = len(scene.host.redials)
         assert tries == 2
-        await pause(PUNCH_AGAIN_SECONDS / 2)
+        await pause(AGAIN_SECONDS / 2)
         assert len(scene.host.redials) == tries
-        await pause(2 * PUNCH_AGAIN_SECONDS)
+        await pause(2 * AGAIN_SECONDS)
         assert tries < len(scene.host.redials) <= tries + 2
         assert scene.paths_to(HOME) == ["relayed"]
         assert scene.told[-1] == (False, False)
