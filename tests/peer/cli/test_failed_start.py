@@ -108,13 +108,6 @@ def test_what_the_first_answer_tells_is_known_before_anything_heavy(
     assert paths_in(tmp_path) == []
 
 
-def test_data_that_is_not_there_is_told_at_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    words = ["join", RUN_ID, *NOBODY, "--data", f"text:{tmp_path / 'no such'}", "--data-dir", str(tmp_path / "peer")]
-    assert app.run(words) == 2
-    assert f"{tmp_path / 'no such'} does not exist; expected a file or folder to read" in capsys.readouterr().err
-    assert paths_in(tmp_path) == []
-
-
 @pytest.mark.parametrize("command", ["join", "seed"])
 def test_a_port_that_is_taken_is_told_before_anything_is_shown(
     command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -129,22 +122,31 @@ def test_a_port_that_is_taken_is_told_before_anything_is_shown(
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("command", ["join", "seed"])
-def test_a_key_that_is_a_folder_is_told_at_once(
-    command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["join", "--data", "text:absent"], "absent does not exist; expected a file or folder to read"),
+        (["join", "--contributor-key", "folder"], "folder"),
+        (["seed", "--contributor-key", "folder"], "folder"),
+        (
+            ["join", "--contributor-key", "absent"],
+            "There is no key file absent; expected the one that `peer profile",
+        ),
+        (
+            ["seed", "--contributor-key", "absent"],
+            "There is no key file absent; expected the one that `peer profile",
+        ),
+    ],
+)
+def test_a_file_that_is_not_there_is_told_at_once_and_makes_no_new_person(
+    words: list[str],
+    sentence: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    (tmp_path / "me").mkdir()
-    words = [command, RUN_ID, *NOBODY, "--contributor-key", str(tmp_path / "me"), "--data-dir", str(tmp_path / "peer")]
-    assert app.run(words) == 2
-    assert f"{tmp_path / 'me'}" in capsys.readouterr().err
-    assert paths_in(tmp_path) == ["me"]
-
-
-@pytest.mark.parametrize("command", ["join", "seed"])
-def test_a_mistyped_contributor_key_makes_no_new_person(
-    command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    words = [command, RUN_ID, *NOBODY, "--contributor-key", str(tmp_path / "me"), "--data-dir", str(tmp_path / "peer")]
-    assert app.run(words) == 2
-    assert f"There is no key file {tmp_path / 'me'}; expected the one that `peer profile set" in capsys.readouterr().err
-    assert paths_in(tmp_path) == []
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "folder").mkdir()
+    assert app.run([*words, RUN_ID, *NOBODY, "--data-dir", "peer"]) == 2
+    assert sentence in capsys.readouterr().err
+    assert paths_in(tmp_path) == ["folder"]

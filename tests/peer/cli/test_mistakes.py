@@ -61,11 +61,20 @@ def in_house_style(line: str) -> bool:
 
 
 @pytest.mark.parametrize("name", COMMAND_NAMES)
-def test_an_unknown_flag(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    line = said([*name.split(), "--no-such-flag"], capsys)
+def test_each_command_refuses_unknown_flags_wrong_numbers_and_too_many_words(
+    name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words, parameters = name.split(), every_command()[name].params
+    line = said([*words, "--no-such-flag"], capsys)
     assert line.startswith("peer: No such option: --no-such-flag")
     assert line.endswith(f"; see `peer {name} --help`.")
-    assert in_house_style(line)
+    for one in parameters:
+        if one.param_type_name == "option" and one.type_descriptor.annotation in (int, float):
+            line = said([*words, one.opts[0], "zero"], capsys)
+            assert line.startswith(f"peer: Invalid value for '{one.opts[0]}'"), line
+            assert in_house_style(line)
+    if all(one.nargs != -1 for one in parameters):
+        assert in_house_style(said([*words, "one", "two", "three"], capsys))
 
 
 @pytest.mark.parametrize(
@@ -99,27 +108,6 @@ def test_a_path_keeps_its_first_letter(
         assert said(words, capsys).startswith(f"peer: {name}"), words
     (tmp_path / name).mkdir()
     assert said(["plan", name], capsys).startswith(f"peer: {name}/run.record cannot be read")
-
-
-@pytest.mark.parametrize("name", COMMAND_NAMES)
-def test_wrong_values_of_all_numbers(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    numbers = [
-        one.opts[0]
-        for one in every_command()[name].params
-        if one.param_type_name == "option" and one.type_descriptor.annotation in (int, float)
-    ]
-    for flag in numbers:
-        line = said([*name.split(), flag, "zero"], capsys)
-        assert line.startswith(f"peer: Invalid value for '{flag}'"), line
-        assert in_house_style(line)
-
-
-@pytest.mark.parametrize("name", COMMAND_NAMES)
-def test_too_many_words(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    if any(one.nargs == -1 for one in every_command()[name].params):
-        return
-    line = said([*name.split(), *["one", "two", "three"]], capsys)
-    assert in_house_style(line)
 
 
 @pytest.mark.parametrize(
@@ -292,35 +280,30 @@ def test_the_run_of_a_member_is_read_from_its_refusal_and_nothing_else() -> None
         assert other_run(text) is None
 
 
+OF_A_PATH, OF_A_WORD = "is empty; expected the path of a file or folder", "One argument is empty, as from an unset"
+
+
 @pytest.mark.parametrize(
-    "words",
+    ("words", "sentence"),
     [
-        ["init", "x", "--out", ""],
-        ["join", "--data-dir", ""],
-        ["seed", "--identity", " "],
-        ["manifest", "show", "--data-dir", ""],
-        ["export", "--checkpoint", ""],
+        ("init x --out ''", OF_A_PATH),
+        ("join --data-dir ''", OF_A_PATH),
+        ("seed --identity ' '", OF_A_PATH),
+        ("manifest show --data-dir ''", OF_A_PATH),
+        ("export --checkpoint ''", OF_A_PATH),
+        ("key ''", OF_A_WORD),
+        ("members '' --json", OF_A_WORD),
+        ("plan ''", OF_A_WORD),
+        ("join ''", OF_A_WORD),
+        ("receipts verify ''", OF_A_WORD),
+        ("note '' x", OF_A_WORD),
     ],
 )
-def test_an_empty_path_is_no_path(
-    words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_an_empty_word_is_no_run_and_does_not_mean_the_working_folder(
+    words: str, sentence: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """As of a shell variable that is not set: the working folder is not meant."""
-    monkeypatch.chdir(tmp_path)
-    assert app.run(words) == 2
-    assert f"{words[-2]} is empty; expected the path of a file or folder" in capsys.readouterr().err
-    assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.parametrize(
-    "words", ["key ''", "members '' --json", "plan ''", "join ''", "receipts verify ''", "note '' x"]
-)
-def test_an_empty_word_is_no_run_and_no_folder(
-    words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert app.run(shlex.split(words)) == 2
-    assert capsys.readouterr().err.startswith("peer: One argument is empty, as from an unset shell variable;")
+    """As of a shell variable that is not set."""
+    assert sentence in said(shlex.split(words), capsys)
     assert list(tmp_path.iterdir()) == []
 
 

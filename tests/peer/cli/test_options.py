@@ -12,8 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from pydantic import Field
 
 from dht.identity.keys import Identity, make_run_id
@@ -168,12 +166,6 @@ def test_descriptions_have_the_form_that_help_makes_sentences_of() -> None:
         assert not text.endswith("."), f"{name}: help adds the full stop to {text!r}"
 
 
-@pytest.mark.parametrize("given", [GIVEN, {"run_id": RUN_ID}])
-def test_the_network_process_receives_the_same_choices(given: dict[str, object]) -> None:
-    config = PeerConfig.model_validate(given)
-    assert PeerConfig.model_validate_json(config.model_dump_json(exclude_defaults=True)) == config
-
-
 def test_a_new_choice_is_one_field(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     class Longer(PeerConfig):
         pause_minutes: float = Field(default=2.0, ge=0, le=60, description="rest after a night")
@@ -189,13 +181,6 @@ def test_a_new_choice_is_one_field(monkeypatch: pytest.MonkeyPatch, capsys: pyte
     assert "--pause-minutes is 99.0; expected a finite number from 0 to 60." in capsys.readouterr().err
     assert app.run(["join", "--help"]) == 0
     assert "--pause-minutes N Rest after a night; default 2." in " ".join(capsys.readouterr().out.split())
-
-
-@given(st.lists(st.sampled_from(["/a", "/b", "--peers", "--json", "--name", "x", "--peers=/c"])))
-def test_spreading_changes_no_other_argument(arguments: list[str]) -> None:
-    spread = options.spread_peers(arguments)
-    without = [argument for argument in spread if argument != "--peers"]
-    assert without == [argument for argument in arguments if argument != "--peers"]
 
 
 def test_several_addresses_may_follow_one_flag() -> None:

@@ -8,7 +8,8 @@ import dataclasses
 import re
 import threading
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -53,12 +54,19 @@ def owner(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     return folder  # type: ignore[return-value]
 
 
+@pytest.fixture
+def fresh(tmp_path: Path) -> Path:
+    """As `owner`, for a test that changes it."""
+    assert app.run(["init", "ours", "--access", "invite", "--out", str(tmp_path / "owner")]) == 0
+    return tmp_path / "owner"
+
+
 @pytest.fixture(scope="module")
 def owned(owner: Path) -> OwnedRun:
     return open_owned_run(None, owner)
 
 
-def sentence(capsys: pytest.CaptureFixture[str], arguments: list[str], exit_code: int = 2) -> str:
+def refused(capsys: pytest.CaptureFixture[str], arguments: list[str], exit_code: int = 2) -> str:
     """What a command that must fail says: one line, no traceback."""
     capsys.readouterr()
     assert app.run(arguments) == exit_code
@@ -96,7 +104,7 @@ def join(tmp_path: Path, invite: Invite | str) -> list[str]:
 def test_the_owners_commands_find_every_peer_of_the_run_on_this_machine(
     owned: OwnedRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As `peer status` does: also the one in a further folder, or in one that was named by hand."""
+    """As `peer status` does: also the one in a further fresh, or in one that was named by hand."""
     elsewhere = owned.folder.parent / "elsewhere"
     elsewhere.mkdir()
     address = f"/ip4/127.0.0.1/tcp/4001/p2p/{Identity.generate().peer_id}"
@@ -106,22 +114,34 @@ def test_the_owners_commands_find_every_peer_of_the_run_on_this_machine(
     assert address in owned.known_addresses()
 
 
-def test_an_expired_invite(owned: OwnedRun, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    said = sentence(capsys, join(tmp_path, ticketed(owned, lasts=-60)))
-    assert re.search(r"The invite expired at .*; expected one that is still good; ask the owner", said)
+def with_the_secret_of_another(owned: OwnedRun) -> Invite:
+    return dataclasses.replace(ticketed(owned), secret=b"x" * 32)
 
 
-def test_an_invite_for_another_key(owned: OwnedRun, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    said = sentence(capsys, join(tmp_path, ticketed(owned, kind="key")))
-    assert FRIEND.peer_id in said
-    assert "expected 12D3Koo" in said
-    assert "--identity" in said
-
-
-def test_a_foreign_invite(owned: OwnedRun, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    said = sentence(capsys, join(tmp_path, ticketed(owned, signed_by=OTHER)))
-    assert "was changed or is not by the owner" in said
-    assert "ask the owner for a new one" in said
+@pytest.mark.parametrize(
+    ("make", "more", "sentence"),
+    [
+        (partial(ticketed, lasts=-60), [], "The invite expired at .*; expected one that is still good; ask the owner"),
+        (partial(ticketed, kind="key"), [], f"{FRIEND.peer_id}.*expected 12D3Koo.*--identity"),
+        (partial(ticketed, signed_by=OTHER), [], "was changed or is not by the owner.*ask the owner for a new one"),
+        (with_the_secret_of_another, [], "secret.*expected"),
+        (ticketed, ["--run-id", "other.aaaaaaaaaaaaaaaaaaaa"], "The invite is for run ours"),
+        (ticketed, ["--identity", "id.pem"], "id.pem.*expected"),
+    ],
+    ids=["expired", "for another key", "of another owner", "another secret", "of another run", "no key of ours"],
+)
+def test_an_invite_that_does_not_do_is_one_sentence(
+    owned: OwnedRun,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    make: Callable[[OwnedRun], Invite],
+    more: list[str],
+    sentence: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_secret(Path("id.pem"), "-----BEGIN OPENSSH PRIVATE KEY-----\nAAAA\n-----END OPENSSH PRIVATE KEY-----\n")
+    assert re.search(sentence, refused(capsys, [*join(tmp_path, make(owned)), *more]))
 
 
 def test_a_tampered_invite(owned: OwnedRun, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -129,20 +149,7 @@ def test_a_tampered_invite(owned: OwnedRun, tmp_path: Path, capsys: pytest.Captu
     middle = len(text) // 2
     changed = text[:middle] + ("A" if text[middle] != "A" else "B") + text[middle + 1 :]
     for bad in (changed, text[:middle], text.removeprefix(INVITE_PREFIX), "", "\x00" * 40):
-        assert "expected" in sentence(capsys, join(tmp_path, bad))
-
-
-def test_an_invite_with_the_secret_of_another(
-    owned: OwnedRun, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    said = sentence(capsys, join(tmp_path, dataclasses.replace(ticketed(owned), secret=b"x" * 32)))
-    assert "secret" in said
-    assert "expected" in said
-
-
-def test_an_invite_of_another_run(owned: OwnedRun, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    arguments = [*join(tmp_path, ticketed(owned)), "--run-id", "other.aaaaaaaaaaaaaaaaaaaa"]
-    assert f"The invite is for run {owned.run_id}" in sentence(capsys, arguments)
+        assert "expected" in refused(capsys, join(tmp_path, bad))
 
 
 def admission(owned: OwnedRun, folder: Path, now: float, who: Identity = MEMBER) -> Admission:
@@ -205,18 +212,10 @@ def test_a_damaged_list_of_users(owned: OwnedRun, tmp_path: Path, caplog: pytest
 )
 def test_a_wrong_kind_of_key(owner: Path, capsys: pytest.CaptureFixture[str], key: str) -> None:
     for command in (["invite", "--key", key], ["revoke", "--key", key], ["manifest", "edit", "--admit", key]):
-        said = sentence(capsys, [*command, "--data-dir", str(owner)])
+        said = refused(capsys, [*command, "--data-dir", str(owner)])
         assert "expected a libp2p Ed25519 id such as 12D3KooW..." in said
         assert "`peer key` prints it" in said
     assert not (owner / DRAFT_NAME).exists()
-
-
-def test_an_identity_file_of_another_kind(owned: OwnedRun, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    key = tmp_path / "id.pem"
-    write_secret(key, "-----BEGIN OPENSSH PRIVATE KEY-----\nAAAA\n-----END OPENSSH PRIVATE KEY-----\n")
-    said = sentence(capsys, [*join(tmp_path, ticketed(owned)), "--identity", str(key)])
-    assert str(key) in said
-    assert "expected" in said
 
 
 # --- members
@@ -284,17 +283,17 @@ def test_free_records_move_no_cool_down_no_end_and_no_change_of_the_rate(
                 publish(signed, [ADDRESS], 1.0)
 
 
-def test_the_owner_sees_who_used_a_one_time_invite(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    folder = tmp_path / "owner"
-    assert app.run(["init", "ours", "--access", "invite", "--out", str(folder)]) == 0
+def test_the_owner_sees_who_used_a_one_time_invite(
+    fresh: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     for name in ("used", "spare"):
-        arguments = ["--data-dir", str(folder), "--one-time", "--out", str(tmp_path / f"{name}.invite")]
+        arguments = ["--data-dir", str(fresh), "--one-time", "--out", str(tmp_path / f"{name}.invite")]
         assert app.run(["invite", *arguments]) == 0
     ticket = decode_invite((tmp_path / "used.invite").read_text()).ticket
     assert ticket is not None
-    InviteUsers(folder).keep(ticket, FRIEND.peer_id)
+    InviteUsers(fresh).keep(ticket, FRIEND.peer_id)
     capsys.readouterr()
-    assert app.run(["members", "--data-dir", str(folder)]) == 0
+    assert app.run(["members", "--data-dir", str(fresh)]) == 0
     used, spare = [line for line in capsys.readouterr().out.splitlines() if line.startswith("Invite")]
     assert f"{ticket.serial.hex()}  one-time  used by {FRIEND.peer_id}, until" in used
     assert "one-time  good, until" in spare
@@ -303,65 +302,53 @@ def test_the_owner_sees_who_used_a_one_time_invite(tmp_path: Path, capsys: pytes
 # --- revisions
 
 
-def test_an_unsigned_revision_is_not_published(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    folder = str(tmp_path / "owner")
-    assert app.run(["init", "ours", "--access", "invite", "--out", folder]) == 0
-    edit = ["manifest", "edit", "--data-dir", folder, "--outer-lr", "0.3", "--at-version", "50"]
+def test_an_unsigned_revision_is_not_published(fresh: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    edit = ["manifest", "edit", "--data-dir", str(fresh), "--outer-lr", "0.3", "--at-version", "50"]
     assert app.run(edit) == 0
     for command in (["manifest", "publish", "--peers", ADDRESS], ["revoke", "--key", OTHER.peer_id]):
-        said = sentence(capsys, [*command, "--data-dir", folder])
+        said = refused(capsys, [*command, "--data-dir", str(fresh)])
         assert "not signed" in said
         assert "peer manifest sign" in said
-    assert app.run(["manifest", "sign", "--data-dir", folder]) == 0
-    assert "has no draft" in sentence(capsys, ["manifest", "sign", "--data-dir", folder])
+    assert app.run(["manifest", "sign", "--data-dir", str(fresh)]) == 0
+    assert "has no draft" in refused(capsys, ["manifest", "sign", "--data-dir", str(fresh)])
 
 
-def test_a_slip_in_a_draft_can_be_taken_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    folder = tmp_path / "owner"
-    assert app.run(["init", "ours", "--access", "invite", "--out", str(folder)]) == 0
-    edit = ["manifest", "edit", "--data-dir", str(folder), "--at-version", "50", "--outer-lr"]
-    for command in ([*edit, "0.9"], ["manifest", "show", "--data-dir", str(folder)]):
+def test_a_slip_in_a_draft_can_be_taken_out(fresh: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    edit = ["manifest", "edit", "--data-dir", str(fresh), "--at-version", "50", "--outer-lr"]
+    for command in ([*edit, "0.9"], ["manifest", "show", "--data-dir", str(fresh)]):
         capsys.readouterr()
         assert app.run(command) == 0
-        assert f"rm {folder / DRAFT_NAME} removes the whole draft" in capsys.readouterr().out
-    (folder / DRAFT_NAME).unlink()
+        assert f"rm {fresh / DRAFT_NAME} removes the whole draft" in capsys.readouterr().out
+    (fresh / DRAFT_NAME).unlink()
     assert app.run([*edit, "0.3"]) == 0
-    assert app.run(["manifest", "sign", "--data-dir", str(folder)]) == 0
+    assert app.run(["manifest", "sign", "--data-dir", str(fresh)]) == 0
     assert "0.9" not in capsys.readouterr().out.rpartition("Signed")[2]
 
 
 def test_a_cool_down_is_asked_for_with_a_length_and_a_beginning(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    fresh: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    folder = str(tmp_path / "owner")
-    assert app.run(["init", "ours", "--access", "invite", "--out", folder]) == 0
-    edit = ["manifest", "edit", "--data-dir", folder]
-    assert "--cooldown-from is given without --cooldown-tokens" in sentence(capsys, [*edit, "--cooldown-from", "0"])
+    edit = ["manifest", "edit", "--data-dir", str(fresh)]
+    assert "--cooldown-from is given without --cooldown-tokens" in refused(capsys, [*edit, "--cooldown-from", "0"])
     # Nobody is there to say where the run is.
-    assert "or give --cooldown-from TOKENS yourself" in sentence(capsys, [*edit, "--cooldown-tokens", "900"], 3)
+    assert "or give --cooldown-from TOKENS yourself" in refused(capsys, [*edit, "--cooldown-tokens", "900"], 3)
     assert app.run([*edit, "--cooldown-tokens", "900", "--cooldown-from", "0", "--at-version", "7"]) == 0
     said = capsys.readouterr().out
     assert "the learning rate falls to its floor within the first 900 tokens, from version 7" in said
-
-
-def test_a_cool_down_that_begins_late_says_so_with_units(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    folder = str(tmp_path / "owner")
-    assert app.run(["init", "ours", "--access", "invite", "--out", folder]) == 0
-    edit = ["manifest", "edit", "--data-dir", folder, "--cooldown-tokens", "100000", "--cooldown-from", "7168000000"]
-    assert app.run([*edit, "--at-version", "1000000"]) == 0
+    (fresh / DRAFT_NAME).unlink()
+    late = ["--cooldown-tokens", "100000", "--cooldown-from", "7168000000", "--at-version", "1000000"]
+    assert app.run([*edit, *late]) == 0
     said = capsys.readouterr().out
     assert "falls to its floor over 100 k tokens after the first 7.17 G, from version 1000000" in said
 
 
-def test_a_revoked_key_is_told_which_invite_admits_it_again(tmp_path: Path) -> None:
-    folder = tmp_path / "owner"
-    assert app.run(["init", "ours", "--access", "invite", "--out", str(folder)]) == 0
-    assert app.run(["revoke", "--key", FRIEND.peer_id, "--data-dir", str(folder)]) == 0
+def test_a_revoked_key_is_told_which_invite_admits_it_again(fresh: Path, tmp_path: Path) -> None:
+    assert app.run(["revoke", "--key", FRIEND.peer_id, "--data-dir", str(fresh)]) == 0
 
     def is_revoked_after(*invited: str) -> bool:
-        arguments = ["--data-dir", str(folder), "--out", str(tmp_path / "again.invite")]
+        arguments = ["--data-dir", str(fresh), "--out", str(tmp_path / "again.invite")]
         assert app.run(["invite", *invited, *arguments]) == 0
-        owned = open_owned_run(None, folder)
+        owned = open_owned_run(None, fresh)
         return FRIEND.peer_id in member_rules(owned.manifest, owned.owner.public_key, WHEN_JOINING).revoked
 
     assert is_revoked_after("--one-time")
@@ -370,43 +357,39 @@ def test_a_revoked_key_is_told_which_invite_admits_it_again(tmp_path: Path) -> N
     assert "an invite for that key (`peer invite --key`), which also admits a revoked one again" in said
 
 
-def test_an_older_draft_is_not_signed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    folder = tmp_path / "owner"
-    assert app.run(["init", "ours", "--access", "invite", "--out", str(folder)]) == 0
-    edit = ["manifest", "edit", "--data-dir", str(folder), "--admit", FRIEND.peer_id]
+def test_an_older_draft_is_not_signed(fresh: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    edit = ["manifest", "edit", "--data-dir", str(fresh), "--admit", FRIEND.peer_id]
     assert app.run(edit) == 0
-    older = (folder / DRAFT_NAME).read_bytes()
-    assert app.run(["manifest", "sign", "--data-dir", str(folder)]) == 0
-    (folder / DRAFT_NAME).write_bytes(older)
-    said = sentence(capsys, ["manifest", "sign", "--data-dir", str(folder)])
+    older = (fresh / DRAFT_NAME).read_bytes()
+    assert app.run(["manifest", "sign", "--data-dir", str(fresh)]) == 0
+    (fresh / DRAFT_NAME).write_bytes(older)
+    said = refused(capsys, ["manifest", "sign", "--data-dir", str(fresh)])
     assert "The draft is revision 2 and revision 2 is signed already; expected a later one" in said
 
 
-def test_a_manifest_that_was_changed_after_it_was_signed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    folder = tmp_path / "owner"
-    assert app.run(["init", "ours", "--access", "invite", "--out", str(folder)]) == 0
-    path = folder / "run.record"
+def test_a_manifest_that_was_changed_after_it_was_signed(fresh: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = fresh / "run.record"
     path.write_bytes(path.read_bytes().replace(b'"mode":"invite"', b'"mode":"closed"'))
-    said = sentence(capsys, ["manifest", "show", "--data-dir", str(folder)])
+    said = refused(capsys, ["manifest", "show", "--data-dir", str(fresh)])
     assert "is not signed by the owner of this run" in said
     assert "take it from a copy" in said
     path.write_bytes(path.read_bytes()[:300])
-    assert f"{path} is damaged: it names no run" in sentence(capsys, ["manifest", "show", "--data-dir", str(folder)])
+    assert f"{path} is damaged: it names no run" in refused(capsys, ["manifest", "show", "--data-dir", str(fresh)])
 
 
 def test_only_the_owner_revises(tmp_path: Path, owner: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    said = sentence(capsys, ["revoke", "--key", OTHER.peer_id, "--data-dir", str(tmp_path)])
+    said = refused(capsys, ["revoke", "--key", OTHER.peer_id, "--data-dir", str(tmp_path)])
     assert "only the owner's key can do this" in said
     stolen = tmp_path / "other"
     assert app.run(["init", "other", "--out", str(stolen)]) == 0
     (stolen / "run.record").write_bytes((owner / "run.record").read_bytes())
-    said = sentence(capsys, ["revoke", "--key", OTHER.peer_id, "--data-dir", str(stolen)])
+    said = refused(capsys, ["revoke", "--key", OTHER.peer_id, "--data-dir", str(stolen)])
     assert "is the key of another run" in said
 
 
 def test_an_invite_that_was_not_given_cannot_be_revoked(owner: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for serial, words in (("00" * 8, "was not issued from"), ("12", "is not the serial number")):
-        said = sentence(capsys, ["revoke", "--invite", serial, "--data-dir", str(owner)])
+        said = refused(capsys, ["revoke", "--invite", serial, "--data-dir", str(owner)])
         assert words in said
 
 

@@ -74,15 +74,6 @@ def test_a_damaged_list_of_places_is_none(home: Path, content: str) -> None:
     assert known_places() == []
 
 
-def test_who_holds_a_folder_is_asked_without_writing(home: Path) -> None:
-    assert holder_of(home) is None
-    assert list(home.iterdir()) == []
-    lock = FolderLock(home, "peer seed")
-    assert (holder_of(home) or "").startswith(f"process {os.getpid()} (peer seed), since ")
-    lock.close()
-    assert holder_of(home) is None
-
-
 def test_what_cannot_be_told_is_not_said_to_be_nothing(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """As of a folder of another user; a link cannot be opened by the system's administrator either."""
     (home / "other").mkdir()
