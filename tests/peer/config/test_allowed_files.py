@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from averaging.wire.file_chunks import FILE_CHUNK_BYTES, MAX_FILE_BYTES, file_chunk_lengths, num_file_chunks
+from averaging.wire.file_chunks import MAX_FILE_BYTES
 from peer.config.allowed_files import MAX_FILES
 from peer.config.manifest import RunManifest
 
@@ -108,17 +108,3 @@ def test_code_is_an_address_at_a_commit(code: str) -> None:
 def test_what_peer_join_trains_names_no_code() -> None:
     with pytest.raises(ValueError, match="code is given, and the model is not a module of your own"):
         RunManifest.from_fields({"name": "tiny", "code": f"https://example.org/a@{COMMIT}"})
-
-
-@pytest.mark.parametrize(
-    ("num_bytes", "lengths"),
-    [
-        (1, [1]),
-        (FILE_CHUNK_BYTES, [FILE_CHUNK_BYTES]),
-        (FILE_CHUNK_BYTES + 1, [FILE_CHUNK_BYTES, 1]),
-        (MAX_FILE_BYTES, [FILE_CHUNK_BYTES] * 64),
-    ],
-)
-def test_chunks_are_the_whole_file(num_bytes: int, lengths: list[int]) -> None:
-    assert file_chunk_lengths(num_bytes) == lengths
-    assert num_file_chunks(num_bytes) == len(lengths)

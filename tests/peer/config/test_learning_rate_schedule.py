@@ -14,23 +14,16 @@ from peer.config.access_sections import ChangeSection
 from peer.config.learning_rate_schedule import (
     Cooldown,
     ScheduleSection,
-    progress_of,
     rate_factor,
 )
 from peer.config.manifest import RunManifest
 from peer.network.membership.manifest_revisions import cooldown_at, describe_changes
-from peer.owner.revision_start import first_token, version_of
-from peer.view.run_clock import committed_tokens
+from peer.owner.revision_start import first_token
 from peer.view.run_view import run_view_of
 from tests.kit.records import make_record
 
 COSINE = ScheduleSection(kind="cosine", tokens=1000)
 WSD = ScheduleSection(kind="wsd", tokens=1000)
-
-
-def test_the_default_leaves_the_rate_alone() -> None:
-    assert [rate_factor(ScheduleSection(), tokens) for tokens in (0, 1, 2**60)] == [1.0, 1.0, 1.0]
-    assert progress_of(ScheduleSection(), 10) is None
 
 
 def test_a_cosine_goes_from_the_peak_over_the_middle_to_the_floor_and_stays_there() -> None:
@@ -43,12 +36,6 @@ def test_wsd_is_stable_until_the_decay_and_falls_by_one_minus_the_square_root() 
     assert [rate_factor(WSD, tokens) for tokens in (0, 799, 800, 1000, 5000)] == [1.0, 1.0, 1.0, 0.1, 0.1]
     assert rate_factor(WSD, 850) == pytest.approx(0.1 + 0.9 * 0.5)
     assert ScheduleSection(kind="wsd", tokens=1000).decay_length == 200
-
-
-def test_a_budget_alone_gives_progress_and_no_decay() -> None:
-    budget = ScheduleSection(tokens=400)
-    assert [progress_of(budget, tokens) for tokens in (0, 100, 400, 900)] == [0.0, 0.25, 1.0, 1.0]
-    assert rate_factor(budget, 900) == 1.0
 
 
 def test_a_cool_down_goes_linearly_from_where_the_schedule_was_to_the_floor() -> None:
@@ -79,10 +66,6 @@ def test_the_rate_is_told_in_words() -> None:
     assert said() == "0.003 and never less; training.schedule lets it fall"
     wsd = {"kind": "wsd", "tokens": 2 * 10**9}
     assert said(schedule=wsd) == "0.003 at its peak, stable, then a decay over 2.00 G tokens of the swarm"
-
-
-def test_the_clock_is_that_of_the_fragment_with_most() -> None:
-    assert (committed_tokens([]), committed_tokens([5, 9, 7])) == (0, 9)
 
 
 def test_a_cool_down_begins_where_the_middle_member_will_be() -> None:
@@ -123,14 +106,6 @@ def test_a_wrong_schedule_is_refused_with_a_sentence(training: dict[str, Any], s
     assert "\n" not in str(found.value)
 
 
-def test_a_run_with_a_schedule_reads_back() -> None:
-    plain = RunManifest(name="plain")
-    assert b"cooldown" not in plain.to_bytes()
-    annealed = RunManifest.from_fields({"name": "plain", "training": {"schedule": {"kind": "wsd", "tokens": 900}}})
-    assert RunManifest.from_bytes(annealed.to_bytes()) == annealed
-    assert annealed.hash != plain.hash
-
-
 def test_a_cool_down_counts_from_its_version_on_and_the_last_one_counts() -> None:
     first = ChangeSection(at_version=5, cooldown_from=100, cooldown_tokens=50)
     second = ChangeSection(at_version=9, cooldown_from=130, cooldown_tokens=20)
@@ -145,10 +120,3 @@ def test_a_cool_down_counts_from_its_version_on_and_the_last_one_counts() -> Non
     assert describe_changes(at_once, plain).endswith("over 5 tokens after the first 7")  # the token says when
     with pytest.raises(ValueError, match="one is missing; give both"):
         ChangeSection(at_version=5, cooldown_tokens=50)
-
-
-def test_where_the_run_is_now_is_what_the_middle_member_says() -> None:
-    records = [make_record(name, versions=(10, 11), lineage_tokens=(900, 1000)) for name in "AB"]
-    boast = make_record("C", versions=(10**6, 10**6), lineage_tokens=(2**50, 2**50))
-    assert version_of(run_view_of([*records, boast, make_record("D")])) == 10
-    assert version_of(run_view_of([make_record("D")])) is None

@@ -7,13 +7,10 @@ import os
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from dht.ground.errors import UsageFault
 from dht.identity.keys import Identity, make_run_id
 from peer.config.peer_config import (
-    MAX_CACHED_PEERS,
     MAX_CACHED_PEERS_BYTES,
     PeerConfig,
     load_config,
@@ -31,21 +28,6 @@ def written(folder: Path, text: str) -> Path:
     path = folder / "peer.toml"
     path.write_text(text)
     return path
-
-
-def test_a_run_id_is_enough() -> None:
-    config = load_config({"run_id": RUN_ID})
-    assert (config.device, config.peers, config.join_timeout_seconds, config.output) == ("auto", (), 300.0, "auto")
-    assert config.data_dir.name == RUN_ID
-    assert config.identity == config.data_dir / "identity.key"
-    assert config.event_log_path.parent == config.cached_peers_path.parent == config.data_dir
-
-
-def test_flags_beat_the_file_and_the_file_beats_defaults(tmp_path: Path) -> None:
-    path = written(tmp_path, f'run_id = "{RUN_ID}"\ndevice = "cpu"\nmax_steps = 7\npeers = ["{ADDRESS}"]\n')
-    config = load_config({"max_steps": 9, "device": None, "data_dir": str(tmp_path / "here")}, path)
-    assert (config.run_id, config.device, config.max_steps, config.peers) == (RUN_ID, "cpu", 9, (ADDRESS,))
-    assert config.identity == tmp_path / "here" / "identity.key"
 
 
 @pytest.mark.parametrize(
@@ -114,15 +96,6 @@ def test_the_home_folder_is_expanded(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert PeerConfig(run_id=RUN_ID, data_dir=Path("~/swarm")).identity == tmp_path / "swarm" / "identity.key"
     chosen = PeerConfig(run_id=RUN_ID, contributor_key=Path("~/me.key"), base=Path("~/weights"))
     assert (chosen.contributor_key, chosen.base) == (tmp_path / "me.key", tmp_path / "weights")
-
-
-@given(st.lists(st.integers(1, 65_535), max_size=80))
-def test_cached_peers_round_trip(tmp_path_factory: pytest.TempPathFactory, ports: list[int]) -> None:
-    path = tmp_path_factory.getbasetemp() / "cache" / "cached_peers.json"
-    addresses = [f"/ip4/203.0.113.5/tcp/{port}/p2p/{OWNER.peer_id}" for port in ports]
-    write_cached_peers(path, addresses)
-    assert read_cached_peers(path) == list(dict.fromkeys(addresses))[:MAX_CACHED_PEERS]
-    assert [entry.name for entry in path.parent.iterdir()] == ["cached_peers.json"]
 
 
 @pytest.mark.parametrize(

@@ -24,12 +24,6 @@ def with_rules(rules: object, **others: object) -> bytes:
     return json.dumps(fields, sort_keys=True, separators=(",", ":")).encode()
 
 
-def test_new_runs_have_the_newest_rules_and_name_them() -> None:
-    assert json.loads(NEWEST.to_bytes())["rules"] == RULES
-    assert RunManifest.from_fields({"name": "tiny"}).rules == RULES
-    assert RunManifest.from_bytes(NEWEST.to_bytes()) == NEWEST
-
-
 @pytest.mark.parametrize(
     ("manifest", "named", "remedy"),
     [

@@ -74,10 +74,6 @@ def test_what_others_have_is_left_out_and_of_two_one_lets_go():
         assert standings(key_of(mine), 0, first, both).ranks[first] == (0 if is_owner else TAKEN)
 
 
-def test_readers_of_other_data_do_not_count():
-    assert len(view_of([("other", Reading(1, 0, 7, ALL))], 2, 0).keys) == 0
-
-
 def test_a_newcomer_begins_where_the_swarm_is():
     readings = [(f"peer {number}", Reading(0, epoch, number, NONE)) for number, epoch in enumerate((4, 4, 5, 4, 9))]
     walk = UnitWalk(key_of("new"))
@@ -120,11 +116,6 @@ def test_data_that_is_not_here_is_waited_for_and_nothing_is_lost():
         found += [(span.unit, span.first + index) for span in spans if span.epoch == 0 for index in range(span.count)]
     assert Counter(found) == {(unit, block): 1 for unit in range(NUM_UNITS) for block in range(SIZE)}
     assert UnitWalk(3).again(10, lambda epoch, unit: None, 1) is None
-
-
-def test_no_block_at_all_is_an_error():
-    with pytest.raises(ValueError, match="without one block"):
-        UnitWalk(1).next_blocks(1, lambda epoch, unit: 0)
 
 
 @pytest.mark.parametrize(

@@ -11,13 +11,11 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from safetensors import SafetensorError
-from safetensors.torch import load_file
 
 from dht.ground.errors import Incompatible, LocalFault, UsageFault
 from peer.checkpoint.checkpoint import USED_NAME
@@ -26,7 +24,6 @@ from peer.config.model_shapes import seed_layout
 from peer.export.evaluate import evaluate_model
 from peer.export.export import export_model
 from peer.export.formats import model_folder
-from peer.export.formats.anchors import Anchors, facts_of
 from peer.export.formats.model_folder import write_folder
 from peer.export.formats.model_reading import read_model
 from peer.export.model_source import CheckpointSource
@@ -76,22 +73,6 @@ def test_run_json_has_the_facts_of_the_run(written: Path) -> None:
         assert (fragment["num_values"], fragment["num_confirmed"], len(fragment["digest"])) == (size, 2, 64)
 
 
-def test_a_model_from_own_code_is_written_as_fragments(tmp_path: Path) -> None:
-    custom = {"num_parameters": 10, "layout_digest": "0" * 64}
-    manifest = RunManifest.model_validate({"name": "own", "model": custom})
-    values = {0: np.arange(6, dtype=np.float32), 1: np.ones(4, dtype=np.float32)}
-    facts = tuple(facts_of(index, 1, 5, value, value, 1) for index, value in values.items())
-    path = tmp_path / "own"
-    write_folder(Anchors(RUN_ID, manifest, facts, values, "a test"), path, NOW, replace=False)
-    tensors = load_file(path / "model.safetensors")
-    assert {name: tensor.tolist() for name, tensor in tensors.items()} == {
-        "fragment.0": [0.0, 1.0, 2.0, 3.0, 4.0, 5.0],
-        "fragment.1": [1.0] * 4,
-    }
-    with pytest.raises(Incompatible, match="expected the built-in GPT"):
-        read_model(path)
-
-
 def fail_at_sync(*_: object) -> None:
     raise OSError(errno.ENOSPC, "No space left on device")
 
@@ -139,13 +120,6 @@ def test_a_damaged_file_is_refused_with_a_sentence(written: Path, name: str, dat
         assert parameters_digest(found.model) == digest
     finally:
         (written / name).write_bytes(whole)
-
-
-def test_paths_that_are_no_exports(tmp_path: Path) -> None:
-    (tmp_path / "text").write_text("not a model")
-    for path, sentence in ((tmp_path / "absent", "is not a folder"), (tmp_path / "text", "is not a folder")):
-        with pytest.raises(UsageFault, match=sentence):
-            read_model(path)
 
 
 def test_a_checkpoint_can_be_taken_home(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

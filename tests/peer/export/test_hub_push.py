@@ -80,17 +80,6 @@ def test_what_the_hub_refuses_or_a_line_cuts_off_leaves_the_folder_and_one_sente
     assert contents(folder) == {"model.safetensors": bytes(5000)}
 
 
-def test_without_a_network_the_folder_stays_and_a_sentence_says_so(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, token: None
-) -> None:
-    (tmp_path / "model").mkdir()
-    unreachable = huggingface_hub.HfApi(endpoint="http://127.0.0.1:9")
-    monkeypatch.setattr(huggingface_hub, "HfApi", lambda: unreachable)
-    with pytest.raises(LocalFault, match=r"is written, and could not be pushed to org/name: .*try again with `hf upl"):
-        push_folder(tmp_path / "model", "org/name", "a test")
-    assert (tmp_path / "model").is_dir()
-
-
 @pytest.mark.parametrize("name", ["name", "a/b/c", "../x", "org/", "org/a b", "o/" + 95 * "n"])
 def test_a_wrong_name_is_found_before_anything_is_fetched(name: str, token: None) -> None:
     with pytest.raises(UsageFault, match="expected ORGANISATION/NAME"):

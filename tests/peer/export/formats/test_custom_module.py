@@ -102,11 +102,3 @@ def test_what_does_not_fit_is_refused_and_nothing_is_written(tmp_path: Path) -> 
     write_folder(anchors_of(trained_model()), tmp_path / "gpt", NOW, replace=False)
     with pytest.raises(Incompatible, match=r"expected one of its owner's code; read it with murmuration\.read_model"):
         murmuration.load_export(network(), tmp_path / "gpt")
-
-
-def test_nothing_is_said_that_nobody_gave(tmp_path: Path) -> None:
-    path = tmp_path / "model"
-    write_folder(run_of(tmp_path / "owner", trained()), path, NOW, replace=False)
-    card = (path / "README.md").read_text()
-    assert 'murmuration.load_export(module, ".")' in card
-    assert "stdlib" not in card

@@ -142,14 +142,6 @@ def test_the_tokenizer_is_the_runs_own_file(tmp_path: Path) -> None:
     assert "The tokenizer is the run's own" in (folder / "README.md").read_text()
 
 
-def test_evaluate_takes_the_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    _, anchors = run_of(tmp_path, LANGUAGE)
-    write_folder(anchors, tmp_path / "model", NOW, replace=False)
-    (tmp_path / "text").write_text("".join(f"line {number}\n" for number in range(3000)))
-    assert evaluate_model(tmp_path / "model", f"text:{tmp_path / 'text'}", "cpu", True) == 0
-    assert 0 < json.loads(capsys.readouterr().out)["bits_per_byte"] < 20
-
-
 def test_evaluate_reads_text_through_the_tokenizer_beside_the_model(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

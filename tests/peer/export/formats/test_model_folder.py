@@ -25,7 +25,6 @@ from peer.export.formats.model_card import model_card
 from peer.export.formats.model_folder import write_folder
 from peer.export.formats.model_reading import read_model
 from peer.export.formats.tokenizer_files import byte_tokenizer_files
-from peer.export.sample import sample_model
 from peer.trainer.model.gpt import parameters_digest
 from tests.kit.tiers import examples
 from tests.kit.trainer.exported_models import MANIFEST, MODEL, NOW, RUN_ID, anchors_of, trained_model
@@ -124,12 +123,6 @@ def test_no_library_of_models_is_needed_to_write_or_read_it(tmp_path: Path, monk
     model, folder = trained_model(), tmp_path / "model"
     write_folder(anchors_of(model), folder, NOW, replace=False)
     assert parameters_digest(read_model(folder).model) == parameters_digest(model)
-
-
-def test_sample_takes_the_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    write_folder(anchors_of(trained_model()), tmp_path / "model", NOW, replace=False)
-    assert sample_model(tmp_path / "model", "hé", 20, 0.8, 1, "cpu") == 0
-    assert capsys.readouterr().out.startswith("hé")
 
 
 # ------------------------------------------------------------------------------------------------ what lies there now
