@@ -11,13 +11,13 @@ from dht.ground.host import PeerId
 from dht.ground.quantities import plural, short_peer
 from dht.identity.join_link import join_link
 from dht.identity.speakable import speakable_name
-from dht.records.evaluation import Evaluation
 from peer.events import peer_events as events
 from peer.events.lone_rounds import LONE_ROUNDS
 from peer.panel import updates
 from peer.panel.checklist import Checklist
 from peer.panel.news import NewsLine, is_passed, news_of, note_of
-from peer.view.own_view import OwnView, own_view_after
+from peer.view.own_view import OwnView, known_run, own_view_after
+from peer.view.run_view import RunView
 from peer.view.swarm_seen import OwnAddresses, SwarmSeen
 
 MAX_NEWS = 60
@@ -89,14 +89,9 @@ class Scene:
         return self.swarm.run.num_training if self.num_others or not self.is_seed else 0
 
     @property
-    def evaluation(self) -> Evaluation | None:
-        """The run's evaluation as measured by its members, or this peer's own before any other."""
-        return self.swarm.run.evaluation or self.own.evaluation
-
-    @property
-    def committed_tokens(self) -> int:
-        """The run's clock according to its members, or this peer's own before the first observation of them."""
-        return self.swarm.run.committed_tokens or self.own.run_tokens
+    def view(self) -> RunView:
+        """The run's figures."""
+        return known_run(self.own, self.swarm.run)
 
     @property
     def is_left_alone(self) -> bool:

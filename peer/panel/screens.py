@@ -21,7 +21,7 @@ from dht.ground.quantities import (
     seconds_text,
     share_text,
 )
-from peer.panel.checklist import LABELS
+from peer.panel.checklist import LABELS, text_of
 from peer.panel.key_bindings import Controls, mbit_text
 from peer.panel.news import NewsLine
 from peer.panel.scene import Scene
@@ -145,13 +145,13 @@ def goal_parts(scene: Scene, now: float, width: int) -> list[Text]:
     goal = scene.run.goal_tokens or scene.own.budget_tokens
     parts = []
     if goal:
-        parts.append(bar(scene.committed_tokens / goal, width))
+        parts.append(bar(scene.view.committed_tokens / goal, width))
         when = "" if scene.own.has_ended else _arrival(scene, goal, now)
         parts += [part(when)] if when else []
-    if scene.evaluation is not None:
-        parts.append(part(f"validation loss {loss_text(scene.evaluation.loss)}"))
-    if not goal and scene.committed_tokens:
-        parts.append(part(f"{count_text(scene.committed_tokens)} tokens learned"))
+    if scene.view.evaluation is not None:
+        parts.append(part(f"validation loss {loss_text(scene.view.evaluation.loss)}"))
+    if not goal and scene.view.committed_tokens:
+        parts.append(part(f"{count_text(scene.view.committed_tokens)} tokens learned"))
     return parts
 
 
@@ -164,9 +164,9 @@ def bar(share: float, width: int) -> Text:
 
 
 def _arrival(scene: Scene, goal: int, now: float) -> str:
-    if scene.committed_tokens >= goal:
+    if scene.view.committed_tokens >= goal:
         return "goal reached"
-    soonest_at, latest_at = arrival(scene.own.pace, goal - scene.committed_tokens, now)
+    soonest_at, latest_at = arrival(scene.own.pace, goal - scene.view.committed_tokens, now)
     return "" if soonest_at is None else f"done {arrival_text(soonest_at, latest_at, now)}"
 
 
@@ -262,7 +262,7 @@ def _checklist(scene: Scene, width: int) -> list[Text]:
     lines = [joined([part("≋ ", ACCENT), part(scene.run.name, "bold"), part(" · ", DIM), part(words, CARE)]), Text()]
     for step in scene.loading.lines:
         sign, style = ("✓", GOOD) if step.is_done else ("›", CARE) if step.is_begun else ("·", DIM)
-        detail = wrapped(part(step.text, CARE if step.is_waiting else ""), width - 13)
+        detail = wrapped(part(text_of(step), CARE if step.is_waiting else ""), width - 13)
         begin = [part(f" {sign} ", style), part(f"{LABELS[step.name]:<10}", "" if step.is_begun else DIM)]
         lines += [joined([*(begin if index == 0 else [Text(" " * 13)]), text]) for index, text in enumerate(detail)]
     if scene.is_seed and (command := scene.join_command):

@@ -56,14 +56,14 @@ def health(scene: Scene, now: float) -> tuple[str, str]:
 
 def _is_at_goal(scene: Scene) -> bool:
     goal = scene.run.goal_tokens or scene.own.budget_tokens
-    return goal is not None and scene.committed_tokens >= goal
+    return goal is not None and scene.view.committed_tokens >= goal
 
 
 def _alone_at_first(scene: Scene) -> str:
     """Return the sentence for a trainer without others and rounds: it may be new itself, or have arrived late."""
     if not scene.swarm.at:
         return "Looking for the others; your machine trains meanwhile"
-    if scene.own.met or scene.committed_tokens or any(scene.own.versions):
+    if scene.own.met or scene.view.committed_tokens or any(scene.own.versions):
         return "Nobody else is seen here now; others may join while your machine trains"
     return "Your machine is the first one here; others join while it trains"
 

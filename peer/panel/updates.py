@@ -12,12 +12,15 @@ StepName = Literal["key", "program", "run", "model", "state"]
 
 @dataclass(frozen=True, slots=True)
 class LoadingStep:
-    """A line of the checklist began, continued or finished."""
+    """A step of loading: a line of the checklist. Begun but not done means in progress."""
 
     name: StepName
     detail: str = ""
     """A few words about the result, or the reason for waiting."""
     is_done: bool = False
+    is_begun: bool = True
+    is_waiting: bool = False
+    """Whether the step waits for something outside this peer."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ from peer.events.anchor_events import AnchorRepair, Fetched
 from peer.events.lone_rounds import is_shared, lone_rounds_after
 from peer.events.path_events import ReachabilityFound, RelayChanged
 from peer.view.run_clock import SPEED_SECONDS
+from peer.view.run_view import RunView
 
 NUM_LOSSES = 240
 """Most points of the loss curve; when full, every second point is dropped, so that it spans the whole session."""
@@ -135,6 +136,12 @@ class OwnView:
         up = sum(moved.bytes_up for moved in window)
         down = sum(moved.bytes_down for moved in window)
         return 8 * up / RATE_WINDOW_SECONDS, 8 * down / RATE_WINDOW_SECONDS
+
+
+def known_run(own: OwnView, run: RunView) -> RunView:
+    """Return the figures of the run, with this peer's own until the first observation of its members."""
+    evaluation, tokens = run.evaluation or own.evaluation, run.committed_tokens or own.run_tokens
+    return replace(run, evaluation=evaluation, committed_tokens=tokens)
 
 
 def own_view_after(state: OwnView, event: events.Event) -> OwnView:

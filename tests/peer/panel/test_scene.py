@@ -13,7 +13,7 @@ from peer.events.anchor_events import Fetched
 from peer.events.lone_rounds import LONE_ROUNDS
 from peer.events.path_events import ReachabilityFound
 from peer.events.peer_events import Evaluated, Event, JoinedRun, MemberChanged, RefusedPeer, StateServed, SwarmContact
-from peer.panel.checklist import WAITING_FIRST, Checklist
+from peer.panel.checklist import WAITING_FIRST, Checklist, text_of
 from peer.panel.key_bindings import PASTED, Controls
 from peer.panel.news import ARRIVAL_SECONDS
 from peer.panel.scene import SETTLE_SECONDS, Scene, scene_of, with_event, with_note, with_update
@@ -110,7 +110,7 @@ def test_the_checklist_says_what_it_waits_for() -> None:
     late = found.after(Event(2.0, ME, SwarmContact("waiting", 13.0, reason="nobody answers")))
     assert late == found
     fetching = found.after(Event(2.0, ME, Fetched(43, 43.0, total_bytes=100)))
-    assert [line.text for line in fetching.lines if line.name == "state"] == ["43.0% of 100 B, 57 s left"]
+    assert [text_of(line) for line in fetching.lines if line.name == "state"] == ["43.0% of 100 B, 57 s left"]
     assert fetching.after(JOINED).is_over
     assert not fetching.is_over
 
