@@ -35,9 +35,9 @@ from peer.network.membership.manifest_revisions import manifest_of
 from peer.network.membership.mistyped_run_id import in_other_run
 from peer.network.membership.run_handshake_policy import RunHandshakePolicy
 from peer.network.membership.run_protocol import run_of
-from peer.observe.signed_work import NUM_VERSIONS, signed_work
+from peer.observe.signed_work import signed_work
 from peer.version import full_version
-from peer.view.run_view import RunView, run_view_of
+from peer.view.run_view import NUM_COMMITS, RunView, run_view_of
 
 LOOK_SECONDS = 1.0
 MAX_FAULTS_SHOWN = 3
@@ -90,7 +90,7 @@ class RunObserver:
         """Return whether a record has as many fragments as the run; a peer without anchors announces none."""
         return len(record.versions) in (0, manifest.num_fragments)
 
-    async def run_view(self, records: Sequence[PeerRecord], num_versions: int = NUM_VERSIONS) -> RunView:
+    async def run_view(self, records: Sequence[PeerRecord], num_versions: int = NUM_COMMITS) -> RunView:
         """Return the run's figures: its members' claims, weighted by their work in the newest signed commits."""
 
         async def fetch(donor: PeerId, fragment: int, from_version: int) -> list[bytes]:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from dht.ground.errors import UsageFault
 from dht.ground.fields import printable
-from peer.observe.run_page import MAX_ANSWER_BYTES, TokenAsked, no_answer, unreachable
+from peer.observe.run_page import MAX_ANSWER_BYTES, no_answer, unreachable
 from peer.sources.web_request import BROKEN, PrivateAddress, RedirectRefused, to_same_host, web_answer
 
 
@@ -58,7 +58,7 @@ def get(place: str, url: str, timeout_seconds: float, *, is_own: bool) -> bytes 
         if error.code in (404, 405, 410):
             return None
         if error.code in (401, 403):
-            raise TokenAsked(
+            raise UsageFault(
                 f"{url} asks for a token ({error.code}); expected a page that everybody may read; ask its owner "
                 "for the run id and an address, and give --peers."
             ) from error

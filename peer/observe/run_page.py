@@ -40,10 +40,6 @@ _NUM_PARENTS: Final = 3
 """Number of levels that the page of a person, or of a tab, is below the page of its run."""
 
 
-class TokenAsked(UsageFault):
-    """A page is private: it answers only with its token."""
-
-
 @dataclass(frozen=True, slots=True)
 class PageSays:
     """The run of the page at `url`, and the addresses to join it."""
@@ -76,7 +72,7 @@ def ask_page(url: str, timeout_seconds: float = PAGE_SECONDS, *, of_manifest: bo
         of_manifest: whether the address is from a manifest instead of the volunteer; it must then be a public server.
 
     Raises:
-        UsageFault: this is not the address of a run's page, or it requires a token (`TokenAsked`).
+        UsageFault: this is not the address of a run's page, or it requires a token.
         NobodyReachable: no server answers there, or the certificate is not valid for the page.
     """
     from peer.observe.page_request import get, within  # loads HTTP, which most command lines do not need

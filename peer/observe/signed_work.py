@@ -10,17 +10,16 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from itertools import chain
 from typing import Final
 
-from averaging.signing.commit_credit import CreditedRound, counted, round_of, totals
+from averaging.signing.commit_credit import CreditedRound, round_of
 from averaging.signing.receipt_file import ReceiptFault, RunFrame, commit_of
 from averaging.signing.round_signatures import Verify
 from dht.ground.errors import PeerFault
 from dht.ground.host import PeerId
 from dht.records.peer_record import PeerRecord
+from peer.view.run_view import NUM_COMMITS, work_in
 
 FRAGMENT: Final = 0
 """The fragment that is read; each fragment receives the work of all members in turn, so one is enough."""
-NUM_VERSIONS: Final = 32
-"""Number of commits read; a contributing member is in several of them."""
 MAX_DONORS: Final = 16
 """Members asked, chosen at random: only very many free records could hide an honest member."""
 DONOR_SECONDS: Final = 5.0
@@ -42,9 +41,9 @@ async def signed_work(
     run: RunFrame,
     verify: Verify,
     choice: random.Random,
-    num_versions: int = NUM_VERSIONS,
+    num_versions: int = NUM_COMMITS,
 ) -> dict[PeerId, int]:
-    """Return each member's work in the newest signed commits; see `work_in`. Empty if none arrived in time.
+    """Return each member's work in the newest signed commits, as `work_in` does. Empty if none arrived in time.
 
     Args:
         records: records of live members.
@@ -78,23 +77,9 @@ async def signed_work(
             task.cancel()
         await asyncio.gather(*asked, return_exceptions=True)
     givers = Counter(chain.from_iterable(set(frames) for frames in given))
-    return work_in(await _checked(givers, run, verify))
-
-
-def work_in(rounds: Mapping[CreditedRound, int]) -> dict[PeerId, int]:
-    """Return each member's work in commits, given with the number of members that sent each commit. Pure.
-
-    Work is thousandths of tokens in rounds of several members. Work that only the member itself signed counts up to the
-    largest witnessed amount of any member, because a member that always leads and averages has no witness. If no round
-    had
-    several members, each member in a commit has the same work: 1.
-    """
+    rounds = await _checked(givers, run, verify)
     is_confirmed = any(number >= NUM_WITNESSES for number in rounds.values())
-    taken = [one for one, number in rounds.items() if number >= NUM_WITNESSES or not is_confirmed]
-    shared = totals([one for one in counted(taken) if sum(share.milli_tokens > 0 for share in one.shares) > 1])
-    most = max((total.milli_witnessed for total in shared), default=0)
-    work = {total.peer_id: min(total.milli_reported, most) for total in shared if total.milli_reported}
-    return work if most else {total.peer_id: 1 for total in totals(taken) if total.milli_reported}
+    return work_in([one for one, number in rounds.items() if number >= NUM_WITNESSES or not is_confirmed])
 
 
 async def _checked(givers: Mapping[bytes, int], run: RunFrame, verify: Verify) -> dict[CreditedRound, int]:

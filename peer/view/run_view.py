@@ -15,11 +15,14 @@ from dataclasses import asdict, dataclass, fields
 from types import MappingProxyType
 from typing import Any, Final, TypeVar
 
+from averaging.signing.commit_credit import CreditedRound, counted, totals
 from dht.ground.host import PeerId
 from dht.records.evaluation import Evaluation
 from dht.records.peer_record import PeerRecord
 from peer.view.run_clock import committed_tokens
 
+NUM_COMMITS: Final = 32
+"""Number of a fragment's newest commits whose work counts; a contributing member is in several of them."""
 FRESH_SHARE: Final = 0.75
 """Share of the version at which most members measured; an older measurement is of a different model."""
 SPEED_TIMES: Final = 4.0
@@ -143,6 +146,19 @@ def run_view_of(
         has_signed_work=have_work,
         electors=electors,
     )
+
+
+def work_in(rounds: Sequence[CreditedRound]) -> dict[PeerId, int]:
+    """Return each member's work in signed commits: thousandths of tokens in rounds of several members.
+
+    Work that only the member itself signed counts up to the largest witnessed amount of any member, because a member
+    that always leads and averages has no witness. If no round had several members, each member in a commit has the same
+    work: 1.
+    """
+    shared = totals([one for one in counted(rounds) if sum(share.milli_tokens > 0 for share in one.shares) > 1])
+    most = max((total.milli_witnessed for total in shared), default=0)
+    work = {total.peer_id: min(total.milli_reported, most) for total in shared if total.milli_reported}
+    return work if most else {total.peer_id: 1 for total in totals(rounds) if total.milli_reported}
 
 
 def electors_of(records: Iterable[PeerRecord], work: Mapping[PeerId, int] = NO_WORK) -> tuple[PeerRecord, ...]:

@@ -5,13 +5,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 
-from averaging.wire.messages import Commit
+from averaging.signing.commit_credit import round_of
 from dht.ground.errors import LocalFault, PeerFault, UsageFault
-from dht.ground.host import PeerId
 from dht.ground.store import RecordStore
 from dht.identity.keys import Identity, public_key_of
 from dht.records.profiles import Profile
@@ -19,6 +17,7 @@ from peer.config.peer_config import PeerConfig
 from peer.network.membership.profile_file import choice_path, profile_of, read_choice
 from peer.network.membership.profile_publisher import newest_profiles
 from peer.network.node.node import Node
+from peer.view.run_view import NUM_COMMITS, work_in
 from peer.view.swarm_seen import MAX_NAMES, SwarmSeen, SwarmWatch
 
 SEEN_SECONDS = 2.0
@@ -81,15 +80,8 @@ class PanelLooks:
                 watch.take_profiles(await self._profiles())
             if (own := self._own_profile()) is not None:
                 watch.take_own_profile(public_key_of(own.contributor_id), own)
-            here, work = [*members, node.own_record()], work_in(node.fragments[0].log.newest.values())
+            commits = sorted(node.fragments[0].log.newest.items())[-NUM_COMMITS:]
+            work = work_in([round_of(commit, sum(node.mailbox.sizes)) for _, commit in commits])
+            here = [*members, node.own_record()]
             self.on_seen(watch.look(here, self.wall_clock(), node.membership.suspected(), work))
             await asyncio.sleep(SEEN_SECONDS + SEEN_SECONDS_PER_MEMBER * len(members))
-
-
-def work_in(commits: Iterable[Commit]) -> dict[PeerId, int]:
-    """Return each member's averaged tokens in signed commits."""
-    work: Counter[PeerId] = Counter()
-    for commit in commits:
-        averaged = zip(commit.roster, commit.tokens_averaged, strict=True)
-        work.update({entry.peer_id: tokens for entry, tokens in averaged if tokens})
-    return dict(work)
