@@ -26,7 +26,7 @@ from dashboard.observe.fault_barrier import keep_going
 from dashboard.observe.join_addresses import JoinRule, is_of_this_machine, with_later
 from dashboard.observe.shown_manifest import ShownManifest, run_facts
 from dashboard.observe.swarm_observer import SwarmObserver
-from dashboard.samples.model_process import SampleOrder, ask
+from dashboard.samples.model_process import ask
 from dashboard.samples.sample_loop import follow_samples
 from dashboard.samples.sample_schedule import SamplePlan
 from dashboard.samples.score_file import follow_scores
@@ -232,7 +232,7 @@ async def _serve(
         stack.enter_context(_stop_signals(stopped))
         stack.enter_context(_quiet_logs())
         bound = own_bound()
-        pages: list[_Page] = []
+        pages: list[tuple[web.Application, _Watch]] = []
         faults = dict(unusable)
         for run in runs:
             try:
@@ -247,16 +247,19 @@ async def _serve(
         if not pages:
             raise UsageFault(f"none of {len(runs)} runs can be shown; the sentences above say why")
         if is_alone:
-            app = also_below_its_base(pages[0].app)
+            app = also_below_its_base(pages[0][0])
         else:
-            app = make_index([page.app for page in pages], dict.fromkeys(faults, NOT_SHOWN))
+            app = make_index([app for app, _ in pages], dict.fromkeys(faults, NOT_SHOWN))
         serving = await start_site(app, choices.host, choices.port)
         stack.push_async_callback(serving.cleanup)
         port = bound_port(serving)
         _announce(choices, port, is_private=access is not None, num_runs=len(pages))
         if is_alone:
             _say_what_is_shown(runs[0])
-        watching = [asyncio.create_task(_watch_once(page.watch) if is_alone else _watch_on(page)) for page in pages]
+        watching = [
+            asyncio.create_task(_watch_once(watch) if is_alone else _watch_on(app[SITE].live, watch))
+            for app, watch in pages
+        ]
         stopping = asyncio.create_task(stopped.wait(), name="stop signal")
         try:
             await asyncio.wait((*watching, stopping), return_when=asyncio.FIRST_COMPLETED)
@@ -269,18 +272,14 @@ async def _serve(
             await asyncio.gather(*watching, stopping, return_exceptions=True)
 
 
-@dataclass(frozen=True, slots=True)
-class _Page:
-    """A run that is ready to be served and observed."""
-
-    app: web.Application
-    live: Live
-    watch: Callable[[], Coroutine[None, None, None]]
+_Watch = Callable[[], Coroutine[None, None, None]]
+"""Observes a run forever."""
 
 
 async def _opened(
     stack: contextlib.AsyncExitStack, run: ShownRun, access: PageAccess | None, bound: ConnectionBound, base: str
-) -> _Page:
+) -> tuple[web.Application, _Watch]:
+    """Return the pages of a run, ready to be served, and what observes it."""
     choices = run.choices
     history, reader = await stack.enter_async_context(open_history(choices.db, run.run_id, clock=time.time, warn=_warn))
     now = time.time()
@@ -310,16 +309,15 @@ async def _opened(
         return rows.row(point.at, {name: getattr(point, name) for name in RUN_COLUMNS})
 
     note = stack.enter_context(recording(choices.record, _warn, row_of))
-    return _Page(make_app(site), live, lambda: _watch(run, live, history, note))
+    return make_app(site), lambda: _watch(run, live, history, note)
 
 
-async def _watch_on(page: _Page) -> None:
+async def _watch_on(live: Live, watch: _Watch) -> None:
     """Observe one of several runs. An error is shown on its page, and the observation begins again."""
     while True:
         try:
-            await _watch_once(page.watch)
+            await _watch_once(watch)
         except Exception as error:  # noqa: BLE001 -- whatever ends the watch of one run, the others go on
-            live = page.live
             _warn(f"{live.state.run_id} is not watched: {error}; it is tried again in {AGAIN_SECONDS:.0f} s")
             # Not the text of the error, which may contain file names of this machine.
             problem = "this run is not watched at present; the owner of this page sees the reason"
@@ -327,7 +325,7 @@ async def _watch_on(page: _Page) -> None:
         await asyncio.sleep(AGAIN_SECONDS)
 
 
-async def _watch_once(watch: Callable[[], Awaitable[None]]) -> None:
+async def _watch_once(watch: _Watch) -> None:
     """Observe a run. Of several simultaneous errors, raise one that the owner can act on."""
     try:
         await watch()
@@ -435,15 +433,13 @@ async def _watch(run: ShownRun, live: Live, history: History, note: Callable[[Hi
                 follow_scores, choices.evaluations, run_id, history.show_scores, _warn
             )
         if (plan := choices.samples) is not None:
-            order = SampleOrder(run_id, tuple(run.peers), str(choices.observer_folder), plan.prompts, plan.base)
 
-            async def write(order: SampleOrder) -> bytes:
-                return await ask(replace(order, peers=tuple(with_later(order.peers, run.later()))))
+            async def write(plan: SamplePlan = plan) -> bytes:
+                return await ask(run_id, with_later(run.peers, run.later()), str(choices.observer_folder), plan)
 
             works["Asking the model for samples"] = partial(
                 follow_samples,
                 plan,
-                order,
                 lambda: history.samples,
                 history.keep_samples,
                 seen,

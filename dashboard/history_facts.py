@@ -15,25 +15,6 @@ Condition = Literal["here", "late", "left", "silent"]
 MarkKind = Literal["join", "leave", "revision", "note", "sample"]
 
 
-@dataclass(frozen=True, slots=True)
-class ProfileFacts:
-    """A contributor's signed profile, with cleaned text."""
-
-    contributor_id: str
-    sequence: int
-    issued_at: float
-    name: str
-    """Empty when none was given."""
-    country: str
-    """Two capital letters (ISO 3166), or empty."""
-    is_hidden: bool
-    """Name and country are withdrawn everywhere, including stored data."""
-    machines: tuple[str, ...]
-    """PeerIds; a machine counts only if its own record names this contributor too."""
-    team: str = ""
-    """Empty when none was given."""
-
-
 class _InTokens:
     """Tokens of values in thousandths of a token."""
 

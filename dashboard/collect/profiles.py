@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Final
 
 from dashboard.history.history import History
-from dashboard.history_facts import ProfileFacts
 from dashboard.observe.strangers_words import label_text
 from dht.ground.errors import LocalFault, PeerFault
 from dht.ground.store import RecordStore
@@ -43,18 +43,10 @@ def take_over(history: History, found: list[bytes], run_id: str, now: float) -> 
             log.debug("a profile is not shown: %s", fault)
             continue
         if profile.contributor_id in named or profile.contributor_id in history.ledger.profiles:
-            history.add_profile(facts_of(profile))
+            history.add_profile(cleaned(profile))
 
 
-def facts_of(profile: Profile) -> ProfileFacts:
-    """Return the part of a profile that may be shown."""
-    return ProfileFacts(
-        contributor_id=profile.contributor_id,
-        sequence=profile.sequence,
-        issued_at=profile.issued_at,
-        name=label_text(profile.name, MAX_LABEL_LENGTH),
-        country=profile.country,
-        is_hidden=profile.is_hidden,
-        machines=profile.machines,
-        team=label_text(profile.team, MAX_LABEL_LENGTH),
-    )
+def cleaned(profile: Profile) -> Profile:
+    """Return a profile whose texts can be shown."""
+    name, team = (label_text(text, MAX_LABEL_LENGTH) for text in (profile.name, profile.team))
+    return replace(profile, name=name, team=team)

@@ -23,9 +23,9 @@ from dashboard.history_facts import (
     ContributorRow,
     DayOfWork,
     MachineRow,
-    ProfileFacts,
     TrafficTotals,
 )
+from dht.records.profiles import Profile
 
 MAX_MACHINES: Final = 50_000
 """Rows of credited machines. Beyond this, new keys are counted but not listed: two keys can sign for each other, and no
@@ -108,7 +108,7 @@ class Ledger:
     """Machines by PeerId, profiles by contributor, and which rounds are counted."""
 
     machines: dict[str, MachineTotals] = field(default_factory=dict)
-    profiles: dict[str, ProfileFacts] = field(default_factory=dict)
+    profiles: dict[str, Profile] = field(default_factory=dict)
     counting: Counting = field(default_factory=Counting)
     present: dict[str, Presence] = field(default_factory=dict)
     """Machines in the newest observation."""
@@ -144,7 +144,7 @@ class Ledger:
         """Number of commits that count."""
         return self.counting.num_rounds
 
-    def add_profile(self, profile: ProfileFacts) -> bool:
+    def add_profile(self, profile: Profile) -> bool:
         """Add a profile if it is newer than the stored one, and return whether it is."""
         held = self.profiles.get(profile.contributor_id)
         if held is not None and (held.sequence, held.issued_at) >= (profile.sequence, profile.issued_at):
@@ -239,7 +239,7 @@ class Ledger:
         most = max(witnessed.values(), default=0)
         return {peer_id: max(witnessed[peer_id], min(claimed, most)) for peer_id, claimed in reported.items()}
 
-    def shown_profile(self, contributor_id: str) -> ProfileFacts | None:
+    def shown_profile(self, contributor_id: str) -> Profile | None:
         """Return the profile, unless its owner hides it."""
         profile = self.profiles.get(contributor_id)
         return None if profile is None or profile.is_hidden else profile

@@ -32,14 +32,13 @@ from dashboard.history_facts import (
     HistoryView,
     MissingRounds,
     ModelSample,
-    ProfileFacts,
     RoundFacts,
     TaskScore,
 )
 from dashboard.observe.dashboard_state import DashboardState
 from dashboard.people.teams_and_countries import with_rare_countries_withheld
 from dht.ground.errors import LocalFault
-from dht.records.profiles import contributor_id_of
+from dht.records.profiles import Profile, contributor_id_of
 from peer.view.run_view import NOWHERE, RunView
 
 WRITE_SECONDS: Final = 1.0
@@ -100,9 +99,8 @@ class History:
 
     # --- what comes in ---
 
-    def look(self, state: DashboardState, contributor_keys: dict[str, str] | None = None) -> None:
-        """Add an observation. `contributor_keys`: contributors by PeerId, instead of those in the records."""
-        keys = contributor_keys or {}
+    def look(self, state: DashboardState) -> None:
+        """Add an observation."""
         now = state.now
         self._settle()
         if not state.problem:
@@ -112,7 +110,7 @@ class History:
         present = [
             Presence(
                 peer_id=row.record.peer_id,
-                contributor_key=keys.get(row.record.peer_id) or contributor_id_of(row.record),
+                contributor_key=contributor_id_of(row.record),
                 device=row.record.device,
                 name=row.record.name,
                 condition=row.condition,
@@ -172,7 +170,7 @@ class History:
         counting = self.ledger.counting
         return [one for one in self._recent.values() if counting.is_counted(one.credit.digest)]
 
-    def add_profile(self, profile: ProfileFacts) -> None:
+    def add_profile(self, profile: Profile) -> None:
         """Add a contributor's checked profile."""
         if not self.ledger.add_profile(profile):
             return

@@ -21,7 +21,8 @@ from dashboard.history.database import (
     TABLES,
     transaction,
 )
-from dashboard.history_facts import ChartMark, Gap, HistoryPoint, ModelSample, ProfileFacts
+from dashboard.history_facts import ChartMark, Gap, HistoryPoint, ModelSample
+from dht.records.profiles import Profile
 
 PAGE_BYTES: Final = 4096
 POINT_SECONDS: Final = 10
@@ -31,7 +32,7 @@ Value = TypeVar("Value")
 
 CREDIT: Final = TypeAdapter(CommitCredit)
 _POINT: Final = TypeAdapter(HistoryPoint)
-_PROFILE: Final = TypeAdapter(ProfileFacts)
+_PROFILE: Final = TypeAdapter(Profile)
 _LISTS: Final[dict[str, TypeAdapter[Any]]] = {
     "gaps": TypeAdapter(list[Gap]),
     "marks": TypeAdapter(list[ChartMark]),
@@ -62,7 +63,7 @@ class Batch:
     released: list[int] = field(default_factory=list)
     """Numbers of commits to delete, because their version has too many heavier ones."""
     machines: dict[str, MachineTotals] = field(default_factory=dict)
-    profiles: dict[str, ProfileFacts] = field(default_factory=dict)
+    profiles: dict[str, Profile] = field(default_factory=dict)
     points: dict[int, HistoryPoint] = field(default_factory=dict)
     """Points by their place in the file; a later point replaces the one at its place."""
     meta: dict[str, float | bytes | str] = field(default_factory=dict)

@@ -5,11 +5,10 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
 from typing import Final
 
 from dashboard.samples.answer_check import MAX_ANSWER_BYTES, NoAnswer
-from dashboard.samples.sample_schedule import MAX_TOKENS, SEED, TEMPERATURE
+from dashboard.samples.sample_schedule import MAX_TOKENS, SEED, TEMPERATURE, SamplePlan
 from dht.ground.errors import LocalFault
 from peer.child_process import PIPE, ChildProcess
 from peer.import_path import python_command
@@ -21,28 +20,26 @@ FIND_SECONDS: Final = 30.0
 """Time for the process to find a member with a state."""
 
 
-@dataclass(frozen=True, slots=True)
-class SampleOrder:
-    """Order for the process; `peer.export.sampling_process` has the same fields."""
-
-    run_id: str
-    peers: tuple[str, ...]
-    observer_folder: str
-    prompts: tuple[str, ...]
-    base: str = ""
-    timeout_seconds: float = FIND_SECONDS
-    max_tokens: int = MAX_TOKENS
-    temperature: float = TEMPERATURE
-    seed: int = SEED
-
-
-async def ask(order: SampleOrder, seconds: float = SECONDS) -> bytes:
-    """Return the answer of the process to `order`.
+async def ask(
+    run_id: str, peers: Sequence[str], observer_folder: str, plan: SamplePlan, seconds: float = SECONDS
+) -> bytes:
+    """Return the answer of the process: the texts of the run's model for the prompts of the plan.
 
     Raises:
         NoAnswer: the process could not be started, ended without an answer, or took longer than `seconds`.
     """
-    return await answer_of(python_command(MODULE, json.dumps(asdict(order))), seconds)
+    order = {
+        "run_id": run_id,
+        "peers": list(peers),
+        "observer_folder": observer_folder,
+        "prompts": plan.prompts,
+        "base": plan.base,
+        "timeout_seconds": FIND_SECONDS,
+        "max_tokens": MAX_TOKENS,
+        "temperature": TEMPERATURE,
+        "seed": SEED,
+    }
+    return await answer_of(python_command(MODULE, json.dumps(order)), seconds)
 
 
 async def answer_of(command: Sequence[str], seconds: float) -> bytes:

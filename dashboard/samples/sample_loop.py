@@ -10,7 +10,6 @@ from typing import Final
 from dashboard.history_facts import ModelSample
 from dashboard.observe.dashboard_state import DashboardState
 from dashboard.samples.answer_check import NoAnswer, read_answer
-from dashboard.samples.model_process import SampleOrder
 from dashboard.samples.sample_schedule import MIN_SECONDS, SamplePlan, kept, next_at
 
 LOOK_SECONDS: Final = 2.0
@@ -18,11 +17,10 @@ LOOK_SECONDS: Final = 2.0
 
 async def follow_samples(
     plan: SamplePlan,
-    order: SampleOrder,
     samples: Callable[[], tuple[ModelSample, ...]],
     keep: Callable[[tuple[ModelSample, ...]], None],
     state: Callable[[], DashboardState],
-    ask: Callable[[SampleOrder], Awaitable[bytes]],
+    ask: Callable[[], Awaitable[bytes]],
     clock: Callable[[], float],
     tell: Callable[[str], None],
     wait: Callable[[float], Awaitable[None]] = asyncio.sleep,
@@ -30,10 +28,9 @@ async def follow_samples(
     """Request a sample whenever one is due, forever.
 
     Args:
-        order: the order of each request.
         samples: returns the existing samples, oldest first.
         keep: replaces the stored samples.
-        ask: function like `model_process.ask`.
+        ask: requests the texts, like `model_process.ask`.
         clock: returns unix seconds.
         tell: called with a sentence.
         wait: waits for a number of seconds.
@@ -50,7 +47,7 @@ async def follow_samples(
         if seen.run.manifest_hash == refused:
             continue
         try:
-            found = read_answer(await ask(order), now, state().view)
+            found = read_answer(await ask(), now, state().view)
         except NoAnswer as error:
             if error.lasts:
                 refused = seen.run.manifest_hash

@@ -12,7 +12,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, get_args
+from typing import Any, get_args
 
 from dht.ground.errors import UsageFault
 from dht.ground.host import PeerId
@@ -42,15 +42,6 @@ class Record:
     folder: str
     file: str
     columns: Sequence[str]
-
-
-class Tracker(Protocol):
-    """Stores rows."""
-
-    def write(self, row: Row) -> None: ...
-
-    def close(self) -> None:
-        """Store all written rows."""
 
 
 def check_tracker(kind: TrackerKind) -> None:
@@ -88,7 +79,7 @@ def run_record(run_id: str, kind: str) -> Record:
     raise UsageFault(f"--track is {kind!r}; expected one of {', '.join(get_args(TrackerKind))}.")
 
 
-def open_tracker(record: Record) -> Tracker:
+def open_tracker(record: Record) -> CsvTracker | LibraryTracker:
     """Open the tracker of a record, after the rows of earlier sessions.
 
     Raises:
@@ -168,6 +159,7 @@ class LibraryTracker:
         self._run.log({"steps": row.step, **row.values})
 
     def close(self) -> None:
+        """Store all written rows."""
         self._run.finish()
 
 

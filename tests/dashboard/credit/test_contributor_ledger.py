@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from dashboard.credit import contributor_ledger as ledger_module
 from dashboard.credit.contributor_ledger import Ledger, Presence
-from dashboard.history_facts import ContributorRow, ProfileFacts
+from dashboard.history_facts import ContributorRow
 from dashboard.people.teams_and_countries import with_rare_countries_withheld
 from tests.kit.dashboard.history import check_raw, raw_commit, usual_commit
-from tests.kit.dashboard.records import NOW
+from tests.kit.dashboard.records import NOW, profile_of
 
 PEERS = [f"peer-{index}" for index in range(6)]
 
@@ -35,11 +33,6 @@ def here(peer_id: str, key: str = "", name: str = "", first_at: float = NOW) -> 
     return Presence(peer_id, key, "RTX 4090", name, "here", first_at, NOW)
 
 
-def profile(contributor_id: str, *machines: str, **changes: object) -> ProfileFacts:
-    made = ProfileFacts(contributor_id, 1, NOW, "Ada", "DE", False, machines)
-    return replace(made, **changes)  # type: ignore[arg-type]
-
-
 def row_of(ledger: Ledger, contributor_id: str) -> ContributorRow:
     return next(row for row in ledger.rows()[0] if row.contributor_id == contributor_id)
 
@@ -52,7 +45,7 @@ def test_a_missed_round_is_one_that_planned_with_a_machine_and_got_nothing() -> 
 def test_a_person_is_one_row_over_machines_when_both_name_each_other() -> None:
     ledger = ledger_of(usual_commit(0, PEERS[:3]))
     ledger.look([here(PEERS[0], "ada"), here(PEERS[1], "ada"), here(PEERS[2], "ada")], NOW)
-    ledger.add_profile(profile("ada", PEERS[0], PEERS[1], "peer-of-somebody-else"))
+    ledger.add_profile(profile_of("ada", PEERS[0], PEERS[1], "peer-of-somebody-else"))
     row = row_of(ledger, "ada")
     assert {machine.peer_id for machine in row.machines} == {PEERS[0], PEERS[1]}
     assert (row.name, row.rounds, row.tokens_witnessed) == ("Ada", 2, 201.0)
@@ -63,23 +56,23 @@ def test_a_person_is_one_row_over_machines_when_both_name_each_other() -> None:
 def test_a_hidden_profile_takes_name_and_country_away_and_leaves_the_totals() -> None:
     ledger = ledger_of(usual_commit(0, PEERS[:2]))
     ledger.look([here(PEERS[0], "ada", name="Ada's box"), here(PEERS[1])], NOW)
-    ledger.add_profile(profile("ada", PEERS[0]))
+    ledger.add_profile(profile_of("ada", PEERS[0]))
     assert row_of(ledger, "ada").name == "Ada"
-    assert ledger.add_profile(profile("ada", PEERS[0], sequence=2, is_hidden=True))
+    assert ledger.add_profile(profile_of("ada", PEERS[0], sequence=2, is_hidden=True))
     row = row_of(ledger, "ada")
     assert (row.name, row.country, row.tokens_witnessed) == ("", "", 100.0)
     assert ledger.is_withdrawn(PEERS[0])
     assert not ledger.is_withdrawn(PEERS[1])
     # An older profile, sent again by anybody, brings nothing back.
-    assert not ledger.add_profile(profile("ada", PEERS[0]))
+    assert not ledger.add_profile(profile_of("ada", PEERS[0]))
     assert row_of(ledger, "ada").name == ""
 
 
 def test_a_rename_keeps_the_credit() -> None:
     ledger = ledger_of(usual_commit(0, PEERS[:2]))
     ledger.look([here(PEERS[0], "ada"), here(PEERS[1])], NOW)
-    ledger.add_profile(profile("ada", PEERS[0]))
-    ledger.add_profile(profile("ada", PEERS[0], sequence=2, name="Countess"))
+    ledger.add_profile(profile_of("ada", PEERS[0]))
+    ledger.add_profile(profile_of("ada", PEERS[0], sequence=2, name="Countess"))
     ledger.put(check_raw(usual_commit(1, PEERS[:2])), NOW)
     ledger.settle()
     row = row_of(ledger, "ada")
@@ -125,7 +118,7 @@ def test_countries_of_fewer_than_three_are_nowhere() -> None:
     ledger = ledger_of(usual_commit(0, PEERS[:4]))
     ledger.look([here(peer_id, f"c-{peer_id}") for peer_id in PEERS[:4]], NOW)
     for index, peer_id in enumerate(PEERS[:4]):
-        ledger.add_profile(profile(f"c-{peer_id}", peer_id, country="FR" if index == 3 else "DE"))
+        ledger.add_profile(profile_of(f"c-{peer_id}", peer_id, country="FR" if index == 3 else "DE"))
     rows, _ = ledger.rows()
     assert sorted(row.country for row in with_rare_countries_withheld(rows)) == ["", "DE", "DE", "DE"]
 

@@ -18,7 +18,7 @@ from dashboard.history_facts import ModelSample, WrittenText
 from dashboard.observe.dashboard_state import DashboardState
 from dashboard.observe.shown_manifest import run_facts
 from dashboard.samples.answer_check import MAX_ANSWER_BYTES, MAX_TEXT_LENGTH, NoAnswer, read_answer
-from dashboard.samples.model_process import SampleOrder, answer_of
+from dashboard.samples.model_process import answer_of
 from dashboard.samples.sample_loop import can_be_asked, follow_samples
 from dashboard.samples.sample_schedule import PROMPTS, SamplePlan, kept, next_at, sample_plan
 from dht.ground.errors import UsageFault
@@ -225,8 +225,7 @@ def followed(
         if clock.now > NOW + seconds:
             raise Over
 
-    async def one(order: SampleOrder) -> bytes:
-        assert order.prompts == ("def ",)
+    async def one() -> bytes:
         asked.append(clock.now - NOW)
         found = answers[min(len(asked), len(answers)) - 1]
         if isinstance(found, NoAnswer):
@@ -235,10 +234,8 @@ def followed(
 
     async def run() -> None:
         plan = SamplePlan(3600.0, ("def ",))
-        order = SampleOrder(RUN_ID, ("/ip4/127.0.0.1/tcp/1",), "", plan.prompts)
         follow: Awaitable[None] = follow_samples(
             plan,
-            order,
             lambda: history.samples,
             history.keep_samples,
             lambda: states(clock.now),

@@ -11,15 +11,14 @@ from typing import Any
 from prometheus_client.parser import text_string_to_metric_families
 
 from dashboard.history.history import History
-from dashboard.history_facts import ProfileFacts
 from dashboard.observe.dashboard_state import fold
 from dashboard.observe.listed_peers import Look
 from dashboard.server.api_queries import MAX_PAGE, PREFIX, openapi
 from dashboard.server.api_routes import ENDPOINTS
 from dashboard.server.live_updates import Live
 from tests.kit.dashboard.history import usual_commit
-from tests.kit.dashboard.records import NOW, PEERS, record_of
-from tests.kit.dashboard.serving import IDS, NUM_ROUNDS, Client, in_site, until_tick
+from tests.kit.dashboard.records import NOW, PEERS, profile_of, record_of
+from tests.kit.dashboard.serving import ADA, IDS, NUM_ROUNDS, Client, in_site, until_tick
 
 SCHEMAS = openapi(ENDPOINTS)["components"]["schemas"]
 PLAIN = {"number": (int, float), "integer": (int,), "string": (str,), "boolean": (bool,), "null": (type(None),)}
@@ -199,13 +198,13 @@ SECRET = "Zebulon"
 
 
 def test_who_hides_is_nowhere(tmp_path: Path) -> None:
-    shown = ProfileFacts("Ada1", 1, NOW, SECRET, "DE", False, (IDS[0],), f"{SECRET}'s")
+    shown = profile_of(ADA.peer_id, IDS[0], name=SECRET, team=f"{SECRET}'s")
 
     async def everything(client: Client, live: Live) -> str:
         parts = []
         paths = [PREFIX + endpoint.path.replace("{id}", IDS[0]) for endpoint in ENDPOINTS]
-        paths += ["/", "/metrics", f"/c/{IDS[0]}", "/c/Ada1"]
-        paths += ["/c/Ada1/certificate", "/?tab=people", "/people?sort=name"]
+        paths += ["/", "/metrics", f"/c/{IDS[0]}", f"/c/{ADA.peer_id}"]
+        paths += [f"/c/{ADA.peer_id}/certificate", "/?tab=people", "/people?sort=name"]
         paths += [f"/api/v1/contributors?search={SECRET}"]
         for path in paths:
             response = await client.get(path)
@@ -218,21 +217,21 @@ def test_who_hides_is_nowhere(tmp_path: Path) -> None:
 
     async def check(client: Client, live: Live, history: History) -> None:
         # The machines' own name says it too.
-        named = [record_of(PEERS[0], sequence=5, now=NOW + 4, name=SECRET)]
+        named = [record_of(PEERS[0], sequence=5, now=NOW + 4, name=SECRET, contributor_key=ADA.public_key)]
         state = fold(live.state, Look(now=NOW + 4, num_members=3, records=named, withdrawn=history.withdrawn))
-        history.look(state, {IDS[0]: "Ada1"})
+        history.look(state)
         live.publish(state, history.view)
         before = await everything(client, live)
-        for part in ("/api/v1/contributors", "/c/Ada1", "/api/v1/peers"):
+        for part in ("/api/v1/contributors", f"/c/{ADA.peer_id}", "/api/v1/peers"):
             assert SECRET in before.partition(f"{part}\n")[2]
         assert SECRET not in before.partition("/metrics\n")[2].partition("/c/")[0]
         history.add_profile(replace(shown, sequence=2, is_hidden=True, name="", country="", team=""))
         state = fold(state, Look(now=NOW + 6, num_members=3, withdrawn=history.withdrawn))
-        history.look(state, {IDS[0]: "Ada1"})
+        history.look(state)
         live.publish(state, history.view)
         after = await everything(client, live)
         assert SECRET not in after
-        row = history.view.contributor("Ada1")
+        row = history.view.contributor(ADA.peer_id)
         assert row is not None
         assert row.tokens_witnessed == 100.0 * NUM_ROUNDS
 

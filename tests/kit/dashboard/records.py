@@ -19,6 +19,7 @@ from dht.ground.store import LEVEL_0_KEYS, PeerKey
 from dht.identity.keys import Identity, make_run_id
 from dht.records.evaluation import Evaluation
 from dht.records.peer_record import PeerRecord, encode_peer_record
+from dht.records.profiles import Profile
 from dht.records.signed_manifest import encode_run_record, sign_run_record
 
 OWNER = Identity.generate()
@@ -68,6 +69,13 @@ def record_of(identity: Identity, *, sequence: int = 1, now: float = NOW, **chan
         "started_at": now - 60.0,
     }
     return PeerRecord(**{**fields, **changes})
+
+
+def profile_of(contributor_id: str, *machines: str, **changes: Any) -> Profile:
+    """What the person with this key says in the run."""
+    ids = tuple(map(PeerId, machines))
+    profile = Profile(RUN_ID, PeerId(contributor_id), 1, NOW, NOW + 86_400, "Ada", "DE", False, ids)
+    return replace(profile, **changes)
 
 
 def bare_record(peer_id: str, *, now: float = NOW) -> PeerRecord:

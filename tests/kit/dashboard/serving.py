@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,18 +14,22 @@ from aiohttp import ClientResponse, web
 from aiohttp.test_utils import TestClient, TestServer
 
 from dashboard.history.history import History, open_history
-from dashboard.history_facts import HistoryView, ProfileFacts
+from dashboard.history_facts import HistoryView
 from dashboard.observe.dashboard_state import DashboardState, fold
 from dashboard.observe.listed_peers import Look
 from dashboard.server.handler_context import Site
 from dashboard.server.live_updates import Live
 from dashboard.server.page_access import PageAccess
 from dashboard.server.routes import make_app
+from dht.identity.keys import Identity
+from dht.records.profiles import Profile
 from tests.kit.dashboard.history import check_raw, usual_commit
 from tests.kit.dashboard.records import NOW, PEERS, RUN_ID, empty_state, history_of, record_of
 from tests.kit.dashboard.scene import samples_of, scores_of
 
 IDS = [identity.peer_id for identity in PEERS]
+ADA = Identity.generate()
+"""The person whose machine is the first one."""
 NUM_ROUNDS = 130
 TOKEN = "correct-horse-battery-staple"
 
@@ -37,8 +42,9 @@ def watched(history: History, name: str = "Ada's box") -> DashboardState:
     for index in range(2):
         at = NOW + 2 * index
         records = [record_of(identity, sequence=index + 1, now=at, name=name) for identity in PEERS[:3]]
+        records[0] = replace(records[0], contributor_key=ADA.public_key)
         state = fold(state, Look(now=at, num_members=3, records=records, withdrawn=history.withdrawn))
-        history.look(state, {IDS[0]: "Ada1"})
+        history.look(state)
     for version in range(NUM_ROUNDS):
         raw = usual_commit(version, IDS)
         history.add_commit(raw, check_raw(raw), NOW)
@@ -65,7 +71,7 @@ async def in_memory(
 
 @contextlib.asynccontextmanager
 async def serving(
-    tmp_path: Path, *, access: PageAccess | None = None, profile: ProfileFacts | None = None
+    tmp_path: Path, *, access: PageAccess | None = None, profile: Profile | None = None
 ) -> AsyncIterator[tuple[Client, Live, History]]:
     async with open_history(tmp_path / "run.sqlite", RUN_ID, clock=lambda: NOW, warn=print) as (history, _):
         if profile is not None:
