@@ -10,9 +10,8 @@ from dht.ground.errors import LocalFault
 from dht.ground.quantities import bytes_text
 from peer.config.averaging_rules import codec_of
 from peer.config.manifest import RunManifest
-from peer.config.model_shapes import num_orthogonalised
+from peer.config.model_shapes import num_orthogonalised, seed_sizes
 from peer.plan.memory_needs import disk_bytes
-from peer.plan.plan_source import sizes_of
 
 
 def needed_bytes(manifest: RunManifest, *, trains: bool = True) -> int:
@@ -21,12 +20,12 @@ def needed_bytes(manifest: RunManifest, *, trains: bool = True) -> int:
     `peer doctor` shows the same number.
 
     Raises:
-        ValueError: the run's model cannot be cut as its manifest specifies.
+        Incompatible: the run's model cannot be cut as its manifest specifies.
         LocalFault: a file that determines the model's shapes is missing.
     """
     section = manifest.averaging
     codec = codec_of(manifest)
-    sizes = sizes_of(manifest)
+    sizes = seed_sizes(manifest)
     needed = disk_bytes(sizes, codec, section.mode, num_orthogonalised(manifest) if trains else 0, trains=trains)
     return needed + files_bytes(manifest)
 

@@ -5,12 +5,11 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from averaging.outer.fragment_layout import build_layout, with_buffers
 from dht.ground.errors import MurmurationError, UsageFault, reading
 from dht.ground.regular_files import read_regular
 from dht.records.signed_manifest import MAX_RUN_RECORD_BYTES, claimed_run_id, decode_run_record
 from peer.config.manifest import RunManifest
-from peer.config.model_shapes import buffer_shapes_of, cut_of, num_orthogonalised, shapes_of
+from peer.config.model_shapes import num_orthogonalised, seed_sizes
 from peer.config.peer_config import RUN_RECORD_NAME, BaseBits, OptimizerBits
 from peer.config.validation_sentences import read_toml
 from peer.plan.planning import RunPlan, plan_run
@@ -44,20 +43,11 @@ def load_planned_run(path: Path) -> RunManifest:
     return RunManifest.load_toml(path, name=None if "name" in read_toml(path) else UNNAMED)
 
 
-def sizes_of(manifest: RunManifest) -> tuple[int, ...]:
-    """Return the number of values of each fragment of the run's model. Averaged buffers form one more fragment, the
-    last.
-    """
-    section = manifest.averaging
-    layout = build_layout(shapes_of(manifest), section.num_fragments, cut_of(manifest))
-    return with_buffers(layout, buffer_shapes_of(manifest)).sizes
-
-
 def plan_of(manifest: RunManifest, base_bits: BaseBits = "full", optimizer_bits: OptimizerBits = "32") -> RunPlan:
     """Run `plan_run` with the run's own model.
 
     Raises:
-        ValueError: the model cannot be cut as its manifest says.
+        Incompatible: the model cannot be cut as its manifest says.
         LocalFault: a library or file from which the shapes are derived is missing.
     """
-    return plan_run(manifest, sizes_of(manifest), num_orthogonalised(manifest), base_bits, optimizer_bits)
+    return plan_run(manifest, seed_sizes(manifest), num_orthogonalised(manifest), base_bits, optimizer_bits)

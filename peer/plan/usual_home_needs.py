@@ -42,7 +42,7 @@ def home_needs(manifest: RunManifest, base_bits: BaseBits = "full", optimizer_bi
     """Count what `manifest` needs of a usual home.
 
     Raises:
-        ValueError: the run's model cannot be cut as its manifest says.
+        Incompatible: the run's model cannot be cut as its manifest says.
         LocalFault: a library or file from which the shapes are derived is missing.
     """
     plan = plan_of(manifest, base_bits, optimizer_bits)

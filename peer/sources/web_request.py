@@ -150,8 +150,7 @@ def web_answer(
         urllib.request.HTTPDefaultErrorHandler(),
         urllib.request.HTTPErrorProcessor(),
         _Redirects(redirects),
-        _Http(way),
-        _Https(way),
+        _Connections(way),
     ):
         opener.add_handler(handler)
     try:
@@ -235,7 +234,7 @@ class _Way:
         self._watch = watch
         self._may_be_internal = may_be_internal
 
-    def kind_for(self, request: urllib.request.Request, direct: Any, proxied: Any) -> Any:
+    def kind_for(self, request: urllib.request.Request, kind: type[http.client.HTTPConnection]) -> Any:
         """Return the factory of the connection for a request: direct, or to a proxy, which resolves names itself.
 
         Raises:
@@ -243,11 +242,11 @@ class _Way:
         """
         asked = urlsplit(request.full_url)
         if request.host.rpartition("@")[2] == asked.netloc.rpartition("@")[2]:
-            return partial(direct, way=self)
+            return partial(_connection, kind, self)
         name = (asked.hostname or "").rstrip(".")
         if not self._may_be_internal and (name.rpartition(".")[2] == "localhost" or is_internal(name)):
             raise PrivateAddress(name)
-        return proxied
+        return kind
 
     def connect(self, address: tuple[str, int], timeout: float | None = None, *_: object) -> socket.socket:
         """Replaces `socket.create_connection`."""
@@ -281,34 +280,26 @@ class PrivateAddress(urllib.error.URLError):
         super().__init__(f"{clean_text(host, 100)} is in a private network")
 
 
-class _HttpConnection(http.client.HTTPConnection):
-    def __init__(self, host: str, way: _Way, **options: Any) -> None:
-        super().__init__(host, **options)
-        self._create_connection = way.connect
+def _connection(kind: type[http.client.HTTPConnection], way: _Way, host: str, **options: Any) -> Any:
+    connection: Any = kind(host, **options)
+    connection._create_connection = way.connect
+    return connection
 
 
-class _HttpsConnection(http.client.HTTPSConnection):
-    def __init__(self, host: str, way: _Way, **options: Any) -> None:
-        super().__init__(host, **options)
-        self._create_connection = way.connect
+class _Connections(urllib.request.AbstractHTTPHandler):
+    """Opens the connections of both schemes on the way."""
 
-
-class _Http(urllib.request.HTTPHandler):
     def __init__(self, way: _Way) -> None:
         super().__init__()
         self._way = way
 
     def http_open(self, req: urllib.request.Request) -> Any:
-        return self.do_open(self._way.kind_for(req, _HttpConnection, http.client.HTTPConnection), req)
-
-
-class _Https(urllib.request.HTTPSHandler):
-    def __init__(self, way: _Way) -> None:
-        super().__init__()
-        self._way = way
+        return self.do_open(self._way.kind_for(req, http.client.HTTPConnection), req)
 
     def https_open(self, req: urllib.request.Request) -> Any:
-        return self.do_open(self._way.kind_for(req, _HttpsConnection, http.client.HTTPSConnection), req)
+        return self.do_open(self._way.kind_for(req, http.client.HTTPSConnection), req)
+
+    http_request = https_request = urllib.request.AbstractHTTPHandler.do_request_
 
 
 class _Redirects(urllib.request.HTTPRedirectHandler):

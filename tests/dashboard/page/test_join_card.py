@@ -19,7 +19,7 @@ from dht.identity.join_link import join_link
 from dht.records.signed_manifest import sign_run_record
 from peer.config.manifest import RunManifest
 from peer.config.model_section import InitSection
-from peer.plan.plan_source import sizes_of
+from peer.config.model_shapes import seed_sizes
 from peer.plan.planning import plan_run
 from peer.plan.usual_home_needs import HomeNeeds, home_needs
 from tests.kit.dashboard.records import HOSTILE_NAME, NOW, OWNER, RUN_ID, TextOnly
@@ -59,7 +59,7 @@ def test_what_is_asked_of_a_home_is_said_in_words() -> None:
 @pytest.mark.parametrize("files", [[], [{"name": "tokenizer.json", "bytes": 1_000_000, "digest": 64 * "0"}]])
 def test_needs_are_those_of_the_planner(files: list[dict[str, object]]) -> None:
     manifest = RunManifest.from_fields({"name": "tinybytes", "files": files})
-    plan = plan_run(manifest, sizes_of(manifest))
+    plan = plan_run(manifest, seed_sizes(manifest))
     home = plan.home
     found = run_facts(sign_run_record(RUN_ID, manifest.to_bytes(), OWNER)).needs
     assert found == home_needs(manifest)

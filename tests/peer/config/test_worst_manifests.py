@@ -27,7 +27,6 @@ from peer.config.manifest import RunManifest
 from peer.config.model_shapes import layout_digest_of, num_orthogonalised, seed_sizes
 from peer.config.validation_sentences import section_of
 from peer.memory.least_memory import check_memory
-from peer.plan.plan_source import sizes_of
 from peer.plan.planning import plan_run
 from tests.kit.tiers import examples
 
@@ -129,7 +128,7 @@ def work_out(manifest: RunManifest) -> None:
     codec = codec_of(manifest)
     limits_of(sizes, codec)
     sent_bytes_of(manifest, sizes)
-    plan_run(manifest, sizes_of(manifest))
+    plan_run(manifest, seed_sizes(manifest))
     for use in ("serve", "read", "train on a GPU", "train"):
         check_memory(manifest, use, HOME_BYTES)  # type: ignore[arg-type]
 

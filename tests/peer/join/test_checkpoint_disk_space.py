@@ -11,11 +11,10 @@ from unittest import mock
 import pytest
 
 from peer.config.manifest import RunManifest
-from peer.config.model_shapes import num_orthogonalised
+from peer.config.model_shapes import num_orthogonalised, seed_sizes
 from peer.config.peer_config import PeerConfig
 from peer.join.checkpoint_disk_space import needed_bytes, room_warning, warn_of_room
 from peer.join.seed import run_seed
-from peer.plan.plan_source import sizes_of
 from peer.plan.planning import plan_run
 
 
@@ -32,7 +31,7 @@ def test_checkpoints_that_are_there_already_do_not_count_twice() -> None:
 
 def test_the_figure_is_the_one_of_a_plan() -> None:
     manifest = RunManifest(name="tiny")
-    planned = plan_run(manifest, sizes_of(manifest), num_orthogonalised(manifest)).disk_bytes
+    planned = plan_run(manifest, seed_sizes(manifest), num_orthogonalised(manifest)).disk_bytes
     assert needed_bytes(manifest) == planned > 0
 
 

@@ -23,10 +23,11 @@ from peer.cli.app import run
 from peer.config.averaging_rules import BLOCK_SIZE
 from peer.config.learning_rate_schedule import ScheduleSection
 from peer.config.manifest import RunManifest
+from peer.config.model_shapes import seed_sizes
 from peer.config.training_section import TrainingSection
 from peer.mailbox.mailbox import mailbox_num_bytes
 from peer.owner.new_run import create_run
-from peer.plan import plan_source, report
+from peer.plan import report
 from peer.plan.plan_source import plan_of
 from peer.plan.planning import GOAL_TOKENS, LINE, NUM_HOMES, RECORD_HOLDERS, RECORD_READS, plan_run
 from peer.plan.round_seconds import LINE_SHARE, MemberLink, round_seconds, round_traffic
@@ -294,7 +295,7 @@ RUNS_IN_THE_DOCUMENT = (
 def test_volunteers_read_what_the_plan_says_a_run_costs(column):
     data = {"source": "tokens:"} if column == 2 else {}
     manifest = RunManifest(name="tiny", model=RUNS_IN_THE_DOCUMENT[column], data=data)
-    sizes = plan_source.sizes_of(manifest)
+    sizes = seed_sizes(manifest)
     plan = plan_run(manifest, sizes)
     told = " ".join(report.lines_for_a_home(plan))
     model = manifest.model

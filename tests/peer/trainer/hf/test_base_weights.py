@@ -20,10 +20,9 @@ from dht.ground.errors import Incompatible, LocalFault, UsageFault
 from peer.config.hf_config import canonical_config
 from peer.config.manifest import RunManifest
 from peer.config.model_section import AdapterSection
-from peer.config.model_shapes import trained_parameters
+from peer.config.model_shapes import seed_sizes, trained_parameters
 from peer.memory.least_memory import check_memory, least_memory_bytes
 from peer.owner.new_run import create_run
-from peer.plan.plan_source import sizes_of
 from peer.plan.planning import plan_run
 from peer.trainer.hf import architecture
 from peer.trainer.hf.architecture import Compressed, build_architecture, load_architecture
@@ -273,7 +272,7 @@ def test_rank_16_on_eight_billion_asks_little_of_a_home() -> None:
         "init": {"source": "hub:org/llama@v1", "digest": "ab" * 32, "num_bytes": 16_060_522_496},
     }
     manifest = RunManifest.from_fields({"name": "big", "model": section})
-    plan = plan_run(manifest, sizes_of(manifest))
+    plan = plan_run(manifest, seed_sizes(manifest))
     memory = plan.home.trainer_memory
     assert memory.base_bytes == 16_060_522_496
     # Nothing else is kept of the base: four copies of the adapter and what waits for the disk.
