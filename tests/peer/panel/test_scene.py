@@ -104,7 +104,7 @@ def test_the_checklist_says_what_it_waits_for() -> None:
     steps = Checklist.of(is_seed=False).with_step(LoadingStep("key", "Ada", is_done=True))
     waits = steps.after(Event(1.0, ME, SwarmContact("waiting", 12.0, reason="nobody answers")))
     (run,) = (line for line in waits.lines if line.name == "run")
-    assert (run.text, run.is_waiting, run.is_done) == ("nobody answers (12 s so far)", True, False)
+    assert (text_of(run), run.is_waiting, run.is_done) == ("nobody answers (12 s so far)", True, False)
     found = waits.with_step(LoadingStep("run", "found", is_done=True))
     # What comes late does not take a tick away.
     late = found.after(Event(2.0, ME, SwarmContact("waiting", 13.0, reason="nobody answers")))
@@ -207,8 +207,8 @@ def test_who_only_looks_at_a_seed_is_no_news() -> None:
 
 def test_a_new_runs_seed_waits_for_a_trainer_until_somebody_is_here() -> None:
     fresh = Checklist.of(is_seed=True).with_step(LoadingStep("state", WAITING_FIRST))
-    assert fresh.lines[-1].text == "waiting for the first trainer"
-    assert fresh.after(Event(1.0, ME, MemberChanged(JO))).lines[-1].text.startswith("asking members")
+    assert text_of(fresh.lines[-1]) == "waiting for the first trainer"
+    assert text_of(fresh.after(Event(1.0, ME, MemberChanged(JO))).lines[-1]).startswith("asking members")
 
 
 def test_a_warning_stays_on_top_of_what_comes_after_it() -> None:
