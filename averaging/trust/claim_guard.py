@@ -258,6 +258,21 @@ class Guard:
                 )
         return ""
 
+    def follows(self, commits: Sequence[Commit], machine: RoundMachine) -> bool:
+        """Return whether this peer would follow each of these commits, of which the first is on its own anchor."""
+        now, trainers = self._clock(), machine.awaited or machine.trainers
+        return not any(
+            self.leaders.objection(
+                commit,
+                self.presence.of_whom_a_quarter(commit, trainers),
+                None,
+                machine.timing,
+                now,
+                is_of_strangers=self.presence.are_strangers(commit),
+            )
+            for commit in commits
+        )
+
     def usable(self, plan: Plan, leader: PeerId, members: Sequence[int], timing: Waits) -> tuple[int, ...]:
         """Return the roster members whose contributions this peer reduces.
 

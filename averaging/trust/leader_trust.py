@@ -110,7 +110,7 @@ class Leaders:
         # A leader's wait for a quorum is shorter, and each question of peers that refused its commit brings the commit
         # again.
         patience = LAST_INTERVALS * (timing.interval_seconds or QUIET_SECONDS)
-        if version == commit.version and now - since < patience:
+        if version <= commit.version and now - since < patience:
             return f"its commit of version {commit.version} of fragment {commit.fragment} is not followed yet: {what}"
         return ""
 

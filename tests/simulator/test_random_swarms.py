@@ -29,7 +29,7 @@ from tests.simulator.scenarios.random_swarms import (
     spec_of_seed,
     without_keys,
 )
-from tests.simulator.scenarios.spec import LieKind, SimulationSpec
+from tests.simulator.scenarios.spec import Fault, LieKind, SimulationSpec
 from tests.simulator.simulation import simulate
 
 SEEDS = (
@@ -39,8 +39,6 @@ SEEDS = (
 )
 FAILED_ONCE = (212, 234, FIRST_KEYS_SEED + 18)
 """A commit was lost while a trainer got its start, twice; a liar led others from a good commit to its own anchor."""
-STUCK = (10,)
-"""Two of three members come back with nothing within a second: they stay at version 0, beside the third one."""
 KEYS_SEEDS = range(FIRST_KEYS_SEED, FIRST_KEYS_SEED + 200)
 TRIED_SEEDS = 24
 """Swarms that are tried until one shows that a rule was taken away; the first ones do."""
@@ -50,11 +48,36 @@ LEAST_SHARE = 0.9
 
 @pytest.mark.parametrize("seed", [*FAILED_ONCE, *sampled(SEEDS, one_in=12)])
 def test_the_invariants_hold_after_every_event(seed):
-    if seed in STUCK:
-        pytest.xfail("one member never counts against two, also against two that have done nothing")
     result = simulate(spec_of_seed(seed))
     assert result.violations == ()
     assert result.anchors_equal
+
+
+@pytest.mark.parametrize("combine", ["mean", "centered_clip"])
+@pytest.mark.parametrize("num_idle", [2, 4])
+def test_members_that_come_back_with_nothing_do_not_outvote_signed_work(num_idle, combine):
+    """Theirs is the anchor from which it went on; they met each other while they could not reach its member."""
+    spec, idle = spec_of_seed(10), tuple(range(1, num_idle + 1))
+    averaging = spec.manifest.averaging.model_copy(update={"combine": combine})
+    result = simulate(
+        replace(
+            spec,
+            num_peers=1 + num_idle,
+            profiles=spec.profiles[:1] * (1 + num_idle),
+            manifest=spec.manifest.model_copy(update={"averaging": averaging}),
+            duration_seconds=60.0,
+            faults=(
+                Fault(0.0, "start", (0, *idle)),
+                Fault(20.0, "crash", idle),
+                Fault(20.1, "partition", idle),
+                Fault(65.0, "start", idle),
+                Fault(90.0, "heal"),
+            ),
+            tampering=None,
+        )
+    )
+    assert result.violations == ()
+    assert min(result.versions) > 5
 
 
 @pytest.mark.nightly

@@ -229,7 +229,9 @@ class AnchorRepairs:
         )
         own_tokens = since_fork if since_fork is not None and are_comparable else fragment.log.tokens
         is_believed = are_comparable or since_fork is None
-        own = Side(digest, own_tokens, standing.num_own, version)
+        # Members that still have this peer's anchor are no side against later commits on it.
+        is_continued = fork == version and self.exchange.guard.follows(chain.commits, fragment.machine)
+        own = Side(digest, own_tokens, 1 if is_continued else standing.num_own, version)
         other = Side(chain.digest, chain.tokens if is_believed else 0, len(standing.behind), chain.version)
         num_elsewhere = standing.num_elsewhere
         if not replaces(own, other, standing.num_known, are_comparable=are_comparable, num_elsewhere=num_elsewhere):

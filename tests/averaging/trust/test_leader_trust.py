@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
@@ -15,6 +16,7 @@ from averaging.rounds.machine_events import Heard, View
 from averaging.rounds.presence import MemberPresence
 from averaging.rounds.shard_plan import MOST_OF_MEDIAN, plan_shards
 from averaging.rounds.waits import Waits
+from averaging.trust.claim_guard import Guard, GuardPorts
 from averaging.trust.leader_trust import FIRST_PASSED_OVER_SECONDS, LONGEST_PASSED_OVER_SECONDS, Leaders
 from averaging.wire.messages import MAX_ROSTER, Commit, Offer, RosterEntry, ShardResult, Wait
 from dht.ground.errors import PeerFault
@@ -81,6 +83,23 @@ def test_a_round_of_strangers_is_not_followed_however_long_this_peer_waits():
     assert is_followed(commit_of(stranger, ME, leader=stranger), 10_000.0)
     assert is_followed(commit_of(OTHERS[0], version=3), 10_000.0)
     assert not is_followed(commit_of(OTHERS[0], version=3), 1.0)
+
+
+@pytest.mark.parametrize(
+    ("rounds", "is_followed"),
+    [([OTHERS, OTHERS[:1]], True), ([OTHERS, [named(20)]], False), ([[named(20)], OTHERS], False)],
+)
+def test_later_commits_on_the_own_anchor_are_followed_all_or_not_at_all(rounds, is_followed):
+    """Else a key hangs a chain of its own on a good commit, and members that are behind take its end over."""
+    clock = SimpleNamespace(now=0.0)
+    guard = Guard(ME, 8, GuardPorts(lambda: clock.now, lambda fact: None), is_strict=True)
+    guard.presence.follow(0, [commit_of(ME, *OTHERS, leader=leader) for leader in OTHERS[:2]])
+    guard.leaders.advanced(0, 3, 0.0)
+    machine = SimpleNamespace(awaited=OTHERS, trainers=OTHERS, timing=Waits.with_bounds(30.0))
+    chain = [commit_of(*members, leader=members[0], version=3 + n) for n, members in enumerate(rounds)]
+    assert not guard.follows(chain, machine)
+    clock.now = 10_000.0
+    assert guard.follows(chain, machine) == is_followed
 
 
 def test_in_a_first_round_keys_that_only_push_commits_are_strangers():

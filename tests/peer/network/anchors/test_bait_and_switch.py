@@ -60,7 +60,11 @@ class Victim:
         exchange = SimpleNamespace(
             me=named(JOINER),
             fragments=[self.fragment],
-            guard=SimpleNamespace(chain_objection=lambda commits, timing: "", presence=MemberPresence(named(0))),
+            guard=SimpleNamespace(
+                chain_objection=lambda commits, timing: "",
+                follows=lambda commits, machine: True,
+                presence=MemberPresence(named(0)),
+            ),
             applying=SimpleNamespace(
                 say_version=lambda fragment, peer_id: None,
                 adopt=self._adopt,
