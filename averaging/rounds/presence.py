@@ -144,14 +144,18 @@ class MemberPresence:
         """Return whether a trainer counts if it is live: it is established, or no member is and it was met."""
         return self.has_been_there(peer_id) and (not self._in_fragments or peer_id in self._in_fragments)
 
-    def of_whom_a_quarter(self, commit: Commit, awaited: Sequence[PeerId]) -> Sequence[PeerId]:
+    def of_whom_a_quarter(
+        self, commit: Commit, awaited: Sequence[PeerId], others: Sequence[PeerId]
+    ) -> Sequence[PeerId]:
         """Return the trainers of which a commit needs more than a quarter.
 
         Before any member is established, most of them may be free keys. Then a round that contains this peer's work is
-        followed.
+        followed. And one of the `others` counts, which are known, but still join or were not met yet: the first member
+        that this peer meets may be a stranger that is alone in its round.
         """
-        is_own_first = not self._in_fragments and self.me in contributors(commit)
-        return (self.me,) if is_own_first else awaited
+        if self._in_fragments:
+            return awaited
+        return (self.me,) if self.me in contributors(commit) else (*awaited, *others[:1])
 
     def are_strangers(self, commit: Commit) -> bool:
         """Return whether a commit contains no established member except this peer, although others are known here.

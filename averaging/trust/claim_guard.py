@@ -260,18 +260,7 @@ class Guard:
 
     def follows(self, commits: Sequence[Commit], machine: RoundMachine) -> bool:
         """Return whether this peer would follow each of these commits, of which the first is on its own anchor."""
-        now, trainers = self._clock(), machine.awaited or machine.trainers
-        return not any(
-            self.leaders.objection(
-                commit,
-                self.presence.of_whom_a_quarter(commit, trainers),
-                None,
-                machine.timing,
-                now,
-                is_of_strangers=self.presence.are_strangers(commit),
-            )
-            for commit in commits
-        )
+        return not any(self._objection_to_few(commit, None, machine) for commit in commits)
 
     def usable(self, plan: Plan, leader: PeerId, members: Sequence[int], timing: Waits) -> tuple[int, ...]:
         """Return the roster members whose contributions this peer reduces.
@@ -332,14 +321,11 @@ class Guard:
             return ""
         if mine is not None:
             self._compare_histories(mine, commit, machine)
-        now = self._clock()
-        trainers = self.presence.of_whom_a_quarter(commit, machine.awaited or machine.trainers)
-        is_of_strangers = self.presence.are_strangers(commit)
-        what = self.leaders.objection(commit, trainers, mine, machine.timing, now, is_of_strangers=is_of_strangers)
+        what = self._objection_to_few(commit, mine, machine)
         if not what or mine is not None:
             return what
-        before = machine.known_commit(commit.version - 1)
-        is_hasty = self.leaders.is_hasty(commit, before, trainers, now)
+        now, before = self._clock(), machine.known_commit(commit.version - 1)
+        is_hasty = self.leaders.is_hasty(commit, before, self._of_whom_a_quarter(commit, machine), now)
         # A peer that has just woken up has no information about present members and past waits.
         is_blamed = is_hasty and self._wakefulness.since(now) == now
         if is_blamed or machine.leader == commit.leader:
@@ -350,6 +336,14 @@ class Guard:
         if machine.leader == commit.leader:
             self._left_out(commit, self.leaders.ignored(commit.leader))
         return what
+
+    def _objection_to_few(self, commit: Commit, mine: Commit | None, machine: RoundMachine) -> str:
+        trainers, is_of_strangers = self._of_whom_a_quarter(commit, machine), self.presence.are_strangers(commit)
+        now = self._clock()
+        return self.leaders.objection(commit, trainers, mine, machine.timing, now, is_of_strangers=is_of_strangers)
+
+    def _of_whom_a_quarter(self, commit: Commit, machine: RoundMachine) -> Sequence[PeerId]:
+        return self.presence.of_whom_a_quarter(commit, machine.awaited or machine.trainers, machine.followers)
 
     def _compare_histories(self, mine: Commit, other: Commit, machine: RoundMachine) -> None:
         """Blame a leader that closed one attempt with two commits. (A restarted process may do so, but only for rounds

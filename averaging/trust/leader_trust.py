@@ -3,9 +3,9 @@
 A commit changes the anchors of all members, and by its form a round of one friend is as valid as a round of all. So if
 strangers take part (`is_strict`: the run has a robust combination), a commit
 
-- must contain more than a quarter of the trainers that count (`presence.py`), as seen here. A smaller commit is
-  followed only after a time in which other members could have closed a better one, because a swarm may really have
-  become that small;
+- must contain more than a quarter of the trainers that count (`presence.py`), as seen here, and two of three or more. A
+  smaller commit is followed only after a time in which other members could have closed a better one, because a swarm
+  may really have become that small;
 - is not followed at all if it contains no established member except this peer, which knows others: its keys are free;
 - must not list this peer as a contributor if it sent nothing for that plan;
 - never replaces an earlier commit with more members.
@@ -20,7 +20,7 @@ import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
-from averaging.rounds.waits import LAST_INTERVALS, QUIET_SECONDS, Waits
+from averaging.rounds.waits import LAST_INTERVALS, Waits
 from averaging.wire.messages import MAX_ROSTER, Commit, own_entry
 from dht.ground.bounds import Newest, Pauses
 from dht.ground.host import PeerId
@@ -107,9 +107,10 @@ class Leaders:
 
     def _in_time(self, commit: Commit, what: str, timing: Waits, now: float) -> str:
         version, since = self._since.setdefault(commit.fragment, (commit.version, now))
-        # A leader's wait for a quorum is shorter, and each question of peers that refused its commit brings the commit
+        # A leader waits no longer for its quorum, and each question of peers that refused its commit brings the commit
         # again.
-        patience = LAST_INTERVALS * (timing.interval_seconds or QUIET_SECONDS)
+        interval = timing.interval_seconds
+        patience = timing.hard_seconds if interval is None else LAST_INTERVALS * interval
         if version <= commit.version and now - since < patience:
             return f"its commit of version {commit.version} of fragment {commit.fragment} is not followed yet: {what}"
         return ""
@@ -170,7 +171,7 @@ class Leaders:
 
 def _fewest(live: Collection[PeerId]) -> int:
     num_contributors = min(len(live), MAX_ROSTER)
-    return min(num_contributors, math.floor(HOSTILE_SHARE * num_contributors) + 1)
+    return max(math.floor(HOSTILE_SHARE * num_contributors) + 1, 2 if num_contributors > 2 else 1)
 
 
 def _members(commit: Commit) -> set[PeerId]:

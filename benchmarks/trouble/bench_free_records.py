@@ -8,8 +8,14 @@ alone; most do other harm as well. Its control is the same swarm, lies and fault
 `--calm` leaves the faults out, because a crash that comes a second earlier moves a seed's rounds by more than the
 records do.
 
-Printed for each seed: commits in both, how often an honest member applied a round in which only hostile peers were, and
-the loss of the heaviest anchors.
+Printed for each seed: commits in both, how often an honest member followed rounds in which only hostile peers were, and
+the loss of the heaviest anchors. A follower that could reach another honest member is counted apart from one that was
+alone with liars: no rule can help the second one before it meets others.
+
+Equal swarms end with other losses if only their network has another seed, because each has few rounds. So the loss of
+one seed says nothing alone. It counts as harmed if it is above `NOTED_RATIO` of its control's, and above the losses of
+`NUM_FURTHER` more controls with other seeds of the network, by more than those differ among each other. All seeds
+together are compared by the mean logarithm of attack / control, with twice its standard error.
 """
 
 from __future__ import annotations
@@ -18,13 +24,19 @@ import argparse
 import json
 import time
 from dataclasses import asdict, dataclass, replace
-from statistics import median
+from math import exp, inf, log, sqrt
+from statistics import mean, median, stdev
 
 from benchmarks.machine import machine
 from tests.simulator.result import SimulationResult
 from tests.simulator.scenarios.random_swarms import FIRST_KEYS_SEED, spec_of_seed, without_keys
 from tests.simulator.scenarios.spec import SimulationSpec
 from tests.simulator.simulation import simulate
+
+NOTED_RATIO = 1.25
+"""Of a control's loss: above, more controls are simulated."""
+NUM_FURTHER = 4
+OTHER_SEEDS = 10**9
 
 
 @dataclass(frozen=True)
@@ -35,9 +47,13 @@ class Comparison:
     rounds: int
     rounds_of_control: int
     followed_liars: int
-    """Rounds of hostile peers alone, counted at each honest member that applied one."""
+    """Rounds of hostile peers alone, counted at each honest member that followed one and could reach another."""
     followed_liars_of_control: int
+    alone_with_liars: int
+    """The same at members that could reach no other honest one."""
     loss_ratio: float
+    is_harmed: bool
+    """Whether the loss is beyond what the network's seed explains."""
     violations: tuple[str, ...]
     violations_of_control: tuple[str, ...]
 
@@ -45,14 +61,18 @@ class Comparison:
 def compare(seed: int, is_calm: bool) -> Comparison:
     """One swarm beside its control."""
     spec = spec_of_seed(FIRST_KEYS_SEED + seed)
-    attack, control = (simulate(calm(one) if is_calm else one) for one in (spec, without_keys(spec)))
+    spec = calm(spec) if is_calm else spec
+    attack, control = simulate(spec), simulate(without_keys(spec))
+    ratio = _gain(attack) / _gain(control)
     return Comparison(
         seed,
         attack.rounds_committed,
         control.rounds_committed,
         attack.events.get("followed liars", 0),
         control.events.get("followed liars", 0),
-        _gain(attack) / _gain(control),
+        attack.events.get("alone with liars", 0),
+        ratio,
+        ratio > NOTED_RATIO and _is_beyond_noise(attack, control, without_keys(spec)),
         attack.violations,
         control.violations,
     )
@@ -67,6 +87,12 @@ def calm(spec: SimulationSpec) -> SimulationSpec:
     return replace(spec, faults=tuple(faults), tampering=None)
 
 
+def _is_beyond_noise(attack: SimulationResult, control: SimulationResult, spec: SimulationSpec) -> bool:
+    further = [simulate(replace(spec, seed=spec.seed + number * OTHER_SEEDS)) for number in range(1, 1 + NUM_FURTHER)]
+    losses = [_gain(one) for one in (control, *further)]
+    return _gain(attack) > max(losses) + (max(losses) - min(losses))
+
+
 def _gain(result: SimulationResult) -> float:
     return max(result.loss_last, 1e-9) / result.loss_first
 
@@ -77,14 +103,18 @@ def summary(comparisons: list[Comparison]) -> str:
     together = sum(one.rounds for one in comparisons) / max(1, sum(one.rounds_of_control for one in comparisons))
     followed = [sum(one.followed_liars > 0 for one in comparisons)]
     followed.append(sum(one.followed_liars_of_control > 0 for one in comparisons))
-    losses = [one.loss_ratio for one in comparisons]
+    losses = [log(one.loss_ratio) for one in comparisons]
+    error = 2 * stdev(losses) / sqrt(len(losses)) if len(losses) > 1 else inf
+    harmed = [one.seed for one in comparisons if one.is_harmed]
+    num_alone = sum(one.alone_with_liars > 0 for one in comparisons)
     broken = [one for one in comparisons if one.violations]
     num_broken_controls = sum(bool(one.violations_of_control) for one in comparisons)
     lines = [
         f"{len(comparisons)} seeds; rounds, of the control's: {together:.3f} together, median {median(rates):.2f}, "
         f"lowest twentieth {rates[len(rates) // 20]:.2f}, lowest {rates[0]:.2f}",
-        f"followed liars: in {followed[0]} seeds; in {followed[1]} controls",
-        f"loss, of the control's: median {median(losses):.2f}, highest {max(losses):.3g}",
+        f"followed liars: in {followed[0]} seeds; in {followed[1]} controls; alone with liars: in {num_alone} seeds",
+        f"loss, of the control's: {exp(mean(losses)):.3f} ({exp(mean(losses) - error):.3f} to "
+        f"{exp(mean(losses) + error):.3f}); beyond noise in seeds {harmed or 'none'}",
         f"violations in {len(broken)} seeds and in {num_broken_controls} controls",
     ]
     return "\n".join([*lines, *(f"  seed {one.seed}: {one.violations[0][:160]}" for one in broken[:10])])
@@ -109,8 +139,8 @@ def main() -> None:
         if not options.json:
             print(
                 f"seed {seed}: {one.rounds} rounds, control {one.rounds_of_control}; followed liars "
-                f"{one.followed_liars}, control {one.followed_liars_of_control}; loss {one.loss_ratio:.2f} of the "
-                "control's",
+                f"{one.followed_liars}, control {one.followed_liars_of_control}; alone with liars "
+                f"{one.alone_with_liars}; loss {one.loss_ratio:.2f} of the control's" + ", harmed" * one.is_harmed,
                 flush=True,
             )
     if options.json:

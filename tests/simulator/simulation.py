@@ -210,14 +210,14 @@ class _Simulation:
             workload,
             self._emit,
             asyncio.Event(),
-            self._books_of(workload.layout.sizes) if spec.keeps_books else None,
+            self._books_of(workload.layout.sizes, network) if spec.keeps_books else None,
         )
 
-    def _books_of(self, sizes: Sequence[int]) -> Books:
+    def _books_of(self, sizes: Sequence[int], network: MemoryNetwork) -> Books:
         spec = self._spec
         names = {index: simulated_identity(spec.seed, index).peer_id for index in range(spec.num_peers)}
         hostile = frozenset(names[index] for index, profile in enumerate(self._profiles) if profile.lie is not None)
-        return Books(spec, rule_of(spec.manifest), sizes, names, hostile, World.now)
+        return Books(spec, rule_of(spec.manifest), sizes, names, hostile, World.now, network.can_reach)
 
     def _result(self, world: World, virtual_seconds: float) -> SimulationResult:
         spec = self._spec

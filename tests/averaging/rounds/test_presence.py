@@ -76,10 +76,20 @@ def test_before_anybody_is_established_a_round_with_own_work_needs_no_quarter_of
     """Red as long as keys that introduce themselves are most of those of whom a first commit needs a quarter."""
     presence, everyone = MemberPresence(MEMBERS[0]), (*MEMBERS, *FREE_KEYS)
     of_all, of_others = commit_of(0, MEMBERS), commit_of(0, MEMBERS[1:3])
-    assert presence.of_whom_a_quarter(of_all, everyone) == (MEMBERS[0],)
-    assert presence.of_whom_a_quarter(of_others, everyone) == everyone
+    assert presence.of_whom_a_quarter(of_all, everyone, ()) == (MEMBERS[0],)
+    assert presence.of_whom_a_quarter(of_others, everyone, ()) == everyone
     presence.follow(0, commits_of(0, 2, MEMBERS))
-    assert presence.of_whom_a_quarter(of_all, everyone) == everyone
+    assert presence.of_whom_a_quarter(of_all, everyone, ()) == everyone
+
+
+def test_before_anybody_is_established_the_first_member_that_was_met_is_not_all_there_is():
+    """Red as long as a peer that knows records of others follows the lone commit of the first key that calls it."""
+    presence, alone = MemberPresence(MEMBERS[0]), commit_of(0, FREE_KEYS[:1], FREE_KEYS[0])
+    met = (MEMBERS[0], FREE_KEYS[0])
+    assert presence.of_whom_a_quarter(alone, met, ()) == met
+    assert presence.of_whom_a_quarter(alone, met, MEMBERS[1:]) == (*met, MEMBERS[1])
+    presence.follow(0, commits_of(0, 2, MEMBERS[:2]))
+    assert presence.of_whom_a_quarter(alone, met, MEMBERS[1:]) == met
 
 
 def test_one_leader_brings_no_keys_along():

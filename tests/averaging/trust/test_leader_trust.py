@@ -95,7 +95,7 @@ def test_later_commits_on_the_own_anchor_are_followed_all_or_not_at_all(rounds, 
     guard = Guard(ME, 8, GuardPorts(lambda: clock.now, lambda fact: None), is_strict=True)
     guard.presence.follow(0, [commit_of(ME, *OTHERS, leader=leader) for leader in OTHERS[:2]])
     guard.leaders.advanced(0, 3, 0.0)
-    machine = SimpleNamespace(awaited=OTHERS, trainers=OTHERS, timing=Waits.with_bounds(30.0))
+    machine = SimpleNamespace(awaited=OTHERS, trainers=OTHERS, followers=(), timing=Waits.with_bounds(30.0))
     chain = [commit_of(*members, leader=members[0], version=3 + n) for n, members in enumerate(rounds)]
     assert not guard.follows(chain, machine)
     clock.now = 10_000.0

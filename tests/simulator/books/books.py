@@ -19,6 +19,7 @@ from averaging.codec.blocks import EncodedBlocks
 from averaging.fragment.runtime import FragmentRuntime
 from averaging.outer.outer_settings import OuterRule
 from averaging.rounds.leader import Leading
+from averaging.rounds.presence import contributors
 from averaging.rounds.reducer import Reducing
 from averaging.rounds.round_facts import RoundCommitted
 from averaging.rounds.waits import LAST_INTERVALS, QUIET_SECONDS
@@ -27,7 +28,7 @@ from dht.ground.host import PeerId
 from peer.events.anchor_events import AnchorRepair
 from peer.events.peer_events import Event, RefusedPeer
 from peer.network.node.node import Node
-from tests.simulator.books.audited import audit
+from tests.simulator.books.audited import AuditedState, audit
 from tests.simulator.books.ledger import Ledger, Lineages
 from tests.simulator.books.ledger import Node as Anchor
 from tests.simulator.scenarios.spec import SimulationSpec
@@ -52,6 +53,7 @@ class Books:
         names: PeerId of each simulated peer, by index.
         hostile: those of peers that do harm.
         now: virtual seconds.
+        can_reach: whether two peers can reach each other now.
 
     Attributes:
         violations: sentences that begin with the invariant.
@@ -66,12 +68,14 @@ class Books:
         names: Mapping[int, PeerId],
         hostile: frozenset[PeerId],
         now: Callable[[], float],
+        can_reach: Callable[[PeerId, PeerId], bool],
     ) -> None:
         self.violations: list[str] = []
         self.seen: Counter[str] = Counter()
         self.lineages = [Lineages(index, size, rule, self.blame) for index, size in enumerate(sizes)]
         self._spec, self._rule, self._names, self._hostile = spec, rule, names, hostile
-        self._now = now
+        self._now, self._can_reach = now, can_reach
+        self._nodes: dict[int, Node] = {}
         self._honest = frozenset(names.values()) - hostile
         self._disrupted_at = 0.0
         self._num_looks = 0
@@ -97,6 +101,7 @@ class Books:
 
     def follow(self, index: int, node: Node, ledgers: dict[int, Ledger]) -> None:
         """Keep books for a node that was just built; `ledgers` are those of its memory, by fragment."""
+        self._nodes[index] = node
         for fragment in node.fragments:
             place, lineages = fragment.index, self.lineages[fragment.index]
             state, machine, store = audit(fragment)
@@ -118,9 +123,19 @@ class Books:
         if isinstance(fact, RefusedPeer) and fact.left_out_until is not None and fact.remote in self._honest:
             self.blame("left_out", f"peer {index}: the honest peer {fact.remote[-6:]} is left out: {fact.reason}")
         elif isinstance(fact, RoundCommitted) and fact.contributors and self._honest.isdisjoint(fact.contributors):
-            self.seen["followed liars"] += 1
+            self._followed_liars(index)
         elif isinstance(fact, AnchorRepair) and fact.is_done:
             self.seen["repaired"] += 1
+            state: AuditedState = self._nodes[index].fragments[fact.fragment].state  # type: ignore[assignment]
+            commits = self.lineages[fact.fragment].commits_between(state.left[0], state.digest)
+            if commits and all(self._honest.isdisjoint(contributors(commit)) for commit in commits):
+                self._followed_liars(index)
+
+    def _followed_liars(self, index: int) -> None:
+        """Count an honest peer that follows rounds in which only hostile peers were."""
+        me = self._names[index]
+        is_alone = not any(self._can_reach(me, peer_id) for peer_id in self._honest - {me})
+        self.seen["alone with liars" if is_alone else "followed liars"] += 1
 
     # ------------------------------------------------------------------------------------------ after every change
 

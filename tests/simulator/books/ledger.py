@@ -87,6 +87,14 @@ class Lineages:
             node = node.parent
         return node is not None and node.digest in self._planted
 
+    def commits_between(self, left: bytes, digest: bytes) -> list[Commit]:
+        """The commits that lead to an anchor and not to the anchor `left`, as far as any peer applied them."""
+        old, node, commits = self.nodes.get(left), self.nodes.get(digest), []
+        while node is not None and node.commit is not None and not (old is not None and node.is_in(old)):
+            commits.append(node.commit)
+            node = node.parent
+        return commits
+
     def grow(self, parent: bytes, commit: Commit, digest: bytes, now: float) -> Node:
         """A peer went from `parent` to `digest` by `commit`."""
         known = self._children.setdefault((parent, commit), digest)
