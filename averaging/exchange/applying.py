@@ -191,7 +191,9 @@ class Applying:
             return
         self._give_household(fragment, commit, payloads)
         arrived, leader = clock(), fragment.machine.leader
-        if not await self._audits.passes(fragment, commit, payloads):
+        # Meanwhile this peer may have met others, of which the only contributor is too few.
+        is_too_small = len(commit.included) == 1 and not context.guard.follows([commit], fragment.machine)
+        if is_too_small or not await self._audits.passes(fragment, commit, payloads):
             self._not_applied(fragment, commit)
             return
         async with fragment.busy:

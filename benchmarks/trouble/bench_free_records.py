@@ -9,8 +9,8 @@ alone; most do other harm as well. Its control is the same swarm, lies and fault
 records do.
 
 Printed for each seed: commits in both, how often an honest member followed rounds in which only hostile peers were, and
-the loss of the heaviest anchors. A follower that could reach another honest member is counted apart from one that was
-alone with liars: no rule can help the second one before it meets others.
+the loss of the heaviest anchors. A follower that could reach an honest member that it knew is counted apart from one
+that was alone with liars: no rule can help the second one before it meets others.
 
 Equal swarms end with other losses if only their network has another seed, because each has few rounds. So the loss of
 one seed says nothing alone. It counts as harmed if it is above `NOTED_RATIO` of its control's, and above the losses of
@@ -47,10 +47,10 @@ class Comparison:
     rounds: int
     rounds_of_control: int
     followed_liars: int
-    """Rounds of hostile peers alone, counted at each honest member that followed one and could reach another."""
+    """Rounds of hostile peers alone, counted at each honest member that followed one and could reach an honest one."""
     followed_liars_of_control: int
     alone_with_liars: int
-    """The same at members that could reach no other honest one."""
+    """The same at members that could not."""
     loss_ratio: float
     is_harmed: bool
     """Whether the loss is beyond what the network's seed explains."""

@@ -7,8 +7,8 @@ with an anchor counts, and the tokens in signed commits that lead to it. So amon
 - an anchor whose signed commits begin at a common anchor of both sides counts if these commits contain more tokens than
   this peer's own since then. The other members must not be more than twice as many, and one member never counts against
   two. The others are this peer's side or a larger third side: if each member is alone, tokens decide, so that this fork
-  ends too. If these commits begin at this peer's present anchor, and this peer would follow each of them, they lead to a
-  later state of its own lineage: other members that still have the present anchor are then no side;
+  ends too. If these commits begin at this peer's present anchor, and this peer would follow each of them, they lead to
+  a later state of its own lineage: other members that still have the present anchor are then no side;
 - an impossibly high version counts only if more than half of the members have it;
 - without a common anchor, signed commits decide only between sides with equally many members;
 - all other anchors do not count, even if uncontested.

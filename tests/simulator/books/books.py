@@ -132,9 +132,13 @@ class Books:
                 self._followed_liars(index)
 
     def _followed_liars(self, index: int) -> None:
-        """Count an honest peer that follows rounds in which only hostile peers were."""
-        me = self._names[index]
-        is_alone = not any(self._can_reach(me, peer_id) for peer_id in self._honest - {me})
+        """Count an honest peer that follows rounds in which only hostile peers were.
+
+        It is alone with liars if it can reach no honest peer that it knows.
+        """
+        node = self._nodes[index]
+        known = {record.peer_id for record in node.membership.members()} | set(node.guard.presence._met)
+        is_alone = not any(self._can_reach(node.me, peer_id) for peer_id in known & self._honest - {node.me})
         self.seen["alone with liars" if is_alone else "followed liars"] += 1
 
     # ------------------------------------------------------------------------------------------ after every change
