@@ -12,7 +12,6 @@ import pytest
 
 import murmuration
 from peer import import_path
-from peer.cli import app
 from peer.network.process.child_start import start_network_child
 from peer.trainer.devices.rank_rendezvous import RankGroup
 
@@ -42,19 +41,13 @@ def run(*command: str, python_path: str | None = None) -> subprocess.CompletedPr
     )
 
 
-def test_the_network_process_takes_nothing_from_the_working_folder(hostile: Path) -> None:
+@pytest.mark.parametrize("python_path", ["", os.pathsep], ids=["none", "an empty entry, which means that folder"])
+def test_the_network_process_takes_nothing_from_the_working_folder(
+    hostile: Path, monkeypatch: pytest.MonkeyPatch, python_path: str
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", python_path)
     child = start_network_child()
     child.connection.close()  # it ends when whoever started it has gone
-    assert child.process.wait(60) == 0
-    assert not hostile.exists()
-
-
-def test_nor_where_an_empty_entry_of_pythonpath_means_that_folder(
-    hostile: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("PYTHONPATH", os.pathsep)
-    child = start_network_child()
-    child.connection.close()
     assert child.process.wait(60) == 0
     assert not hostile.exists()
 
@@ -91,16 +84,10 @@ def test_a_folder_that_somebody_named_in_pythonpath_is_searched(
         assert "asked for" in run(sys.executable, "-m", "peer", "--help", python_path=python_path).stderr
 
 
-def test_what_libraries_start_is_told_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("PYTHONSAFEPATH", raising=False)
-    monkeypatch.setattr(sys, "path", list(sys.path))
-    monkeypatch.delitem(sys.modules, "peer.__main__", raising=False)
-    import peer.__main__
-
-    monkeypatch.setattr(app, "run", lambda arguments: 0)
-    with pytest.raises(SystemExit):
-        peer.__main__.main()
-    assert os.environ["PYTHONSAFEPATH"] == "1"
+def test_what_libraries_start_is_told_too() -> None:
+    look = "import os; from peer.cli import app; app.run = lambda words: print(os.environ['PYTHONSAFEPATH']) or 0\n"
+    shown = run(sys.executable, "-c", f"{look}from peer.__main__ import main; main()", python_path=str(ROOT))
+    assert shown.stdout == "1\n", shown.stderr
 
 
 def test_what_is_started_is_the_code_that_starts_it_and_nothing_else_beside_it(tmp_path: Path) -> None:
@@ -161,8 +148,10 @@ def test_nothing_is_loaded_before_ctrl_c_ends_the_command_without_a_traceback(en
     assert set(shown.stdout.split()) <= {"__future__", "_signal", entry.split(".")[0], entry}
 
 
-@pytest.mark.parametrize("start", ["from murmuration.command import main; main()", "import peer.__main__"])
-@pytest.mark.parametrize("name", ["dashboard", "averaging"])
+@pytest.mark.parametrize(
+    ("start", "name"),
+    [("from murmuration.command import main; main()", "dashboard"), ("import peer.__main__", "averaging")],
+)
 def test_a_package_that_another_one_has_written_over_is_named(tmp_path: Path, start: str, name: str) -> None:
     copy = copied(tmp_path)
     (copy / name / "__init__.py").write_text("import starlette_is_not_there\n")
