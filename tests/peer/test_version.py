@@ -14,7 +14,6 @@ from typing import Any, Generic, TypeVar
 import pytest
 
 import peer.version
-from dht.records.peer_record import MAX_SOFTWARE_LENGTH
 from peer.version import clone_commit, full_version, is_older, version_order
 
 COMMIT = "1234567" + 33 * "8"
@@ -46,14 +45,7 @@ def test_one_version_is_older_than_another(older: str, newer: str) -> None:
     assert is_older(older, newer)
     assert not is_older(newer, older)
     assert max([older, newer, older], key=version_order) == newer
-
-
-@pytest.mark.parametrize(
-    ("one", "other"), [("0.2.0", "murmuration 0.2.0"), ("0.2.0.dev", "0.2.0.dev+g1234567"), ("no version", "")]
-)
-def test_neither_version_is_older(one: str, other: str) -> None:
-    assert not is_older(one, other)
-    assert not is_older(other, one)
+    assert not is_older(newer, f"murmuration {newer}")
 
 
 @pytest.mark.parametrize(
@@ -104,11 +96,6 @@ def test_this_clone_agrees_with_git() -> None:
         return
     told = subprocess.run(["git", "-C", str(root), "rev-parse", "HEAD"], capture_output=True, text=True, check=True)
     assert clone_commit(str(root)) == told.stdout.strip()
-
-
-def test_the_version_fits_hellos_and_records() -> None:
-    assert len(full_version()) <= MAX_SOFTWARE_LENGTH
-    assert version_order(full_version())
 
 
 def build_hook(monkeypatch: pytest.MonkeyPatch, root: Path) -> Any:

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from averaging.rounds.round_facts import AttemptEnded, Fact, OfVersion, RoundCommitted, RoundStarted
+from averaging.rounds.round_facts import Fact, OfVersion, RoundCommitted
 from dht.ground.host import PeerId
 from peer.events.anchor_events import Fetched
 from peer.events.event_log import EVENT_TYPES, MAX_LINE_BYTES, from_json, to_json
@@ -166,15 +166,6 @@ def test_numbers_that_json_cannot_say_become_null() -> None:
     assert back.sentence().startswith("Inner step 730: no loss since the start so far, 8 tokens")
 
 
-def test_the_reporter_is_this_peer_in_its_own_sentences() -> None:
-    me, other = PeerId("12D3KooWmmmmmmmmmm"), PeerId("12D3KooWoooooooooo")
-    for reporter, leads in ((me, "led by this peer."), (other, "led by mmmmmmmm.")):
-        assert Event(1.0, reporter, RoundStarted(0, 1, me, 2)).sentence().endswith(leads)
-    said = Event(1.0, me, AttemptEnded(0, 1, 1, "it was silent", other, me)).sentence()
-    assert said == "This peer took over version 2 of fragment 0 from oooooooo: it was silent."
-    assert Event(1.0, me, MemberChanged(other)).sentence() == "Peer oooooooo joined."
-
-
 ANN, BEN = PeerId("12D3KooWann"), PeerId("12D3KooWben")
 
 
@@ -264,19 +255,6 @@ def test_hostile_lines(line: str) -> None:
 def test_fields_of_later_software_are_ignored() -> None:
     line = to_json(left("bye"))[:-1] + ',"country":"XX"}'
     assert from_json(line) == left("bye")
-
-
-def test_log_appends_whole_lines_at_once(tmp_path: Path) -> None:
-    path = tmp_path / "deep" / "events.jsonl"
-    log = LineLog(path, pytest.fail)
-    for number in range(3):
-        log.append(to_json(left(str(number))))
-        # Read while the log is open: nothing waits in a buffer.
-        assert len(events_of(path)) == number + 1
-    log.close()
-    log.append(to_json(left("3")))
-    log.close()
-    assert events_of(path) == [left(str(number)) for number in range(4)]
 
 
 def test_a_line_cut_by_a_crash_is_not_glued_to_the_next(tmp_path: Path) -> None:

@@ -235,7 +235,7 @@ def test_sample_from_a_folder(written: Path, capsys: pytest.CaptureFixture[str])
 
 
 def test_tokens_of_another_tokenizer_cannot_be_shown(tmp_path: Path) -> None:
-    fields = {"name": "tiny", "model": MODEL, "data": {"source": "tokens:shards"}}
+    fields = {"name": "tiny", "model": MODEL, "data": {"source": "tokens:"}}
     manifest = RunManifest.model_validate(fields)
     path = tmp_path / "model"
     write_folder(anchors_of(trained_model(manifest), manifest), path, NOW, replace=False)

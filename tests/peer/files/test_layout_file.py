@@ -6,11 +6,8 @@ import json
 from pathlib import Path
 
 import pytest
-import torch
 from torch import nn
 
-from averaging.outer.fragment_layout import build_layout
-from peer.export.formats.anchors import Anchors, facts_of, own_module_tensors
 from peer.files.checked_folder import checked_folder
 from peer.files.layout_file import LAYOUT_NAME, layout_content, named_shapes
 from peer.owner.new_run import create_custom_run, trained_parameters
@@ -24,26 +21,6 @@ def module() -> nn.Module:
 
 def shapes_of(made: nn.Module) -> Shapes:
     return [(name, tuple(tensor.shape)) for name, tensor in trained_parameters(made)]
-
-
-def test_an_export_has_the_names_and_shapes_of_the_module(tmp_path: Path) -> None:
-    made = module()
-    run = create_custom_run("own", made, {"averaging": {"num_fragments": 3}}, tmp_path)
-    assert [file.name for file in run.manifest.files] == [LAYOUT_NAME]
-    flat = torch.cat([tensor.detach().flatten() for tensor in made.parameters()]).numpy()
-    layout = build_layout(shapes_of(made), 3, "balanced")
-    values, start = {}, 0
-    for fragment in layout.fragments:
-        values[fragment.index] = flat[start : start + fragment.num_values]
-        start += fragment.num_values
-    facts = tuple(facts_of(index, 1, 10, part, 0 * part, 1) for index, part in values.items())
-    folder = checked_folder(tmp_path, run.manifest)
-    tensors = own_module_tensors(Anchors(run.run_id, run.manifest, facts, values, "a test", files=folder))
-    other = module()
-    other.load_state_dict(tensors)
-    assert all(torch.equal(ours, theirs) for ours, theirs in zip(made.parameters(), other.parameters(), strict=True))
-    nameless = own_module_tensors(Anchors(run.run_id, run.manifest, facts, values, "a test"))
-    assert list(nameless) == ["fragment.0", "fragment.1", "fragment.2"]
 
 
 def test_a_run_that_was_made_without_stays_the_same_run(tmp_path: Path) -> None:

@@ -26,14 +26,13 @@ from peer.config.model_shapes import (
 )
 from peer.config.peer_config import ChoiceMark, PeerConfig, choices_with
 from peer.events.peer_events import Event, SwarmContact
-from peer.export.formats.custom_module import fill_module
 from peer.files.checked_folder import checked_folder
 from peer.files.layout_file import named_shapes
 from peer.join.run_connection import fitting_layout
 from peer.join.session import NOT_OF_AN_OWN_LOOP, Swarm, join
 from peer.owner.custom_module import check_frozen_digest
 from peer.owner.new_run import ROBUST_COMBINE, create_custom_run
-from peer.trainer.loop.several_optimizers import Optimizers, innermost
+from peer.trainer.loop.several_optimizers import innermost
 from tests.kit.trainer.lone_swarm import LoneSwarm
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "own_loop.py"
@@ -99,28 +98,6 @@ def test_another_module_is_refused(tmp_path: Path) -> None:
         fitting_layout(manifest, shapes_of(renamed))
     with pytest.raises(Incompatible, match="names, shapes or order"):
         fitting_layout(manifest, list(reversed(shapes_of(small_module()))))
-
-
-def test_a_module_may_be_wrapped_for_compilation(tmp_path: Path) -> None:
-    manifest = create_custom_run("own", small_module(), None, tmp_path).manifest
-    # What torch.compile returns names its parameters like this.
-    wrapped = nn.Module()
-    wrapped.add_module("_orig_mod", small_module())
-    fitting_layout(manifest, shapes_of(wrapped))
-
-
-@pytest.mark.parametrize("wrapper", ["_orig_mod", "_checkpoint_wrapped_module"])
-def test_parts_of_a_module_may_be_wrapped(tmp_path: Path, wrapper: str) -> None:
-    def wrapped(inner: nn.Module) -> nn.Module:
-        outer = nn.Module()
-        outer.add_module(wrapper, inner)
-        return outer
-
-    bare = small_module()
-    manifest = create_custom_run("own", bare, None, tmp_path).manifest
-    parts = nn.ModuleDict({name: wrapped(part) for name, part in bare.named_children()})
-    fitting_layout(manifest, shapes_of(parts))
-    fitting_layout(manifest, shapes_of(wrapped(parts)))
 
 
 class Holder(nn.Module):
@@ -363,14 +340,6 @@ def test_an_optimizer_may_be_wrapped() -> None:
         innermost(alone)
 
 
-def test_a_step_of_a_wrapper_is_a_step_of_what_it_wraps() -> None:
-    module, steps = small_module(), list[int]()
-    wrapper = SharesWhatIsInside(torch.optim.SGD(module.parameters(), lr=0.1))
-    Optimizers(wrapper, module).hook(lambda: None, lambda: steps.append(1))
-    wrapper.step()
-    assert steps == [1]
-
-
 def test_join_names_the_argument_that_is_wrong() -> None:
     module = small_module()
     optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
@@ -382,18 +351,6 @@ def test_join_names_the_argument_that_is_wrong() -> None:
 
 def test_the_example_is_short() -> None:
     assert len(EXAMPLE.read_text().splitlines()) <= 40
-
-
-def test_an_export_brings_running_statistics_home(tmp_path: Path) -> None:
-    made, other = normed(), normed()
-    manifest = create_custom_run("own", made, {"averaging": {"num_fragments": 2}}, tmp_path).manifest
-    nn.init.constant_(made[1].running_var, 7.0)  # type: ignore[arg-type]
-    parameters, buffers = averaged_parts(made, manifest)
-    flat = torch.cat([tensor.detach().flatten() for _, tensor in [*parameters, *buffers]]).numpy()
-    starts = np.cumsum([0, *seed_sizes(manifest)])
-    values = {index: flat[starts[index] : starts[index + 1]] for index in range(3)}
-    fill_module(other, manifest, values)
-    assert all(torch.equal(value, other.state_dict()[name]) for name, value in made.state_dict().items())
 
 
 @pytest.mark.parametrize(

@@ -2,25 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 from peer.config.manifest import RunManifest
 from peer.config.model_section import AdapterSection, InitSection
 from peer.join.run_introduction import run_facts, trained_in
-
-
-@pytest.mark.parametrize(
-    ("fields", "expected"),
-    [
-        ({}, "nats per byte"),
-        ({"files": [{"name": "tokenizer.json", "bytes": 5, "digest": "ab" * 32}]}, "nats per token"),
-        ({"data": {"source": "tokens:"}}, "nats per token"),
-    ],
-)
-def test_each_run_has_the_unit_of_its_data(fields: dict[str, Any], expected: str) -> None:
-    assert RunManifest.from_fields({"name": "finches", **fields}).loss_unit == expected
 
 
 @pytest.mark.parametrize(

@@ -62,14 +62,6 @@ def test_what_is_printed_starts_the_same_peer(
     assert read == [load_config({"run_id": RUN_ID, **{name: absolute(value) for name, value in flags.items()}})]
 
 
-def test_a_plain_peer_is_told_a_plain_command(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
-    config = PeerConfig(
-        run_id=RUN_ID, peers=("/ip4/203.0.113.5/tcp/4001/p2p/12D3KooWQYhTNQdmr3ArTeUHRYzFg94BKyTkoWBDWez9kSCVe2Xo",)
-    )
-    assert same_again(config, "peer join") == f"peer join {RUN_ID}"
-
-
 def test_the_goodbye_says_it(tmp_path: Path) -> None:
     config = PeerConfig(run_id=RUN_ID, data_dir=tmp_path)
     began = scene_of(RUN_ID, LineLimits(), is_seed=True)

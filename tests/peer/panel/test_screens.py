@@ -33,7 +33,7 @@ from peer.panel.scene import SETTLE_SECONDS, Scene, with_event, with_note, with_
 from peer.panel.screen_painter import END_OF_LINE, Painter
 from peer.panel.screens import sparkline
 from peer.panel.sentences import doing, goodbye, health, summary
-from peer.panel.text_lines import num_rows, part, wrapped
+from peer.panel.text_lines import num_rows, part
 from peer.panel.updates import Doing
 from peer.view.swarm_seen import OwnAddresses, SwarmSeen
 from tests.kit.panels import (
@@ -312,12 +312,3 @@ def test_rounds_that_are_slow_in_this_run_are_no_silence() -> None:
 def test_a_curve_has_its_highest_and_its_lowest_bar() -> None:
     assert sparkline([4.0, 4.0, 2.0, 1.0], 2) == "█▁"
     assert sparkline([1.0], 60) == "▁"
-
-
-@settings(deadline=None, max_examples=30)
-@given(st.text(min_size=1, max_size=200), st.integers(2, 40))
-def test_wrapping_keeps_every_letter(text: str, width: int) -> None:
-    whole = part(text)
-    pieces = wrapped(whole, width)
-    assert all(piece.cell_len <= width for piece in pieces)
-    assert "".join(piece.plain for piece in pieces).replace(" ", "") == whole.plain.replace(" ", "")

@@ -149,15 +149,14 @@ def deliver(training: LocalTraining, kind: MergeKind) -> None:
 
 @pytest.mark.parametrize("kind", [MergeKind.ADD, MergeKind.REBASE, MergeKind.SET])
 @pytest.mark.parametrize("name", MAKERS)
-@pytest.mark.parametrize("num_steps", [1, 7])
-def test_a_merge_of_others_is_not_sent_back(name: str, kind: MergeKind, num_steps: int) -> None:
+def test_a_merge_of_others_is_not_sent_back(name: str, kind: MergeKind) -> None:
     module = module_of()
     optimizer = MAKERS[name](list(module.parameters()))
     training = training_of(module, optimizer)
-    step([optimizer], num_steps)
+    step([optimizer], 7)
     before = flat(module)
     deliver(training, kind)
-    step([optimizer], 40)
+    step([optimizer], 12)
     assert fragments_joined(training.link, training.link.unsent).abs().max() < 1e-6
     torch.testing.assert_close(flat(module), before + OTHERS, rtol=0, atol=1e-6)
 
@@ -171,7 +170,7 @@ def test_groups_several_optimizers_and_short_formats() -> None:
     step(optimizers, 3)
     before = flat(module)
     deliver(training, MergeKind.ADD)
-    step(optimizers, 40)
+    step(optimizers, 12)
     assert fragments_joined(training.link, training.link.unsent).abs().max() < OTHERS / 5  # rounding alone
     assert (flat(module) - before - OTHERS).abs().max() < OTHERS / 2
 
@@ -184,23 +183,6 @@ def test_moments_and_counts_are_no_copies() -> None:
     absolute.look()
     assert absolute.names == []
     assert [absolute.beside(parameter) for parameter in module.parameters()] == [[], []]
-
-
-def test_a_wrapper_that_shows_the_state_inside_moves_it_once() -> None:
-    module = module_of()
-    inner = Masters(module.parameters())
-
-    class Wrapper:
-        def __init__(self) -> None:
-            self.optimizer = inner
-            self.state = inner.state
-            self.param_groups = inner.param_groups
-
-    training = training_of(module, Wrapper())
-    step([inner], 1)
-    deliver(training, MergeKind.ADD)
-    step([inner], 1)
-    assert fragments_joined(training.link, training.link.unsent).abs().max() < 1e-6
 
 
 @pytest.mark.parametrize(

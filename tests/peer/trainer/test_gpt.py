@@ -27,13 +27,12 @@ def test_the_same_seed_gives_the_same_bits_everywhere(shape, digest):
     assert parameters_digest(build_model(shape, seed=8)).hex() != digest
 
 
-@pytest.mark.parametrize("shape", [TINY, ODD])
 @torch.no_grad()
-def test_what_is_kept_of_a_text_gives_the_logits_of_the_whole(shape):
-    model = build_model(shape, seed=1)
-    tokens = torch.randint(shape.vocab_size, (2, shape.context), generator=torch.Generator().manual_seed(0))
+def test_what_is_kept_of_a_text_gives_the_logits_of_the_whole():
+    model = build_model(ODD, seed=1)
+    tokens = torch.randint(ODD.vocab_size, (2, ODD.context), generator=torch.Generator().manual_seed(0))
     past = None
-    for start, end in ((0, 4), *((at, at + 1) for at in range(4, shape.context))):
+    for start, end in ((0, 4), *((at, at + 1) for at in range(4, ODD.context))):
         logits, past = model.continued(tokens[:, start:end], past)
         torch.testing.assert_close(logits, model(tokens[:, :end])[:, -1], rtol=1e-4, atol=1e-5)
 

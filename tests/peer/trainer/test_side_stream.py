@@ -85,7 +85,7 @@ def test_work_is_posted_when_it_has_arrived_and_is_that_of_the_step_it_was_measu
     assert np.array_equal(first.values, start - measured)
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", range(8))
 def test_nothing_is_lost_or_counted_twice_however_late_the_device_is(seed):
     generator = torch.Generator().manual_seed(seed)
     module = module_of()
@@ -158,18 +158,6 @@ def test_work_that_is_not_finite_is_not_sent(value):
         link.settle()
     assert not link.mailbox.outbox.take()
     assert link.mailbox.outbox.num_free() == 2
-
-
-def test_the_slots_of_a_mailbox_are_one_piece_of_memory():
-    mailbox = Mailbox.in_process((5, 17))
-    mailbox.slot_memory.fill(0xFF)
-    for slots in (mailbox.outbox, mailbox.inbox):
-        for _ in range(2):
-            draft = slots.draft(1)
-            assert draft is not None
-            assert np.isnan(draft.values).all()
-    assert not np.isnan(mailbox.states[1].residual).any()
-    assert mailbox.trainer.inner_steps == 0
 
 
 class Runtime:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import codecs
 import os
 import tracemalloc
 
@@ -52,12 +51,6 @@ def test_a_file_that_becomes_shorter_is_a_fault_after_which_a_service_starts_aga
     assert caught.value.exit_code == 1
 
 
-def test_a_byte_order_mark_is_no_text(tmp_path):
-    (tmp_path / "a.txt").write_bytes(codecs.BOM_UTF8 + b"text " * 200)
-    corpus = corpus_of(f"text:{tmp_path}")
-    assert corpus.training.num_tokens + corpus.held_out.num_tokens == 1000
-
-
 def test_a_folder_of_many_files_takes_no_memory(tmp_path):
     for index in range(200):
         (tmp_path / f"{index}.txt").write_bytes(os.urandom(1 << 17))
@@ -71,25 +64,20 @@ def test_a_folder_of_many_files_takes_no_memory(tmp_path):
     assert len(os.listdir("/proc/self/fd")) - num_open <= 64 + 2
 
 
-def test_a_file_is_held_out_whatever_other_files_there_are(folder):
-    before = set(corpus_of(f"text:{folder}").held_out.names)
+def test_whole_files_are_held_out_whatever_other_files_there_are(folder):
+    (folder / "part0").rename(folder / "tests")  # a name like any other
+    corpus = corpus_of(f"text:{folder}")
+    trained, held = set(corpus.training.names), set(corpus.held_out.names)
+    assert (len(trained) + len(held), trained & held) == (60, set())
+    assert any(name.startswith("tests/") for name in trained)
+    batches = [list(corpus.held_out_batches(3, 4, 16)) for _ in range(2)]
+    assert all(torch.equal(a, b) for one, other in zip(*batches, strict=True) for a, b in zip(one, other, strict=True))
+    end = corpus.held_out.read(corpus.held_out.num_tokens - 16, 16)
+    assert batches[0][-1][1][-1].tolist() == end.tolist(), "they reach the end"
     for index in range(30):
-        (folder / f"part{index % 3}" / f"{index}.txt").unlink()
+        (folder / ("tests" if index % 3 == 0 else f"part{index % 3}") / f"{index}.txt").unlink()
     after = set(corpus_of(f"text:{folder}").held_out.names)
-    assert before
-    assert after == {name for name in before if (folder / name).exists()}
-
-
-def test_a_folder_named_tests_is_text_like_any_other(folder):
-    (folder / "part0").rename(folder / "tests")
-    corpus = corpus_of(f"text:{folder}")
-    assert any(name.startswith("tests/") for name in corpus.training.names)
-
-
-def test_folders_split_by_file_and_leave_hidden_files_out(folder):
-    corpus = corpus_of(f"text:{folder}")
-    assert len(corpus.training.names) + len(corpus.held_out.names) == 60
-    assert not set(corpus.training.names) & set(corpus.held_out.names)
+    assert after == {name for name in held if (folder / name).exists()} != set()
 
 
 @given(sizes=st.lists(st.integers(0, 30), min_size=1, max_size=6), data=st.data())
@@ -103,15 +91,6 @@ def test_reading_across_files_equals_reading_their_concatenation(sizes, data):
     assert stream.read(start, length).tolist() == whole[start : start + length].tolist()
     with pytest.raises(IndexError):
         stream.read(start, len(whole) - start + 1)
-
-
-def test_held_out_batches_are_the_same_every_time_and_reach_the_end(folder):
-    corpus = corpus_of(f"text:{folder}")
-    first, second = (list(corpus.held_out_batches(3, 4, 16)) for _ in range(2))
-    assert len(first) == 3
-    assert all(torch.equal(a, c) and torch.equal(b, d) for (a, b), (c, d) in zip(first, second, strict=True))
-    end = corpus.held_out.read(corpus.held_out.num_tokens - 16, 16)
-    assert first[-1][1][-1].tolist() == end.tolist()
 
 
 def test_a_token_outside_the_vocabulary_is_named():

@@ -28,14 +28,13 @@ LOOP |= {"unpadded_vocab_size": 128}
 @pytest.mark.parametrize(
     ("config", "task"),
     [
-        ({**ALBERT, "num_hidden_layers": 10**6}, "masked-lm"),
+        ({**ALBERT, "num_hidden_layers": 100}, "masked-lm"),
         ({**ALBERT, "num_hidden_layers": 50, "num_hidden_groups": 2}, "masked-lm"),
         ({**FUNNEL, "block_sizes": [1, 1], "block_repeats": [1, 10**9]}, "masked-lm"),
-        ({**PERCEIVER, "num_blocks": 10**9}, "masked-lm"),
-        ({**DORY, "n_recurrent_loops": 10**9}, "causal-lm"),
+        ({**PERCEIVER, "num_blocks": 100}, "masked-lm"),
+        ({**DORY, "n_recurrent_loops": 100}, "causal-lm"),
         ({**HRM, "H_cycles": 100}, "causal-lm"),
-        ({**HRM, "L_cycles": 100}, "causal-lm"),
-        ({**LOOP, "loop_num_passes": 10**9}, "causal-lm"),
+        ({**LOOP, "loop_num_passes": 100}, "causal-lm"),
     ],
 )
 def test_a_config_that_repeats_its_parameters_without_end_is_refused(
@@ -50,10 +49,7 @@ def test_a_config_that_repeats_its_parameters_without_end_is_refused(
     ("config", "task"),
     [
         ({**ALBERT, "num_hidden_layers": 24}, "masked-lm"),
-        ({**PERCEIVER, "num_blocks": 4}, "masked-lm"),
-        ({**DORY, "n_recurrent_loops": 4}, "causal-lm"),
         (HRM, "causal-lm"),
-        (LOOP, "causal-lm"),
         ({"model_type": "mixtral", **SIZES, **HEADS}, "causal-lm"),
     ],
 )

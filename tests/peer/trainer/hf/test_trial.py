@@ -37,16 +37,16 @@ def answer(model_type: str, task: str, fields: dict[str, Any], context: int = 66
     return prepare({"memory_bytes": 1 << 30}, link)(question, b"")
 
 
-@pytest.mark.parametrize("is_whole", [True, False])
 @pytest.mark.parametrize(
-    ("model_type", "task", "fields", "context"),
+    ("model_type", "task", "fields", "context", "is_whole"),
     [
-        ("roberta", "masked-lm", {**TEXT, "max_position_embeddings": 66}, 64),
-        ("xlm-roberta", "masked-lm", {**TEXT, "max_position_embeddings": 50, "pad_token_id": 9}, 40),
-        ("camembert", "causal-lm", {**TEXT, "max_position_embeddings": 66, "is_decoder": True}, 64),
-        ("bert", "masked-lm", {**TEXT, "max_position_embeddings": 66}, 66),
-        ("gpt2", "causal-lm", GPT2, 66),
-        ("llama", "causal-lm", TEXT, 66),
+        ("roberta", "masked-lm", {**TEXT, "max_position_embeddings": 66}, 64, True),
+        ("roberta", "masked-lm", {**TEXT, "max_position_embeddings": 66}, 64, False),
+        ("xlm-roberta", "masked-lm", {**TEXT, "max_position_embeddings": 50, "pad_token_id": 9}, 40, True),
+        ("camembert", "causal-lm", {**TEXT, "max_position_embeddings": 66, "is_decoder": True}, 64, False),
+        ("bert", "masked-lm", {**TEXT, "max_position_embeddings": 66}, 66, True),
+        ("gpt2", "causal-lm", GPT2, 66, True),
+        ("llama", "causal-lm", TEXT, 66, False),
     ],
 )
 def test_the_longest_context_that_works_is_found(
@@ -57,8 +57,9 @@ def test_the_longest_context_that_works_is_found(
     assert found["sees_ahead"] is False
 
 
-@pytest.mark.parametrize("is_whole", [True, False])
-@pytest.mark.parametrize(("model_type", "fields"), [("bert", TEXT), ("roberta", TEXT), ("xlnet", XLNET)])
+@pytest.mark.parametrize(
+    ("model_type", "fields", "is_whole"), [("bert", TEXT, True), ("roberta", TEXT, False), ("xlnet", XLNET, True)]
+)
 def test_an_architecture_that_reads_in_both_directions_sees_ahead(
     model_type: str, fields: dict[str, Any], is_whole: bool
 ) -> None:
