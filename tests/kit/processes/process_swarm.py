@@ -7,6 +7,7 @@ that whatever outlives its parent is found (in /proc) and ended.
 from __future__ import annotations
 
 import contextlib
+import io
 import os
 import random
 import re
@@ -19,15 +20,19 @@ import tempfile
 import threading
 import time
 import uuid
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
+import pytest
+
 from averaging.rounds.round_facts import AppliedCommit, Fact, RoundCommitted
 from dht.ground.host import PeerId
 from dht.identity.keys import Identity
+from peer.cli import app
 from peer.config.hf_model_section import DescribedModel
 from peer.events.event_log import from_json
 from peer.events.peer_events import Event, JoinedRun, SwarmContact, TrainingProgressed
@@ -357,21 +362,30 @@ class ProcessSwarm:
         return Identity.load_or_create(folder / "identity.key")
 
     def call(
-        self,
-        *arguments: str,
-        seconds: float = WAIT_SECONDS,
-        folder: Path | None = None,
-        environment: Mapping[str, str] | None = None,
+        self, *arguments: str, folder: Path | None = None, environment: Mapping[str, str] | None = None
     ) -> subprocess.CompletedProcess[str]:
-        """Run one `peer` command that ends by itself, in `folder`."""
-        return self.call_python("-m", "peer", *arguments, seconds=seconds, folder=folder, environment=environment)
+        """Run one `peer` command that ends by itself, in `folder`, within this process, which has loaded everything.
+
+        Only its daemon and other children are processes of their own.
+        """
+        shown, errors = io.StringIO(), io.StringIO()
+        with (
+            pytest.MonkeyPatch.context() as patch,
+            contextlib.chdir(folder or Path.cwd()),
+            contextlib.redirect_stdout(shown),
+            contextlib.redirect_stderr(errors),
+            warnings.catch_warnings(),
+        ):
+            # As Python shows them to users: not at all.
+            warnings.simplefilter("ignore")
+            for name, value in {**self.environment, **(environment or {})}.items():
+                patch.setenv(name, value)
+            patch.setattr(tempfile, "tempdir", str(self.sockets))
+            code = app.run(arguments)
+        return subprocess.CompletedProcess(arguments, code, shown.getvalue(), errors.getvalue())
 
     def call_python(
-        self,
-        *arguments: str,
-        seconds: float = WAIT_SECONDS,
-        folder: Path | None = None,
-        environment: Mapping[str, str] | None = None,
+        self, *arguments: str, seconds: float = WAIT_SECONDS, folder: Path | None = None
     ) -> subprocess.CompletedProcess[str]:
         """Run the interpreter on something that ends by itself, in `folder`."""
         return subprocess.run(
@@ -380,7 +394,7 @@ class ProcessSwarm:
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
-            env={**self.environment, **(environment or {})},
+            env=self.environment,
             timeout=seconds,
             check=False,
         )

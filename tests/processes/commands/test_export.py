@@ -9,7 +9,7 @@ import signal
 from pathlib import Path
 
 from averaging.rounds.round_facts import AppliedCommit
-from tests.kit.processes.process_swarm import PeerProcess, ProcessSwarm, assert_one_sentence, process_swarm
+from tests.kit.processes.process_swarm import PeerProcess, ProcessSwarm, process_swarm
 
 SLOW_SECONDS = 0.25
 """Of a step: the peers train while a dozen commands run beside them, and need no more than a few rounds."""
@@ -77,10 +77,6 @@ def take_home(swarm: ProcessSwarm, first: PeerProcess, tmp_path: Path) -> None:
         assert len(said_then) >= 16
         assert fragment["digest"].startswith(said_then)
     assert json.loads((out / "run.json").read_text())["versions"] == facts["versions"]
-
-    again = swarm.call("export", *here, "--out", str(out))
-    assert again.returncode == 2
-    assert_one_sentence(again.stderr, "is there already", "--force")
 
     live = swarm.call("evaluate", *here, "--data", f"text:{swarm.text}", "--json")
     assert live.returncode == 0, live.stderr

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 
 from averaging.rounds.round_facts import RoundCommitted
-from dht.identity.keys import Identity
-from peer.cli import app
 from peer.events.peer_events import CheckpointSaved, LeftRun, RefusedPeer, RunChanged
 from tests.kit.processes.process_swarm import TINY_RUN, assert_one_sentence, process_swarm, wait_until
 
@@ -22,7 +20,7 @@ def test_an_invited_peer_trains_strangers_hear_nothing_and_a_revocation_is_follo
         owner, invite = str(swarm.folder_of("owner")), str(swarm.folder / "friend.invite")
         seed = swarm.start("owner", command="seed")
         wait_until(lambda: "Listening on" in seed.stderr, "the seed is up", SOON_SECONDS)
-        given = swarm.call("invite", "--data-dir", owner, "--one-time", "--out", invite, seconds=SOON_SECONDS)
+        given = swarm.call("invite", "--data-dir", owner, "--one-time", "--out", invite)
         assert (given.returncode, given.stderr) == (0, "")
         data = ("--data", f"text:{swarm.text}")
         friend = swarm.start("friend", "--invite", invite, "--max-steps", "1000000", step_seconds=SLOW_SECONDS)
@@ -30,72 +28,58 @@ def test_an_invited_peer_trains_strangers_hear_nothing_and_a_revocation_is_follo
         # The seed remembers who used the invite, also when it is started again.
         seed.kill_all()
         seed = swarm.start("owner", command="seed", port=seed.port)
-        friend.wait_for(RoundCommitted, seconds=SOON_SECONDS)
+        friend.wait_for(RoundCommitted)
 
-        # On another machine, and on the friend's own, where its address is known as well as those in the invite.
-        for machine in ({"XDG_DATA_HOME": str(swarm.folder / "elsewhere" / "other")}, {}):
-            reused = swarm.call(
-                *("join", "--invite", invite, "--data-dir", str(swarm.folder / "other"), *data, *LOCAL),
-                seconds=SOON_SECONDS,
-                environment=machine,
-            )
-            assert reused.returncode == 4
-            assert "Listening on" not in reused.stderr
-            assert_one_sentence(
-                reused.stderr,
-                "one-time invite was used by another key before",
-                "ask the owner of the run for an invite for that key",
-            )
+        reused = swarm.call(
+            *("join", "--invite", invite, "--data-dir", str(swarm.folder / "other"), *data, *LOCAL),
+            environment={"XDG_DATA_HOME": str(swarm.folder / "elsewhere" / "other")},
+        )
+        assert reused.returncode == 4
+        assert "Listening on" not in reused.stderr
+        assert_one_sentence(
+            reused.stderr,
+            "one-time invite was used by another key before",
+            "ask the owner of the run for an invite for that key",
+        )
 
         stranger = swarm.call(
             *("join", "--run-id", swarm.run_id, "--peers", seed.address, "--join-timeout", "0"),
             *("--data-dir", str(swarm.folder / "stranger"), *data, *LOCAL),
-            seconds=SOON_SECONDS,
             environment={"XDG_DATA_HOME": str(swarm.folder / "elsewhere" / "stranger")},
         )
         assert stranger.returncode == 3
         assert_one_sentence(stranger.stderr, r"[Nn]obody (of \S+ )?answered", "--invite")
         seed.wait_for(RefusedPeer, lambda event: "no membership proof" in event.reason or "list" in event.reason)
 
-        wrong = seed.address.rpartition("/")[0] + "/" + Identity.generate().peer_id
-        mistaken = swarm.call(
-            *("join", "--run-id", swarm.run_id, "--peers", wrong, "--join-timeout", "10"),
-            *("--data-dir", str(swarm.folder / "mistaken"), *data, *LOCAL),
-            seconds=SOON_SECONDS,
-            environment={"XDG_DATA_HOME": str(swarm.folder / "elsewhere" / "mistaken")},
-        )
-        assert mistaken.returncode == 3
-        assert_one_sentence(mistaken.stderr, "nother peer answers at")
-
         watching = str(swarm.folder / "watching.invite")
         assert swarm.call("invite", "--data-dir", owner, "--one-time", "--out", watching).returncode == 0
         look = ("status", "--run-id", swarm.run_id, "--peers", seed.address, "--timeout", "20", "--json")
-        unseen = swarm.call(*look, seconds=SOON_SECONDS)
+        unseen = swarm.call(*look)
         assert unseen.returncode == 3
         assert_one_sentence(unseen.stderr, "a private run needs --invite FILE")
         # The first look uses the invite up, the next ones have what it became; both transports show it.
         for more in (("--invite", watching, "--host-backend", "p2pd"), ()):
-            seen = swarm.call(*look, *more, seconds=SOON_SECONDS)
+            seen = swarm.call(*look, *more)
             assert (seen.returncode, seen.stderr) == (0, "")
             assert friend.peer_id in {peer["peer_id"] for peer in json.loads(seen.stdout)["peers"]}
 
         site = str(swarm.folder / "site.invite")
         key = swarm.identity_of("site").peer_id
-        assert app.run(["invite", "--data-dir", owner, "--key", key, "--out", site]) == 0
+        assert swarm.call("invite", "--data-dir", owner, "--key", key, "--out", site).returncode == 0
         # Before it joins, with the key and the invite that it will join with.
         doctor = ("doctor", "--invite", site, "--data-dir", str(swarm.folder_of("site")), "--device", "cpu", "--json")
-        asked = swarm.call(*doctor, seconds=SOON_SECONDS)
+        asked = swarm.call(*doctor)
         assert (asked.returncode, asked.stderr) == (0, "")
         assert json.loads(asked.stdout)["facts"]["run"]["num_members"] >= 2
         trainer = swarm.start("site", "--invite", site, step_seconds=SLOW_SECONDS)
         trainer.wait_joined(seconds=SOON_SECONDS)
-        trainer.wait_common_round(friend.peer_id, after=0, seconds=SOON_SECONDS)
+        trainer.wait_common_round(friend.peer_id, after=0)
 
         spare = str(swarm.folder / "spare.invite")
-        assert app.run(["invite", "--data-dir", owner, "--key", friend.peer_id, "--out", spare]) == 0
-        revoked = swarm.call("revoke", "--data-dir", owner, "--key", friend.peer_id, seconds=SOON_SECONDS)
+        assert swarm.call("invite", "--data-dir", owner, "--key", friend.peer_id, "--out", spare).returncode == 0
+        revoked = swarm.call("revoke", "--data-dir", owner, "--key", friend.peer_id)
         assert (revoked.returncode, revoked.stderr) == (0, "")
-        trainer.wait_for(RunChanged, lambda event: event.revision == 2, seconds=SOON_SECONDS)
+        trainer.wait_for(RunChanged, lambda event: event.revision == 2)
         assert friend.wait_end(SOON_SECONDS) == 4
         assert_one_sentence(friend.stderr, r"owner of the run revoked this (peer's )?key", "ask the owner")
         assert any(isinstance(event.fact, CheckpointSaved) for event in friend.events())
@@ -105,15 +89,15 @@ def test_an_invited_peer_trains_strangers_hear_nothing_and_a_revocation_is_follo
         )
         assert again.returncode == 4
         assert_one_sentence(again.stderr, "owner of the run revoked this", "ask the owner")
-        listed = swarm.call("members", "--data-dir", owner, "--json", seconds=SOON_SECONDS)
+        listed = swarm.call("members", "--data-dir", owner, "--json")
         states = {invite["key"]: invite["state"] for invite in json.loads(listed.stdout)["invites"]}
         assert (states[friend.peer_id], states[key]) == ("revoked", "good")
 
         # It goes on for those who stay, and ends on all of them at the stated version.
         end = max(trainer.versions().values()) + 5
-        assert app.run(["manifest", "edit", "--data-dir", owner, "--at-version", str(end), "--end"]) == 0
-        assert app.run(["manifest", "sign", "--data-dir", owner]) == 0
-        published = swarm.call("manifest", "publish", "--data-dir", owner, seconds=SOON_SECONDS)
+        assert swarm.call("manifest", "edit", "--data-dir", owner, "--at-version", str(end), "--end").returncode == 0
+        assert swarm.call("manifest", "sign", "--data-dir", owner).returncode == 0
+        published = swarm.call("manifest", "publish", "--data-dir", owner)
         assert (published.returncode, published.stderr) == (0, "")
         assert trainer.wait_end(SOON_SECONDS) == 0, trainer.last_words()
         assert seed.wait_end(SOON_SECONDS) == 0
