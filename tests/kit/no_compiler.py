@@ -12,8 +12,23 @@ COMPILER = "torch._dynamo"
 SHAPE_KERNELS = "torch._meta_registrations"
 
 
-class NoCompiler(ModuleType):
-    """In place of torch's compiler: its answers to optimizers while nothing is compiled. Others get the real one."""
+class Postponed(ModuleType):
+    """In place of a part of torch, which is loaded when something asks for what is in it."""
+
+    def __getattr__(self, name: str) -> Any:
+        # `inspect` asks every module for its file; only an import of a part asks for a path.
+        if name.startswith("__") and name != "__path__":
+            raise AttributeError(name)
+        # The compiler expects that the kernels are there.
+        for part in (SHAPE_KERNELS, self.__name__):
+            if isinstance(sys.modules.get(part), Postponed):
+                del sys.modules[part]
+                importlib.import_module(part)
+        return getattr(importlib.import_module(self.__name__), name)
+
+
+class NoCompiler(Postponed):
+    """In place of torch's compiler: its answers to optimizers while nothing is compiled."""
 
     def disable(self, function: Callable[..., Any], *_: object, **__: object) -> Callable[..., Any]:
         """The function as it is."""
@@ -21,14 +36,6 @@ class NoCompiler(ModuleType):
 
     def graph_break(self, *_: object) -> None:
         """There is no graph."""
-
-    def __getattr__(self, name: str) -> Any:
-        # `inspect` asks every module for its file; only an import of a part asks for a path.
-        if name.startswith("__") and name != "__path__":
-            raise AttributeError(name)
-        if sys.modules.get(COMPILER) is self:
-            del sys.modules[COMPILER]
-        return getattr(importlib.import_module(COMPILER), name)
 
 
 def load_no_compiler() -> None:
@@ -41,4 +48,4 @@ def load_no_shape_kernels() -> None:
 
     For peers of one device: FSDP asks those kernels how to cut a tensor.
     """
-    sys.modules.setdefault(SHAPE_KERNELS, ModuleType(SHAPE_KERNELS))
+    sys.modules.setdefault(SHAPE_KERNELS, Postponed(SHAPE_KERNELS))
