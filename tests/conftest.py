@@ -15,7 +15,7 @@ from hypothesis import settings
 from dht.p2pd.lazy_hivemind import allow_parts_of_hivemind
 from dht.pylibp2p.protobuf_clash import make_room_for_libp2p
 from tests.kit.no_compiler import load_no_compiler
-from tests.kit.tiers import EXAMPLES_AT_NIGHT, EXAMPLES_BY_DAY, is_by_day, markers_of, may_be_chosen, sampled, turn_of
+from tests.kit.tiers import EXAMPLES_AT_NIGHT, EXAMPLES_BY_DAY, is_by_day, markers_of, may_be_chosen, turn_of
 from tests.kit.trainer.shared_sizes import share_sizes_child
 
 # The same examples on every run and machine; a slow machine is no failure.
@@ -24,12 +24,8 @@ settings.register_profile("day", settings.get_profile("night"), max_examples=EXA
 settings.load_profile("night")
 
 
-NUM_KILLS = (3, 30)
-"""The first in `make test`; multiples of three."""
-
-
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--kills", type=int, metavar="N", help="of tests/processes/peers/test_kills.py; 3, 6, 9 ...")
+    parser.addoption("--kills", type=int, default=30, help="of tests/processes/night/test_kills.py; 3, 6, 9 ...")
     parser.addoption("--regenerate-golden", action="store_true", help="write tests/golden anew instead of comparing")
 
 
@@ -94,12 +90,6 @@ def pytest_collection_finish() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(20_000, 20, 50)
-
-
-def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    if "num_kills" in metafunc.fixturenames:
-        asked = metafunc.config.getoption("--kills")
-        metafunc.parametrize("num_kills", [asked] if asked else sampled(NUM_KILLS, one_in=len(NUM_KILLS)))
 
 
 @pytest.fixture

@@ -13,6 +13,8 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+import pytest
+
 from averaging.rounds.round_facts import AppliedCommit, Fact, RoundCommitted, RoundStarted, SentContribution
 from dht.ground.host import PeerId
 from peer.events.anchor_events import AnchorRepair
@@ -152,7 +154,8 @@ def plan(chance: random.Random, num_kills: int) -> list[tuple[str, int]]:
     return kills
 
 
-def test_kills_lose_no_committed_version(num_kills: int) -> None:
+def test_kills_lose_no_committed_version(pytestconfig: pytest.Config) -> None:
+    num_kills: int = pytestconfig.getoption("--kills")
     chance = random.Random(SEED)
     with process_swarm() as swarm:
         first = swarm.start("peer-0", has_record=True)
