@@ -1,4 +1,4 @@
-"""Real peers that fetch the state: a donor is killed half-way, one sends other bytes, many come at once, all had left.
+"""Real peers that fetch the state: a donor is killed half-way, one sends other bytes, many come at once.
 
 The model is large enough for a transfer of many chunks. Donors that die or lie are real members with a real daemon and
 the real server; the test only says when. Joiners are seeds where nothing else matters: they fetch as trainers do, and
@@ -8,7 +8,6 @@ eight of them with their daemons fit on two cores.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import signal
 from collections.abc import AsyncIterator, Iterator, Sequence
@@ -19,7 +18,7 @@ from functools import partial
 import numpy as np
 import pytest
 
-from averaging.rounds.round_facts import AppliedCommit, RoundCommitted
+from averaging.rounds.round_facts import AppliedCommit
 from averaging.signing.receipt_file import open_receipt
 from averaging.transfer.client import fetch_digest
 from averaging.transfer.server import StateServer
@@ -41,7 +40,6 @@ RUN = (
     TINY_RUN.replace("num_layers = 1", "num_layers = 4")
     .replace("d_model = 32", "d_model = 256")
     .replace("batch_size = 4\naccumulation_steps = 2", "batch_size = 2\naccumulation_steps = 1")
-    .replace("sync_every = 10", "sync_every = 4")
 )
 SLOWED = ("--upload-limit-mbit", "300")
 """Without a line that limits it, one donor has sent everything before the stream to the next one is open."""
@@ -207,17 +205,6 @@ def num_chunks(kept: Kept) -> int:
     return sum(2 * -(-4 * snapshot.anchor.size // megabytes) for snapshot in kept.snapshots)
 
 
-@contextlib.contextmanager
-def without_seed(kept: Kept) -> Iterator[None]:
-    """The seed is away meanwhile, and comes back from its disk, alone."""
-    kept.seed.process.send_signal(signal.SIGTERM)
-    assert kept.seed.wait_end() == 0
-    assert "Traceback" not in kept.seed.stderr
-    yield
-    kept.seed = kept.swarm.start("seed", *SLOWED, command="seed", port=kept.seed.port)
-    kept.seed.wait_joined(after=kept.seed.mark(), seconds=MANY_SECONDS)
-
-
 def test_an_observer_without_a_daemon_fetches_the_same_state_and_the_commits(kept: Kept) -> None:
     pytest.importorskip("libp2p", reason="the observer extra is not installed: pip install '.[observer]'")
     found = asyncio.run(state_of(kept.swarm, kept.seed, "libp2p"))
@@ -245,8 +232,8 @@ def test_an_observer_without_a_daemon_fetches_the_same_state_and_the_commits(kep
     assert known[-1].version == kept.versions[0] - 1
 
 
-def test_a_donor_that_is_killed_half_way_only_slows_it_down(kept: Kept) -> None:
-    async def play() -> None:
+def test_a_donor_that_is_killed_only_slows_it_down_and_one_that_sends_other_bytes_is_named(kept: Kept) -> None:
+    async def play_death() -> None:
         async with member_with_state(kept) as steady, member_with_state(kept, steady.address) as victim:
             dying = Dying(victim, kept.snapshots, num_chunks(kept) // 4)
             Waiting(steady, kept.snapshots, num_chunks(kept) // 2, dying.is_dead)
@@ -257,12 +244,7 @@ def test_a_donor_that_is_killed_half_way_only_slows_it_down(kept: Kept) -> None:
             assert "Traceback" not in joiner.stderr
             joiner.kill_all()
 
-    with without_seed(kept):
-        asyncio.run(play())
-
-
-def test_a_donor_that_sends_other_bytes_is_named_and_avoided(kept: Kept) -> None:
-    async def play() -> None:
+    async def play_lie() -> None:
         async with member_with_state(kept) as steady, member_with_state(kept, steady.address) as liar:
             lying = Lying(liar, kept.snapshots)
             Waiting(steady, kept.snapshots, num_chunks(kept) // 2, lying.has_lied)
@@ -274,12 +256,19 @@ def test_a_donor_that_sends_other_bytes_is_named_and_avoided(kept: Kept) -> None
             assert "Traceback" not in joiner.stderr
             joiner.kill_all()
 
-    with without_seed(kept):
-        asyncio.run(play())
+    # The seed is away meanwhile, and comes back from its disk, alone.
+    kept.seed.process.send_signal(signal.SIGTERM)
+    assert kept.seed.wait_end() == 0
+    assert "Traceback" not in kept.seed.stderr
+    asyncio.run(play_death())
+    asyncio.run(play_lie())
+    mark = kept.seed.mark()
+    kept.seed = kept.swarm.start("seed", *SLOWED, command="seed", port=kept.seed.port)
+    assert kept.seed.wait_joined(after=mark, seconds=MANY_SECONDS).versions == kept.versions
 
 
-@pytest.mark.parametrize("num_seeds", sampled([2, 8], one_in=2))
-def test_many_joiners_at_once_share_the_donors_and_the_run_survives_all_of_them(kept: Kept, num_seeds: int) -> None:
+@pytest.mark.parametrize("num_seeds", sampled([1, 8], one_in=2))
+def test_many_joiners_at_once_share_the_donors(kept: Kept, num_seeds: int) -> None:
     swarm, seed = kept.swarm, kept.seed
     second = swarm.start(f"second-{num_seeds}", *SLOWED, command="seed", peers=[seed.address])
     second.wait_joined(seconds=MANY_SECONDS)
@@ -296,21 +285,7 @@ def test_many_joiners_at_once_share_the_donors_and_the_run_survives_all_of_them(
     trainers[0].wait_common_round(trainers[1].peer_id, after=0, seconds=MANY_SECONDS)
     for follower in (seed, second, *seeds):
         follower.wait_for(AppliedCommit, lambda event: event.version > max(kept.versions), seconds=MANY_SECONDS)
-
-    # Everybody leaves, the seed last. A day later one comes back, and then a newcomer with empty hands.
     for peer in (*trainers, *seeds, second):
         peer.process.send_signal(signal.SIGTERM)
     for peer in (*trainers, *seeds, second):
         assert peer.wait_end(MANY_SECONDS) == 0, peer.last_words()
-    reached = tuple(max(peer.versions()[fragment] for peer in trainers) for fragment in (0, 1))
-    wait_until(lambda: tuple(seed.versions()[index] for index in (0, 1)) == reached, "the seed has all of it")
-    seed.process.send_signal(signal.SIGTERM)
-    assert seed.wait_end() == 0
-    assert swarm.processes() == []
-    kept.seed = again = swarm.start("seed", command="seed", port=seed.port)
-    joined = again.wait_joined(after=again.mark(), seconds=MANY_SECONDS)
-    assert joined.versions == reached
-    newcomer = swarm.start(f"newcomer-{num_seeds}", peers=[again.address])
-    assert newcomer.wait_joined(seconds=MANY_SECONDS).versions == reached
-    newcomer.wait_for(RoundCommitted, lambda event: event.version > max(reached))
-    wait_until(lambda: again.versions() != dict(enumerate(reached)), "the seed follows")
