@@ -32,7 +32,6 @@ SLOW_FILES = (
     "processes/commands/test_export.py",
     "processes/peers/test_joining.py",
     "processes/commands/test_bad_input.py",
-    "processes/peers/test_kills.py",
     "processes/peers/test_devices.py",
     "processes/page/test_browser.py",
     "processes/peers/test_leaving.py",
@@ -41,7 +40,6 @@ SLOW_FILES = (
     "processes/peers/test_own_choices.py",
     "processes/page/test_samples.py",
     "processes/peers/test_checkpoints.py",
-    "processes/peers/test_start_deaths.py",
     "processes/peers/test_panel_keys.py",
     "processes/peers/test_ranks.py",
 )
