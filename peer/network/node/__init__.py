@@ -3,8 +3,6 @@
 The files, each built on those above it:
 
     fragment_memory.py    fragments in shared memory, kept for a restarted process
-    catch_up_meter.py     reports the progress of a download as events
-    refusal_reports.py    reports refusals of remotes as events, with a rate limit
     reporter.py           reports what happens as events
     anchor_repairs.py     audits this peer's anchors, and replaces them by heavier ones
     trainer_desk.py       takes work from the trainer, sends it changes, never waits

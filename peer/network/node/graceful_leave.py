@@ -49,7 +49,8 @@ class GracefulLeave:
         end = self.clock() + SETTLE_SECONDS
         while is_wanted() and self.clock() < end:
             await self.desk.take_work()
-            if not any(f.state.pending is not None or f.state.unsent_tokens for f in self.exchange.fragments):
+            has_work = any(f.state.pending is not None or f.state.unsent_tokens for f in self.exchange.fragments)
+            if not has_work and not self.desk.has_posted_work:
                 return
             await asyncio.sleep(POLL_SECONDS)
 

@@ -430,7 +430,7 @@ class Node:
 
     def _on_report(self, report: Report) -> None:
         if isinstance(report, PeerRefused):
-            self.reporter.refusals.add(report)
+            self.reporter.refused(report)
         elif isinstance(report, RepairNeeded):
             self._background.spawn(self.repairs.repair(report.fragment, report.peer_id, report.reason))
         elif isinstance(report, CommitTaken):

@@ -6,7 +6,8 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from averaging.rounds.round_facts import CommitTaken, Fact, RoundStarted
+from averaging.rounds.round_facts import CommitTaken, Fact, PeerRefused, RoundStarted
+from dht.ground.bounds import Newest
 from dht.ground.host import PeerId
 from dht.records.peer_record import RoundTimes
 from peer.checkpoint.checkpoint_facts import Totals
@@ -15,9 +16,13 @@ from peer.events.anchor_events import Fetched
 from peer.events.peer_events import Event
 from peer.mailbox.mailbox import Mailbox
 from peer.mailbox.shared_memory import TrainerCounters
-from peer.network.node.catch_up_meter import CatchUpMeter
-from peer.network.node.refusal_reports import RefusalReports
 from peer.view.run_clock import STALLED_SECONDS, has_stalled
+
+REFUSAL_SECONDS = 10.0
+"""Pause between two events about one remote, so that a flood takes only 20 bytes of disk per second."""
+MAX_REFUSED_PEERS = 1000
+PROGRESS_SECONDS = 1.0
+"""Pause between two events about a download: as often as people check."""
 
 
 @dataclass(eq=False)
@@ -39,7 +44,8 @@ class Reporter:
         self._earlier_rounds = self.mailbox.network.rounds_contributed
         self._spent_before = 0.0
         self._evaluated = -1
-        self.refusals = RefusalReports(self.clock, self.wall_clock, self.report)
+        self._refused = Newest[PeerId, tuple[float, frozenset[str]]](MAX_REFUSED_PEERS)
+        """The time of each remote's last report, and the kinds reported so far."""
         self.catch_up = CatchUpMeter(self.clock, self.report)
 
     def report(self, fact: Fact) -> None:
@@ -77,6 +83,20 @@ class Reporter:
         places = [(place, donor) for names in donors.values() for place, donor in enumerate(names)]
         named = tuple(dict.fromkeys(donor for _, donor in sorted(places, key=lambda item: item[0])))
         self.report(Fetched(num_bytes, seconds, named, fragments=tuple(sorted(donors))))
+
+    def refused(self, refusal: PeerRefused) -> None:
+        """Report that a remote was refused, at most once in `REFUSAL_SECONDS`, because the remote could fill the log.
+
+        A first refusal of its kind, and an exclusion, are rare and reported at once.
+        """
+        now, remote = self.clock(), refusal.peer_id
+        kinds = tuple(kind for kind, _ in refusal.counts)
+        reported_at, known = self._refused.get(remote, (-math.inf, frozenset[str]()))
+        if not refusal.is_left_out and known.issuperset(kinds) and now - reported_at < REFUSAL_SECONDS:
+            return
+        self._refused[remote] = now, known.union(kinds)
+        until = self.wall_clock() + refusal.left_out_seconds if refusal.is_left_out else None
+        self.report(events.RefusedPeer(remote=remote, reason=refusal.reason, kinds=kinds, left_out_until=until))
 
     def tokens_per_second(self) -> float:
         """Return the announced speed of this peer; 0 if its trainer has stopped."""
@@ -124,6 +144,32 @@ class Reporter:
         """Count a commit that was applied here."""
         self.round_clock.applied(taken, self.wall_clock())
         self.mailbox.network.rounds_contributed += taken.own_included
+
+
+@dataclass
+class CatchUpMeter:
+    """Reports the progress of a download, about one event per second.
+
+    Attributes:
+        clock: returns seconds.
+        report: receives each event.
+    """
+
+    clock: Callable[[], float]
+    report: Callable[[Fact], None]
+    _began_at: float = 0.0
+    _reported_at: float = 0.0
+
+    def arrived(self, done_bytes: int, total_bytes: int) -> None:
+        """Report the number of received bytes; 0 starts again."""
+        now = self.clock()
+        if done_bytes == 0:
+            self._began_at = self._reported_at = now
+        is_over = done_bytes >= total_bytes
+        if done_bytes == 0 or (now - self._reported_at < PROGRESS_SECONDS and not is_over):
+            return
+        self._reported_at = now
+        self.report(Fetched(done_bytes, now - self._began_at, total_bytes=total_bytes))
 
 
 class TrainingPulse:

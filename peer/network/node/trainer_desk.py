@@ -75,7 +75,12 @@ class TrainerDesk:
         self.is_open = True
 
     async def take_work(self) -> None:
-        """Pass on the trainer's posted work, oldest first."""
+        """Pass on the trainer's posted work, the oldest of each fragment first.
+
+        Work on a fragment that is busy stays in the outbox, so that a checkpoint of one fragment does not hold up the
+        work on all others.
+        """
+        skipped: set[int] = set()
         async with self._taking:
             if self._rebasing:
                 # The trainer subtracts work in the outbox from its new starting point, so the work must stay there
@@ -86,11 +91,18 @@ class TrainerDesk:
             for message in self.mailbox.outbox.take():
                 if self._rebasing:
                     break
-                if self._is_held(message):
+                is_skipped = message.fragment in skipped or self.fragments[message.fragment].busy.locked()
+                if is_skipped or self._is_held(message):
+                    skipped.add(message.fragment)
                     continue
                 if message.kind is WorkKind.WORK:
                     await self._absorb(message)
                 self.mailbox.outbox.release(message.slot)
+
+    @property
+    def has_posted_work(self) -> bool:
+        """Whether the outbox holds a message of the trainer."""
+        return self.mailbox.outbox.num_free() < NUM_SLOTS
 
     def expect(self, number: int, fragments: Sequence[int]) -> None:
         """Withhold work that the trainer posts after moment `number` from these fragments, until `release`."""

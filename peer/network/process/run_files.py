@@ -24,7 +24,7 @@ from peer.files.checked_folder import forget_others
 from peer.files.fetching import FileFetcher
 from peer.files.serving import ServedFiles, read_served
 from peer.network.membership.run_handshake_policy import RunHandshakePolicy
-from peer.network.node.catch_up_meter import CatchUpMeter
+from peer.network.node.reporter import CatchUpMeter
 
 log = logging.getLogger(__name__)
 

@@ -8,8 +8,7 @@ from dht.ground.host import PeerId
 from peer.events.event_log import from_json, to_json
 from peer.events.peer_events import Event, JoinedRun, PartRestarted, RefusedPeer
 from peer.mailbox.mailbox import Mailbox
-from peer.network.node.refusal_reports import REFUSAL_SECONDS
-from peer.network.node.reporter import Reporter
+from peer.network.node.reporter import REFUSAL_SECONDS, Reporter
 from peer.view.own_view import MAX_LEFT_OUT, OwnView, own_view_after
 
 ME, LIAR, OTHER = (PeerId(f"12D3KooW{name * 10}") for name in "mxo")
@@ -23,7 +22,7 @@ class Scene:
         self.events: list[Event] = []
         mailbox = Mailbox.in_process((8,), (32,))
         self.reporter = Reporter(ME, mailbox, lambda: self.now, lambda: self.now, self.events.append)
-        self.guard = Guard(ME, 4, GuardPorts(lambda: self.now, self.reporter.refusals.add))  # type: ignore[arg-type]
+        self.guard = Guard(ME, 4, GuardPorts(lambda: self.now, self.reporter.refused))  # type: ignore[arg-type]
 
     def refusals(self) -> list[RefusedPeer]:
         return [event.fact for event in self.events if isinstance(event.fact, RefusedPeer)]

@@ -197,3 +197,67 @@ def test_a_commit_while_other_fragments_wait_for_their_start_reaches_the_trainer
         pair.check()
 
     asyncio.run(scene())
+
+
+def test_a_busy_fragment_holds_up_its_own_work_alone() -> None:
+    """A checkpoint copies a fragment under its lock: the other fragments' work is taken, its own later and in order."""
+
+    async def play() -> None:
+        pair = Pair(sync_every=1)
+        await pair.fragments[0].busy.acquire()
+        for seed in range(3):
+            pair.step(seed)
+            for _ in range(NUM_FRAGMENTS):
+                async with asyncio.timeout(1.0):
+                    await pair.look()
+                pair.link.poll()
+                pair.link.flush()
+        waiting = [message.fragment for message in pair.mailbox.outbox.take()]
+        assert set(waiting) == {0}
+        assert pair.mailbox.states[0].absorbed_sequence == 0
+        taken = [pair.mailbox.states[index].absorbed_sequence for index in range(1, NUM_FRAGMENTS)]
+        assert min(taken) > 0
+        pair.fragments[0].busy.release()
+        await pair.drain()
+        pair.link.flush()
+        await pair.drain()
+        pair.check()
+
+    asyncio.run(play())
+
+
+def test_whole_fragments_are_filled_in_the_compute_port() -> None:
+    """The event loop, which answers other members, neither computes nor copies a fragment."""
+
+    async def play() -> None:
+        pair, filled = Pair(), []
+
+        async def compute(work):  # type: ignore[no-untyped-def]
+            filled.append(True)
+            try:
+                return work()
+            finally:
+                filled.append(False)
+
+        for fragment in pair.fragments:
+            shown = fragment.state.shown
+            fragment.state.shown = lambda out=None, shown=shown: (
+                (  # type: ignore[method-assign, misc]
+                    filled.append("shown") if filled and filled[-1] is True else pytest.fail("on the event loop")
+                )
+                or shown(out)
+            )
+        pair.desk.compute = compute  # type: ignore[assignment]
+        pair.desk.is_open = False
+        opening = asyncio.create_task(pair.desk.open(keeps_work=()))
+        while not opening.done():
+            await asyncio.sleep(0)
+            pair.link.poll()
+        pair.desk.undelivered = dict.fromkeys(range(NUM_FRAGMENTS))
+        while pair.desk.undelivered:
+            await pair.desk.retry()
+            pair.link.poll()
+            await pair.desk.take_work()
+        assert filled.count("shown") == 2 * NUM_FRAGMENTS
+
+    asyncio.run(play())
