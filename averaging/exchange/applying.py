@@ -109,9 +109,6 @@ class Applying:
                 self._context.step(fragment, ResultArrived(sender, message.shard))
         return False
 
-    def mean_made(self, fragment: FragmentRuntime, index: int, digest: bytes) -> None:
-        self.result_arrived(fragment)
-
     def result_arrived(self, fragment: FragmentRuntime) -> None:
         for search in self._searches_for(fragment):
             search.note_arrival()
@@ -265,13 +262,13 @@ class Applying:
         ]
         if own_index >= 0:
             terms = [terms_of(rule, commit, member) for member in range(len(commit.roster))]
-            state.note_own_share(weights_of(terms, rule)[own_index])
+            state.own_share = weights_of(terms, rule)[own_index]
 
         def run() -> int:
             with fragment.change(), RunningDigest(state.anchor, state.momentum) as digest:
                 _, num_returned = state.apply(shards, commit.tokens, change, digest.stepped_to)
                 on_applied()
-                state.note_digest(digest.result())
+                state.digest = digest.result()
             return num_returned
 
         num_returned = await self._context.ports.compute(run)
@@ -279,7 +276,7 @@ class Applying:
         fragment.log.note_anchor(state.version, state.digest)
         outer_lr = max((shard.outer_lr for shard in shards), default=0.0)
         if sent is not None and self._audits.is_on:
-            fragment.store.keep_own(commit.version, sent)
+            fragment.store.own_work[commit.version] = sent
         return _Applied(num_returned if sent is not None else 0, own_index >= 0, outer_lr)
 
     def _not_applied(self, fragment: FragmentRuntime, commit: Commit) -> None:
@@ -327,7 +324,8 @@ class Applying:
                     is_shown = True
             finally:
                 if not is_shown:
-                    context.show_anew(fragment)
+                    # The trainer copies all live parameters again.
+                    context.ports.deliver(fragment.index, None, state.version)
         return lost
 
     def is_repairing(self, fragment: FragmentRuntime) -> bool:

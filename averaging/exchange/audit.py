@@ -471,7 +471,7 @@ def _is_a_shard(commit: Commit, request: AuditRequest) -> bool:
 
 def _sent_for(fragment: FragmentRuntime, version: int) -> Sent | None:
     state = fragment.state
-    return fragment.store.own(version) or (state.pending if version == state.version else None)
+    return fragment.store.own_work.get(version) or (state.pending if version == state.version else None)
 
 
 def _own_work(fragment: FragmentRuntime, commit: Commit, me: PeerId) -> tuple[Sent | None, int | None]:
@@ -481,4 +481,5 @@ def _own_work(fragment: FragmentRuntime, commit: Commit, me: PeerId) -> tuple[Se
     state, entry, sent = fragment.state, own_entry(commit.roster, me), _sent_for(fragment, commit.version)
     if entry is not None and sent is not None and entry[1].sequence == sent.sequence:
         return sent, entry[0]
-    return state.pending or fragment.store.newest_own(), None
+    own_work = fragment.store.own_work
+    return state.pending or own_work.get(max(own_work, default=0)), None

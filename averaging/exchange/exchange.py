@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from averaging.exchange.applying import Applying
@@ -82,7 +83,7 @@ class Exchange:
         self.audits = audits = Audits(context)
         self.applying = applying = Applying(context, audits, self._advanced, self._go_on)
         self.sending = sending = Sending(context, first_sequence, audits.signed, applying.is_repairing)
-        self.averaging = averaging = Averaging(context, sending, audits, applying.mean_made)
+        self.averaging = averaging = Averaging(context, sending, audits, applying.result_arrived)
         self._hear: Mapping[type, Hear] = {
             **dict.fromkeys(AUDIT_MESSAGES, audits.hear),
             messages.Contribution: averaging.take_contribution,
@@ -113,8 +114,8 @@ class Exchange:
         live, unanswered = ([one for one in peer_ids if one not in excluded] for peer_ids in (trainers, silent))
         seen = self.guard.presence.see(live, unanswered)
         # Peers that are excluded from rounds, or do not count yet, still get commits.
-        others = [peer_id for peer_id in trainers if peer_id not in seen.counted and peer_id != self.me]
-        view = View(seen.counted, (*followers, *others), seen.num_known, seen.newcomers, seen.awaited)
+        others = [peer_id for peer_id in trainers if peer_id not in seen.trainers and peer_id != self.me]
+        view = replace(seen, followers=(*followers, *others))
         for fragment in self.fragments:
             if self._views.get(fragment.index) != view:
                 self._views[fragment.index] = view

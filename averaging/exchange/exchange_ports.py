@@ -103,7 +103,3 @@ class Context:
         """Pass a change of the live parameters to the trainer, unless it is None."""
         if change is not None:
             self.ports.deliver(fragment.index, change, fragment.state.version)
-
-    def show_anew(self, fragment: FragmentRuntime) -> None:
-        """Make the trainer copy all live parameters again."""
-        self.ports.deliver(fragment.index, None, fragment.state.version)

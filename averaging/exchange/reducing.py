@@ -31,7 +31,7 @@ class Averaging:
     """Means that this peer computes, for all fragments.
 
     Args:
-        on_mean: called with (fragment, shard, digest) as soon as a mean of this peer is ready.
+        on_mean: called with the fragment as soon as a mean of this peer is ready.
     """
 
     def __init__(
@@ -39,7 +39,7 @@ class Averaging:
         context: Context,
         sending: Sending,
         audits: Audits,
-        on_mean: Callable[[FragmentRuntime, int, bytes], None],
+        on_mean: Callable[[FragmentRuntime], None],
     ) -> None:
         self._context = context
         self._sending = sending
@@ -94,7 +94,7 @@ class Averaging:
         if reduction is None or fragment.machine.version != plan.version:
             return
         digest = fragment.store.add_reduction(plan.version, index, shard.start, shard.end, reduction, carries)
-        self._on_mean(fragment, index, digest)
+        self._on_mean(fragment)
         if reduction.included and fragment.machine.plan == plan:
             await self._deliver(fragment, plan, index)
         context.step(fragment, ShardReduced(plan.attempt, effect.leader, index, digest, reduction.included))

@@ -14,7 +14,7 @@ from averaging.fragment.runtime import FragmentRuntime
 from averaging.outer.contribution_weights import staleness_of, staleness_reach
 from averaging.outer.fragment_anchor_and_residual import FragmentState
 from averaging.outer.own_contributions import Sent
-from averaging.rounds.line_budget import LineBudget
+from averaging.rounds.line_budget import chosen_shards
 from averaging.rounds.machine_events import Ready, SendShards
 from averaging.rounds.round_facts import SentContribution, WorkLost
 from averaging.wire.messages import Contribution, Offer, Work, own_entry
@@ -29,7 +29,8 @@ class _Outgoing:
     """Cleared while offered work is being encoded."""
     encodes_first: bool = False
     """The last offered work could not be encoded: encode before the next offer, so that no peer waits in vain again."""
-    budget: LineBudget = field(default_factory=LineBudget)
+    budget_bytes: float = 0.0
+    """Remaining time of the line, in bytes."""
     usual: UsualWork = field(default_factory=UsualWork)
 
     def __post_init__(self) -> None:
@@ -56,15 +57,13 @@ class Sending:
         self._signed = signed
         self._is_repairing = is_repairing
         self._outgoing = [_Outgoing() for _ in context.fragments]
-        self.takes_part, self._is_reachable = False, True
+        self.takes_part = False
+        self.is_reachable = True
+        """Whether others can send this peer shards to reduce."""
 
     def take_part(self, takes_part: bool) -> None:
         """Start or stop offering own work. Existing offers stay valid."""
         self.takes_part = takes_part
-
-    def note_reachable(self, is_reachable: bool) -> None:
-        """Set whether others can send this peer shards to reduce."""
-        self._is_reachable = is_reachable
 
     async def work_arrived(self, index: int, fill: Callable[[FragmentState], None]) -> None:
         """Take work on a fragment from the trainer: `fill` adds it to the state (called in the compute port)."""
@@ -182,7 +181,7 @@ class Sending:
             work.steps,
             sequence,
             self._context.links.traffic.upload_bits_per_second,
-            self._is_reachable,
+            self.is_reachable,
             work.parts,
         )
         self._context.step(fragment, Ready(offer))
@@ -208,7 +207,8 @@ class Sending:
         bases = [oldest_base(entry[1], shard.start, shard.end) for _, shard in others]
         sizes = [sent.encoded.slice_blocks(shard.start, shard.end - shard.start).num_bytes for _, shard in others]
         each = fragment.machine.timing.bytes_each(context.links.traffic.upload_bits_per_second)
-        chosen = self._outgoing[fragment.index].budget.chosen(plan.version, sizes, bases, each)
+        outgoing = self._outgoing[fragment.index]
+        chosen, outgoing.budget_bytes = chosen_shards(plan.version, sizes, bases, each, outgoing.budget_bytes)
         for index, shard in (one for position, one in enumerate(others) if position in chosen):
             work, values = (index, sent.sequence), (shard.start, shard.end)
             header = Contribution(*plan.place, effect.leader, *work, *values, sent.tokens)

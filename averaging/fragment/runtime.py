@@ -83,7 +83,7 @@ class FragmentRuntime:
                 yield
         except BaseException:
             self.is_torn = True
-            self.state.note_digest(NO_DIGEST)
+            self.state.digest = NO_DIGEST
             raise
         self.is_torn = False
 

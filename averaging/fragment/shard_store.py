@@ -86,7 +86,7 @@ class ShardStore:
     _times_given: Counter[tuple[tuple[int, int, bytes], PeerId]] = field(default_factory=Counter)
     _errors: BroadcastErrors = field(default_factory=BroadcastErrors)
     _tentative: dict[tuple[int, int], tuple[bytes, EncodedBlocks | None]] = field(default_factory=dict)
-    _own: dict[int, Sent] = field(default_factory=dict)
+    own_work: dict[int, Sent] = field(default_factory=dict)
     """Own contributions of the last rounds, by version, for auditors."""
 
     def take_contribution(self, sender: PeerId, message: Contribution, payload: memoryview) -> None:
@@ -152,16 +152,6 @@ class ShardStore:
             return None
         self._times_given[key, remote] += 1
         return self._results[key]
-
-    def keep_own(self, version: int, sent: Sent) -> None:
-        """Store this peer's contribution to a finished round."""
-        self._own[version] = sent
-
-    def own(self, version: int) -> Sent | None:
-        return self._own.get(version)
-
-    def newest_own(self) -> Sent | None:
-        return self._own[max(self._own)] if self._own else None
 
     def arrived(self, version: int) -> list[tuple[PeerId, int, PeerId, int]]:
         """Return (sender, attempt, leader, shard) of each contribution for `version`, sorted."""
@@ -270,7 +260,7 @@ class ShardStore:
         """
         latest = version + 1
         self._results = {key: value for key, value in self._results.items() if keep_from <= key[0] <= latest}
-        self._own = {key: value for key, value in self._own.items() if keep_from <= key <= latest}
+        self.own_work = {key: value for key, value in self.own_work.items() if keep_from <= key <= latest}
         self._inbound = {key: value for key, value in self._inbound.items() if version <= key[0] <= latest}
         self._attempts = {of: keys for of, keys in self._attempts.items() if version <= of[1] <= latest}
         self._times_given = Counter({key: num for key, num in self._times_given.items() if key[0] in self._results})

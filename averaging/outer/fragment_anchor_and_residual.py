@@ -105,10 +105,6 @@ class FragmentState:
         # After a repair the anchor can have a lower version than the base of the work.
         return with_bases_up_to(self.waiting, self.version)
 
-    def note_own_share(self, own_share: float) -> None:
-        """Note this peer's share of the weights in a commit that is about to be applied."""
-        self.own_share = own_share
-
     def send(self, sequence: int) -> tuple[Sent, Change | None]:
         """Do `encode_work` and `after_send`. Return (contribution, change to add to the live parameters; None: no
         change).
@@ -256,14 +252,6 @@ class FragmentState:
         half_of_limit = staleness_reach(self.rule.mode, math.ceil(self.rule.staleness_limit / 2))
         self.base_ceiling = max(0, common_version or 0, self.version - half_of_limit)
         self._set_waiting(with_bases_up_to(self.waiting, self.base_ceiling))
-
-    def note_digest(self, digest: bytes) -> None:
-        """Set the digest of the present (A, m), which was computed elsewhere."""
-        self.digest = digest
-
-    def lift_base_ceiling(self) -> None:
-        """Lift the ceiling: the trainer begins new work on this anchor."""
-        self.base_ceiling = None
 
     def refresh_digest(self) -> bytes:
         """Recompute, store and return the digest of (A, m)."""

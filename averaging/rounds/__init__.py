@@ -3,8 +3,8 @@
 The files, each built on those above it:
 
     round_facts.py          facts about rounds, with their sentences; reports of an exchange to its owner
-    presence.py             which members count in rounds, judged by their past participation
     machine_events.py       inputs (events) and outputs (effects) of a round machine
+    presence.py             which members count in rounds, judged by their past participation
     duration_statistics.py  deadlines learned from past durations, for each link
     waits.py                how long a member waits for others, from its pace and the lines
     line_budget.py          which shards of a contribution a slow line can send in time

@@ -8,31 +8,28 @@ round.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 
-@dataclass
-class LineBudget:
-    """Remaining time of the line, in bytes, for one fragment."""
+def chosen_shards(
+    version: int, sizes: Sequence[int], bases: Sequence[int], bytes_each: float, left: float
+) -> tuple[set[int], float]:
+    """Return the positions in `sizes` (bytes of each shard) to send now: the oldest work first, then in turn.
 
-    _left: float = 0.0
+    Args:
+        bases: for each shard, the version that its oldest work began on.
+        bytes_each: bytes that the line can send for one contribution, see `Waits.bytes_each`.
+        left: remaining time of the line, in bytes, after the previous contribution to the fragment.
 
-    def chosen(self, version: int, sizes: Sequence[int], bases: Sequence[int], bytes_each: float) -> set[int]:
-        """Return the positions in `sizes` (bytes of each shard) to send now: the oldest work first, then in turn.
-
-        Args:
-            bases: for each shard, the version that its oldest work began on.
-            bytes_each: bytes that the line can send for one contribution, see `Waits.bytes_each`.
-        """
-        if sum(sizes) <= bytes_each:
-            self._left = 0.0
-            return set(range(len(sizes)))
-        left = min(self._left, max(sizes)) + bytes_each
-        found = set()
-        for position in sorted(range(len(sizes)), key=lambda at: (bases[at], (at - version) % len(sizes))):
-            if sizes[position] > left:
-                break
-            left -= sizes[position]
-            found.add(position)
-        self._left = left
-        return found
+    Returns:
+        (positions, remaining time of the line).
+    """
+    if sum(sizes) <= bytes_each:
+        return set(range(len(sizes))), 0.0
+    left = min(left, max(sizes)) + bytes_each
+    chosen = set()
+    for position in sorted(range(len(sizes)), key=lambda at: (bases[at], (at - version) % len(sizes))):
+        if sizes[position] > left:
+            break
+        left -= sizes[position]
+        chosen.add(position)
+    return chosen, left

@@ -20,11 +20,16 @@ class Ready:
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """The trainers that count (`presence.py`), and the members that only follow (seeds, joiners, newcomers).
+    """The live members, by their part in rounds (`presence.py`), sorted by PeerId, without duplicates.
 
-    `num_known` includes unresponsive trainers whose records are alive. A peer that lost its own line finds all others
-    silent, and must not consider itself a quorum. `newcomers` lead when no other trainer can. `awaited` get time to
-    offer; empty: `trainers`. All are sorted by PeerId, without duplicates.
+    Attributes:
+        trainers: trainers that count: they form the quorum, are awaited, and lead.
+        followers: members that only follow (seeds, joiners, newcomers).
+        num_known: number of trainers that count, including unresponsive ones whose records are alive. A peer that lost
+            its own line finds all others silent, and must not consider itself a quorum.
+        newcomers: trainers that were met and do not count; they lead when no other trainer can.
+        awaited: trainers that get time to offer, and of which a commit needs more than a quarter: those that count, and
+            newcomers that take part; if no member is established, all with a record. Empty: `trainers`.
     """
 
     trainers: tuple[PeerId, ...]

@@ -21,8 +21,8 @@ import math
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
+from averaging.rounds.machine_events import View
 from averaging.wire.frames import once_per_commit
 from averaging.wire.messages import KEPT_COMMITS, Commit
 from dht.ground.bounds import Newest
@@ -63,23 +63,6 @@ def beside(me: PeerId, commits: Sequence[Commit]) -> frozenset[PeerId]:
     """Return the other members whose work is in a commit together with that of `me`."""
     together = (contributors(commit) for commit in commits if me in contributors(commit))
     return frozenset().union(*together) - {me}
-
-
-class CountedTrainers(NamedTuple):
-    """The live trainers, by their part in rounds.
-
-    Attributes:
-        counted: trainers that form the quorum, are awaited, and lead.
-        newcomers: trainers that were met and do not count.
-        awaited: trainers that get time to offer, and of which a commit needs more than a quarter: those that count, and
-            newcomers that take part; if no member is established, all with a record.
-        num_known: number of trainers that count, including unresponsive ones.
-    """
-
-    counted: tuple[PeerId, ...]
-    newcomers: tuple[PeerId, ...]
-    num_known: int
-    awaited: tuple[PeerId, ...]
 
 
 @dataclass
@@ -166,8 +149,8 @@ class MemberPresence:
         others = known - {self.me}
         return bool(others) and others.isdisjoint(contributors(commit))
 
-    def see(self, trainers: Collection[PeerId], silent: Collection[PeerId] = ()) -> CountedTrainers:
-        """Return which of the trainers with live records count.
+    def see(self, trainers: Collection[PeerId], silent: Collection[PeerId] = ()) -> View:
+        """Return which of the trainers with live records count, without followers.
 
         Args:
             trainers: trainers that are not suspected, including this peer if it trains.
@@ -179,7 +162,7 @@ class MemberPresence:
         newcomers = tuple(peer_id for peer_id in trainers if peer_id not in counted and self.has_been_there(peer_id))
         is_open = counted == everyone and self._in_fragments.keys().isdisjoint(counted)
         awaited = tuple(trainers) if is_open else (*here, *self._rivals(newcomers, len(here)))
-        return CountedTrainers(here, newcomers, len(counted), awaited)
+        return View(here, (), len(counted), newcomers, awaited)
 
     def _rivals(self, newcomers: Sequence[PeerId], num_counted: int) -> list[PeerId]:
         """Return the newcomers that took part last, at most as many as count: a few established members must not stay

@@ -28,7 +28,7 @@ from dht.ground.clocks import steady_seconds
 from dht.ground.errors import LocalFault, words_of
 from dht.kademlia.bounded_storage import BoundedStorage
 from dht.kademlia.dht_guards import Gate, SignedRecords, node_id_of
-from dht.kademlia.rpc import RpcTransport, StreamHost, open_line
+from dht.kademlia.rpc import StreamHost, open_line
 from dht.p2pd.host import P2pdHost
 
 NUM_REPLICAS: Final = 5
@@ -118,7 +118,7 @@ class HivemindNode:
         self._clocks: Newest[PeerID, tuple[float, float]] = Newest(MAX_CLOCKS)
         """Member -> its clock's time when it answered, and the steady seconds at that moment."""
         self._node: Any = None
-        self._line: RpcTransport | None = None
+        self._line: Any = None
         self._ready = asyncio.Event()
         self._closed = False
         self._holders: dict[DHTID, _Holders] = {}

@@ -32,16 +32,6 @@ CALL_SECONDS: Final = 10.0
 logger = logging.getLogger(__name__)
 
 
-class RpcTransport(Protocol):
-    """The part of hivemind's `P2P` that a calling DHTNode uses, and its shutdown."""
-
-    peer_id: PeerID
-
-    async def call_protobuf_handler(self, peer_id: PeerID, name: str, request: Any, output_type: Any) -> Any: ...
-
-    async def shutdown(self) -> None: ...
-
-
 class StreamHost(Protocol):
     """Interface that a DHT member needs of a host without a daemon: `Libp2pHost`."""
 
@@ -62,7 +52,7 @@ class StreamHost(Protocol):
     async def open_bytes(self, peer_id: PeerId, protocol: str, timeout_seconds: float) -> Any: ...
 
 
-async def open_line(host: P2pdHost | StreamHost) -> RpcTransport:
+async def open_line(host: P2pdHost | StreamHost) -> P2P | StreamCalls:
     """Return hivemind's `P2P` on the daemon of `host` or, without a daemon, calls over streams.
 
     Raises:
@@ -72,8 +62,8 @@ async def open_line(host: P2pdHost | StreamHost) -> RpcTransport:
         return StreamCalls(host)
     # hivemind puts its sockets into /tmp and leaves them after a crash; here they are deleted with the host's sockets.
     private_p2p: Any = type("_PrivateP2P", (P2P,), {"_UNIX_SOCKET_PREFIX": f"/unix{host.daemon.directory}/"})
-    p2p: RpcTransport = await private_p2p.replicate(Multiaddr(f"/unix{host.daemon.control_socket}"))
-    control = p2p._client.control  # type: ignore[attr-defined]
+    p2p = await private_p2p.replicate(Multiaddr(f"/unix{host.daemon.control_socket}"))
+    control = p2p._client.control
     for task in (control._read_task, control._write_task):
         task.add_done_callback(_note_end)
     return p2p

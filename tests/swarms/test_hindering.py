@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from averaging.exchange.reducing import Averaging, Deliveries
 from averaging.lanes.line_capacity import UploadRate
-from averaging.rounds.line_budget import LineBudget
+from averaging.rounds.line_budget import chosen_shards
 from averaging.rounds.shard_plan import plan_shards
 from averaging.wire.frames import encode
 from averaging.wire.messages import HISTORY_COMMITS, Contribution, Plan, Result, RosterEntry, ShardPlan
@@ -134,13 +134,13 @@ def test_answers_that_wait_before_a_remotes_line_make_no_slow_line_here(read_aft
     st.booleans(),
 )
 def test_a_line_is_never_given_more_than_it_takes_and_never_starves(sizes, each, first, has_aged):
-    budget, sent, seen = LineBudget(), 0, set()
+    left, sent, seen = 0.0, 0, set()
     num_rounds = 3 + 2 * len(sizes) * int(1 + max(sizes) / each)
     if num_rounds > 20_000:
         return
     bases = [first] * len(sizes)
     for version in range(first, first + num_rounds):
-        chosen = budget.chosen(version, sizes, bases, each)
+        chosen, left = chosen_shards(version, sizes, bases, each, left)
         if has_aged:
             bases = [version if position in chosen else base for position, base in enumerate(bases)]
         seen |= chosen

@@ -214,7 +214,7 @@ class ManifestRevisions:
     def _enforce(self, version: int) -> None:
         if self.handshake_policy.admission is not None:
             self.handshake_policy.admission.set_rules(member_rules(self.manifest, self.owner_public_key, version))
-        self.handshake_policy.ask_software(minimum_software_at(self.manifest, version))
+        self.handshake_policy.minimum_software = minimum_software_at(self.manifest, version)
 
     def _look_at_self(self) -> None:
         if self._version is None:

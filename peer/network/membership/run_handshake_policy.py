@@ -36,10 +36,6 @@ class RunHandshakePolicy:
     admission: Admission | None = None
     minimum_software: str = ""
 
-    def ask_software(self, minimum: str) -> None:
-        """Refuse older software from now on; empty: accept all versions."""
-        self.minimum_software = minimum
-
     def hello(self, remote: PeerId) -> bytes:
         proof = b"" if self.admission is None else self.admission.prove(remote, "stream")
         return make_hello(self.rule, self.me, self.role, proof)

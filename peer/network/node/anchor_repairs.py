@@ -42,21 +42,6 @@ MAX_REFUSALS = 1024
 
 
 @dataclass(frozen=True, slots=True)
-class _Doubts:
-    """Announcements of other members that contradict this peer's anchor.
-
-    Attributes:
-        ahead: for each anchor of a later version and more tokens, according to its members, one such member: the next
-            one after this peer, so that not all peers behind ask the same member. Members that have worked come first,
-            then the anchors of most members.
-        against: for each other anchor that does not follow this peer's anchor, one such member; chosen in the same way.
-    """
-
-    ahead: tuple[PeerId, ...]
-    against: tuple[PeerId, ...]
-
-
-@dataclass(frozen=True, slots=True)
 class _Better:
     """An anchor that counts more than this peer's own.
 
@@ -92,7 +77,7 @@ class AnchorRepairs:
 
     def behind(self) -> dict[int, PeerId]:
         """Return fragments of which a member announces more committed tokens than this peer has, with that member."""
-        doubts = {fragment.index: self._doubts(fragment).ahead for fragment in self.exchange.fragments}
+        doubts = {fragment.index: self._doubts(fragment)[0] for fragment in self.exchange.fragments}
         return {index: ahead[0] for index, ahead in doubts.items() if ahead}
 
     async def audit(self) -> None:
@@ -100,10 +85,10 @@ class AnchorRepairs:
         for fragment in self.exchange.fragments:
             if self.exchange.applying.is_repairing(fragment):
                 continue
-            doubts = self._doubts(fragment)
-            if doubts.ahead:
-                self.exchange.applying.say_version(fragment, doubts.ahead[0])
-            for peer_id in doubts.against[:MAX_LOOKS]:
+            ahead, against = self._doubts(fragment)
+            if ahead:
+                self.exchange.applying.say_version(fragment, ahead[0])
+            for peer_id in against[:MAX_LOOKS]:
                 if await self._look(fragment, peer_id, ""):
                     break
 
@@ -112,15 +97,22 @@ class AnchorRepairs:
         fragment = self.exchange.fragments[index]
         try:
             # The member that reported a better anchor may be gone by now; any member that has gone on can replace it.
-            doubts = self._doubts(fragment)
-            names = dict.fromkeys((peer_id, *doubts.ahead, *doubts.against))
+            ahead, against = self._doubts(fragment)
+            names = dict.fromkeys((peer_id, *ahead, *against))
             for name in [name for name in names if not self._is_refused(name, index)][:MAX_LOOKS]:
                 if await self._look(fragment, name, reason):
                     return
         finally:
             self.exchange.applying.looked_into(fragment, peer_id)
 
-    def _doubts(self, fragment: FragmentRuntime) -> _Doubts:
+    def _doubts(self, fragment: FragmentRuntime) -> tuple[list[PeerId], list[PeerId]]:
+        """Return (ahead, against): members whose announced anchor contradicts this peer's.
+
+        ahead: for each anchor of a later version and more tokens, according to its members, one such member: the next
+        one after this peer, so that not all peers behind ask the same member. Members that have worked come first, then
+        the anchors of most members. against: for each other anchor that does not follow this peer's anchor, one such
+        member; chosen in the same way.
+        """
         state, index, me = fragment.state, fragment.index, self.exchange.me
         has_worked = self.exchange.guard.presence.has_worked
         doubtful = {head for head in self.membership.heads(index) if not fragment.had(*head)}
@@ -128,7 +120,7 @@ class AnchorRepairs:
         against: dict[tuple[int, bytes], PeerId] = {}
         num_members: Counter[tuple[int, bytes]] = Counter()
         if not doubtful:
-            return _Doubts((), ())
+            return [], []
         # Records are free, so those of members that have worked are investigated first.
         for record in sorted(self.membership.members(), key=lambda record: not has_worked(record.peer_id)):
             if len(record.versions) <= index or record.state == "joining":
@@ -146,11 +138,10 @@ class AnchorRepairs:
             return not has_worked(ahead[head]), -num_members[head], ahead[head] < me, ahead[head]
 
         first_ahead = sorted(ahead, key=order)
-        return _Doubts(
-            tuple(name for name in (ahead[head] for head in first_ahead) if not self._is_refused(name, index)),
-            tuple(
-                sorted((against[head] for head in sorted(against, reverse=True)), key=lambda name: not has_worked(name))
-            ),
+        of_others = [against[head] for head in sorted(against, reverse=True)]
+        return (
+            [name for name in (ahead[head] for head in first_ahead) if not self._is_refused(name, index)],
+            sorted(of_others, key=lambda name: not has_worked(name)),
         )
 
     def _is_refused(self, peer_id: PeerId, index: int) -> bool:

@@ -295,7 +295,7 @@ class Node:
     def note_paths(self, is_dialable: bool, can_reduce: bool) -> None:
         """Set whether other peers can dial this peer, and whether this peer can reduce shards."""
         self.is_dialable = is_dialable
-        self.exchange.sending.note_reachable(can_reduce)
+        self.exchange.sending.is_reachable = can_reduce
 
     def leave(self, reason: str) -> None:
         """End the run in an orderly way."""

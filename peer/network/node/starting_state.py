@@ -84,7 +84,7 @@ class StartingState:
     async def hand_over(self) -> None:
         """Send the trainer the current state of the fragments, to begin or to continue with."""
         if not self.trains:
-            self.desk.open_without_trainer()
+            self.desk.is_open = True
             return
         everywhere = bool(self.mailbox.network.ready) or self.mailbox.network.restored_moment > 0
         indices = {fragment.index for fragment in self.fragments}
@@ -203,7 +203,7 @@ class StartingState:
         if lost:
             self.reporter.report(WorkLost(index, state.version, lost, "fork"))
         if is_new_session:
-            state.lift_base_ceiling()  # its trainer begins at this anchor
+            state.base_ceiling = None  # its trainer begins at this anchor
         fragment.restart([commit for commit in snapshot.commits if commit.version < snapshot.version])
 
     def _is_unsent(self) -> bool:

@@ -33,6 +33,7 @@ class TrainerDesk:
 
     Attributes:
         take: receives the trainer's work.
+        is_open: whether the starting point was posted, or the mailbox has no trainer.
         undelivered: fragments that wait for a free slot of the trainer's inbox, in this order.
     """
 
@@ -68,10 +69,6 @@ class TrainerDesk:
                     # Slots become free slowly: rounds of this fragment go on while other fragments wait for a slot.
                     self._started.add(fragment.index)
         self._rebasing = bool(keeps_work)
-        self.is_open = True
-
-    def open_without_trainer(self) -> None:
-        """Begin without a trainer, in a seed's node."""
         self.is_open = True
 
     async def take_work(self) -> None:

@@ -405,7 +405,7 @@ class NetworkSide:
 
     def _report_refusal(self, remote: PeerId, rule: str) -> None:
         if self._node is not None:
-            self._node.reporter.refusals.add(PeerRefused(remote, rule))
+            self._node.reporter.refused(PeerRefused(remote, rule))
 
 
 def _is_training(node: Node) -> bool:

@@ -159,14 +159,11 @@ class Portion:
             self._refs[name] = ref = local.to(ref_device or local.device, dtype, copy=True)
             if local.dtype in ROUNDED:
                 self._errors[name] = torch.zeros_like(ref)
-        self._find_copies: Callable[[], Beside] = lambda: _nothing_beside
+        self.find_copies: Callable[[], Beside] = lambda: _nothing_beside
+        """Called before each merge to find the copies that change with the parameters."""
         self._aside: dict[str, Tensor] = {}
         self._merged = (0, 0)
         """Number of a message, and how many of its pieces are merged."""
-
-    def move_also(self, find_copies: Callable[[], Beside]) -> None:
-        """Call `find_copies` before each merge to find the copies that change with the parameters."""
-        self._find_copies = find_copies
 
     @property
     def live(self) -> Mapping[str, Part]:
@@ -232,7 +229,7 @@ class Portion:
         above 0) merges only the missing pieces.
         """
         merged = self._merged[1] if message and self._merged[0] == message else 0
-        for number, piece in enumerate(self.pieces(fragment, self._find_copies()), 1):
+        for number, piece in enumerate(self.pieces(fragment, self.find_copies()), 1):
             if number > merged:
                 changes = _merging(piece, kind, values[piece.place])
                 at_once([*changes, partial(setattr, self, "_merged", (message, number))])

@@ -194,7 +194,7 @@ class LocalTraining:
     def __enter__(self) -> Self:
         self._optimizers.hook(self._before_step, self._after_step)
         self._absolute.look()
-        self.link.portion.move_also(self._absolute.look)
+        self.link.portion.find_copies = self._absolute.look
         if self._ready_timeout_seconds is not None:
             try:
                 self.link.post_initial(self._ready_timeout_seconds, self._stop)

@@ -79,7 +79,7 @@ def lie_in_means(peer, factor):
 def make_every_mean(peer):
     """Others reduce nothing: they say that nobody reaches them."""
     for other in peer.swarm.live():
-        other.exchange.sending.note_reachable(other is peer)
+        other.exchange.sending.is_reachable = other is peer
 
 
 @pytest.mark.parametrize("combine", ["mean", "centered_clip"])
@@ -145,7 +145,7 @@ def test_nor_that_of_a_member_whose_work_came_too_late_for_it(with_earlier_work)
         lie_in_means(liar, -10.0)
         for other in swarm.live():
             if other not in (liar, swarm.live()[0]):  # these two reduce: means can be compared
-                other.exchange.sending.note_reachable(False)
+                other.exchange.sending.is_reachable = False
         before = {peer.name: len(peer.closed()) for peer in swarm.live()}
         swarm.trainers = [peer for peer in swarm.live() if peer is not late]
         await swarm.train(4, first_seed=5000)
@@ -402,7 +402,7 @@ def test_an_auditor_has_a_budget():
         audits._post = lambda to, message, payload=b"": payload and answered.append(to)
         made, own_share = [], audits._own_share
         audits._own_share = lambda *asked: made.append(asked) or own_share(*asked)
-        version = max(fragment.store._own)
+        version = max(fragment.store.own_work)
         shards = audits._means[1, version][0].shards
 
         def ask(auditor, start, end, of_version=version):

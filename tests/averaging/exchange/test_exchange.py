@@ -76,7 +76,7 @@ def test_a_reducer_that_signs_a_mean_of_no_numbers_holds_up_nobody_else_for_long
         swarm = Swarm(4, rule=rule)
         liar = swarm.live()[2]
         for other in swarm.live():
-            other.exchange.sending.note_reachable(other is liar)
+            other.exchange.sending.is_reachable = other is liar
         liar.reduce = with_bad_scales
         await swarm.train(1)
         liar.reduce = reduce_shard

@@ -42,13 +42,13 @@ def leader(swarm, version):
 def reducer(swarm, version):
     """A member that reduces and does not lead."""
     chosen = leader(swarm, version)
-    return chosen and next(peer for peer in swarm.live() if peer is not chosen and peer.exchange.sending._is_reachable)
+    return chosen and next(peer for peer in swarm.live() if peer is not chosen and peer.exchange.sending.is_reachable)
 
 
 def member_before_sending(swarm, version):
     """A member that reduces nothing, when its leader's plan is on the way to it."""
     for peer in swarm.live():
-        if not peer.exchange.sending._is_reachable and any(began(other, version) for other in swarm.live()):
+        if not peer.exchange.sending.is_reachable and any(began(other, version) for other in swarm.live()):
             assert not has_sent(peer, version)
             return peer
     return None
@@ -56,7 +56,7 @@ def member_before_sending(swarm, version):
 
 def member_after_sending(swarm, version):
     """The same, when everything it sent has arrived."""
-    plain = next(peer for peer in swarm.live() if not peer.exchange.sending._is_reachable)
+    plain = next(peer for peer in swarm.live() if not peer.exchange.sending.is_reachable)
     reducing = [peer.fragments[0].machine._reducing for peer in swarm.live() if peer is not plain]
     arrived = [plain.name in senders for each in reducing for senders in each.arrived.values()]
     plan = plain.fragments[0].machine.plan
@@ -74,7 +74,7 @@ async def one_dies(choose, how, num_values):
         download_bits_per_second=BITS_PER_SECOND * num_values / NUM_VALUES,
     )
     is_plain = choose in (member_before_sending, member_after_sending)
-    swarm.trainers[2].exchange.sending.note_reachable(not is_plain)
+    swarm.trainers[2].exchange.sending.is_reachable = not is_plain
     await swarm.train(NUM_LEARNING_ROUNDS, INTERVAL_SECONDS)
     version = swarm.trainers[0].fragments[0].state.version
     assert version == NUM_LEARNING_ROUNDS

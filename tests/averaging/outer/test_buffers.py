@@ -57,7 +57,7 @@ def test_the_anchor_becomes_the_mean_of_all_and_stays_there(mode: str) -> None:
             )
             change, _ = state.apply([shard], 20)
             x += change
-            state.note_own_share(0.5)
+            state.own_share = 0.5
         if sequence > 1:
             np.testing.assert_allclose(states[0].anchor, targets.mean(0), rtol=1e-4)
     assert states[0].anchor.tobytes() == states[1].anchor.tobytes()

@@ -26,7 +26,7 @@ def test_records_alone_do_not_count_beside_work():
     presence = MemberPresence(MEMBERS[0])
     presence.follow(0, commits_of(0, 4, MEMBERS[:3]))
     seen = presence.see([*MEMBERS[:3], *FREE_KEYS])
-    assert (set(seen.counted), seen.newcomers, seen.num_known) == (set(MEMBERS[:3]), (), 3)
+    assert (set(seen.trainers), seen.newcomers, seen.num_known) == (set(MEMBERS[:3]), (), 3)
 
 
 def test_keys_that_open_streams_stay_newcomers_until_they_have_work_in_commits_of_two_leaders():
@@ -36,14 +36,14 @@ def test_keys_that_open_streams_stay_newcomers_until_they_have_work_in_commits_o
         presence.meet(peer_id)
     everyone = [*MEMBERS[:5], *FREE_KEYS]
     seen = presence.see(everyone)
-    assert set(seen.counted) == set(MEMBERS[:3])
+    assert set(seen.trainers) == set(MEMBERS[:3])
     assert set(seen.newcomers) == {MEMBERS[4], *FREE_KEYS}
     grown = (*MEMBERS[:3], MEMBERS[4])
     commits = [*commits_of(0, 4, MEMBERS[:3]), commit_of(4, grown, MEMBERS[0])]
     presence.follow(0, commits)
-    assert MEMBERS[4] not in presence.see(everyone).counted
+    assert MEMBERS[4] not in presence.see(everyone).trainers
     presence.follow(0, [*commits, commit_of(5, grown, MEMBERS[1])])
-    assert set(presence.see(everyone).counted) == set(grown)
+    assert set(presence.see(everyone).trainers) == set(grown)
 
 
 def test_a_round_gives_newcomers_that_take_part_time_to_offer_and_only_as_many_as_count():
@@ -56,7 +56,7 @@ def test_a_round_gives_newcomers_that_take_part_time_to_offer_and_only_as_many_a
     presence.take_part(MEMBERS[4])
     seen = presence.see(everyone)
     assert set(seen.awaited) == {*MEMBERS[:2], MEMBERS[4]}
-    assert set(seen.counted) == set(MEMBERS[:2])
+    assert set(seen.trainers) == set(MEMBERS[:2])
     for peer_id in FREE_KEYS:
         presence.take_part(peer_id)
     presence.take_part(MEMBERS[4])
@@ -107,7 +107,7 @@ def test_one_leader_keeps_nobody_out():
     presence.follow(0, alone)
     for peer_id in MEMBERS[1:7]:
         presence.take_part(peer_id)
-    assert set(presence.see([*MEMBERS, *FREE_KEYS]).counted) == set(MEMBERS)
+    assert set(presence.see([*MEMBERS, *FREE_KEYS]).trainers) == set(MEMBERS)
 
 
 def test_in_a_flood_those_count_whose_work_stands_beside_ones_own():
@@ -120,28 +120,28 @@ def test_in_a_flood_those_count_whose_work_stands_beside_ones_own():
     presence.follow(0, [first])
     for peer_id in FREE_KEYS:
         presence.take_part(peer_id)
-    assert set(presence.see([*MEMBERS[:3], *FREE_KEYS]).counted) == set(MEMBERS[:3])
-    assert set(presence.see(MEMBERS).counted) == set(MEMBERS), "a first round leaves out many of an honest swarm"
+    assert set(presence.see([*MEMBERS[:3], *FREE_KEYS]).trainers) == set(MEMBERS[:3])
+    assert set(presence.see(MEMBERS).trainers) == set(MEMBERS), "a first round leaves out many of an honest swarm"
 
 
 def test_in_a_first_round_all_that_were_met_count_and_without_any_all_records():
     presence = MemberPresence(MEMBERS[0])
-    assert set(presence.see(MEMBERS).counted) == set(MEMBERS)
+    assert set(presence.see(MEMBERS).trainers) == set(MEMBERS)
     presence.meet(MEMBERS[1])
     seen = presence.see([*MEMBERS, *FREE_KEYS])
-    assert (set(seen.counted), seen.num_known) == (set(MEMBERS[:2]), 2)
+    assert (set(seen.trainers), seen.num_known) == (set(MEMBERS[:2]), 2)
     for peer_id in FREE_KEYS[:20]:
         presence.meet(peer_id)
     assert presence.take_part(MEMBERS[1])
     assert not presence.take_part(MEMBERS[1])
-    assert set(presence.see([*MEMBERS, *FREE_KEYS]).counted) == set(MEMBERS[:2])
+    assert set(presence.see([*MEMBERS, *FREE_KEYS]).trainers) == set(MEMBERS[:2])
 
 
 def test_a_member_that_vanished_counts_in_the_quorum_until_its_record_or_its_rounds_are_over():
     presence = MemberPresence(MEMBERS[0])
     presence.follow(0, commits_of(0, 4, MEMBERS))
     seen = presence.see(MEMBERS[:2], MEMBERS[2:])
-    assert (set(seen.counted), seen.num_known) == (set(MEMBERS[:2]), 8)
+    assert (set(seen.trainers), seen.num_known) == (set(MEMBERS[:2]), 8)
     assert presence.see(MEMBERS[:2], MEMBERS[2:5]).num_known == 5
     presence.follow(0, [*commits_of(0, 4, MEMBERS), *commits_of(4, 4 + COUNTED_COMMITS, MEMBERS[:2])])
     assert presence.see(MEMBERS[:2], MEMBERS[2:]).num_known == 2
@@ -152,9 +152,9 @@ def test_work_in_any_fragment_counts_and_another_lineage_replaces_it():
     assert presence.follow(0, commits_of(0, 2, MEMBERS[:2]))
     assert presence.follow(1, commits_of(0, 2, MEMBERS[2:4]))
     assert not presence.follow(1, commits_of(0, 2, MEMBERS[2:4]))
-    assert set(presence.see(MEMBERS).counted) == set(MEMBERS[:4])
+    assert set(presence.see(MEMBERS).trainers) == set(MEMBERS[:4])
     presence.follow(1, ())
-    assert set(presence.see(MEMBERS).counted) == set(MEMBERS[:2])
+    assert set(presence.see(MEMBERS).trainers) == set(MEMBERS[:2])
 
 
 def test_newcomers_weigh_at_most_a_quarter_and_at_least_one():

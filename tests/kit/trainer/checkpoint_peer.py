@@ -132,7 +132,7 @@ class Peer:
             fragment.state.anchor[:] = live
             fragment.state.refresh_digest()
             fragment.restart()
-        self.desk.open_without_trainer()
+        self.desk.is_open = True
 
     def step(self) -> None:
         positions = self.training.next_positions(BATCH, 0, NUM_SAMPLES)

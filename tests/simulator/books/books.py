@@ -219,7 +219,7 @@ class Books:
             "versions": (max(versions, default=0) - min(versions, default=0), HISTORY_COMMITS + 2),
             "errors": (len(store._errors._parts) + len(store._tentative), 2 * num_shards * self._num_names),
             "digests": (len(fragment.log.digests), HISTORY_COMMITS + 2),
-            "own contributions": (len(store._own), HISTORY_COMMITS + 1),
+            "own contributions": (len(store.own_work), HISTORY_COMMITS + 1),
             "tasks": (len(node.exchange._background._tasks), 20 + 10 * self._num_names),
             "lanes": (len(node.links._lanes), 2 * self._num_names),
         }

@@ -50,7 +50,7 @@ class Pair:
             fragment.state.anchor[:] = self.live(index)
             fragment.state.refresh_digest()
         self.desk = TrainerDesk(self.mailbox, self.fragments, section, self.take, self.compute, 0.001)
-        self.desk.open_without_trainer()
+        self.desk.is_open = True
         self.changing = []
 
     def live(self, index):
