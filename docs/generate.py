@@ -320,31 +320,6 @@ WITH_MEMBERS = ("Swarm",)
 """Classes whose methods a user's program calls."""
 
 
-# --- contributor/threat-model.md ---
-
-
-def with_outside_names(text: str) -> str:
-    """Return the threat model with the generated table of external names that a manifest may contain."""
-    from peer.sources.outside_names import OUTSIDE_NAMES
-
-    rows = [
-        (
-            ", ".join(f"`{name}`" for name in row.fields),
-            row.form,
-            f"`{row.fetched_by}`" if row.fetched_by else "not fetched",
-            row.credentials if row.fetched_by else "",
-            row.into if row.fetched_by else "",
-            row.limits,
-        )
-        for row in OUTSIDE_NAMES
-    ]
-    head = ("field", "what it may name", "fetched by", "credentials", "into", "limits")
-    start, end = "<!-- outside names: ", "<!-- end of outside names -->"
-    before, _, rest = text.partition(start)
-    note, _, after = rest.partition("\n")
-    return f"{before}{start}{note}\n\n{table(head, rows)}\n\n{end}{after.partition(end)[2]}"
-
-
 # --- all of them ---
 
 PAGES: dict[str, tuple[str, Callable[[], str]]] = {
@@ -355,21 +330,15 @@ PAGES: dict[str, tuple[str, Callable[[], str]]] = {
 }
 
 
-EMBEDDED: dict[str, Callable[[str], str]] = {"docs/contributor/threat-model.md": with_outside_names}
-"""Pages with a generated part, each with the function that inserts this part."""
-
-
 def page(path: str) -> str:
-    """Return the whole text of a generated page, or of a page with a generated part."""
-    if path in EMBEDDED:
-        return EMBEDDED[path]((ROOT / path).read_text(encoding="utf-8"))
+    """Return the whole text of a generated page."""
     source, make = PAGES[path]
     return f"{NOTE.format(source=source)}\n\n{make()}\n"
 
 
 def main() -> int:
     differ = []
-    for path in (*PAGES, *EMBEDDED):
+    for path in PAGES:
         text, file = page(path), ROOT / path
         if file.exists() and file.read_text(encoding="utf-8") == text:
             continue

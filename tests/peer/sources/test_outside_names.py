@@ -17,8 +17,7 @@ import pytest
 from pydantic import BaseModel
 
 from peer.config.manifest import RunManifest
-from peer.sources.outside_names import OUTSIDE_NAMES
-from tests.kit.documents import ROOT
+from tests.kit.documents import ROOT, names_in, rows, section
 from tests.kit.tiers import some
 from tests.kit.trainer.canary_home import make_home, spellings
 from tests.kit.trainer.local_hub import LocalHub
@@ -26,7 +25,10 @@ from tests.kit.trainer.prepared_data import json_lines, sentences, small_tokeniz
 from tests.kit.trainer.shard_server import ShardServer, self_signed
 
 DIGEST = "0" * 64
-NAMES = {name for row in OUTSIDE_NAMES for name in row.fields}
+THREATS = (ROOT / "docs" / "contributor" / "threat-model.md").read_text(encoding="utf-8")
+TABLE = section(THREATS, "External references of a manifest")
+"""A row has the fields, their form, the file that fetches what they name, and so on."""
+NAMES = set(names_in(TABLE))
 BASE: dict[str, Any] = {
     "name": "canary",
     "model": {"vocab_size": 512},
@@ -61,8 +63,8 @@ def fields_of_text(model: type[BaseModel] = RunManifest, prefix: str = "") -> It
     """Dotted names of all fields of a manifest that hold text, in lists too."""
     for name, field in model.model_fields.items():
         inner = list(models_in(field.annotation))
-        for section in inner:
-            yield from fields_of_text(section, f"{prefix}{name}.")
+        for part in inner:
+            yield from fields_of_text(part, f"{prefix}{name}.")
         if not inner and has_text(field.annotation):
             yield f"{prefix}{name}"
 
@@ -82,8 +84,8 @@ def with_value(name: str, value: str) -> dict[str, Any]:
         fields["data"]["digest"] = DIGEST
     *sections, last = name.split(".")
     place: Any = fields
-    for section in sections:
-        place = place.setdefault(section, {})
+    for name_of_section in sections:
+        place = place.setdefault(name_of_section, {})
         place = place[0] if isinstance(place, list) else place
     is_list = any(isinstance(one, type(place.get(last))) for one in ([], ())) or last in ("frozen", "members")
     is_list = is_list or last in ("targets", "admit", "revoke")
@@ -117,9 +119,8 @@ def test_every_field_that_could_name_something_outside_has_a_row() -> None:
 
 
 def test_a_row_says_where_its_code_is() -> None:
-    for row in OUTSIDE_NAMES:
-        if row.fetched_by:
-            assert (ROOT / row.fetched_by).is_file()
+    for _, _, place, *_ in rows(TABLE):
+        assert place == "not fetched" or (ROOT / place.strip("`")).is_file()
 
 
 CLIENTS = ("urllib.request", "http.client", "requests", "httpx", "huggingface_hub", "datasets")
