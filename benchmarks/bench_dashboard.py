@@ -196,7 +196,7 @@ async def measure_history(num_peers: int, num_rounds: int, num_requests: int) ->
         facts |= await fill(path, num_peers, num_rounds)
         facts["fill_seconds"] = round(time.monotonic() - began, 1)
         began = time.monotonic()
-        async with open_history(path, RUN_ID, clock=time.time, warn=print) as (history, reader):
+        async with open_history(path, RUN_ID, clock=time.time, warn=print) as history:
             facts["start_seconds"] = round(time.monotonic() - began, 2)
             state = full_state(num_peers, time.time())
             looks = []
@@ -210,7 +210,7 @@ async def measure_history(num_peers: int, num_rounds: int, num_requests: int) ->
             began = time.monotonic()
             live.publish(_changed(state, 3), live_view)
             facts["look_ms"] = {"fold_and_view": _ms(looks), "render": round(1000 * (time.monotonic() - began))}
-            app = make_app(Site(live, history, reader))
+            app = make_app(Site(live, history))
             runner = await start_site(app, "127.0.0.1", 0)
             facts["p95_ms"] = await _ask(live, runner_port=bound_port(runner), num_requests=num_requests)
             await runner.cleanup()

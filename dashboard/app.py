@@ -281,7 +281,7 @@ async def _opened(
 ) -> tuple[web.Application, _Watch]:
     """Return the pages of a run, ready to be served, and what observes it."""
     choices = run.choices
-    history, reader = await stack.enter_async_context(open_history(choices.db, run.run_id, clock=time.time, warn=_warn))
+    history = await stack.enter_async_context(open_history(choices.db, run.run_id, clock=time.time, warn=_warn))
     now = time.time()
     state = DashboardState(
         run_id=run.run_id,
@@ -296,7 +296,6 @@ async def _opened(
     site = Site(
         live,
         history,
-        reader,
         access=access,
         proof_line=partial(proof_line, run.run_id),
         page_address=choices.page_address.removesuffix(base),

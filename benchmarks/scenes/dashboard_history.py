@@ -89,7 +89,7 @@ class Rounds:
 async def fill(path: Path, num_peers: int, num_rounds: int) -> dict[str, Any]:
     """Write the history as the gatherer would; returns sizes."""
     rounds = Rounds(peer_ids(num_peers), NOW, num_rounds)
-    async with open_history(path, RUN_ID, clock=lambda: NOW, warn=print) as (history, _):
+    async with open_history(path, RUN_ID, clock=lambda: NOW, warn=print) as history:
         num_raw = 0
         for number in range(num_rounds):
             raw, credit = rounds.commit(number)

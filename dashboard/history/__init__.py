@@ -6,6 +6,5 @@ The files, each built on those above it:
     trend.py           points of the curves, and arrivals and departures (pure)
     database.py        the file: its tables, and checks before its use
     writing.py         transactions, and loading at a start
-    reading.py         bounded queries
-    history.py         History: combines them
+    history.py         History: combines them, with bounded queries for pages of the past
 """

@@ -13,22 +13,33 @@ import json
 import logging
 import sqlite3
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from dashboard.credit.contributor_ledger import Presence
 from dashboard.credit.credited_members import CommitCredit, round_facts_of
 from dashboard.credit.heaviest_commit_chains import Outcome
+from dashboard.credit.work_log import WorkLog, numbers_of
 from dashboard.history.database import MEMORY, Database, check_file, damaged, is_locked, sole_writer
-from dashboard.history.reading import HistoryReader
 from dashboard.history.thinned_curves import thinned
 from dashboard.history.trend import MAX_POINTS, Trend
-from dashboard.history.writing import Batch, Loaded, StoredCommit, load, prepare, write
+from dashboard.history.writing import (
+    Batch,
+    Loaded,
+    StoredCommit,
+    commit_of_row,
+    load,
+    points_between,
+    prepare,
+    readable,
+    write,
+)
 from dashboard.history_facts import (
     ChartMark,
     Gap,
+    HistoryPoint,
     HistoryView,
     MissingRounds,
     ModelSample,
@@ -54,6 +65,8 @@ MAX_WAITING_COMMITS: Final = 4096
 """Unwritten commits; beyond this no further ones are requested, so none is ever dropped."""
 MAX_RECENT: Final = 4 * MAX_ROUNDS
 """Commits whose round the page may show; some do not count."""
+PROOF_PAGE: Final = 200
+"""Signed commits read at a time while a proof is sent: well below a megabyte for typical swarms."""
 RATE_SECONDS: Final = 60.0
 """Traffic is averaged over this time: several rounds."""
 
@@ -64,9 +77,12 @@ log = logging.getLogger(__name__)
 
 
 class History:
-    """The history of one run. `open_history` creates it; all methods except `run` and `flush` return at once."""
+    """The history of one run. `open_history` creates it; all methods that are not coroutines return at once."""
 
-    def __init__(self, loaded: Loaded, path: Path | None, now: float, warn: Callable[[str], None]) -> None:
+    def __init__(
+        self, database: Database, loaded: Loaded, path: Path | None, now: float, warn: Callable[[str], None]
+    ) -> None:
+        self._database = database
         self.ledger = loaded.ledger
         self.trend = Trend()
         self.problem = ""
@@ -282,20 +298,52 @@ class History:
 
     # --- the file ---
 
-    async def run(self, database: Database) -> None:
+    async def rounds(self, limit: int, before: int | None) -> list[tuple[int, RoundFacts]]:
+        """Return (number, round) of counted rounds, newest first; `before`: a number from an earlier answer."""
+        found: list[tuple[int, RoundFacts]] = []
+        counted = self.ledger.counting.rounds
+        first = before if before is not None else 1 << 62
+        query = "SELECT id, seen_at, credit FROM receipts WHERE id < ? ORDER BY id DESC LIMIT ?"
+        while len(found) < limit and (rows := await self._database.do(_rows, query, (first, limit))):
+            first = rows[-1][0]
+            found += _facts(row for row in rows if row[0] in counted)
+        return found[:limit]
+
+    async def rounds_of(self, logs: Sequence[WorkLog], limit: int) -> list[RoundFacts]:
+        """Return the newest rounds in these logs, newest first."""
+        rows = await self._numbered("id, seen_at, credit", numbers_of(logs)[-limit:])
+        return [facts for _, facts in _facts(rows)][::-1]
+
+    async def proof(self, logs: Sequence[WorkLog]) -> AsyncIterator[bytes]:
+        """Yield all counted signed commits in these logs, oldest first."""
+        numbers = numbers_of(logs)
+        for begin in range(0, len(numbers), PROOF_PAGE):
+            for (raw,) in await self._numbered("raw", numbers[begin : begin + PROOF_PAGE]):
+                yield raw
+
+    async def points(self, begin_at: float, max_points: int) -> list[HistoryPoint]:
+        """Return about `max_points` points of the run since `begin_at`, oldest first."""
+        return await self._database.do(points_between, begin_at, max_points)
+
+    async def _numbered(self, columns: str, numbers: Sequence[int]) -> list[tuple[Any, ...]]:
+        marks = ", ".join("?" * len(numbers))
+        query = f"SELECT {columns} FROM receipts WHERE id IN ({marks}) ORDER BY id"
+        return await self._database.do(_rows, query, tuple(numbers))
+
+    async def run(self) -> None:
         """Write new data forever. After an error, warn and retry with growing pauses."""
         wait_seconds = WRITE_SECONDS
         while True:
             await asyncio.sleep(wait_seconds)
-            await self.flush(database)
+            await self.flush()
             wait_seconds = min(2 * wait_seconds, MAX_WRITE_SECONDS) if self.problem else WRITE_SECONDS
 
-    async def flush(self, database: Database) -> None:
+    async def flush(self) -> None:
         """Write new data once. An error is reported once, and again when it is over."""
         self._settle()
         batch, self._batch = self._batch, Batch()
         try:
-            await database.do(write, batch)
+            await self._database.do(write, batch)
         except BaseException as error:  # also when cancelled: unwritten data waits for the next try
             batch.absorb(self._batch)
             self._batch = batch
@@ -333,7 +381,7 @@ async def open_history(
     *,
     clock: Callable[[], float],
     warn: Callable[[str], None],
-) -> AsyncIterator[tuple[History, HistoryReader]]:
+) -> AsyncIterator[History]:
     """Open a run's history on its file (None: in memory only). New data is written on exit.
 
     Args:
@@ -361,14 +409,14 @@ async def open_history(
             ) from error
         except UnicodeDecodeError as error:
             raise damaged(path or Path(MEMORY), error) from error
-        history = History(loaded, path, clock(), warn)
-        writing = asyncio.create_task(history.run(database), name="history")
+        history = History(database, loaded, path, clock(), warn)
+        writing = asyncio.create_task(history.run(), name="history")
         try:
-            yield history, HistoryReader(database, history.ledger)
+            yield history
         finally:
             writing.cancel()
             await asyncio.gather(writing, return_exceptions=True)
-            await history.flush(database)
+            await history.flush()
 
 
 def _real(value: object, otherwise: Default) -> float | Default:
@@ -380,3 +428,11 @@ def _view_of(stored: object) -> RunView:
         return RunView.from_json(json.loads(str(stored)))
     except (ValueError, TypeError, KeyError):
         return NOWHERE
+
+
+def _rows(database: sqlite3.Connection, query: str, values: tuple[Any, ...]) -> list[tuple[Any, ...]]:
+    return database.execute(query, values).fetchall()
+
+
+def _facts(rows: Iterable[tuple[Any, ...]]) -> list[tuple[int, RoundFacts]]:
+    return [(one.num, round_facts_of(one.credit, one.at)) for one in readable(rows, commit_of_row)]

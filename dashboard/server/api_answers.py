@@ -229,7 +229,7 @@ async def peers(site: Site, query: Query) -> Peers:
 async def rounds(site: Site, query: RoundsQuery) -> Rounds:
     """Return the state of each fragment, and rounds, newest first."""
     state = site.live.state
-    found = await site.reader.rounds(query.limit, query.before)
+    found = await site.history.rounds(query.limit, query.before)
     next_before = found[-1][0] if len(found) == query.limit else None
     shown = [round_of(facts, number) for number, facts in found]
     if not found and query.before is None:
@@ -275,7 +275,7 @@ async def points(site: Site, query: PointsQuery) -> Points:
     history = site.live.history
     found = list(thinned(history.points, query.max))
     if query.max > len(found):
-        found = await site.reader.points(0.0, query.max) or found
+        found = await site.history.points(0.0, query.max) or found
     names, columns = columns_of(found, query.x)
     columns = rounded(columns, query.digits)
     marks = annotations_of(site.live.state, history)

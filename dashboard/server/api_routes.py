@@ -57,7 +57,7 @@ async def find_contributor(site: Site, contributor_id: str) -> ContributorView |
     return replace(
         view,
         curve=tuple(curve_of(logs, row.first_at, site.live.state.now)),
-        rounds=tuple(await site.reader.rounds_of(logs, RECENT_ROUNDS)),
+        rounds=tuple(await site.history.rounds_of(logs, RECENT_ROUNDS)),
         num_witnesses=len(leaders_of(logs).difference(machine.peer_id for machine in row.machines)),
     )
 
@@ -145,7 +145,7 @@ async def _proof(request: web.Request, query: Query) -> web.StreamResponse:
     response = web.StreamResponse(headers=headers)
     site.num_downloads += 1
     try:
-        async for raw in site.reader.proof(logs):
+        async for raw in site.history.proof(logs):
             if not response.prepared:
                 await response.prepare(request)
             async with asyncio.timeout(SEND_SECONDS):

@@ -13,7 +13,6 @@ from aiohttp import web
 from pydantic import BaseModel
 
 from dashboard.history.history import History
-from dashboard.history.reading import HistoryReader
 from dashboard.page.assets import Assets, load_assets
 from dashboard.page.page import Frame, render_missing
 from dashboard.server.api_queries import Problem
@@ -48,7 +47,6 @@ class Site:
 
     live: Live
     history: History
-    reader: HistoryReader
     clock: Callable[[], float] = time.time
     bound: ConnectionBound = field(default_factory=own_bound)
     access: PageAccess | None = None

@@ -30,7 +30,6 @@ from dashboard.credit.credited_members import CommitCredit, credit_of
 from dashboard.credit.heaviest_commit_chains import Counting
 from dashboard.credit.work_log import curve_of
 from dashboard.history.history import History, open_history
-from dashboard.history.reading import HistoryReader
 from dashboard.observe.dashboard_state import fold
 from dashboard.observe.listed_peers import Look
 from dashboard.server.api_answers import run as run_answer
@@ -208,23 +207,23 @@ def test_page_api_and_proof_show_the_same_over_restarts(made: list[Made], chance
 
     async def check(path: Path) -> None:
         for part in parts:
-            async with open_history(path, RUN_ID, clock=lambda: NOW, warn=print) as (history, _):
+            async with open_history(path, RUN_ID, clock=lambda: NOW, warn=print) as history:
                 for one in part:
                     history.add_commit(one.raw, one.credit, NOW)
                     if chance.random() < 0.1:
                         history.look(fold(empty_state(), Look(now=NOW, num_members=1)))
-        async with open_history(path, RUN_ID, clock=lambda: NOW, warn=print) as (history, reader):
+        async with open_history(path, RUN_ID, clock=lambda: NOW, warn=print) as history:
             assert held_by(history.ledger) == expected
-            await _everywhere(history, reader, by_raw, expected)
+            await _everywhere(history, by_raw, expected)
 
     with tempfile.TemporaryDirectory() as folder:
         asyncio.run(check(Path(folder) / "run.sqlite"))
 
 
-async def _everywhere(history: History, reader: HistoryReader, by_raw: dict[bytes, Made], expected: Totals) -> None:
+async def _everywhere(history: History, by_raw: dict[bytes, Made], expected: Totals) -> None:
     state = fold(empty_state(), Look(now=NOW, num_members=1))
     witnessed = sum(one[0] for one in expected.values())
-    site = make_app(Site(Live(state, "boot", history.view), history, reader))[SITE]
+    site = make_app(Site(Live(state, "boot", history.view), history))[SITE]
     assert (await run_answer(site, Query())).milli_tokens_witnessed == witnessed
     assert {row.contributor_id for row in history.view.contributors} == {
         key for key, one in expected.items() if any(one)
@@ -233,7 +232,7 @@ async def _everywhere(history: History, reader: HistoryReader, by_raw: dict[byte
         shown = (row.milli_tokens_witnessed, row.milli_tokens_reported, row.rounds, row.rounds_missed)
         assert shown == expected[row.contributor_id]
         logs = history.ledger.logs_of(row)
-        proof = [by_raw[raw] async for raw in reader.proof(logs)]
+        proof = [by_raw[raw] async for raw in history.proof(logs)]
         assert expected_of(proof)[row.contributor_id] == shown
         curve = curve_of(logs, row.first_at, NOW)
         assert (curve[-1].tokens_witnessed, curve[-1].tokens_reported) == (shown[0] / 1000, shown[1] / 1000)
@@ -249,7 +248,7 @@ def test_a_round_that_counts_only_after_a_restart_is_shown(tmp_path: Path) -> No
     later = made(3, 2, 900, previous=light.round_.digest[:16])
 
     async def contributors(*commits: Made) -> dict[int, tuple[str, ...]]:
-        async with open_history(tmp_path / "run.sqlite", RUN_ID, clock=lambda: NOW, warn=print) as (history, _):
+        async with open_history(tmp_path / "run.sqlite", RUN_ID, clock=lambda: NOW, warn=print) as history:
             for one in commits:
                 history.add_commit(one.raw, one.credit, NOW)
             return {row.version: row.contributors for row in history.view.rounds}

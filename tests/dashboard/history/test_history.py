@@ -18,7 +18,6 @@ import pytest
 from dashboard.credit.work_log import curve_of
 from dashboard.history.database import APPLICATION_ID, SCHEMA_VERSION, Database, check_file
 from dashboard.history.history import History, open_history
-from dashboard.history.reading import HistoryReader
 from dashboard.history.writing import POINT_SECONDS, Batch, load, points_between, prepare, write
 from dashboard.history_facts import HistoryPoint, HistoryView
 from dashboard.observe.dashboard_state import fold
@@ -33,9 +32,9 @@ def no_warning(sentence: str) -> None:
 
 
 @contextlib.asynccontextmanager
-async def opened(path: Path | None, now: float = NOW) -> AsyncIterator[tuple[History, HistoryReader]]:
-    async with open_history(path, RUN_ID, clock=lambda: now, warn=no_warning) as both:
-        yield both
+async def opened(path: Path | None, now: float = NOW) -> AsyncIterator[History]:
+    async with open_history(path, RUN_ID, clock=lambda: now, warn=no_warning) as history:
+        yield history
 
 
 def essence(view: HistoryView) -> tuple[object, ...]:
@@ -54,10 +53,10 @@ def essence(view: HistoryView) -> tuple[object, ...]:
 
 def test_a_restart_shows_the_same(tmp_path: Path) -> None:
     async def check() -> None:
-        async with opened(tmp_path / "run.sqlite") as (history, _):
+        async with opened(tmp_path / "run.sqlite") as history:
             state = feed(history, range(30))
             before = essence(history.view)
-        async with opened(tmp_path / "run.sqlite", NOW + 6) as (history, _):
+        async with opened(tmp_path / "run.sqlite", NOW + 6) as history:
             # The first look after the restart, two seconds after the last one before it.
             after = fold(state, Look(now=NOW + 6, num_members=3))
             history.look(after)
@@ -133,7 +132,7 @@ def test_a_file_that_cannot_be_used_is_named_and_left_alone(
     path = tmp_path / "run.sqlite"
 
     async def make() -> None:
-        async with opened(path) as (history, _):
+        async with opened(path) as history:
             feed(history, range(40))
 
     if spoil in (_damage, _damage_names, _as_newer, _as_older, _as_other_run):
@@ -170,7 +169,7 @@ def test_one_writer_at_a_time(tmp_path: Path) -> None:
             with pytest.raises(UsageFault, match="in use by another dashboard"):
                 async with opened(tmp_path / "run.sqlite"):
                     raise AssertionError("opened twice")
-        async with opened(tmp_path / "run.sqlite") as (history, _):
+        async with opened(tmp_path / "run.sqlite") as history:
             assert history.view.num_rounds == 0
 
     asyncio.run(check())
@@ -183,7 +182,7 @@ def test_a_full_disk_costs_one_warning_and_no_commit(tmp_path: Path) -> None:
         path = tmp_path / "run.sqlite"
         database = Database(path)
         await database.do(prepare, True, RUN_ID, NOW)
-        history = History(await database.do(load, 10, 10), path, NOW, warnings.append)
+        history = History(database, await database.do(load, 10, 10), path, NOW, warnings.append)
         pages = await database.do(_pragma, "page_count")
         await database.do(_pragma, f"max_page_count = {pages}")
         feed(history, range(300), num_looks=8)
@@ -210,10 +209,10 @@ def test_a_full_disk_costs_one_warning_and_no_commit(tmp_path: Path) -> None:
 
 def test_the_time_between_two_runs_of_the_dashboard_is_a_gap(tmp_path: Path) -> None:
     async def check() -> None:
-        async with opened(tmp_path / "run.sqlite") as (history, _):
+        async with opened(tmp_path / "run.sqlite") as history:
             feed(history, range(3))
         for pause, num_gaps in ((10.0, 0), (500.0, 1)):
-            async with opened(tmp_path / "run.sqlite", NOW + pause) as (history, _):
+            async with opened(tmp_path / "run.sqlite", NOW + pause) as history:
                 feed(history, [], now=NOW + pause)
                 assert len(history.view.gaps) == num_gaps
         assert history.view.gaps[0].begin_at == NOW + 14
@@ -231,7 +230,7 @@ from tests.kit.dashboard.history import check_raw, usual_commit
 from tests.kit.dashboard.records import NOW
 
 async def live(path, run_id, peers):
-    async with open_history(path, run_id, clock=lambda: NOW, warn=print) as (history, reader):
+    async with open_history(path, run_id, clock=lambda: NOW, warn=print) as history:
         version = 0
         while True:
             for _ in range(20):
@@ -262,14 +261,14 @@ def test_a_killed_dashboard_loses_at_most_its_last_transaction(tmp_path: Path) -
     kept = _num_rounds(path)
 
     async def check() -> None:
-        async with opened(path) as (history, reader):
+        async with opened(path) as history:
             # Whole transactions: the rounds, their proofs and the totals are of one moment.
             assert 0 < history.view.num_rounds == kept
             assert kept <= shown + 20 * 60
             row = history.view.contributor(IDS[0])
             assert row is not None
             assert row.tokens_witnessed == 100.0 * kept
-            assert len([raw async for raw in reader.proof(history.ledger.logs_of(row))]) == kept
+            assert len([raw async for raw in history.proof(history.ledger.logs_of(row))]) == kept
             assert history.ledger.absent(0, kept) == []
             # What was lost is what members are asked for again.
             feed(history, range(kept - 3, shown))
@@ -314,37 +313,37 @@ def test_points_are_bounded_and_span_the_whole_history() -> None:
 
 def test_questions_to_the_file(tmp_path: Path) -> None:
     async def check() -> None:
-        async with opened(tmp_path / "run.sqlite") as (history, reader):
+        async with opened(tmp_path / "run.sqlite") as history:
             feed(history, range(50))
             raw = raw_commit(1, 0, [(IDS[2], 5, True)])
             history.add_commit(raw, check_raw(raw), NOW)
             await asyncio.sleep(0)
-        async with opened(tmp_path / "run.sqlite") as (history, reader):
-            first = await reader.rounds(20, None)
-            second = await reader.rounds(40, first[-1][0])
+        async with opened(tmp_path / "run.sqlite") as history:
+            first = await history.rounds(20, None)
+            second = await history.rounds(40, first[-1][0])
             assert [facts.version for _, facts in first + second][1:] == list(range(49, -1, -1))
             row = history.view.contributor(IDS[2])
             assert row is not None
             logs = history.ledger.logs_of(row)
-            assert [facts.fragment for facts in await reader.rounds_of(logs, 3)] == [1, 0, 0]
+            assert [facts.fragment for facts in await history.rounds_of(logs, 3)] == [1, 0, 0]
             curve = curve_of(logs, row.first_at, NOW)
             assert curve[-1].tokens_witnessed == row.tokens_witnessed
             assert curve[-1].rounds == 51
             # From nothing when the person came, to now; nothing later, and nothing of an hour that has not been.
             assert (curve[0].at, curve[0].tokens_witnessed, curve[0].tokens_reported) == (row.first_at, 0, 0)
             assert max(point.at for point in curve) <= NOW
-            assert [raw async for raw in reader.proof(logs)][-1] == raw
+            assert [raw async for raw in history.proof(logs)][-1] == raw
 
     asyncio.run(check())
 
 
 def test_a_restart_with_nobody_there_keeps_the_result(tmp_path: Path) -> None:
     async def check() -> None:
-        async with opened(tmp_path / "run.sqlite") as (history, _):
+        async with opened(tmp_path / "run.sqlite") as history:
             feed(history, range(3))
             before = history.view.points[-1]
             assert before.tokens > 0
-        async with opened(tmp_path / "run.sqlite", NOW + 10) as (history, _):
+        async with opened(tmp_path / "run.sqlite", NOW + 10) as history:
             state = replace(empty_state(NOW + 10), view=history.stored_view)
             history.look(fold(state, Look(now=NOW + 12, num_members=0)))
             after = history.view.points[-1]
@@ -358,10 +357,10 @@ def test_a_restart_with_nobody_there_keeps_the_result(tmp_path: Path) -> None:
 
 def test_the_run_record_outlives_a_restart(tmp_path: Path) -> None:
     async def check() -> None:
-        async with opened(tmp_path / "run.sqlite") as (history, _):
+        async with opened(tmp_path / "run.sqlite") as history:
             assert history.stored_run_record is None
             history.keep_run_record(b"signed")
-        async with opened(tmp_path / "run.sqlite") as (history, _):
+        async with opened(tmp_path / "run.sqlite") as history:
             assert history.stored_run_record == b"signed"
 
     asyncio.run(check())
@@ -380,7 +379,7 @@ def test_marks_tell_who_came_and_went_while_the_page_watched(tmp_path: Path) -> 
 
     async def check() -> None:
         raw = usual_commit(0, IDS[:3])
-        async with opened(tmp_path / "run.sqlite") as (history, _):
+        async with opened(tmp_path / "run.sqlite") as history:
             history.add_commit(raw, check_raw(raw), NOW)
             history.view  # noqa: B018 (books the commit)
             look(history, NOW + 2, 60, None)
@@ -391,7 +390,7 @@ def test_marks_tell_who_came_and_went_while_the_page_watched(tmp_path: Path) -> 
             look(history, NOW + 20, 60, 7)
             told = [("join", IDS[1]), ("leave", IDS[0]), ("join", IDS[0])]
             assert [(mark.kind, mark.peer_id) for mark in history.view.marks] == told
-        async with opened(tmp_path / "run.sqlite", NOW + 40) as (history, _):
+        async with opened(tmp_path / "run.sqlite", NOW + 40) as history:
             look(history, NOW + 40, 60, 60)
             assert [(mark.kind, mark.peer_id) for mark in history.view.marks] == told
 

@@ -54,11 +54,11 @@ def test_the_largest_commits_are_kept_and_read_again(tmp_path: Path) -> None:
     num_commits = 20
 
     async def check() -> None:
-        async with open_history(path, RUN_ID, clock=lambda: NOW, warn=warnings.append) as (history, _):
+        async with open_history(path, RUN_ID, clock=lambda: NOW, warn=warnings.append) as history:
             for version in range(num_commits):
                 history.add_commit(b"raw", largest(version), NOW)
             feed(history, [])
-        async with open_history(path, RUN_ID, clock=lambda: NOW, warn=warnings.append) as (history, reader):
+        async with open_history(path, RUN_ID, clock=lambda: NOW, warn=warnings.append) as history:
             feed(history, [], now=NOW + 8)
             view = history.view
             assert view.num_rounds == num_commits
@@ -66,8 +66,8 @@ def test_the_largest_commits_are_kept_and_read_again(tmp_path: Path) -> None:
             assert view.milli_tokens_witnessed == 256 * num_commits * MAX_SHARE_MILLI
             curve = curve_of(history.ledger.logs_of(view.contributors[0]), NOW, NOW)
             assert 0 < curve[-1].tokens_witnessed <= view.contributors[0].tokens_witnessed
-            assert len(await reader.rounds(100, None)) == num_commits
-            app = make_app(Site(Live(_state(history), "b", view), history, reader, clock=lambda: NOW + 30))
+            assert len(await history.rounds(100, None)) == num_commits
+            app = make_app(Site(Live(_state(history), "b", view), history, clock=lambda: NOW + 30))
             async with TestClient(TestServer(app)) as client:
                 for place in ("/", "/metrics", "/healthz", "/api/v1/run", "/api/v1/contributors"):
                     assert (await client.get(place)).status == 200, place
@@ -116,21 +116,21 @@ def test_a_bad_row_costs_itself_and_one_sentence(
     path, warnings = tmp_path / "run.sqlite", []
 
     async def check() -> None:
-        async with open_history(path, RUN_ID, clock=lambda: NOW, warn=print) as (history, _):
+        async with open_history(path, RUN_ID, clock=lambda: NOW, warn=print) as history:
             feed(history, range(8), num_looks=40)
             feed(history, [], now=NOW + 82)
         with contextlib.closing(sqlite3.connect(path)) as database, database:
             spoil(database)
         for _ in range(2):
             warnings.clear()
-            async with open_history(path, RUN_ID, clock=lambda: NOW, warn=warnings.append) as (history, reader):
+            async with open_history(path, RUN_ID, clock=lambda: NOW, warn=warnings.append) as history:
                 feed(history, [], now=NOW + 100)
                 assert history.view.num_rounds == num_kept
                 assert history.view.contributors[0].milli_tokens_witnessed == num_kept * 103_000
                 assert len(warnings) == bool(table)
                 assert all(table in sentence for sentence in warnings)
                 live = Live(_state(history), "b", history.view)
-                async with TestClient(TestServer(make_app(Site(live, history, reader)))) as client:
+                async with TestClient(TestServer(make_app(Site(live, history)))) as client:
                     for place in (
                         "",
                         "metrics",
@@ -178,9 +178,9 @@ def test_whatever_stops_the_writing_is_told_shown_and_tried_again(
 
     async def check() -> None:
         path = tmp_path / "run.sqlite"
-        async with open_history(path, RUN_ID, clock=lambda: NOW, warn=warnings.append) as (history, reader):
+        async with open_history(path, RUN_ID, clock=lambda: NOW, warn=warnings.append) as history:
             live = Live(watched(history), "boot", history.view)
-            app = make_app(Site(live, history, reader, clock=lambda: NOW + 5))
+            app = make_app(Site(live, history, clock=lambda: NOW + 5))
             async with TestClient(TestServer(app)) as client:
                 assert await asyncio.to_thread(tried.wait, 60)
                 while len(waits) < 12:
@@ -197,7 +197,7 @@ def test_whatever_stops_the_writing_is_told_shown_and_tried_again(
                     await real_sleep(0)
                 assert (await client.get("/healthz")).status == 200
         assert len(warnings) == 2
-        async with open_history(path, RUN_ID, clock=lambda: NOW, warn=warnings.append) as (history, _):
+        async with open_history(path, RUN_ID, clock=lambda: NOW, warn=warnings.append) as history:
             assert history.view.num_rounds == 130
 
     asyncio.run(check())
@@ -218,10 +218,10 @@ def test_the_end_during_a_transaction_loses_nothing(tmp_path: Path, monkeypatch:
 
     async def check() -> None:
         path = tmp_path / "run.sqlite"
-        async with open_history(path, RUN_ID, clock=lambda: NOW, warn=print) as (history, _):
+        async with open_history(path, RUN_ID, clock=lambda: NOW, warn=print) as history:
             feed(history, range(5))
             assert await asyncio.to_thread(began.wait, 60)
-        async with open_history(path, RUN_ID, clock=lambda: NOW, warn=print) as (history, _):
+        async with open_history(path, RUN_ID, clock=lambda: NOW, warn=print) as history:
             assert history.view.num_rounds == 5
 
     asyncio.run(check())
@@ -239,7 +239,7 @@ def test_the_history_is_its_owners_alone(tmp_path: Path, umask: int) -> None:
     path = tmp_path / "run.sqlite"
 
     async def look() -> dict[str, int]:
-        async with open_history(path, RUN_ID, clock=lambda: NOW, warn=print) as (history, _):
+        async with open_history(path, RUN_ID, clock=lambda: NOW, warn=print) as history:
             feed(history, range(3))
             await asyncio.sleep(0)
             found = modes(tmp_path)

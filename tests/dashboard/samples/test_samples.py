@@ -191,10 +191,10 @@ def test_samples_outlive_a_restart(tmp_path: Path) -> None:
 
     async def check() -> None:
         for samples in (kept_ones, kept_ones[1:]):
-            async with open_history(tmp_path / "run.sqlite", RUN_ID, clock=lambda: NOW, warn=print) as (history, _):
+            async with open_history(tmp_path / "run.sqlite", RUN_ID, clock=lambda: NOW, warn=print) as history:
                 history.keep_samples(samples)
                 assert history.view.samples == samples
-            async with open_history(tmp_path / "run.sqlite", RUN_ID, clock=lambda: NOW, warn=print) as (history, _):
+            async with open_history(tmp_path / "run.sqlite", RUN_ID, clock=lambda: NOW, warn=print) as history:
                 assert history.samples == history.view.samples == samples
 
     asyncio.run(check())

@@ -82,7 +82,7 @@ def test_a_thousand_hostile_records() -> None:
 
     async def check() -> None:
         clock = Clock(NOW)
-        async with open_history(None, RUN_ID, clock=clock, warn=warnings.append) as (history, reader):
+        async with open_history(None, RUN_ID, clock=clock, warn=warnings.append) as history:
             live = Live(DashboardState(run_id=RUN_ID, started_at=NOW, now=NOW), "boot", history.view)
 
             def show(state: DashboardState) -> None:
@@ -91,7 +91,7 @@ def test_a_thousand_hostile_records() -> None:
                 live.publish(state, history.view)
 
             observer = SwarmObserver(RUN_ID, store, [], wall_clock=clock, on_state=show, tell=warnings.append)
-            app = make_app(Site(live, history, reader, clock=clock))
+            app = make_app(Site(live, history, clock=clock))
             async with TestClient(TestServer(app)) as client:
                 stream = await client.get("/events/stream")
                 for step in range(3):

@@ -196,11 +196,11 @@ def test_what_viewers_claim_to_have_fills_no_memory() -> None:
 
 def test_a_history_that_cannot_be_read_is_a_503_and_the_page_goes_on(tmp_path: Path) -> None:
     async def run() -> None:
-        async with open_history(tmp_path / "run.sqlite", RUN_ID, clock=lambda: NOW, warn=print) as (history, reader):
+        async with open_history(tmp_path / "run.sqlite", RUN_ID, clock=lambda: NOW, warn=print) as history:
             state = watched(history)
             live = Live(state, "boot", history.view)
-            async with TestClient(TestServer(make_app(Site(live, history, reader)))) as client:
-                reader._database = _Broken()  # type: ignore[assignment]
+            async with TestClient(TestServer(make_app(Site(live, history)))) as client:
+                history._database = _Broken()  # type: ignore[assignment]
                 response = await client.get("/api/v1/rounds")
                 assert response.status == 503
                 assert "cannot be read" in (await response.json())["detail"]
@@ -217,10 +217,10 @@ class _Broken:
 
 def test_hostile_names_are_text_in_every_answer(tmp_path: Path) -> None:
     async def run() -> None:
-        async with open_history(None, RUN_ID, clock=lambda: NOW, warn=print) as (history, reader):
+        async with open_history(None, RUN_ID, clock=lambda: NOW, warn=print) as history:
             state = watched(history, HOSTILE_NAME)
             live = Live(state, "boot", history.view)
-            async with TestClient(TestServer(make_app(Site(live, history, reader)))) as client:
+            async with TestClient(TestServer(make_app(Site(live, history)))) as client:
                 for path in ("/", f"/c/{IDS[0]}", "/people?search=ALERT"):
                     text = await (await client.get(path)).text()
                     assert "<script>alert" not in text

@@ -195,7 +195,7 @@ def test_a_change_of_the_file_is_published_within_seconds(tmp_path: Path, monkey
 
 def test_only_a_machine_that_names_the_contributor_back_brings_its_profile_in():
     async def scenario() -> None:
-        async with open_history(None, RUN_ID, clock=lambda: NOW, warn=print) as (history, _):
+        async with open_history(None, RUN_ID, clock=lambda: NOW, warn=print) as history:
             state = state_with(record_of(FIRST, contributor_key=ADA.public_key), record_of(SECOND))
             history.look(state)
             encoded = encode_profile(profile(), ADA)

@@ -45,7 +45,7 @@ class Members:
 
 def in_history(check: object, path: Path | None = None) -> None:
     async def run() -> None:
-        async with open_history(path, RUN_ID, clock=lambda: NOW, warn=print) as (history, _):
+        async with open_history(path, RUN_ID, clock=lambda: NOW, warn=print) as history:
             await check(history)  # type: ignore[operator]
 
     asyncio.run(run())

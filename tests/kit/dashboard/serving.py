@@ -64,24 +64,24 @@ async def in_memory(
     state: DashboardState, view: HistoryView | None = None, boot_id: str = "boot", **choices: Any
 ) -> AsyncIterator[tuple[Live, web.Application]]:
     """A page over `state`, whose history begins now; `view` is shown in its place."""
-    async with open_history(None, RUN_ID, clock=lambda: NOW, warn=print) as (history, reader):
+    async with open_history(None, RUN_ID, clock=lambda: NOW, warn=print) as history:
         live = Live(state, boot_id, view or history_of(state), choices.get("base", ""))
-        yield live, make_app(Site(live, history, reader, **choices))
+        yield live, make_app(Site(live, history, **choices))
 
 
 @contextlib.asynccontextmanager
 async def serving(
     tmp_path: Path, *, access: PageAccess | None = None, profile: Profile | None = None
 ) -> AsyncIterator[tuple[Client, Live, History]]:
-    async with open_history(tmp_path / "run.sqlite", RUN_ID, clock=lambda: NOW, warn=print) as (history, _):
+    async with open_history(tmp_path / "run.sqlite", RUN_ID, clock=lambda: NOW, warn=print) as history:
         if profile is not None:
             history.add_profile(profile)
         watched(history)
     # Opened again, so that everything is in the file and nothing waits.
-    async with open_history(tmp_path / "run.sqlite", RUN_ID, clock=lambda: NOW, warn=print) as (history, reader):
+    async with open_history(tmp_path / "run.sqlite", RUN_ID, clock=lambda: NOW, warn=print) as history:
         state = watched(history)
         live = Live(state, "boot", history.view)
-        app = make_app(Site(live, history, reader, clock=lambda: NOW + 5, access=access, proof_line=hex_line))
+        app = make_app(Site(live, history, clock=lambda: NOW + 5, access=access, proof_line=hex_line))
         async with TestClient(TestServer(app)) as client:
             yield client, live, history
 
