@@ -35,7 +35,7 @@ async def follow_profiles(store: RecordStore, history: History, run_id: str, clo
 
 def take_over(history: History, found: list[bytes], run_id: str, now: float) -> None:
     """Add the valid profiles that a visible machine names; a flood of others is ignored."""
-    named = {presence.contributor_key for presence in history.ledger.present.values()}
+    named = {row.contributor_id for row in history.ledger.present.values()}
     for raw in found[:MAX_PROFILES]:
         try:
             profile = decode_profile(raw, run_id=run_id, now=now)

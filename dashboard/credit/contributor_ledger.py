@@ -19,12 +19,12 @@ from dashboard.credit.credited_members import CommitCredit
 from dashboard.credit.heaviest_commit_chains import Booking, Counting, Outcome, StoredReceipt
 from dashboard.credit.work_log import WorkLog
 from dashboard.history_facts import (
-    Condition,
     ContributorRow,
     DayOfWork,
     MachineRow,
     TrafficTotals,
 )
+from dashboard.observe.listed_peers import PeerRow
 from dht.records.profiles import Profile
 
 MAX_MACHINES: Final = 50_000
@@ -36,19 +36,6 @@ MAX_GAP_SECONDS: Final = 30.0
 """Longest time between two observations that counts as uptime; hanging or sleeping does not."""
 
 SECONDS_PER_DAY: Final = 86_400
-
-
-@dataclass(frozen=True, slots=True)
-class Presence:
-    """A machine's newest record with cleaned text."""
-
-    peer_id: str
-    contributor_key: str
-    device: str
-    name: str
-    condition: Condition
-    first_heard_at: float
-    heard_at: float
 
 
 @dataclass(slots=True)
@@ -89,12 +76,12 @@ class MachineTotals:
             self.rounds_missed += sign
         self.first_at, self.last_at = min(self.first_at, at), max(self.last_at, at)
 
-    def meet(self, presence: Presence, seconds: float = 0.0) -> bool:
+    def meet(self, row: PeerRow, seconds: float = 0.0) -> bool:
         """Update from the machine's record, after `seconds` of presence. Return whether anything changed."""
         before = (self.device, self.name, self.contributor_key, self.last_at, self.uptime_seconds)
-        self.device, self.name, self.contributor_key = presence.device, presence.name, presence.contributor_key
-        self.first_at = min(self.first_at, presence.first_heard_at)
-        self.last_at = max(self.last_at, presence.heard_at)
+        self.device, self.name, self.contributor_key = row.record.device, row.record.name, row.contributor_id
+        self.first_at = min(self.first_at, row.first_heard_at)
+        self.last_at = max(self.last_at, row.heard_at)
         self.uptime_seconds += seconds
         return before != (self.device, self.name, self.contributor_key, self.last_at, self.uptime_seconds)
 
@@ -110,7 +97,7 @@ class Ledger:
     machines: dict[str, MachineTotals] = field(default_factory=dict)
     profiles: dict[str, Profile] = field(default_factory=dict)
     counting: Counting = field(default_factory=Counting)
-    present: dict[str, Presence] = field(default_factory=dict)
+    present: dict[str, PeerRow] = field(default_factory=dict)
     """Machines in the newest observation."""
     payload_bytes: int = 0
     data_parallel_bytes: int = 0
@@ -152,26 +139,26 @@ class Ledger:
         self.profiles[profile.contributor_id] = profile
         return True
 
-    def look(self, present: Iterable[Presence], now: float) -> list[MachineTotals]:
+    def look(self, present: Iterable[PeerRow], now: float) -> list[MachineTotals]:
         """Update from the machines' records. Return the credited machines that changed."""
         seconds = now - self._looked_at
         self._looked_at = now
-        self.present = {presence.peer_id: presence for presence in present}
+        self.present = {row.record.peer_id: row for row in present}
         changed = []
-        for presence in self.present.values():
-            machine = self.machines.get(presence.peer_id)
+        for peer_id, row in self.present.items():
+            machine = self.machines.get(peer_id)
             if machine is None:
                 continue
-            is_here = presence.condition == "here"
-            is_changed = machine.meet(presence, seconds if is_here and 0 < seconds <= MAX_GAP_SECONDS else 0.0)
+            is_here = row.condition == "here"
+            is_changed = machine.meet(row, seconds if is_here and 0 < seconds <= MAX_GAP_SECONDS else 0.0)
             if is_here or is_changed:
                 changed.append(machine)
         return changed
 
     def contributor_of(self, peer_id: str) -> str:
         """Return this machine's contributor if both name each other, otherwise the machine itself."""
-        presence, machine = self.present.get(peer_id), self.machines.get(peer_id)
-        key = presence.contributor_key if presence is not None else machine.contributor_key if machine else ""
+        row, machine = self.present.get(peer_id), self.machines.get(peer_id)
+        key = row.contributor_id if row is not None else machine.contributor_key if machine else ""
         profile = self.profiles.get(key)
         return key if profile is not None and peer_id in profile.machines else peer_id
 
@@ -183,15 +170,13 @@ class Ledger:
             for key, one in self.machines.items()
             if one.milli_tokens_reported or one.rounds or one.rounds_missed
         }
-        others = [presence for presence in self.present.values() if presence.peer_id not in listed]
-        others = [presence for presence in others if presence.condition == "here"]
-        others.sort(key=lambda presence: (presence.first_heard_at, presence.peer_id))
+        others = [row for peer_id, row in self.present.items() if peer_id not in listed and row.condition == "here"]
+        others.sort(key=lambda row: (row.first_heard_at, row.record.peer_id))
         # Once there is signed work, a record alone does not make a contributor.
         num_free = 0 if listed else MAX_UNWITNESSED_ROWS
-        for presence in others[:num_free]:
-            machine = MachineTotals(presence.peer_id)
-            machine.meet(presence)
-            listed[presence.peer_id] = machine
+        for row in others[:num_free]:
+            machine = listed[row.record.peer_id] = MachineTotals(row.record.peer_id)
+            machine.meet(row)
         groups: dict[str, list[MachineTotals]] = {}
         for machine in listed.values():
             groups.setdefault(self.contributor_of(machine.peer_id), []).append(machine)
@@ -252,15 +237,15 @@ class Ledger:
             return profile.name if profile is not None else ""
         if self.is_withdrawn(peer_id):
             return ""
-        presence, machine = self.present.get(peer_id), self.machines.get(peer_id)
-        return presence.name if presence is not None else machine.name if machine is not None else ""
+        row, machine = self.present.get(peer_id), self.machines.get(peer_id)
+        return row.record.name if row is not None else machine.name if machine is not None else ""
 
     def is_withdrawn(self, peer_id: str) -> bool:
         """Return whether a hidden profile lists this machine, and the machine's present or former record names that
         contributor.
         """
-        machine, presence = self.machines.get(peer_id), self.present.get(peer_id)
-        keys = {part.contributor_key for part in (machine, presence) if part is not None and part.contributor_key}
+        machine, row = self.machines.get(peer_id), self.present.get(peer_id)
+        keys = ("" if machine is None else machine.contributor_key, "" if row is None else row.contributor_id)
         return any(key in self.profiles and self.profiles[key].is_hidden for key in keys)
 
     def _row(self, contributor_id: str, machines: Sequence[MachineTotals], total: int, place: int) -> ContributorRow:
@@ -286,11 +271,11 @@ class Ledger:
         )
 
     def _machine_row(self, machine: MachineTotals) -> MachineRow:
-        presence = self.present.get(machine.peer_id)
+        row = self.present.get(machine.peer_id)
         return MachineRow(
             peer_id=machine.peer_id,
             device=machine.device,
-            condition=presence.condition if presence is not None else "silent",
+            condition=row.condition if row is not None else "silent",
             milli_tokens_witnessed=machine.milli_tokens_witnessed,
             rounds=machine.rounds,
             first_at=machine.first_at if math.isfinite(machine.first_at) else machine.last_at,
@@ -311,9 +296,8 @@ class Ledger:
                     self.num_unlisted += max(0, sign)
                     continue
                 machine = self.machines[share.peer_id] = MachineTotals(share.peer_id)
-                presence = self.present.get(share.peer_id)
-                if presence is not None:
-                    machine.meet(presence)
+                if (row := self.present.get(share.peer_id)) is not None:
+                    machine.meet(row)
             machine.credit(share, receipt, sign)
 
 

@@ -18,7 +18,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from dashboard.credit.contributor_ledger import Presence
 from dashboard.credit.credited_members import CommitCredit, round_facts_of
 from dashboard.credit.heaviest_commit_chains import Outcome
 from dashboard.credit.work_log import WorkLog, numbers_of
@@ -49,7 +48,7 @@ from dashboard.history_facts import (
 from dashboard.observe.dashboard_state import DashboardState
 from dashboard.people.teams_and_countries import with_rare_countries_withheld
 from dht.ground.errors import LocalFault
-from dht.records.profiles import Profile, contributor_id_of
+from dht.records.profiles import Profile
 from peer.view.run_view import NOWHERE, RunView
 
 WRITE_SECONDS: Final = 1.0
@@ -123,19 +122,7 @@ class History:
             if self._last_look_at is not None and now - self._last_look_at > MIN_GAP_SECONDS:
                 self._add_gap(Gap(self._last_look_at, now, "this dashboard was not running, or could not look"))
             self._last_look_at = now
-        present = [
-            Presence(
-                peer_id=row.record.peer_id,
-                contributor_key=contributor_id_of(row.record),
-                device=row.record.device,
-                name=row.record.name,
-                condition=row.condition,
-                first_heard_at=row.first_heard_at,
-                heard_at=row.heard_at,
-            )
-            for row in state.peers
-        ]
-        for machine in self.ledger.look(present, now):
+        for machine in self.ledger.look(state.peers, now):
             if self.ledger.is_withdrawn(machine.peer_id):
                 machine.forget_name()
             self._batch.machines[machine.peer_id] = machine

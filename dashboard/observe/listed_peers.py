@@ -13,6 +13,7 @@ from dashboard.observe.shown_manifest import ANNOUNCE_SECONDS, ShownManifest
 from dashboard.observe.strangers_words import label_text
 from dht.ground.host import PeerId
 from dht.records.peer_record import MAX_LABEL_LENGTH, MAX_SOFTWARE_LENGTH, PeerRecord
+from dht.records.profiles import contributor_id_of
 
 MAX_PEERS: Final = 2500
 """Rows kept. Peers seen first and peers in signed commits stay, so a flood of new keys cannot displace a
@@ -58,6 +59,8 @@ class PeerRow:
     """Whether signed commits list the peer."""
     work: int = 0
     """See `Look.work`."""
+    contributor_id: str = ""
+    """The contributor in its record; empty: none."""
 
 
 def merge_peers(old: tuple[PeerRow, ...], look: Look, run: ShownManifest | None) -> tuple[tuple[PeerRow, ...], int]:
@@ -126,6 +129,7 @@ def _row(
         same_manifest,
         record.peer_id in look.vouched,
         look.work.get(record.peer_id, 0),
+        contributor_id_of(record),
     )
 
 

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from dashboard.credit import contributor_ledger as ledger_module
-from dashboard.credit.contributor_ledger import Ledger, Presence
+from dashboard.credit.contributor_ledger import Ledger
 from dashboard.history_facts import ContributorRow
+from dashboard.observe.listed_peers import PeerRow
 from dashboard.people.teams_and_countries import with_rare_countries_withheld
 from tests.kit.dashboard.history import check_raw, raw_commit, usual_commit
-from tests.kit.dashboard.records import NOW, profile_of
+from tests.kit.dashboard.records import NOW, bare_record, profile_of
 
 PEERS = [f"peer-{index}" for index in range(6)]
 
@@ -29,8 +32,8 @@ def totals(ledger: Ledger) -> dict[str, tuple[float, float, int, int]]:
     }
 
 
-def here(peer_id: str, key: str = "", name: str = "", first_at: float = NOW) -> Presence:
-    return Presence(peer_id, key, "RTX 4090", name, "here", first_at, NOW)
+def here(peer_id: str, key: str = "", name: str = "", first_at: float = NOW) -> PeerRow:
+    return PeerRow(replace(bare_record(peer_id), name=name), "here", first_at, NOW, True, contributor_id=key)
 
 
 def row_of(ledger: Ledger, contributor_id: str) -> ContributorRow:

@@ -187,7 +187,7 @@ def test_a_full_disk_costs_one_warning_and_no_commit(tmp_path: Path) -> None:
         await database.do(_pragma, f"max_page_count = {pages}")
         feed(history, range(300), num_looks=8)
         for _ in range(3):
-            await history.flush(database)
+            await history.flush()
         assert len(warnings) == 1
         assert "full" in warnings[0]
         assert str(path) in warnings[0]
@@ -196,7 +196,7 @@ def test_a_full_disk_costs_one_warning_and_no_commit(tmp_path: Path) -> None:
         assert history.view.num_rounds == 300
         assert not (await database.do(load, 10, 10)).ledger.num_rounds
         await database.do(_pragma, "max_page_count = 1000000")
-        await history.flush(database)
+        await history.flush()
         assert len(warnings) == 2
         assert not history.view.problem
         loaded = await database.do(load, 10, 10)
