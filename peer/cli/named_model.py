@@ -11,7 +11,7 @@ from dht.ground.errors import UsageFault
 from peer.cli.options import NO_RUN
 from peer.export import model_source
 from peer.export.formats.model_header import run_json
-from peer.observe.named_run import NamedRun
+from peer.observe.ended_run import NamedRun
 from peer.observe.run_and_address import checked_target
 
 BaseFolder = Annotated[
@@ -47,7 +47,7 @@ def named_model(
     takes_files: bool = True,
 ) -> model_source.ModelSource:
     """Return the source of the model; refuse several sources together."""
-    run_id, peers, end = named
+    run_id, peers, end, _ = named
     if model is not None:
         if checkpoint is not None or run_id is not None or peers or invite:
             raise UsageFault("--model is given beside another source; expected --model alone, or RUN.")

@@ -62,7 +62,7 @@ def _planned(run: str, timeout_seconds: float) -> Any:
         from peer.plan.plan_source import load_planned_run
 
         return load_planned_run(Path(run))
-    run_id, peers, end = named_run(run, None, None)
+    run_id, peers, end, _ = named_run(run, None, None)
     from peer.config.peer_config import load_config
     from peer.observe.kept_manifest import manifest_here
     from peer.observe.run_and_address import checked_target

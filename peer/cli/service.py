@@ -51,7 +51,7 @@ def service(
     from peer.import_path import python_command
 
     what = "seed" if seed else "join"
-    found, peers, _ = named_run(run, None, None)
+    found, peers, *_ = named_run(run, None, None)
     words = [what, str(found), *(word for address in peers or () for word in ("--peers", address)), *(flags or ())]
     _check(what, words[1:])
     program = Path(sysconfig.get_path("scripts")) / "peer"

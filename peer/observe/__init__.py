@@ -10,8 +10,7 @@ The files, each built on those above it:
     run_and_address.py        the run to observe and its addresses: from flags, an invite, or a peer's data folder
     signed_work.py            each member's work in signed commits
     observer.py               an observer of a run: manifest, members, anchors, signed commits
-    run_page.py               the answer of a run's page to joiners
-    page_request.py           the request to a page
+    run_page.py               the request to a run's page, and its answer to joiners
     named_run.py              resolves a run: id, page, link, or a name known here
     known_addresses.py        addresses from earlier sessions and from the run's page
     own_runs.py               the runs of the data folders on this machine

@@ -11,7 +11,7 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from dht.ground.errors import Incompatible, NobodyReachable, UsageFault
 from dht.ground.quantities import plural
@@ -49,6 +49,16 @@ class RunEnd:
         where = f"nobody answers at {addresses[0]}{others}" if addresses else "no address of a member is known"
         fault = Incompatible if self.is_over else NobodyReachable
         return fault(f"{self.known}, and {where}. {self.remedy}")
+
+
+class NamedRun(NamedTuple):
+    """A run that a person named: its id, addresses of members, and what its page reports; None: not given."""
+
+    run_id: str | None
+    peers: list[str] | None = None
+    end: RunEnd | None = None
+    is_private: bool = False
+    """Whether an invite is needed, according to the page."""
 
 
 def end_signed_here(run_id: str, data_dir: Path) -> RunEnd | None:

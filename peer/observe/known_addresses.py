@@ -9,8 +9,7 @@ from peer.config.peer_config import ADDRESSES_NAME, PeerConfig, read_cached_peer
 from peer.console.notices import say
 from peer.data_folder.folder_lock import told_holder_of
 from peer.data_folder.run_folders import folders_of, known_places, seed_command
-from peer.observe import run_page
-from peer.observe.ended_run import RunEnd, end_signed_here
+from peer.observe.ended_run import NamedRun, RunEnd, end_signed_here
 from peer.observe.run_names import owned_folders
 from peer.user_folders import PASS_NAME, RUN_RECORD_NAME
 
@@ -31,7 +30,7 @@ def check_addresses(config: PeerConfig) -> None:
     says = page_of(config)
     if says is not None and says.end is not None:
         raise says.end.refusal()
-    found = (says and says.addresses) or addresses_elsewhere(config.run_id)
+    found = (says and says.peers) or addresses_elsewhere(config.run_id)
     if found:
         with writing(config.data_dir, "give another --data-dir"):
             write_cached_peers(config.cached_peers_path, [*found, *known])
@@ -51,14 +50,16 @@ def known_end(config: PeerConfig) -> RunEnd | None:
     return (None if says is None else says.end) or end
 
 
-def page_of(config: PeerConfig) -> run_page.PageSays | None:
+def page_of(config: PeerConfig) -> NamedRun | None:
     """Return the answer of the page in the run's manifest on this machine.
 
     None if there is no page, or, with a message, if the page does not answer for this run.
     """
     if not config.run_record_path.exists():
         return None
-    from peer.observe.kept_manifest import manifest_here  # loads many classes that most command lines do not need
+    # They load many classes and HTTP, which most command lines do not need.
+    from peer.observe import run_page
+    from peer.observe.kept_manifest import manifest_here
 
     manifest = manifest_here(config.run_record_path, config.run_id)
     page = None if manifest is None else manifest.page_address

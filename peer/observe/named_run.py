@@ -6,25 +6,16 @@ import contextlib
 import os.path
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
 
 from dht.ground.errors import NobodyReachable, UsageFault
 from peer.console.notices import notice
-from peer.observe.ended_run import RunEnd
+from peer.observe.ended_run import NamedRun
 from peer.observe.run_names import near_run, runs_here, runs_of_name
 
 _AROUND = "\"'`´<>()[]{}\u2018\u2019\u201a\u201c\u201d\u201e\u00ab\u00bb"
 """Characters with which no run id, page or link begins or ends."""
 _WITHIN = re.compile(r"[\s\u00ad\u200b\u2060\ufeff]+")
 """Characters that terminals, mails and chats insert into a long word at the end of a line."""
-
-
-class NamedRun(NamedTuple):
-    """Run id, addresses of members, and the end of the run if its page reported one; None: not given."""
-
-    run_id: str | None
-    peers: list[str] | None
-    end: RunEnd | None = None
 
 
 def named_run(
@@ -40,12 +31,13 @@ def named_run(
     named = run_id if run is None else run
     if named is None:
         return NamedRun(None, list(peers) if peers else None)
-    found, known, end = _meant(_as_written(named), tell, needs_address=not peers)
-    if not known and not peers and (near := near_run(found)):
+    meant = _meant(_as_written(named), tell, needs_address=not peers)
+    found = meant.run_id or ""
+    if not meant.peers and not peers and (near := near_run(found)):
         raise UsageFault(_did_you_mean(found, near))
     if run is not None and run_id not in (None, found):
         raise UsageFault(f"Two runs are named: {found} and --run-id {run_id[:80]!a}; expected one; leave --run-id out.")
-    return NamedRun(found, list(peers or known) or None, None if peers else end)
+    return NamedRun(found, list(peers)) if peers else meant
 
 
 def with_named_run(
@@ -104,13 +96,13 @@ def _as_written(text: str) -> str:
     return _WITHIN.sub("", text).strip(_AROUND).rstrip(".,;:!?" + _AROUND)
 
 
-def _meant(text: str, tell: Callable[[str], None], *, needs_address: bool) -> tuple[str, Sequence[str], RunEnd | None]:
+def _meant(text: str, tell: Callable[[str], None], *, needs_address: bool) -> NamedRun:
     from dht.identity.join_link import is_join_link, parse_join_link
     from dht.identity.keys import split_run_id
 
     if is_join_link(text):
         link = parse_join_link(text)
-        return link.run_id, link.addresses, None
+        return NamedRun(link.run_id, list(link.addresses) or None)
     if text[:8].lower().startswith(("http://", "https://")):
         from peer.observe.run_page import ask_page, in_words, is_unprotected
 
@@ -118,13 +110,13 @@ def _meant(text: str, tell: Callable[[str], None], *, needs_address: bool) -> tu
         tell(in_words(says, text))
         if is_unprotected(text):
             tell("This page is not protected (http), so somebody on the way can name another run: compare the run id.")
-        if needs_address and not says.addresses and not says.is_private and says.end is None:
-            _check_known_somewhere(says.run_id, text)
-        return says.run_id, says.addresses, says.end
+        if needs_address and not says.peers and not says.is_private and says.end is None:
+            _check_known_somewhere(says.run_id or "", text)
+        return says
     if "." not in text:
         same = runs_of_name(text)
         if len(same) == 1:
-            return same[0], (), None
+            return NamedRun(same[0])
         if same:
             raise UsageFault(
                 f"{text!a} is the name of {len(same)} runs here; expected one of {', '.join(same)}; "
@@ -136,7 +128,7 @@ def _meant(text: str, tell: Callable[[str], None], *, needs_address: bool) -> tu
         if near := near_run(text):
             raise UsageFault(_did_you_mean(text, near)) from None
         raise UsageFault(_no_run(text, str(fault))) from None
-    return text, (), None
+    return NamedRun(text)
 
 
 def _check_known_somewhere(run_id: str, page: str) -> None:

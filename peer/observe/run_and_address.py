@@ -92,7 +92,7 @@ def checked_target(
         notice(f"{sentence[0].upper()}{sentence[1:]}.")
     addresses = list(config.peers) or list(dict.fromkeys(here))
     if not addresses and (says := page_of(config)) is not None:
-        addresses = list(says.addresses)
+        addresses = says.peers or []
     if not addresses:
         raise no_address(config.run_id, config.data_dir) if end is None else end.nobody_left()
     folder = config.observer_path

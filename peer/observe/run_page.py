@@ -1,5 +1,7 @@
 """The answer of a run's page to joiners: `peer join https://run.example.org`.
 
+The module loads HTTP, which most command lines do not need: import it where it is used.
+
 A page is only trusted to identify a run. The run's id is the fingerprint of its owner's key, and a joiner checks the
 signed manifest against it. So a page can lead to a different run, but never to a changed one. Therefore every caller
 prints the run that the page returned.
@@ -9,11 +11,13 @@ from __future__ import annotations
 
 import ipaddress
 import json
+import ssl
+import threading
 import time
+import urllib.error
 import urllib.parse
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Final
 
@@ -24,7 +28,8 @@ from dht.identity.join_link import MAX_LINK_ADDRESSES, join_link
 from dht.identity.keys import split_run_id
 from dht.identity.multiaddr import parse_multiaddr
 from peer.network.membership.way_out import CONNECT, NO_NETWORK, has_way_to
-from peer.observe.ended_run import RunEnd, end_on_page
+from peer.observe.ended_run import NamedRun, end_on_page
+from peer.sources.web_request import BROKEN, PrivateAddress, RedirectRefused, to_same_host, web_answer
 
 JOIN_PATH: Final = "api/v1/join"
 MAX_ANSWER_BYTES: Final = 64 * 1024
@@ -40,32 +45,13 @@ _NUM_PARENTS: Final = 3
 """Number of levels that the page of a person, or of a tab, is below the page of its run."""
 
 
-@dataclass(frozen=True, slots=True)
-class PageSays:
-    """The run of the page at `url`, and the addresses to join it."""
-
-    run_id: str
-    addresses: tuple[str, ...]
-    url: str = ""
-    is_private: bool = False
-    """Whether an invite is needed, according to the page."""
-    has_ended: bool = False
-    """Whether the owner has ended the run and its last version is reached, according to the page."""
-
-    @property
-    def end(self) -> RunEnd | None:
-        """The end of the run; None: the page reports none."""
-        is_served = bool(self.addresses)
-        return end_on_page(self.run_id, self.url, is_served=is_served) if self.has_ended else None
-
-
 def is_unprotected(url: str) -> bool:
     """Return whether a third party could change the page's answer on its way."""
     parts = urllib.parse.urlsplit(url)
     return parts.scheme.lower() == "http" and not _is_this_machine(parts.hostname or "")
 
 
-def ask_page(url: str, timeout_seconds: float = PAGE_SECONDS, *, of_manifest: bool = False) -> PageSays:
+def ask_page(url: str, timeout_seconds: float = PAGE_SECONDS, *, of_manifest: bool = False) -> NamedRun:
     """Ask the page at `url`, whose path selects one of several runs. Blocks.
 
     Args:
@@ -75,11 +61,9 @@ def ask_page(url: str, timeout_seconds: float = PAGE_SECONDS, *, of_manifest: bo
         UsageFault: this is not the address of a run's page, or it requires a token.
         NobodyReachable: no server answers there, or the certificate is not valid for the page.
     """
-    from peer.observe.page_request import get, within  # loads HTTP, which most command lines do not need
-
     ends_at = time.monotonic() + timeout_seconds
     for place in _candidates(url):
-        answer = within(ends_at, url, partial(get, place, url, timeout_seconds, is_own=not of_manifest))
+        answer = _within(ends_at, url, partial(_get, place, url, timeout_seconds, is_own=not of_manifest))
         if answer is not None:
             return read_answer(answer, url)
     raise UsageFault(
@@ -88,7 +72,7 @@ def ask_page(url: str, timeout_seconds: float = PAGE_SECONDS, *, of_manifest: bo
     )
 
 
-def read_answer(content: bytes, url: str) -> PageSays:
+def read_answer(content: bytes, url: str) -> NamedRun:
     """Parse a page's response, which is untrusted.
 
     Raises:
@@ -113,13 +97,14 @@ def read_answer(content: bytes, url: str) -> PageSays:
         )
     except UsageFault as fault:
         raise no_answer(url, str(fault)) from fault
-    return PageSays(link.run_id, link.addresses, url, fields.get("is_private") is True, fields.get("has_ended") is True)
+    end = end_on_page(link.run_id, url, is_served=bool(link.addresses)) if fields.get("has_ended") is True else None
+    return NamedRun(link.run_id, list(link.addresses) or None, end, fields.get("is_private") is True)
 
 
-def in_words(says: PageSays, url: str) -> str:
+def in_words(says: NamedRun, url: str) -> str:
     """Return a sentence about the run of a page, for the person who gave the page's address."""
-    how_many = f"with {plural(len(says.addresses), 'address')}" if says.addresses else "and no address"
-    ended = "; it says that the run has ended" if says.has_ended else ""
+    how_many = f"with {plural(len(says.peers), 'address')}" if says.peers else "and no address"
+    ended = "; it says that the run has ended" if says.end is not None else ""
     return f"{printable(urllib.parse.urlsplit(url).netloc)} names the run {says.run_id}, {how_many}{ended}."
 
 
@@ -183,3 +168,85 @@ def _few_of_each_host(addresses: Sequence[str], *, is_here: bool) -> list[str]:
         if counts[host] <= MAX_ADDRESSES_OF_HOST and (is_here or host != "localhost"):
             kept.append(address)
     return kept
+
+
+def _within(ends_at: float, url: str, ask: Callable[[], bytes | None]) -> bytes | None:
+    """Return the result of `ask`, with an overall time limit even for a server that keeps sending single bytes."""
+    outcome: list[bytes | BaseException | None] = []
+
+    def run() -> None:
+        try:
+            outcome.append(ask())
+        except BaseException as error:  # noqa: BLE001 (raised again in the thread that waits)
+            outcome.append(error)
+
+    asking = threading.Thread(target=run, name="ask page", daemon=True)
+    asking.start()
+    asking.join(max(0.0, ends_at - time.monotonic()))
+    if not outcome:
+        raise unreachable(url, "no answer in time")
+    if isinstance(outcome[0], BaseException):
+        raise outcome[0]
+    return outcome[0]
+
+
+def _get(place: str, url: str, timeout_seconds: float, *, is_own: bool) -> bytes | None:
+    """Return the content at `place`, for the page at `url`; None if there is none or it is not JSON.
+
+    Args:
+        is_own: the volunteer chose the page; see `web_answer`.
+
+    Raises:
+        UsageFault: the page requires a token, redirects elsewhere, or sends too much.
+        NobodyReachable: no server answers there, or the certificate is not valid for the page.
+    """
+    try:
+        with web_answer(
+            place,
+            redirects=to_same_host,
+            headers={"Accept": "application/json"},
+            is_own=is_own,
+            timeout_seconds=timeout_seconds,
+        ) as response:
+            content = response.read(MAX_ANSWER_BYTES + 1, timeout_seconds)
+            kind = response.headers.get_content_type()
+    except urllib.error.HTTPError as error:
+        if error.code in (404, 405, 410):
+            return None
+        if error.code in (401, 403):
+            raise UsageFault(
+                f"{url} asks for a token ({error.code}); expected a page that everybody may read; ask its owner "
+                "for the run id and an address, and give --peers."
+            ) from error
+        raise unreachable(url, f"it answers {error.code}") from error
+    except RedirectRefused as error:
+        raise UsageFault(
+            f"{url} leads to {printable(error.target)[:120]!a}, which is not followed ({error.reason}); expected the "
+            "page itself; if you trust that address, give it instead."
+        ) from error
+    except PrivateAddress as error:
+        raise UsageFault(
+            f"{url} is not asked ({error.reason}); expected a public page, because you did not name this address; if "
+            "you trust it, give it to `peer join` yourself."
+        ) from error
+    except urllib.error.URLError as error:
+        raise unreachable(url, _reason(error.reason)) from error
+    except TimeoutError as error:
+        raise unreachable(url, f"no answer within {timeout_seconds:.0f} s") from error
+    except BROKEN as error:
+        raise unreachable(url, f"what answers there does not speak HTTP ({type(error).__name__})") from error
+    if len(content) > MAX_ANSWER_BYTES:
+        raise no_answer(url, f"it is longer than {MAX_ANSWER_BYTES} bytes")
+    return content if kind == "application/json" else None
+
+
+def _reason(reason: object) -> str:
+    if isinstance(reason, ssl.SSLCertVerificationError):
+        return f"its certificate is not good ({reason.verify_message})"
+    if isinstance(reason, TimeoutError):
+        return "no answer in time"
+    if isinstance(reason, ssl.SSLError):
+        return "it does not speak TLS; is it an http:// address?"
+    if isinstance(reason, OSError):
+        return reason.strerror or type(reason).__name__
+    return str(reason)

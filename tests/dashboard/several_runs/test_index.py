@@ -110,7 +110,7 @@ def test_a_joiner_asks_the_page_of_one_of_several_runs() -> None:
         for run_id in (RUN_ID, OTHER):
             for below in ("/", "/?tab=people", f"/c/{peer_id_of(0)}"):
                 says = await asyncio.to_thread(ask_page, str(client.make_url(run_path(run_id))) + below)
-                assert (says.run_id, says.addresses) == (run_id, (address,)), below
+                assert (says.run_id, says.peers) == (run_id, [address]), below
         with pytest.raises(UsageFault, match="is not the page of a run"):
             await asyncio.to_thread(ask_page, str(client.make_url("/")))
 

@@ -17,8 +17,8 @@ from peer.events.event_log import to_json
 from peer.events.peer_events import Event, RunChanged
 from peer.events.rotating_log import LineLog
 from peer.observe import run_page
-from peer.observe.ended_run import end_signed_here, what_is_left
-from peer.observe.run_page import PageSays, read_answer
+from peer.observe.ended_run import NamedRun, end_on_page, end_signed_here, what_is_left
+from peer.observe.run_page import read_answer
 from peer.owner.owned_run import OwnedRun, open_owned_run
 
 OWN = Identity.generate().peer_id
@@ -37,7 +37,11 @@ def owned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captur
 
 @pytest.fixture
 def ended_page(monkeypatch: pytest.MonkeyPatch, owned: OwnedRun) -> None:
-    monkeypatch.setattr(run_page, "ask_page", lambda url, **_: PageSays(owned.run_id, (), url, has_ended=True))
+    monkeypatch.setattr(
+        run_page,
+        "ask_page",
+        lambda url, **_: NamedRun(owned.run_id, end=end_on_page(owned.run_id, url, is_served=False)),
+    )
 
 
 def test_an_end_that_is_signed_here_is_said_first(owned: OwnedRun, capsys: pytest.CaptureFixture[str]) -> None:
@@ -164,5 +168,5 @@ def test_a_machine_without_a_state_does_not_train_the_past_again(
 
 def test_an_answer_tells_the_end_in_one_word() -> None:
     answer = b'{"run_id": "ours.aaaaaaaaaaaaaaaaaaaa", "addresses": [], "has_ended": %s}'
-    assert read_answer(answer % b"true", PAGE).has_ended
-    assert not read_answer(answer % b'"yes"', PAGE).has_ended
+    assert read_answer(answer % b"true", PAGE).end
+    assert not read_answer(answer % b'"yes"', PAGE).end

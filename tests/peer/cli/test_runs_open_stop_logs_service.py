@@ -23,7 +23,7 @@ from peer.data_folder.run_folders import known_places, remember_place
 from peer.events.event_log import to_json
 from peer.events.log_tail import LogReader, last_events, newer_events
 from peer.events.peer_events import Event, JoinedRun, LeftRun
-from peer.observe.run_page import PageSays
+from peer.observe.ended_run import NamedRun
 from peer.observe.running_peer import Running
 from peer.panel.terminal import Terminal
 
@@ -367,10 +367,10 @@ def test_a_folder_where_nothing_could_run_is_not_remembered(home: Path, capsys: 
 def test_open_says_when_no_browser_opened(
     home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("peer.observe.own_runs.ask_page", lambda url, *_: PageSays("other." + "a" * 20, ()))
+    monkeypatch.setattr("peer.observe.own_runs.ask_page", lambda url, *_: NamedRun("other." + "a" * 20))
     assert app.run(["open", RUN]) == 2
     assert "is not shown at http://127.0.0.1:8080; ask its owner" in capsys.readouterr().err
-    monkeypatch.setattr("peer.observe.own_runs.ask_page", lambda url, *_: PageSays(RUN, ()))
+    monkeypatch.setattr("peer.observe.own_runs.ask_page", lambda url, *_: NamedRun(RUN))
     monkeypatch.setattr("sys.stdout.isatty", lambda: True)
     for has_browser in (False, True):
         monkeypatch.setattr("webbrowser.open", lambda _, has_browser=has_browser: has_browser)
@@ -384,7 +384,7 @@ def test_open_says_when_no_browser_opened(
 def test_a_second_dashboard_of_a_run_names_the_first(
     home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], host: str
 ) -> None:
-    monkeypatch.setattr("peer.observe.own_runs.ask_page", lambda url, *_: PageSays(shown, ()))
+    monkeypatch.setattr("peer.observe.own_runs.ask_page", lambda url, *_: NamedRun(shown))
     monkeypatch.setattr("peer.observe.run_and_address.Target.look_first", lambda *_: None)
     key = Identity.from_seed(bytes(32)).peer_id
     with socket.create_server((host, 0)) as taken:

@@ -25,6 +25,7 @@ from peer.join import session
 from peer.join.python_error_words import in_python
 from peer.network.membership.invitation import load_pass
 from peer.observe import run_page
+from peer.observe.ended_run import NamedRun, end_on_page
 from peer.trainer.loop.mailbox_link import TrainerLink
 from tests.kit.trainer.lone_swarm import link_of
 
@@ -120,7 +121,7 @@ def test_a_run_is_named_as_on_the_command_line(
     owner = Identity.from_seed(bytes([1]) * 32)
     run_id, address = make_run_id("own", owner.public_key), f"/ip4/203.0.113.5/tcp/4001/p2p/{owner.peer_id}"
     assert named(f"<murmuration://{run_id}@203.0.113.5:4001/{owner.peer_id}>") == (run_id, (address,))
-    monkeypatch.setattr(run_page, "ask_page", lambda url: run_page.PageSays(run_id, (address,)))
+    monkeypatch.setattr(run_page, "ask_page", lambda url: NamedRun(run_id, [address]))
     assert named("https://run.example.org") == (run_id, (address,))
     elsewhere = address.replace(".5/", ".6/")
     assert named("https://run.example.org", peers=[elsewhere]) == (run_id, (elsewhere,))
@@ -132,7 +133,9 @@ def test_a_run_is_named_as_on_the_command_line(
         named()
     with pytest.raises(UsageFault, match="run_id is 3; expected"):
         named(3)  # type: ignore[arg-type]
-    monkeypatch.setattr(run_page, "ask_page", lambda url: run_page.PageSays(run_id, (address,), has_ended=True))
+    monkeypatch.setattr(
+        run_page, "ask_page", lambda url: NamedRun(run_id, [address], end_on_page(run_id, "", is_served=True))
+    )
     with pytest.raises(Incompatible, match=r"has ended.*nobody can join it"):
         named("https://run.example.org")
 

@@ -15,11 +15,11 @@ from peer.config.manifest import RunManifest
 from peer.config.peer_config import PeerConfig, load_config, read_cached_peers, write_cached_peers
 from peer.doctor import doctor
 from peer.observe import run_page
+from peer.observe.ended_run import NamedRun
 from peer.observe.known_addresses import check_addresses
 from peer.observe.named_run import named_or_only_run, named_run, names_run, to_name_again
 from peer.observe.run_and_address import checked_target
 from peer.observe.run_names import near_run
-from peer.observe.run_page import PageSays
 
 OWNER = Identity.from_seed(bytes([1]) * 32)
 RUN_ID, OTHER_ID = make_run_id("demo", OWNER.public_key), make_run_id("other", OWNER.public_key)
@@ -38,9 +38,9 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Addresses of pages that were asked; each names the run and says where it can be joined."""
     urls: list[str] = []
 
-    def answer(url: str, **_: bool) -> PageSays:
+    def answer(url: str, **_: bool) -> NamedRun:
         urls.append(url)
-        return PageSays(RUN_ID, (ADDRESS,))
+        return NamedRun(RUN_ID, [ADDRESS])
 
     monkeypatch.setattr(run_page, "ask_page", answer)
     return urls
@@ -111,7 +111,7 @@ def test_a_name_is_enough_for_a_run_that_was_joined_here(home: Path) -> None:
 
 
 def test_a_page_that_knows_nobody_yet_is_told_as_such(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    says = PageSays(RUN_ID, (), PAGE)
+    says = NamedRun(RUN_ID)
     monkeypatch.setattr(run_page, "ask_page", lambda url: says)
     with pytest.raises(NobodyReachable, match=f"The page {PAGE} knows no address of a member of .* in a minute"):
         named_run(PAGE, None, None)
@@ -120,7 +120,7 @@ def test_a_page_that_knows_nobody_yet_is_told_as_such(home: Path, monkeypatch: p
     (home / RUN_ID / "addresses.json").touch()
     assert named_run(PAGE, None, None)[:2] == (RUN_ID, None), "this machine may know one"
     (home / RUN_ID / "addresses.json").unlink()
-    says = PageSays(RUN_ID, (), PAGE, is_private=True)
+    says = NamedRun(RUN_ID, is_private=True)
     assert named_run(PAGE, None, None)[:2] == (RUN_ID, None), "an invite has them"
 
 
@@ -169,11 +169,11 @@ def test_a_page_of_another_run_or_of_nobody_changes_nothing(
 ) -> None:
     config = config_here(PAGE)
     write_cached_peers(config.cached_peers_path, [ELSEWHERE])
-    monkeypatch.setattr(run_page, "ask_page", lambda url, **_: PageSays(OTHER_ID, (ADDRESS,)))
+    monkeypatch.setattr(run_page, "ask_page", lambda url, **_: NamedRun(OTHER_ID, [ADDRESS]))
     check_addresses(config)
     assert f"names {OTHER_ID} now, not {RUN_ID}" in capsys.readouterr().err
 
-    def nobody(url: str, **_: bool) -> PageSays:
+    def nobody(url: str, **_: bool) -> NamedRun:
         raise NobodyReachable("The page is down.")
 
     monkeypatch.setattr(run_page, "ask_page", nobody)
