@@ -39,10 +39,7 @@ from peer.trainer.text.held_out import (
     fraction_of,
     more_held_out,
 )
-from peer.trainer.text.source_files import FileTokens, chosen_files, library_files
-
-Segments = list[tuple[str, FileTokens]]
-"""Files, or parts of them, each with its name."""
+from peer.trainer.text.source_files import Segments, chosen_files, library_files
 
 CACHE_NAME = "data"
 """Name of the cache of tokenized text, in the data folder."""
@@ -201,22 +198,22 @@ def open_corpus(
     if kind == "tokens" and rest:
         return _prepared(rest, vocab_size, context, tokenizer_digest, digest)
     if source == LIBRARY:
-        found = library_files()
+        segments, num_left_out = library_files(), 0
     elif kind == "text" and rest:
-        found = chosen_files(rest)
+        segments, num_left_out = chosen_files(rest)
     else:
         raise UsageFault(f"data source {source!r}; expected stdlib:, text:PATH[,PATH...] or tokens:PATH")
     if vocab_size < 256:
         raise UsageFault(f"{source} holds bytes and vocab_size is {vocab_size}; expected at least 256")
     if source == LIBRARY:
-        training, held_out = _split_by_name(found.segments, held_out_fraction)
+        training, held_out = _split_by_name(segments, held_out_fraction)
         identity = identity_of([(name, len(tokens)) for name, tokens in training])
     else:
-        training, held_out, identity = _split_by_content(found.segments, held_out_fraction, context)
-    num_bytes = sum(tokens.nbytes for _, tokens in found.segments)
-    facts = f"{plural(len(found.segments), 'file')}, {bytes_text(num_bytes)}"
-    if found.num_left_out:
-        facts += f"; {found.num_left_out} entries that lead out of the folder, or are not files, were left out"
+        training, held_out, identity = _split_by_content(segments, held_out_fraction, context)
+    num_bytes = sum(tokens.nbytes for _, tokens in segments)
+    facts = f"{plural(len(segments), 'file')}, {bytes_text(num_bytes)}"
+    if num_left_out:
+        facts += f"; {num_left_out} entries that lead out of the folder, or are not files, were left out"
     corpus = Corpus(
         TokenStream(training, vocab_size, identity),
         TokenStream(held_out, vocab_size),

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 from collections.abc import Callable, Generator, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,20 +17,17 @@ import blake3
 import numpy as np
 from pydantic import TypeAdapter
 
-from dht.ground.errors import LocalFault, writing
-from dht.ground.quantities import bytes_text
+from dht.ground.errors import writing
 from peer.limited_child.parent_link import ParentLink
 from peer.trainer.data.loaded_tokenizer import LoadedTokenizer, loaded
 from peer.trainer.text.documents import MAX_TEXT_CHARACTERS, Complaints, TextPart, TextSegment, documents
 from peer.trainer.text.held_out import HeldOutRule, ShortDocuments
-from peer.trainer.text.source_files import TokenArray
+from peer.trainer.text.source_files import TokenArray, check_room
 
 BATCH_CHARACTERS = 1 << 20
 """Characters passed to the tokenizer at once: enough to keep its threads busy, about 100 MB of its memory."""
 CHECKED_BYTES = 64 << 20
 """Bytes written between checks of the free disk space: a small file can expand to unlimited text."""
-DISK_KEPT_BYTES = 1 << 30
-"""Disk space left free for other data."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,21 +73,13 @@ class _ShardFile:
         content = tokens.tobytes()
         self._num_unchecked += len(content)
         if self._num_unchecked > CHECKED_BYTES:
-            self._check_room()
+            check_room(self._path.parent, self._num_unchecked, self._path.name)
             self._num_unchecked = 0
         self._hasher.update(content)
         self._file.write(content)
         self.tokens += len(tokens)
         self.text_bytes += num_text_bytes
         self.largest = max(self.largest, int(tokens.max()))
-
-    def _check_room(self) -> None:
-        free = shutil.disk_usage(self._path.parent).free
-        if free < DISK_KEPT_BYTES:
-            raise LocalFault(
-                f"{self._path.parent} has {bytes_text(free)} left while {self._path.name} is tokenized; expected more "
-                f"than {bytes_text(DISK_KEPT_BYTES)}; free some disk"
-            )
 
     def keep(self) -> dict[str, Any] | None:
         """Rename the draft to its final name and return the shard's entry; None if the shard is empty."""

@@ -18,6 +18,7 @@ from typing import Protocol, TypeVar
 
 from dht.ground.errors import LocalFault, UsageFault
 from dht.ground.quantities import bytes_text
+from peer.trainer.text.source_files import DISK_KEPT_BYTES
 
 T = TypeVar("T")
 
@@ -27,8 +28,6 @@ FIRST_TRIES = 3
 """Number of retries for data that training needs to begin."""
 FAILED_TOGETHER = 3
 """Number of different groups that failed in a row before their source counts as down, until a group arrives."""
-DISK_KEPT_BYTES = 1 << 30
-"""Disk space left free for other data, especially checkpoints."""
 
 
 def patiently(action: Callable[[], T], note: Callable[[str], None], pause: Callable[[float], None] = time.sleep) -> T:

@@ -7,7 +7,6 @@ withhold data, but cannot change it. An interrupted download resumes, and is che
 from __future__ import annotations
 
 import os
-import shutil
 import urllib.error
 from collections.abc import Callable
 from functools import partial
@@ -22,7 +21,7 @@ from peer.trainer.data import shards
 from peer.trainer.data.context_blocks import GroupedStream
 from peer.trainer.data.fetching_within_disk_limit import Stock, patiently
 from peer.trainer.data.prepared_folder import ShardFolder
-from peer.trainer.text.source_files import Tokens
+from peer.trainer.text.source_files import Tokens, check_room
 
 META_SECONDS = 300.0
 """Time limit for the download of meta.json, which has a few MB at most."""
@@ -120,12 +119,7 @@ class WebStock:
             return
         draft = path.with_name(f"{path.name}.part")
         num_bytes = self.meta.num_bytes(shard)
-        free = shutil.disk_usage(self.folder).free
-        if free < num_bytes + (1 << 30):
-            raise LocalFault(
-                f"{self.folder} has {bytes_text(free)} left, and {shard.name} takes {bytes_text(num_bytes)}; expected "
-                "1 GB more than that; free some disk"
-            )
+        check_room(self.folder, num_bytes, shard.name)
         _download(urljoin(self._url, shard.name), draft, num_bytes, is_own=self._is_own)
         try:
             shards.check_shard(draft, self.meta, shard)

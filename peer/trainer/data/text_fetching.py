@@ -356,7 +356,7 @@ def parts_of_source(source: str, cache: Path, note: Callable[[str], None], *, is
             [TextPart("hf", (FileRange(source, *each),)) for each in ranges], identity, identity, left_out
         )
     if source == LIBRARY:
-        files = [("text", tokens.path) for _, tokens in library_files().segments]
+        files = [("text", tokens.path) for _, tokens in library_files()]
     else:
         files = files_of([source], left_out)
     stats = [path.stat() for _, path in files]

@@ -26,6 +26,7 @@ from peer.sources.hub_files import HubRepository, hub_repository, is_offline, un
 from peer.trainer.text.documents import MAX_ROW_BYTES, FileRange, TextPart
 from peer.trainer.text.hub_layout import SplitFiles, files_of_split
 from peer.trainer.text.parquet_groups import PARQUET_MARK, RowGroupLists
+from peer.trainer.text.source_files import check_room
 
 _FORM: Final = re.compile(r"hf:(?P<path>[^@]+)@(?P<revision>[^/:]+)(?:/(?P<folder>[^:]+))?(?::(?P<split>.+))?")
 
@@ -33,8 +34,6 @@ WHOLE_FILE_PARTS: Final = 8
 """Most parts of a file of JSON lines; a compressed file is read from its beginning for each part."""
 MAX_FOOTER_BYTES: Final = 64 << 20
 """Size limit of a Parquet file's footer; a file of 2 GB with 700 row groups has a footer of 1 MB."""
-DISK_KEPT_BYTES: Final = 1 << 30
-"""Disk space left free for other data."""
 
 _TAIL_BYTES: Final = 1 << 16
 """Bytes first read from the end of a Parquet file; most footers fit."""
@@ -145,7 +144,7 @@ def _copied(
         start, stop = (num_groups * number // num_parts for number in (part, part + 1))
         ranges = lists.columns(footer, where, range(start, stop), field, size)
         with copy.open("r+b") as file:
-            _check_room(file, sum(last - first for first, last in ranges))
+            check_room(copy.parent, sum(last - first for first, last in ranges), "a part of the data")
             for first, last in ranges:
                 _fill(repository, path, file, first, last)
         yield FileRange(str(copy), start, stop)
@@ -156,7 +155,7 @@ def _copied(
             for line in itertools.islice(_lines(stream), part, None, num_parts):
                 num_unchecked += len(line)
                 if num_unchecked > _ROOM_BYTES:
-                    _check_room(file, num_unchecked)
+                    check_room(copy.parent, num_unchecked, "a part of the data")
                     num_unchecked = 0
                 file.write(line)
             stop = file.tell()
@@ -182,7 +181,7 @@ def _copied(
 
 def _fill(repository: HubRepository, path: str, file: Any, start: int, stop: int) -> None:
     """Write a range of a file to the same place in the copy."""
-    _check_room(file, stop - start)
+    check_room(Path(file.name).parent, stop - start, "a part of the data")
     file.seek(start)
     for chunk in repository.chunks(path, start, stop):
         file.write(chunk)
@@ -200,16 +199,6 @@ def _fill_line(repository: HubRepository, path: str, file: Any, stop: int, limit
         _fill(repository, path, file, stop, end)
         file.seek(stop)
         block, stop = file.read(end - stop), end
-
-
-def _check_room(file: Any, num_bytes: int) -> None:
-    folder = Path(file.name).parent
-    free = shutil.disk_usage(folder).free
-    if free < num_bytes + DISK_KEPT_BYTES:
-        raise LocalFault(
-            f"{folder} has {bytes_text(free)} left, and a part of the data takes {bytes_text(num_bytes)}; expected "
-            "1 GB more than that; free some disk"
-        )
 
 
 def _footer(repository: HubRepository, path: str, copy: Path | None = None) -> bytes:

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import codecs
 import os
+import shutil
 import sysconfig
 import weakref
 from collections import OrderedDict
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +21,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dht.ground.errors import LocalFault, UsageFault, reading
+from dht.ground.quantities import bytes_text
 from dht.ground.regular_files import open_regular
 from peer.user_folders import paths_in
 
+DISK_KEPT_BYTES = 1 << 30
+"""Disk space left free for other data, especially checkpoints."""
 MAX_OPEN_FILES = 64
 """Most open files of a source; systems allow a process at least 256."""
 
@@ -119,22 +122,12 @@ Tokens = TokenArray | FileTokens
 """A sequence of tokens that is read in pieces."""
 
 
-@dataclass
-class FoundFiles:
-    """The files of a source.
-
-    Attributes:
-        segments: (name relative to its folder, tokens) of each file.
-        num_left_out: entries of folders that were not read: links that lead out, and entries that are not regular
-            files.
-    """
-
-    segments: list[tuple[str, FileTokens]] = field(default_factory=list)
-    num_left_out: int = 0
+Segments = list[tuple[str, FileTokens]]
+"""Files, or parts of them, each with its name."""
 
 
-def library_files() -> FoundFiles:
-    """Return the text of the Python standard library.
+def library_files() -> Segments:
+    """Return the files of the Python standard library.
 
     Raises:
         UsageFault: this Python has no library text.
@@ -145,26 +138,26 @@ def library_files() -> FoundFiles:
     segments = [(name, _load(opened, path)) for name, path in found if path.is_file()]
     if not segments:
         raise UsageFault(f"no .py files under {root}; this Python has no library text; choose --data text:PATH")
-    return FoundFiles(segments)
+    return segments
 
 
-def chosen_files(text: str) -> FoundFiles:
-    """Return the files and folders of ``PATH[,PATH...]``, whose bytes are tokens.
+def chosen_files(text: str) -> tuple[Segments, int]:
+    """Return the files of ``PATH[,PATH...]``, whose bytes are tokens, each with its name relative to its folder, and
+    the number of entries of folders that were not read: links that lead out, and entries that are not regular files.
 
     Raises:
         UsageFault: a path is missing, unreadable, or not a regular file or folder; there is nothing to read.
     """
-    found, opened = FoundFiles(), OpenFiles()
+    segments: Segments = []
+    num_left_out, opened = 0, OpenFiles()
     for path in paths_in(text):
-        files, num_left_out = files_at(path)
-        found.num_left_out += num_left_out
-        found.segments += [(name, _load(opened, file)) for name, file in files]
-    if not any(len(tokens) for _, tokens in found.segments):
-        left_out = f" ({found.num_left_out} entries that lead out of it, or are not files, were left out)"
-        raise UsageFault(
-            f"{text} holds nothing to read{left_out if found.num_left_out else ''}; expected files with text"
-        )
-    return found
+        files, num_others = files_at(path)
+        num_left_out += num_others
+        segments += [(name, _load(opened, file)) for name, file in files]
+    if not any(len(tokens) for _, tokens in segments):
+        left_out = f" ({num_left_out} entries that lead out of it, or are not files, were left out)"
+        raise UsageFault(f"{text} holds nothing to read{left_out if num_left_out else ''}; expected files with text")
+    return segments, num_left_out
 
 
 def files_at(path: Path) -> tuple[list[tuple[str, Path]], int]:
@@ -200,6 +193,20 @@ def check_readable(text: str) -> None:
         raise UsageFault(
             f"{text} holds nothing to read: there is no file in it, or only empty ones; expected text, rows or token "
             "shards; check --data"
+        )
+
+
+def check_room(folder: Path, num_bytes: int, what: str) -> None:
+    """Check that `num_bytes` for `what` leave `DISK_KEPT_BYTES` of the folder's disk free.
+
+    Raises:
+        LocalFault: there is too little room.
+    """
+    free = shutil.disk_usage(folder).free
+    if free < num_bytes + DISK_KEPT_BYTES:
+        raise LocalFault(
+            f"{folder} has {bytes_text(free)} left, and {what} takes {bytes_text(num_bytes)}; expected 1 GB more than "
+            "that; free some disk"
         )
 
 
