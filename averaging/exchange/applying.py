@@ -126,7 +126,10 @@ class Applying:
         self._context.links.send(to, fragment.machine.version_is())
 
     def hear_version(self, fragment: FragmentRuntime, sender: PeerId, theirs: VersionIs) -> bool:
-        """Handle another member's version, which may show that no peer keeps the searched results any more."""
+        """Handle another member's version, which may show that no peer keeps the searched results any more, or that
+        this peer audits too late.
+        """
+        self._audits.note_version(fragment, sender, theirs.version)
         for search in self._searches_for(fragment):
             if search.commit is fragment.machine.applying:
                 search.note_version(sender, theirs)

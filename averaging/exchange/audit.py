@@ -24,6 +24,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
+import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -55,7 +56,10 @@ from dht.ground.errors import PeerFault
 from dht.ground.host import PeerId
 
 SHARES_SECONDS = 30.0
-"""Time for the members' answers: one shard over the slowest line of a member, queued behind the shards of a round."""
+"""Least time for the members' answers: one shard over the slowest line of a member, queued behind the shards of a
+round. Where rounds take longer, answers may come for as long as members keep what they answer with."""
+ASKED_AGAIN_SECONDS = 15.0
+"""Time after which members that have not answered are asked again."""
 HOLD_SECONDS = 15.0
 """A commit with a suspicious mean is held back for at most this time. Its members have the same reason to answer."""
 MAX_OPEN = 8
@@ -85,7 +89,9 @@ class _Audit:
     judged: asyncio.Event = field(default_factory=asyncio.Event)
     is_right: bool | None = None
     signs: Mapping[PeerId, int] = field(default_factory=dict)
-    """Signs of life of the peers that have not answered, counted half-way through their time."""
+    """Signs of life of the peers that have not answered, counted when they are asked again."""
+    versions: dict[PeerId, int] = field(default_factory=dict)
+    """Versions of the members when they answered."""
 
     @property
     def reducer(self) -> PeerId:
@@ -99,6 +105,18 @@ class _Audit:
     def missing(self) -> list[int]:
         """Return the members whose shares have not arrived."""
         return sorted(self.wanted - set(self.shares))
+
+    @property
+    def is_late(self) -> bool:
+        """Return whether the request reached most members so late that others may have dropped their shares.
+
+        A single liar among several members that show theirs cannot make an audit late.
+        """
+        roster = self.commit.roster
+        versions = [
+            self.versions[roster[member].peer_id] for member in self.shares if roster[member].peer_id in self.versions
+        ]
+        return bool(versions) and statistics.median_high(versions) > self.commit.version + 1
 
 
 Key = tuple[int, int, int, bytes]
@@ -299,14 +317,16 @@ class Audits:
         me = own_entry(commit.roster, self._context.me)
         if me is not None and me[0] in audit.wanted and (own := self._own_share(fragment, request)):
             audit.shares[me[0]] = own
-        await until(lambda: audit.is_complete, audit.changed, SHARES_SECONDS / 2)
+        await until(lambda: audit.is_complete, audit.changed, ASKED_AGAIN_SECONDS)
         unanswered = self._unanswered(audit)
         audit.signs = {peer_id: self._signs_of(peer_id) for peer_id in unanswered}
         for peer_id in unanswered:
             # Ask again: a link may have broken, or a flood of requests may have displaced this one before the commit
             # arrived.
             self._post(peer_id, request)
-        await until(lambda: audit.is_complete, audit.changed, SHARES_SECONDS / 2)
+        timing = fragment.machine.timing
+        seconds = max(SHARES_SECONDS, KEPT_MEANS * (timing.interval_seconds or timing.hard_seconds))
+        await until(lambda: audit.is_complete, audit.changed, seconds - ASKED_AGAIN_SECONDS)
 
     def _unanswered(self, audit: _Audit) -> list[PeerId]:
         peer_ids = [audit.commit.roster[member].peer_id for member in audit.missing]
@@ -323,12 +343,14 @@ class Audits:
         live = {peer_id for peer_id, signs in audit.signs.items() if self._signs_of(peer_id) > signs}
         signed = self._signers(fragment, audit)
         # If most shares are missing, this peer's own line is the likelier cause.
-        is_line = len(missing) > len(audit.wanted) / 2
+        is_own_fault = audit.is_late or len(missing) > len(audit.wanted) / 2
+        is_lie = audit.inputs is not None and not signed.issuperset({*missing} - {audit.reducer})
+        is_silent = (audit.inputs is None or audit.reducer in missing) and audit.reducer in live
         evidence = (fragment.index, audit.commit.version, "evasive")
-        if not signed.issuperset(missing) and (audit.inputs is not None or (not is_line and audit.reducer in live)):
+        if is_lie or (is_silent and not is_own_fault):
             what = f"did not show whose work its mean of fragment {fragment.index} is made of"
             self._blame(audit.reducer, "evasive", what, evidence)
-        for peer_id in missing if not is_line else ():
+        for peer_id in missing if not is_own_fault else ():
             if peer_id in live & signed & {*self._context.members()} and peer_id != self._context.me:
                 what = f"did not show what it sent to {audit.reducer} for fragment {fragment.index}"
                 self._blame(peer_id, "evasive", what, evidence)
@@ -394,6 +416,12 @@ class Audits:
             self._take_inputs(sender, message)
         return False
 
+    def note_version(self, fragment: FragmentRuntime, sender: PeerId, version: int) -> None:
+        """Note the version that a member has when it answers."""
+        for (index, *_), audit in self._open.items():
+            if index == fragment.index and own_entry(audit.commit.roster, sender) is not None:
+                audit.versions.setdefault(sender, version)
+
     def _answer(self, fragment: FragmentRuntime, sender: PeerId, request: AuditRequest) -> None:
         is_here = (fragment.index, request.version) in self._means
         if not is_here and fragment.machine.version <= request.version <= fragment.machine.version + 1:
@@ -414,6 +442,8 @@ class Audits:
         if inputs is not None:
             self._post(sender, AuditInputs(fragment.index, request.version, *values, inputs))
         if share := self._own_share(fragment, request):
+            # An auditor on a starved machine asks when other members have dropped their shares already.
+            self._post(sender, fragment.machine.version_is())
             self._post(sender, *share)
 
     def _own_share(self, fragment: FragmentRuntime, request: AuditRequest) -> tuple[AuditShare, bytes] | None:

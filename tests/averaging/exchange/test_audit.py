@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -9,7 +10,7 @@ import numpy as np
 import pytest
 
 from averaging.codec.codec import make_codec
-from averaging.exchange.audit import KEPT_MEANS
+from averaging.exchange.audit import KEPT_MEANS, _Audit
 from averaging.fragment.shard_store import payload_digest
 from averaging.outer.contribution_weights import Terms
 from averaging.outer.outer_settings import OuterRule
@@ -223,14 +224,59 @@ def test_whoever_makes_many_means_can_show_the_inputs_of_each():
     scenario(play)
 
 
-def test_whoever_hides_its_work_from_auditors_is_left_out_after_a_while():
+@pytest.mark.parametrize("interval_seconds", [5.0, 60.0])
+def test_whoever_hides_its_work_from_auditors_is_left_out_after_a_while(interval_seconds):
     async def play():
         swarm = swarm_of(5)
         liar = swarm.live()[1]
         liar.exchange.audits._answer = lambda fragment, sender, request: None
-        await swarm.train(20)
-        assert {remote for remote, _, _ in refusals(swarm, liar)} == {liar.name}
+        await swarm.train(20, interval_seconds)
+        # A leader leaves out whom it excludes, and may be blamed for that.
+        assert {remote for remote, _, kind in refusals(swarm, liar) if kind != "partial"} == {liar.name}
         assert blamed_by(swarm, "evasive", liar)
+        return swarm
+
+    scenario(play)
+
+
+@pytest.mark.parametrize("seed", sampled(range(1, 5), one_in=4))
+def test_an_auditor_on_a_starved_machine_blames_nobody_that_no_longer_has_what_it_asks_for(seed):
+    async def play():
+        swarm = swarm_of(5, seed=seed)
+        starved = swarm.live()[1]
+
+        async def compute(work):
+            await asyncio.sleep(4.0)
+            return work()
+
+        starved.compute = compute
+        await swarm.train(20)
+        assert starved.exchange.audits.num_audits >= 10
+        assert blamed_by(swarm, "evasive") == {}
+        return swarm
+
+    scenario(play)
+
+
+def test_one_liar_that_claims_a_later_version_makes_no_audit_late():
+    roster = tuple(RosterEntry(named(number), 100, 10, 0, 1) for number in range(5))
+    audit = _Audit(Commit(0, 7, 0, named(0), b"", roster, ()), 0, b"", frozenset(range(5)))
+    assert not audit.is_late
+    audit.shares = dict.fromkeys(range(1, 4))
+    audit.versions = {named(1): 99, named(2): 8, named(3): 8, named(4): 99}
+    assert not audit.is_late
+    audit.versions[named(2)] = 9
+    assert audit.is_late
+
+
+def test_slow_answers_are_awaited_for_as_long_as_members_keep_what_they_answer_with():
+    async def play():
+        swarm = swarm_of(5)
+        audits, loop = swarm.live()[1].exchange.audits, asyncio.get_running_loop()
+        answer = audits._answer
+        audits._answer = lambda *request: loop.call_later(40.0, answer, *request)
+        await swarm.train(12, interval_seconds=60.0)
+        assert blamed_by(swarm, "evasive") == {}
         return swarm
 
     scenario(play)
