@@ -40,9 +40,9 @@ ShardContribution = tuple[int, Terms, EncodedBlocks]
 CHUNK_VALUES = 1 << 22
 """Decoded values of all members together that are held at once (16 MiB of float32): a call for each member's part of a
 chunk costs 40 microseconds."""
-CACHED_VALUES = 1 << 19
-"""Values of all members together that are compared at once (2 MiB): more values miss the cache, fewer cost more
-calls."""
+CACHED_VALUES = 1 << 14
+"""Values of each member that are compared at once: with more the members' rows miss the cache, fewer cost more calls. A
+multiple of `EXACT_VALUES`."""
 EXACT_VALUES = 1 << 10
 """Values summed at once without rounding; see `inner_products`."""
 SUM_CHUNK_VALUES = 1 << 18
@@ -288,11 +288,18 @@ def pairwise_sum(codec: Codec, parts: Sequence[tuple[EncodedBlocks, float]], num
         ValueError: a part is not decodable.
     """
     values = np.empty(num_values, dtype=np.float32)
-    step = max(1, SUM_CHUNK_VALUES // codec.block_size) * codec.block_size
-    for start in range(0, num_values, step):
-        chunk = values[start : start + step]
+    for start, chunk in _sum_chunks(values, codec):
         chunk[:] = _chunk_sum(codec, parts, num_values, start, chunk.size)
     return values
+
+
+def _sum_chunks(values: F32, codec: Codec) -> Iterator[tuple[int, F32]]:
+    """Yield (start, values[start : ...]) in chunks of whole blocks that stay in the cache while all members are
+    added.
+    """
+    step = max(1, SUM_CHUNK_VALUES // codec.block_size) * codec.block_size
+    for start in range(0, values.size, step):
+        yield start, values[start : start + step]
 
 
 def _chunk_sum(
@@ -360,9 +367,8 @@ def _spread(group: _Group) -> _Spread:
 def _cached(chunks: Iterator[tuple[slice, F32]]) -> Iterator[tuple[slice, F32]]:
     """Yield the chunks in pieces that fit the caches, divided at multiples of `EXACT_VALUES` of a chunk."""
     for where, rows in chunks:
-        step = max(1, CACHED_VALUES // len(rows) // EXACT_VALUES) * EXACT_VALUES
-        for start in range(0, rows.shape[1], step):
-            part = rows[:, start : start + step]
+        for start in range(0, rows.shape[1], CACHED_VALUES):
+            part = rows[:, start : start + CACHED_VALUES]
             yield slice(where.start + start, where.start + start + part.shape[1]), part
 
 
@@ -457,8 +463,13 @@ def _centered_clip(group: _Group, spread: _Spread) -> F32:
     radii = np.array(limits_in_classes(distances.tolist(), [member.terms for member in group.members], 1.0))
     shares = _centered_clip_shares(products, radii, np.array(group.weights, dtype=np.float64))
     combined = spread.median * np.float32(1.0 - math.fsum(shares))
-    for member, scale, share in zip(group.members, group.scales, shares.tolist(), strict=True):
-        group.codec.decode_accumulate(member.encoded, scale * share, combined)
+    parts = [
+        (member.encoded, scale * share)
+        for member, scale, share in zip(group.members, group.scales, shares.tolist(), strict=True)
+    ]
+    for start, chunk in _sum_chunks(combined, group.codec):
+        for encoded, weight in parts:
+            group.codec.decode_accumulate(encoded.slice_blocks(start, chunk.size), weight, chunk)
     return combined
 
 
