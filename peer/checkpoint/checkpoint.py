@@ -43,6 +43,7 @@ from dht.ground.host import PeerId
 from dht.ground.regular_files import sync
 from peer.checkpoint import checked_files
 from peer.checkpoint.checkpoint_facts import (
+    EARLIER_FORMAT,
     FORMAT_VERSION,
     OF_OWN_WORK,
     OF_SENT,
@@ -51,8 +52,9 @@ from peer.checkpoint.checkpoint_facts import (
     Totals,
     TrainerFile,
     contribution_facts,
+    upgraded,
 )
-from peer.checkpoint.kept_commits import packed_commits, unpacked_commits
+from peer.checkpoint.kept_commits import earlier_commits, packed_commits, unpacked_commits
 from peer.checkpoint.tensor_files import TensorFile, TensorSpec, open_arrays, write_arrays
 from peer.version import software
 
@@ -147,10 +149,10 @@ class SavedCheckpoint:
             ValueError: the commits are damaged, of a different run, or unsigned; the message gives the reason.
         """
         file = open_arrays(self.path / _fragment_name(index))
-        if "commits" not in file.names:
+        packed = file.get("commits") if "commits" in file.names else earlier_commits(self.path, index)
+        if packed is None:
             return ()
-        packed = file.get("commits").tobytes()
-        return unpacked_commits(packed, index, self._facts[index].version, self._sizes, checker)
+        return unpacked_commits(packed.tobytes(), index, self._facts[index].version, self._sizes, checker)
 
     def note_use(self) -> None:
         """Mark that a peer resumes from this checkpoint. If the disk is not writable, only log a warning."""
@@ -402,8 +404,11 @@ def draft_path(folder: Path, number: int) -> Path:
 def _read_metadata(path: Path) -> Metadata:
     content = checked_files.read_json(path / METADATA_NAME)
     found = content.get("format_version")
-    if found != FORMAT_VERSION:
-        raise ValueError(f"it is of format version {found!r:.20}; expected {FORMAT_VERSION}: other software wrote it")
+    if found == EARLIER_FORMAT:
+        content = upgraded(content)
+    elif found != FORMAT_VERSION:
+        expected = f"{EARLIER_FORMAT} or {FORMAT_VERSION}"
+        raise ValueError(f"it is of format version {found!r:.20}; expected {expected}: other software wrote it")
     with _as_damage(METADATA_NAME):
         return Metadata.model_validate_json(json.dumps(content))
 

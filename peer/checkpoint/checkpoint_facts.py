@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from pydantic import BaseModel, ConfigDict, Field
 
 from averaging.outer.own_contributions import Sent
 from averaging.wire.messages import WorkPart
 from peer.checkpoint.checked_files import WrittenFile
-from peer.config.section import Section
 
 FORMAT_VERSION = 5
+EARLIER_FORMAT = 4
+"""Checkpoints of this format are also read, so that a software update loses no work."""
 
 _COUNT = Field(ge=0, le=2**63 - 1)
 _HASH = Field(pattern="^[0-9a-f]{64}$")
 
 
-class ContributionFacts(Section):
+class _Section(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
+
+
+class ContributionFacts(_Section):
     """Own work that was being sent."""
 
     sequence: int = _COUNT
@@ -25,7 +32,7 @@ class ContributionFacts(Section):
     parts: tuple[WorkPart, ...] = ()
 
 
-class FragmentFacts(Section):
+class FragmentFacts(_Section):
     """The facts about one fragment in `checkpoint.json`. `digest` is the digest of (anchor, momentum)."""
 
     num_values: int = _COUNT
@@ -43,7 +50,7 @@ class FragmentFacts(Section):
     file: WrittenFile
 
 
-class Totals(Section):
+class Totals(_Section):
     """This peer's totals in the run, including earlier sessions."""
 
     inner_steps: int = Field(default=0, ge=0, le=2**63 - 1)
@@ -53,7 +60,7 @@ class Totals(Section):
     """The run's clock as last seen by this peer."""
 
 
-class Metadata(Section):
+class Metadata(_Section):
     format_version: int
     number: int = _COUNT
     run_id: str
@@ -94,3 +101,17 @@ OF_SENT = ("sequence", "tokens", "steps", "base_version", "parts")
 
 def contribution_facts(sent: Sent) -> ContributionFacts:
     return ContributionFacts(**{name: getattr(sent, name) for name in OF_SENT})
+
+
+def upgraded(content: dict[str, Any]) -> dict[str, Any]:
+    """Convert the content of a `checkpoint.json` of `EARLIER_FORMAT` to the current format, without checking it.
+
+    That format also counted rounds of each fragment and reads of the data. Its signed commits may be in separate files,
+    see `peer.checkpoint.kept_commits.earlier_commits`.
+    """
+    totals, fragments = content.get("totals"), content.get("fragments")
+    if isinstance(totals, dict):
+        totals = {name: value for name, value in totals.items() if name != "reads"}
+    if isinstance(fragments, list) and all(isinstance(facts, dict) for facts in fragments):
+        fragments = [{name: value for name, value in facts.items() if name != "num_rounds"} for facts in fragments]
+    return content | {"format_version": FORMAT_VERSION, "totals": totals, "fragments": fragments}

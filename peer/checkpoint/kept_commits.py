@@ -6,25 +6,53 @@ a few. Commits that prove nothing are dropped without affecting the checkpoint.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
+from pathlib import Path
 
 import msgpack
 import numpy as np
 
 from averaging.arrays import U8
 from averaging.signing.commit_chains import newest_run
-from averaging.signing.commit_log import MAX_LOGGED_COMMITS
+from averaging.signing.commit_log import MAX_LOGGED_BYTES, MAX_LOGGED_COMMITS
 from averaging.signing.round_signatures import Checker
 from averaging.wire import frames as wire
 from averaging.wire.field_checks import Limits
 from averaging.wire.messages import Commit
 from dht.ground.errors import PeerFault
 from dht.ground.host import PeerId
+from dht.ground.regular_files import read_regular
+
+_CHECK_BYTES = 32
 
 
 def packed_commits(frames: Sequence[bytes]) -> U8:
     """Return the frames, oldest first, as one array of bytes."""
     return np.frombuffer(msgpack.packb(list(frames), use_bin_type=True), np.uint8)
+
+
+def earlier_commits(folder: Path, fragment: int) -> U8 | None:
+    """Return the commits in a separate file of format 4, in the form of `packed_commits`; None if there is no such
+    file.
+
+    The file is a SHA-256 followed by msgpack [fragment, version, digest of the anchor, [frame, ...]].
+
+    Raises:
+        ValueError: the file is damaged.
+    """
+    path = folder / f"commits-{fragment:04d}.bin"
+    try:
+        data = read_regular(path, 2 * MAX_LOGGED_BYTES)
+        check, body = data[:_CHECK_BYTES], data[_CHECK_BYTES:]
+        if hashlib.sha256(body).digest() != check:
+            raise ValueError("it does not have its SHA-256")
+        *_, frames = msgpack.unpackb(body, max_array_len=MAX_LOGGED_COMMITS)
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, TypeError, msgpack.UnpackException) as error:
+        raise ValueError(f"{path.name} is damaged ({error})") from error
+    return packed_commits(frames)
 
 
 def unpacked_commits(
