@@ -94,6 +94,7 @@ def test_every_help_ends_with_an_example_that_parses(
         (f"peer.export.{command}", f"{command}_model"),
     ):
         stand_in(monkeypatch, module, function, lambda *_: 0)
+    monkeypatch.setattr("peer.trainer.hf.trial.try_model", lambda manifest, _: (manifest.model.context, ()))
     (Path.cwd() / "run.toml").write_text("seed = 7\n")
     if command != "export":  # which writes it
         (Path.cwd() / "model").mkdir()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections import Counter
 
 import numpy as np
@@ -27,15 +26,6 @@ def read(walk: UnitWalk, num_blocks: int, view=None) -> list[tuple[int, int, int
     spans = walk.next_blocks(num_blocks, size_of, *([] if view is None else [view]))
     assert spans is not None
     return [(span.epoch, span.unit, span.first + index) for span in spans for index in range(span.count)]
-
-
-def test_a_lone_peer_reads_each_block_once_per_epoch():
-    walk = UnitWalk(key_of("me"))
-    found = [block for _ in range(2 * NUM_UNITS * SIZE // 8) for block in read(walk, 8)]
-    expected = itertools.product((0, 1), range(NUM_UNITS), range(SIZE))
-    assert Counter(found) == dict.fromkeys(expected, 1)
-    orders = [list(dict.fromkeys(unit for epoch, unit, _ in found if epoch == one)) for one in (0, 1)]
-    assert orders[0] != orders[1] != sorted(orders[1])
 
 
 def test_units_of_live_peers_are_disjoint_and_those_of_one_that_has_gone_fall_to_others():
@@ -124,7 +114,7 @@ def test_data_that_is_not_here_is_waited_for_and_nothing_is_lost():
 )
 def test_an_epoch_of_a_swarm_is_read_whole_and_little_of_it_twice(num_peers: int, crash: float, newcomers: int) -> None:
     found = simulate_epoch(
-        num_peers=num_peers, crash_fraction=crash, num_newcomers=newcomers, num_blocks=20_000, tick_seconds=10.0
+        num_peers=num_peers, crash_fraction=crash, num_newcomers=newcomers, num_blocks=10_000, tick_seconds=10.0
     )
     assert found.covered >= 0.98
     assert found.repeated <= 0.05
@@ -134,7 +124,7 @@ def test_readers_that_have_not_heard_of_each_other_begin_with_what_is_most_surel
     """Ten records per epoch; with the lowest scores first it is 5.4 %."""
     found = [
         simulate_epoch(num_peers=2, crash_fraction=0, num_blocks=10_000, epoch_seconds=100, tick_seconds=1.0, seed=seed)
-        for seed in range(4)
+        for seed in range(2)
     ]
     assert min(one.covered for one in found) == 1
     assert sum(one.repeated for one in found) / len(found) <= 0.04

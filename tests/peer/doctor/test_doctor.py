@@ -144,6 +144,7 @@ PROBLEMS: list[tuple[str, DoctorFacts, str, str, str, int]] = [
         0,
     ),
     ("disk", changed("machine", disk_free_bytes=None), "stop", "cannot be looked at", "--data-dir", 1),
+    ("disk", changed("machine", folder_fault="/home/ada cannot be written"), "stop", "cannot be", "--data-dir", 1),
     ("ports", changed("machine", port_fault="the port is taken"), "stop", "the port is taken", "--listen", 1),
     ("run", DoctorFacts(MACHINE, run_fault="nobody answered", run_fault_code=3), "stop", "nobody answered", "", 3),
     ("manifest", changed("run", has_ended=True), "stop", "has ended the run", "another run", 4),
@@ -314,14 +315,3 @@ def test_json_has_the_findings_and_addresses_as_text() -> None:
         finding for finding in facts["findings"] if finding["subject"] == "clock"
     ).items()
     assert facts["facts"]["line"]["dial_back"]["reached"] == [f"{HERE}/p2p/{MEMBER}"]
-
-
-def test_a_folder_that_cannot_be_written_stops() -> None:
-    facts = DoctorFacts(dataclasses.replace(MACHINE, folder_fault="/home/ada/run cannot be written"))
-    (stop,) = [one for one in diagnose(facts) if one.level == "stop"]
-    assert (stop.subject, stop.what, stop.remedy) == (
-        "disk",
-        "/home/ada/run cannot be written",
-        "give another --data-dir",
-    )
-    assert exit_code_of([stop]) == 1

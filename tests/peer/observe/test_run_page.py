@@ -29,7 +29,7 @@ def answer_of(run_id: str) -> bytes:
 
 @contextmanager
 def page(answers: dict[str, Any]) -> Iterator[str]:
-    """A server; the value of a path is its content, a status, or a place to go."""
+    """A server; the value of a path is its content, a status, a place to go, or what it waits for without a word."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -43,6 +43,8 @@ def page(answers: dict[str, Any]) -> Iterator[str]:
                 self.send_response(302)
                 self.send_header("Location", found)
                 self.end_headers()
+            elif isinstance(found, threading.Event):
+                found.wait(30)
             else:
                 self.send_error(found)
 
@@ -113,24 +115,10 @@ def test_nobody_there_and_wrong_addresses() -> None:
 
 def test_a_page_that_stalls_is_not_waited_for() -> None:
     released = threading.Event()
-
-    class Slow(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            released.wait(30)
-
-        def log_message(self, *_: object) -> None: ...
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Slow)
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-    thread.start()
-    try:
+    with page({"/api/v1/join": released}) as url:
         with pytest.raises(NobodyReachable, match="no answer"):
-            ask_page(f"http://127.0.0.1:{server.server_address[1]}", timeout_seconds=0.2)
-    finally:
+            ask_page(url, timeout_seconds=0.2)
         released.set()
-        server.shutdown()
-        thread.join()
-        server.server_close()
 
 
 @given(

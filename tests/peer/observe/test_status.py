@@ -35,9 +35,6 @@ def test_a_peer_with_another_anchor_is_marked(capsys: pytest.CaptureFixture[str]
     shown = capsys.readouterr().out
     assert shown.count("0/9!") == 1
     assert "another anchor" in shown
-
-
-def test_nothing_is_marked_where_all_agree(capsys: pytest.CaptureFixture[str]) -> None:
     _print_table(RUN_ID, MANIFEST, records_of(A=b"b", B=b"b"))
     assert "!" not in capsys.readouterr().out
 

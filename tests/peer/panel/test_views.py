@@ -214,13 +214,6 @@ def test_the_panel_is_for_capable_terminals(stream: io.StringIO, environ: dict[s
     assert type(make_view("auto", stream, io.StringIO(), environ)) is expected
 
 
-def test_letters_a_terminal_cannot_show_are_escaped() -> None:
-    raw = io.BytesIO()
-    with io.TextIOWrapper(raw, encoding="ascii") as stream:
-        PlainView(stream).note("café")
-        assert raw.getvalue() == b"Caf\\xe9\n"
-
-
 def test_on_a_terminal_of_letters_the_panel_is_of_letters() -> None:
     raw = io.BytesIO()
     with io.TextIOWrapper(raw, encoding="ascii") as stream:

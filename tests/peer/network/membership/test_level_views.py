@@ -234,24 +234,6 @@ def test_a_record_lives_as_long_as_a_turn_takes_and_never_expires_before_the_one
     run_virtual(main(), START)
 
 
-def test_a_small_swarm_asks_for_four_keys_in_a_look_and_publishes_under_one() -> None:
-    async def main() -> None:
-        records = MemoryRecords(fixed_network(), now)
-        peers = []
-        for identity in crowd()[:20]:
-            host = MemoryHost(records.network, identity.peer_id)
-            store = CountingStore(records, host)
-            peers.append((store, membership_of(identity, store, host)))
-        for _, membership in peers:
-            await membership.announce()
-        for store, membership in peers:
-            await membership.look()
-            assert len(membership.members()) == 19
-            assert (store.reads, store.published) == ({2: 4}, [(0,)])
-
-    run_virtual(main(), START)
-
-
 def test_members_that_come_one_after_the_other_change_level_together() -> None:
     """Whole memberships, each with its own view, past the size for which four keys are enough."""
 

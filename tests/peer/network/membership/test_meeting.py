@@ -160,21 +160,6 @@ def test_a_hundred_free_records_join_nothing_and_cost_a_few_calls() -> None:
     run_virtual(main(), START)
 
 
-def test_a_member_of_whom_only_a_record_was_known_is_met_soon() -> None:
-    async def main() -> None:
-        scene, key = Scene(), Identity.generate()
-        scene.answer(key)
-        await scene.publish([key])
-        assert scene.joined() == []
-        meeting = asyncio.ensure_future(scene.membership.meet_others())
-        await asyncio.sleep(ANNOUNCE_SECONDS)
-        assert scene.joined() == [key.peer_id]
-        assert scene.presence.has_been_there(key.peer_id)
-        meeting.cancel()
-
-    run_virtual(main(), START)
-
-
 def test_a_member_that_writes_and_answers_nothing_comes_and_goes_more_and_more_seldom() -> None:
     """Each time costs a call, a line on the volunteer's screen, and a new look at who takes part."""
 

@@ -335,14 +335,6 @@ TICKET = issue_ticket(OWNER, RUN_ID, "once", Identity.from_seed(SECRET).public_k
 INVITE = Invite(RUN_ID, (ADDRESS,), OWNER.public_key, TICKET, SECRET)
 
 
-def test_an_invite_as_text() -> None:
-    text = encode_invite(INVITE)
-    assert decode_invite(f"  {text}\n") == INVITE
-    assert "\n" not in text
-    listed = Invite(RUN_ID, (), OWNER.public_key)
-    assert decode_invite(encode_invite(listed)) == listed
-
-
 def test_no_secret_is_shown() -> None:
     shown = repr(INVITE) + repr(side(ALICE, rules(), one_time(ALICE.peer_id))) + repr(Pass(TICKET, b"b" * 64))
     for secret in (SECRET, TICKET.signature, b"b" * 64):

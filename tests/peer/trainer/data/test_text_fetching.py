@@ -142,22 +142,6 @@ def until(condition):
     assert condition()
 
 
-def test_nothing_goes_before_the_reader_says_so_and_what_has_gone_comes_again(tmp_path):
-    files = Files(tmp_path / "own", 4, here=(0, 1))
-    stock = Stock(files, lambda text: None, limit_bytes=20)
-    stock.want([1, 2])
-    until(lambda: stock._leaving)
-    assert files.here == {0, 1}
-    assert stock.let_go() == [0]
-    assert files.came.acquire(timeout=60)
-    assert files.here == {1, 2}
-    stock.want([0, 1])  # the part that was believed to be here
-    until(lambda: stock._leaving)
-    assert stock.let_go() == [2]
-    assert files.came.acquire(timeout=60)
-    assert files.here == {0, 1}
-
-
 def test_a_limit_below_what_is_wanted_keeps_the_first_and_is_said_once(tmp_path):
     files, notes = Files(tmp_path / "own", 4), []
     stock = Stock(files, notes.append, limit_bytes=25)

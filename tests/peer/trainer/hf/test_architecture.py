@@ -81,7 +81,7 @@ def new_run(folder: Path, model_type: str, task: str | None = None, **fields: An
     return create_run("tiny", run_file, folder / "owner", model=describe_model(folder, task)).manifest
 
 
-@pytest.mark.parametrize("model_type", ["llama", "qwen3", "gpt2"])
+@pytest.mark.parametrize("model_type", ["llama", "gpt2"])
 def test_a_run_is_made_from_a_config_and_learns(tmp_path: Path, model_type: str) -> None:
     manifest = new_run(tmp_path, model_type)
     assert (manifest.model.context, manifest.model.vocab_size) == (16, 128)
