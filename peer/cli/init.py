@@ -129,9 +129,9 @@ def init(
                 "such a file, or org/name@REVISION; check --model."
             )
         with loading("loading the model libraries"):
-            from peer.trainer.hf.manifest_from_config import AdapterChoice, describe_model
+            from peer.trainer.hf.manifest_from_config import describe_model
 
-        chosen = None if lora is None else AdapterChoice(lora, _names(targets))
+        chosen = None if lora is None else (lora, _names(targets))
         with _of_arguments():
             described = describe_model(model, task, chosen, _names(freeze), tell_progress)
     with _of_arguments():

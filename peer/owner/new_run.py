@@ -254,7 +254,9 @@ def _check_vocabulary(manifest: RunManifest, files: Sequence[Path]) -> None:
         except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
             return  # the library that reads the file reports whether it is a tokenizer
         if num_tokens > manifest.model.vocab_size:
-            place = "the model's config.json" if manifest.model.kind == "hf" else "section [model] of the run file"
+            place = "section [model] of the run file"
+            if manifest.model.kind == "hf":
+                place = "the model's config.json (pretrained weights have their own: take the tokenizer beside them)"
             raise UsageFault(
                 f"{path} has {num_tokens} tokens, and model.vocab_size is {manifest.model.vocab_size}; expected no "
                 f"more tokens than the model has; write vocab_size = {num_tokens} into {place}, or take a smaller "

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -59,16 +58,8 @@ MAX_CONFIG_FILE_BYTES = 1 << 20
 """Size limit of a config: one with a thousand label names takes 60 kB. Weights given by mistake are rejected."""
 
 
-@dataclass(frozen=True, slots=True)
-class AdapterChoice:
-    """The adapter settings that an owner requests.
-
-    Attributes:
-        targets: names of linear layers; empty: all linear layers of the blocks.
-    """
-
-    rank: int = 16
-    targets: tuple[str, ...] = ()
+AdapterChoice = tuple[int, tuple[str, ...]]
+"""(rank, names of linear layers) of an adapter that an owner requests; no names: all linear layers of the blocks."""
 
 
 def describe_model(
@@ -132,8 +123,6 @@ def describe_model(
     shapes, buffer_shapes = architecture_parts(text, chosen, section_of_adapter, frozen)
     section: Any = config.get_text_config()
     vocab_size = getattr(section, "vocab_size", None)
-    if tokenizer is not None:
-        check_vocabulary(tokenizer, vocab_size)
     return DescribedModel(
         config=text,
         task=chosen,
@@ -173,10 +162,10 @@ def _adapter(asked: AdapterChoice, text: str, task: str, *, has_weights: bool) -
             "--lora is given, and --model has no weights beside its config; expected a folder with *.safetensors, "
             "because an adapter stands on given weights."
         )
-    module = build_architecture(text, task, without_values=True)
-    targets = chosen_targets(module, asked.targets)
+    rank, names = asked
+    targets = chosen_targets(build_architecture(text, task, without_values=True), names)
     try:
-        return AdapterSection(rank=asked.rank, targets=targets)
+        return AdapterSection(rank=rank, targets=targets)
     except ValidationError as error:
         raise UsageFault(
             explain(error, AdapterSection, lambda name: "--lora" if name == "rank" else f"--{name}")
@@ -268,20 +257,6 @@ def check_tokenizer_form(folder: Path, hub_name: str | None) -> None:
             f"{folder if hub_name is None else hub_name} has {other} and no {TOKENIZER_NAME}, so the run would read "
             f"bytes instead of the model's tokens; expected {TOKENIZER_NAME}; {first}make it with transformers (and "
             f"sentencepiece, for a *.model file): AutoTokenizer.from_pretrained({where!r}).save_pretrained({where!r})"
-        )
-
-
-def check_vocabulary(tokenizer: TextTokenizer, vocab_size: int | None) -> None:
-    """Check that every token has a row in the model.
-
-    Raises:
-        UsageFault: the tokenizer has more tokens than the model.
-    """
-    if vocab_size is not None and tokenizer.vocab_size > vocab_size:
-        raise UsageFault(
-            f"{tokenizer.path} has {tokenizer.vocab_size} tokens, and the model's vocab_size is {vocab_size}; expected "
-            f"no more tokens than the model has; write vocab_size = {tokenizer.vocab_size} into its config.json (given "
-            "weights have their own: take the tokenizer that belongs to them), or take a smaller tokenizer."
         )
 
 

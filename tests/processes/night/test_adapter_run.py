@@ -13,7 +13,7 @@ import torch
 
 from peer.config.hf_config import canonical_config
 from peer.trainer.hf.architecture import build_architecture
-from peer.trainer.hf.manifest_from_config import AdapterChoice, describe_model
+from peer.trainer.hf.manifest_from_config import describe_model
 from tests.kit.processes.process_swarm import TINY_RUN, ProcessSwarm, assert_one_sentence, process_swarm
 
 LLAMA = {
@@ -34,7 +34,7 @@ def test_peers_train_an_adapter_and_one_without_the_base_is_told(tmp_path: Path)
     base = tmp_path / "base"
     module: Any = build_architecture(canonical_config(LLAMA), "causal-lm")
     module.save_pretrained(base)
-    model = describe_model(base, None, AdapterChoice(4, ("q_proj", "v_proj")))
+    model = describe_model(base, None, (4, ("q_proj", "v_proj")))
     with process_swarm(RUN, partial(ProcessSwarm, model=model)) as swarm:
         first = swarm.start("first", "--base", str(base), has_record=True)
         first.wait_joined()

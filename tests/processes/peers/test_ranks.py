@@ -31,7 +31,7 @@ from peer.trainer.devices.rank_orders import ALONE, OrderKind, RankLost, Ranks
 from peer.trainer.devices.rank_rendezvous import RankGroup, RankSetup
 from peer.trainer.devices.sharding import shard
 from peer.trainer.hf.architecture import build_architecture
-from peer.trainer.hf.manifest_from_config import AdapterChoice, describe_model
+from peer.trainer.hf.manifest_from_config import describe_model
 from peer.trainer.hf.run_model import build_run_model
 from peer.trainer.loop.mailbox_link import TrainerLink
 from peer.trainer.loop.trainer import Trainer
@@ -280,7 +280,7 @@ def test_an_adapter_is_trained_beside_a_base_cut_into_rows(
     torch.manual_seed(0)
     module: Any = build_architecture(canonical_config({**LLAMA, "tie_word_embeddings": False}), "causal-lm")
     module.save_pretrained(base)
-    described = describe_model(base, None, AdapterChoice(4, ("q_proj", "down_proj")))
+    described = describe_model(base, None, (4, ("q_proj", "down_proj")))
     run = new_run(tmp_path, described, "context = 16", manifest.data.source)
     folder.mkdir()
     alone = OnePeer(ends, run, base=base)

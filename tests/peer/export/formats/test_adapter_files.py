@@ -17,7 +17,7 @@ from peer.export.formats.anchors import Anchors
 from peer.export.formats.model_folder import write_folder
 from peer.export.formats.model_reading import model_of, read_model
 from peer.trainer.hf.architecture import build_architecture
-from peer.trainer.hf.manifest_from_config import AdapterChoice, describe_model
+from peer.trainer.hf.manifest_from_config import describe_model
 from peer.trainer.hf.run_model import build_run_architecture
 from tests.kit.late_library import late_library
 from tests.kit.trainer.exported_models import NOW, anchors_of_module, changed
@@ -46,7 +46,7 @@ def saved_base(folder: Path, config: str = CONFIG) -> Path:
 
 def run_of(base: Path, targets: tuple[str, ...] = ("q_proj", "down_proj")) -> tuple[Any, Anchors]:
     """(the base with an adapter that was trained, the anchors that are the adapter)."""
-    described = describe_model(base, None, AdapterChoice(4, targets))
+    described = describe_model(base, None, (4, targets))
     averaging = {"num_fragments": 2}
     manifest = RunManifest.from_fields({"name": "tiny", "model": described.section(2, {}), "averaging": averaging})
     module: Any = changed(build_run_architecture(manifest, base)).eval()

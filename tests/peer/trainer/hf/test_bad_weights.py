@@ -13,9 +13,10 @@ from safetensors.torch import load_file, save_file
 
 from dht.ground.errors import Incompatible, UsageFault
 from peer.config.hf_config import canonical_config
+from peer.owner.new_run import create_run
 from peer.trainer.hf.architecture import build_architecture
 from peer.trainer.hf.base_weights import has_weights, read_base
-from peer.trainer.hf.manifest_from_config import AdapterChoice, describe_model, unused_rows
+from peer.trainer.hf.manifest_from_config import describe_model, unused_rows
 from tests.kit.trainer.prepared_data import small_tokenizer
 
 LLAMA = {
@@ -92,7 +93,7 @@ def test_weights_that_lack_a_layer_are_refused(model: Path) -> None:
         describe_model(model)
     in_one_file(model, {name: tensor for name, tensor in tensors.items() if name != "model.norm.weight"})
     with pytest.raises(Incompatible, match=r"lack model\.norm\.weight, of"):
-        describe_model(model, None, AdapterChoice(4))
+        describe_model(model, None, (4, ()))
 
 
 def test_weights_without_the_head_are_refused_with_the_way_to_add_one(model: Path) -> None:
@@ -207,8 +208,8 @@ def test_a_tokenizer_in_another_form_is_refused_with_or_without_weights(model: P
     with pytest.raises(UsageFault, match=rf"has {named} and no tokenizer.json.*AutoTokenizer.from_pretrained\('"):
         describe_model(model)
     small_tokenizer(model)
-    with pytest.raises(UsageFault, match="tokens, and the model's vocab_size is 64"):
-        describe_model(model)
+    with pytest.raises(UsageFault, match=r"tokens, and model.vocab_size is 64.*take the tokenizer beside them"):
+        create_run("small", None, model / "owner", model=describe_model(model))
 
 
 def test_a_tokenizer_of_the_hub_in_another_form_is_refused(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:

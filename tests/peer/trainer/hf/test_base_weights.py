@@ -158,7 +158,7 @@ def test_a_folder_that_leads_to_other_weights_is_refused(saved: Path, tmp_path: 
 
 
 def test_an_adapter_alone_is_trained_and_begins_alike(saved: Path, tmp_path: Path) -> None:
-    manifest = run_of(saved, tmp_path, AdapterChoice(4, ("q_proj", "v_proj")))
+    manifest = run_of(saved, tmp_path, (4, ("q_proj", "v_proj")))
     adapter = manifest.model.adapter
     assert adapter is not None
     assert adapter.rank == 4
@@ -195,7 +195,7 @@ def test_fewer_bits_need_a_library_that_computes_here(
     saved: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     logging.getLogger("bitsandbytes").setLevel(logging.NOTSET)
-    lora = run_of(saved, tmp_path / "lora", AdapterChoice(4))
+    lora = run_of(saved, tmp_path / "lora", (4, ()))
     # Where it is installed peft loads it, and it warns of kernels that nobody asked for.
     assert logging.getLogger("bitsandbytes").level == logging.ERROR
     for name in ("bitsandbytes", "bitsandbytes.nn"):
@@ -224,16 +224,16 @@ def test_a_base_of_few_bits_stays_differentiable_after_it_measured(monkeypatch: 
 
 def test_targets_that_match_nothing_name_candidates(saved: Path) -> None:
     with pytest.raises(UsageFault, match=r"'c_attn'.*q_proj, k_proj, v_proj, o_proj, gate_proj, up_proj, down_proj"):
-        describe_model(saved, None, AdapterChoice(targets=("c_attn",)))
+        describe_model(saved, None, (16, ("c_attn",)))
     with pytest.raises(UsageFault, match="embed_tokens"):
-        describe_model(saved, None, AdapterChoice(targets=("embed_tokens",)))
+        describe_model(saved, None, (16, ("embed_tokens",)))
     # Its head is tied to the embeddings, which merging would change, too.
     with pytest.raises(UsageFault, match=r"'lm_head', whose matrix is that of model\.embed_tokens, too.* q_proj"):
-        describe_model(saved, None, AdapterChoice(targets=("q_proj", "lm_head")))
+        describe_model(saved, None, (16, ("q_proj", "lm_head")))
     with pytest.raises(UsageFault, match="--lora"):
-        describe_model(saved, None, AdapterChoice(rank=0))
+        describe_model(saved, None, (0, ()))
     with pytest.raises(UsageFault, match="no weights"):
-        describe_model(saved / "config.json", None, AdapterChoice())
+        describe_model(saved / "config.json", None, (16, ()))
 
 
 def test_rank_16_on_eight_billion_asks_little_of_a_home() -> None:
