@@ -28,7 +28,7 @@ import numpy as np
 import torch
 
 from averaging.arrays import F32
-from averaging.codec.blocks import CODE_FORMATS
+from averaging.codec.blocks import CODE_BITS
 from averaging.codec.codec import DEFAULT_BLOCK_SIZE, Codec, KernelChoice, make_codec
 from averaging.outer.contribution_weights import Terms
 from averaging.outer.outer_settings import OuterRule
@@ -254,15 +254,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--values", type=int, default=25_000_000, help="float32 values (default 25000000)")
     parser.add_argument("--threads", type=counts, default=[1], help="thread counts to try, e.g. 1,2 (default 1)")
     parser.add_argument("--repeats", type=int, default=7, help="timed repeats of each operation (default 7)")
-    parser.add_argument("--codecs", default=",".join(CODE_FORMATS), help="comma-separated (default: all)")
+    parser.add_argument("--codecs", default=",".join(CODE_BITS), help="comma-separated (default: all)")
     parser.add_argument("--others", action="store_true", help="also hivemind's compressions and bitsandbytes")
     parser.add_argument("--means", action="store_true", help="time means of contributions instead")
     options = parser.parse_args(arguments)
     names = options.codecs.split(",")
     if options.values < 1 or options.repeats < 1:
         parser.error(f"--values {options.values} --repeats {options.repeats}: expected both to be at least 1")
-    if unknown := [name for name in names if name not in CODE_FORMATS]:
-        parser.error(f"--codecs {','.join(unknown)}: expected some of {', '.join(CODE_FORMATS)}")
+    if unknown := [name for name in names if name not in CODE_BITS]:
+        parser.error(f"--codecs {','.join(unknown)}: expected some of {', '.join(CODE_BITS)}")
 
     command = " ".join(["python -m benchmarks.bench_codec", *(sys.argv[1:] if arguments is None else arguments)])
     described = {"command": command, "machine": machine(), "values": options.values, "repeats": options.repeats}

@@ -30,7 +30,7 @@ from collections.abc import Iterator, Sequence
 from statistics import mean, median
 from typing import Any
 
-from averaging.codec.blocks import CODE_FORMATS
+from averaging.codec.blocks import CODE_BITS
 from averaging.codec.codec import make_codec
 from benchmarks.lines import ping
 from benchmarks.lines.home_lines import MAX_HOSTS, home_lines, numbers
@@ -167,8 +167,8 @@ def main() -> int:
     options = parser.parse_args()
     if options.peers < 2 or options.values < 1 or options.rounds < 1 or not 1 <= options.fragments <= options.values:
         parser.error("expected at least 2 peers, 1 value, 1 round, and from 1 fragment to one per value")
-    if options.peers > MAX_HOSTS or options.codec not in CODE_FORMATS:
-        parser.error(f"expected at most {MAX_HOSTS} peers and a codec of {', '.join(CODE_FORMATS)}")
+    if options.peers > MAX_HOSTS or options.codec not in CODE_BITS:
+        parser.error(f"expected at most {MAX_HOSTS} peers and a codec of {', '.join(CODE_BITS)}")
     up = numbers(options.up, options.peers, "--up")
     down = numbers(options.down or options.up, options.peers, "--down")
     servers = [SERVER_MBIT] * (options.ping and options.lab is not None)

@@ -26,21 +26,8 @@ would cost another eighth of a bit per value for 1 % less error; a power of two 
 more error."""
 
 
-@dataclass(frozen=True, slots=True)
-class CodeFormat:
-    """Number of bits of one value, and whether its block has a scale."""
-
-    bits_per_code: int
-    has_scales: bool
-
-
-CODE_FORMATS: Mapping[str, CodeFormat] = MappingProxyType(
-    {
-        "int4": CodeFormat(4, True),
-        "int8": CodeFormat(8, True),
-        "fp32": CodeFormat(32, False),
-    }
-)
+CODE_BITS: Mapping[str, int] = MappingProxyType({"int4": 4, "int8": 8, "fp32": 32})
+"""Bits of one value. The blocks of all codecs but fp32 have scales."""
 
 MAX_MAGNITUDE, MAX_MAGNITUDE_BITS = 2.0**126, 0x7E800000
 """The codec refuses values beyond this magnitude. No sum of two accepted values, and no product of code and scale, can
@@ -57,32 +44,30 @@ MAX_BLOCK_SIZE = 65536
 zero."""
 
 
-def check_format(codec: str, block_size: int) -> CodeFormat:
-    """Return the format of `codec`.
+def check_format(codec: str, block_size: int) -> int:
+    """Return the bits of one value of `codec`.
 
     Raises:
         ValueError: unknown codec, or a block size that is not a multiple of 8 in 8..65536.
     """
-    code_format = CODE_FORMATS.get(codec)
-    if code_format is None:
-        raise ValueError(f"codec {codec!r} is unknown; expected one of {', '.join(CODE_FORMATS)}")
+    bits = CODE_BITS.get(codec)
+    if bits is None:
+        raise ValueError(f"codec {codec!r} is unknown; expected one of {', '.join(CODE_BITS)}")
     if not (BLOCK_SIZE_MULTIPLE <= block_size <= MAX_BLOCK_SIZE) or block_size % BLOCK_SIZE_MULTIPLE:
         raise ValueError(
             f"block size {block_size}; expected a multiple of {BLOCK_SIZE_MULTIPLE} "
             f"from {BLOCK_SIZE_MULTIPLE} to {MAX_BLOCK_SIZE}"
         )
-    return code_format
+    return bits
 
 
 def scales_num_bytes(codec: str, block_size: int, num_values: int) -> int:
-    if not check_format(codec, block_size).has_scales:
-        return 0
-    return SCALE_BYTES * -(-num_values // block_size)
+    return 0 if check_format(codec, block_size) == 32 else SCALE_BYTES * -(-num_values // block_size)
 
 
 def codes_num_bytes(codec: str, block_size: int, num_values: int) -> int:
     """Return the number of bytes of all codes of `num_values` values. Only the last byte can be partly empty."""
-    return -(-num_values * check_format(codec, block_size).bits_per_code // 8)
+    return -(-num_values * check_format(codec, block_size) // 8)
 
 
 def encoded_num_bytes(codec: str, block_size: int, num_values: int) -> int:

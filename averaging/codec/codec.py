@@ -54,18 +54,26 @@ SCALE_DTYPE = np.dtype("<u2")
 
 
 class Codec:
-    """Codec of flat float32 arrays. `make_codec` creates one; threads may share it."""
+    """Codec of flat float32 arrays, whose blocks have scales. `make_codec` creates one; threads may share it."""
 
-    name: str
-    block_size: int
+    def __init__(self, name: str, block_size: int, choice: KernelChoice) -> None:
+        self.name = name
+        self.block_size = block_size
+        self._choice = choice
+        self._code = INTEGER_CODES[name]
 
-    def __repr__(self) -> str:
-        return f"<{self.name} codec, blocks of {self.block_size}, {self.kernels} kernels>"
+    @cached_property
+    def _kernels(self) -> Kernels:
+        library = None if self._choice == "numpy" else compiled_kernels.kernels()
+        return NumpyKernels(self._code) if library is None else CompiledKernels(self._code, library)
 
     @property
     def kernels(self) -> str:
         """Return the name of the kernels in use: numpy or compiled."""
-        raise NotImplementedError
+        return self._kernels.name
+
+    def __repr__(self) -> str:
+        return f"<{self.name} codec, blocks of {self.block_size}, {self.kernels} kernels>"
 
     def encoded_num_bytes(self, num_values: int) -> int:
         return encoded_num_bytes(self.name, self.block_size, num_values)
@@ -93,35 +101,6 @@ class Codec:
         """
         return self._encode(values, True)
 
-    def decode(self, encoded: EncodedBlocks, out: F32) -> None:
-        """Write the decoded values into `out`: float32 [num_values], contiguous.
-
-        Raises:
-            ValueError: different codec, block size or length, or a scale (or float) that no encoder writes. `out` is
-                then unchanged.
-        """
-        raise NotImplementedError
-
-    def largest(self, encoded: EncodedBlocks) -> float:
-        """Return a bound on the magnitude of the decoded values, computed from the scales alone if the codec has
-        scales.
-
-        Raises:
-            ValueError: different codec or block size, or a scale (or float) that no encoder writes.
-        """
-        raise NotImplementedError
-
-    def decode_accumulate(self, encoded: EncodedBlocks, weight: float, out: F32) -> None:
-        """Add weight * decoded to `out`. The weight, the product and the sum are each rounded to float32.
-
-        Raises:
-            ValueError: as `decode`, or the weight is not finite.
-        """
-        raise NotImplementedError
-
-    def _encode(self, values: F32, keep_residual: bool) -> EncodedBlocks:
-        raise NotImplementedError
-
     def check_fits(self, encoded: EncodedBlocks, num_values: int) -> None:
         """Check that `encoded` holds `num_values` values of this codec.
 
@@ -138,25 +117,6 @@ class Codec:
     def _check_encoded(self, encoded: EncodedBlocks, out: F32) -> None:
         _check_array(out, is_written=True)
         self.check_fits(encoded, out.size)
-
-
-class BlockCodec(Codec):
-    """A codec whose blocks have scales."""
-
-    def __init__(self, name: str, block_size: int, choice: KernelChoice) -> None:
-        self.name = name
-        self.block_size = block_size
-        self._choice = choice
-        self._code = INTEGER_CODES[name]
-
-    @cached_property
-    def _kernels(self) -> Kernels:
-        library = None if self._choice == "numpy" else compiled_kernels.kernels()
-        return NumpyKernels(self._code) if library is None else CompiledKernels(self._code, library)
-
-    @property
-    def kernels(self) -> str:
-        return self._kernels.name
 
     def _encode(self, values: F32, keep_residual: bool) -> EncodedBlocks:
         _check_array(values, is_written=keep_residual)
@@ -188,14 +148,31 @@ class BlockCodec(Codec):
         return EncodedBlocks(self.name, self.block_size, num_values, _bytes_of(stored), _bytes_of(codes))
 
     def largest(self, encoded: EncodedBlocks) -> float:
+        """Return a bound on the magnitude of the decoded values, computed from the scales alone if the codec has
+        scales.
+
+        Raises:
+            ValueError: different codec or block size, or a scale (or float) that no encoder writes.
+        """
         self.check_fits(encoded, encoded.num_values)
         return float(self.scales_of(encoded).max(initial=0.0)) * self._code.top_code
 
     def decode(self, encoded: EncodedBlocks, out: F32) -> None:
+        """Write the decoded values into `out`: float32 [num_values], contiguous.
+
+        Raises:
+            ValueError: different codec, block size or length, or a scale (or float) that no encoder writes. `out` is
+                then unchanged.
+        """
         self._check_encoded(encoded, out)
         self._run_on(encoded, out, self._kernels.decode, copy_tail=False)
 
     def decode_accumulate(self, encoded: EncodedBlocks, weight: float, out: F32) -> None:
+        """Add weight * decoded to `out`. The weight, the product and the sum are each rounded to float32.
+
+        Raises:
+            ValueError: as `decode`, or the weight is not finite.
+        """
         self._check_encoded(encoded, out)
         self._run_on(encoded, out, partial(self._kernels.decode_accumulate, weight=weight_float32(weight)))
 
@@ -247,9 +224,8 @@ class BlockCodec(Codec):
 class Float32Codec(Codec):
     """Codec that keeps all bits of float32. It has no scales and always uses numpy."""
 
-    name = "fp32"
-
     def __init__(self, block_size: int) -> None:
+        self.name = "fp32"
         self.block_size = block_size
 
     @property
@@ -312,11 +288,11 @@ def make_codec(name: str, block_size: int = DEFAULT_BLOCK_SIZE, kernels: KernelC
     check_format(name, block_size)
     if kernels not in ("auto", "numpy", "compiled"):
         raise ValueError(f"kernels {kernels!r}; expected auto, numpy or compiled")
-    if name == Float32Codec.name:
+    if name == "fp32":
         return Float32Codec(block_size)
     if kernels == "compiled" and compiled_kernels.kernels() is None:
         raise ValueError("kernels compiled, but there are none; install the package with a C compiler, or use numpy")
-    return BlockCodec(name, block_size, kernels)
+    return Codec(name, block_size, kernels)
 
 
 def _check_array(values: F32, is_written: bool) -> None:

@@ -14,7 +14,7 @@ from typing import Any, get_args
 import pytest
 
 import murmuration
-from averaging.codec.blocks import CODE_FORMATS
+from averaging.codec.blocks import CODE_BITS
 from averaging.outer.outer_settings import Mode
 from averaging.wire.messages import Plan, RosterEntry, ShardPlan, ShardResult
 from dht.admission.handshake_frames import Hello
@@ -108,7 +108,7 @@ def test_every_protocol_id() -> None:
 
 def test_every_codec() -> None:
     """Those that a manifest may name; int8 never leaves the machine."""
-    assert set(names_in(section(PROTOCOL.read_text(), "Codecs"))) == set(CODE_FORMATS) - {"int8"}
+    assert set(names_in(section(PROTOCOL.read_text(), "Codecs"))) == set(CODE_BITS) - {"int8"}
 
 
 @pytest.mark.parametrize("page_name", ["first-run.md", "open-run.md"])

@@ -12,7 +12,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from averaging.codec.blocks import CODE_FORMATS, encoded_num_bytes
+from averaging.codec.blocks import CODE_BITS, encoded_num_bytes
 from averaging.codec.codec import make_codec
 from averaging.outer.fragment_layout import build_layout
 from averaging.rounds.round_facts import RoundCommitted
@@ -56,7 +56,7 @@ def manifest_of(**averaging):
 @given(
     st.integers(1, 300_000),
     st.lists(st.tuples(st.floats(1e5, 1e9), st.booleans()), min_size=1, max_size=12),
-    st.sampled_from(sorted(CODE_FORMATS)),
+    st.sampled_from(sorted(CODE_BITS)),
 )
 @settings(max_examples=60)
 def test_what_is_sent_is_received(num_values, members, codec):

@@ -24,7 +24,6 @@ from typing import get_args
 import numpy as np
 
 from averaging.arrays import F32
-from averaging.codec.blocks import CODE_FORMATS
 from averaging.codec.codec import Codec
 from averaging.fragment.shard_store import payload_digest
 from averaging.lanes.links import ROUND_PROTOCOL
@@ -216,5 +215,5 @@ class _Tongue:
 
 def _infinite(codec: Codec, payload: bytes) -> bytes:
     """The payload with an infinite number in front: a scale, or a value where there are no scales."""
-    pattern = b"\x80\x7f" if CODE_FORMATS[codec.name].has_scales else b"\x00\x00\x80\x7f"
+    pattern = b"\x80\x7f" if codec.name != "fp32" else b"\x00\x00\x80\x7f"
     return pattern + payload[len(pattern) :]
