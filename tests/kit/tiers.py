@@ -37,8 +37,6 @@ SLOW_FILES = (
     "processes/peers/test_leaving.py",
     "processes/peers/test_away.py",
     "processes/page/test_real_swarm.py",
-    "processes/peers/test_own_choices.py",
-    "processes/page/test_samples.py",
     "processes/peers/test_checkpoints.py",
     "processes/peers/test_panel_keys.py",
     "processes/peers/test_ranks.py",

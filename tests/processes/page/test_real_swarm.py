@@ -1,4 +1,4 @@
-"""The page of a real swarm: a seed, two that train, one of them killed; then everybody leaves, and the run ends."""
+"""The page of a real swarm: a seed, two that train, one of them killed; the others leave, the model writes, an end."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import signal
 import subprocess
 import urllib.request
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from dashboard.page.environment import shell_line
@@ -25,14 +26,21 @@ def _served(peer: PeerProcess, remote: PeerId) -> int:
     return sum(fact.num_bytes for fact in facts if isinstance(fact, StateServed) and fact.remote == remote)
 
 
+def _children(of: int) -> set[int]:
+    return {
+        int(child) for task in Path(f"/proc/{of}/task").iterdir() for child in (task / "children").read_text().split()
+    }
+
+
 def test_a_page_says_what_is_so_while_people_come_are_killed_and_leave() -> None:
     with process_swarm(TINY_RUN) as swarm:
         seed = swarm.start("seed", command="seed", has_record=True)
         ada = swarm.start("ada", "--name", "Ada", peers=[seed.address])
         port = free_port()
         command = ("dashboard", "--run-id", swarm.run_id, "--peers", seed.address, "--port", str(port), "--db")
+        samples = ("--samples-every", "1h", "--prompt", "line 7", "--prompt", "", "--host-backend", "libp2p")
         page = subprocess.Popen(
-            python_command("peer", *command, ":memory:", "--samples-every", "never", "--install", INSTALL),
+            python_command("peer", *command, ":memory:", *samples, "--install", INSTALL),
             env=python_environment(),
             stdout=subprocess.DEVNULL,
         )
@@ -93,6 +101,15 @@ def test_a_page_says_what_is_so_while_people_come_are_killed_and_leave() -> None
             assert facts["figures"]["tokens_per_second"] == 0
             assert facts["figures"]["committed_tokens"] > 0
             assert "peer join" in text()
+            # The seed alone has the model too. What wrote for the page is gone afterwards.
+            wait_until(lambda: bool(json.loads(text("api/v1/samples")).get("samples")), "a text by the model")
+            (sample,) = json.loads(text("api/v1/samples"))["samples"]
+            assert sample["version"] > 0
+            assert sample["committed_tokens"] > 0
+            assert [one["prompt"] for one in sample["texts"]] == ["line 7", ""]
+            assert all(one["text"] for one in sample["texts"])
+            assert "What it writes now" in text()
+            assert _children(page.pid) == set()
             # The owner ends the run at once: the seed stays until a page that looks now and then knows it.
             owner = str(swarm.run.folder)
             assert app.run(["manifest", "edit", "--data-dir", owner, "--end", "--at-version", "0"]) == 0
