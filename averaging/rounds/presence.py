@@ -115,6 +115,11 @@ class MemberPresence:
         self._met.move_to_end(peer_id)
         return is_new
 
+    @property
+    def knows_workers(self) -> bool:
+        """Whether any member is established here."""
+        return bool(self._in_fragments)
+
     def has_worked(self, peer_id: PeerId) -> bool:
         """Return whether a member was ever established here, like the other side of a long split."""
         return peer_id in self._have_worked

@@ -338,9 +338,15 @@ class Guard:
         return what
 
     def _objection_to_few(self, commit: Commit, mine: Commit | None, machine: RoundMachine) -> str:
-        trainers, is_of_strangers = self._of_whom_a_quarter(commit, machine), self.presence.are_strangers(commit)
-        now = self._clock()
-        return self.leaders.objection(commit, trainers, mine, machine.timing, now, is_of_strangers=is_of_strangers)
+        return self.leaders.objection(
+            commit,
+            self._of_whom_a_quarter(commit, machine),
+            mine,
+            machine.timing,
+            self._clock(),
+            is_of_strangers=self.presence.are_strangers(commit),
+            is_first=not self.presence.knows_workers,
+        )
 
     def _of_whom_a_quarter(self, commit: Commit, machine: RoundMachine) -> Sequence[PeerId]:
         return self.presence.of_whom_a_quarter(commit, machine.awaited or machine.trainers, machine.followers)

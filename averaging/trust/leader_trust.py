@@ -74,6 +74,7 @@ class Leaders:
         now: float,
         *,
         is_of_strangers: bool = False,
+        is_first: bool = False,
     ) -> str:
         """Return why another leader's commit on this peer's lineage is not followed now; empty if it is.
 
@@ -81,6 +82,7 @@ class Leaders:
             trainers: the trainers that count, as seen here.
             mine: the commit that this peer applied at that version.
             is_of_strangers: whether the commit contains no other known member (`MemberPresence.are_strangers`).
+            is_first: whether no member is established here: leaders then wait for a quorum until the deadline.
         """
         if not self.is_strict or commit.leader == self.me:
             return ""
@@ -95,7 +97,7 @@ class Leaders:
             and (commit.version, commit.attempt, commit.leader) not in self._sent.get(commit.fragment, ())
         ):
             what = "it names this peer, which sent nothing for that plan"
-            return what if is_of_strangers else self._in_time(commit, what, timing, now)
+            return what if is_of_strangers else self._in_time(commit, what, timing, now, is_first)
         live = {*trainers, self.me}
         fewest, count = _fewest(live), len(present & live)
         if count >= fewest:
@@ -103,14 +105,14 @@ class Leaders:
         what = f"it has {count} of {len(live)} live trainers in it; expected {fewest}"
         if is_of_strangers and self.me not in present:
             return f"its commit of version {commit.version} of fragment {commit.fragment} is not followed: {what}"
-        return self._in_time(commit, what, timing, now)
+        return self._in_time(commit, what, timing, now, is_first)
 
-    def _in_time(self, commit: Commit, what: str, timing: Waits, now: float) -> str:
+    def _in_time(self, commit: Commit, what: str, timing: Waits, now: float, is_first: bool) -> str:
         version, since = self._since.setdefault(commit.fragment, (commit.version, now))
         # A leader waits no longer for its quorum, and each question of peers that refused its commit brings the commit
         # again.
         interval = timing.interval_seconds
-        patience = timing.hard_seconds if interval is None else LAST_INTERVALS * interval
+        patience = timing.hard_seconds if is_first or interval is None else LAST_INTERVALS * interval
         if version <= commit.version and now - since < patience:
             return f"its commit of version {commit.version} of fragment {commit.fragment} is not followed yet: {what}"
         return ""

@@ -221,7 +221,10 @@ class AnchorRepairs:
         own_tokens = since_fork if since_fork is not None and are_comparable else fragment.log.tokens
         is_believed = are_comparable or since_fork is None
         # Members that still have this peer's anchor are no side against later commits on it.
-        is_continued = fork == version and self.exchange.guard.follows(chain.commits, fragment.machine)
+        guard = self.exchange.guard
+        is_continued = fork == version and guard.follows(chain.commits, fragment.machine)
+        if fork == version and not is_continued and not guard.presence.knows_workers and len(standing.behind) == 1:
+            return None  # in a first round, a claim of one member waits like its commit would
         own = Side(digest, own_tokens, 1 if is_continued else standing.num_own, version)
         other = Side(chain.digest, chain.tokens if is_believed else 0, len(standing.behind), chain.version)
         num_elsewhere = standing.num_elsewhere
