@@ -119,7 +119,7 @@ def test_a_link_that_became_slow_is_learned_from_misses_alone():
 def test_memory_of_links_is_bounded_and_forgets_who_was_not_seen_for_longest():
     links = LinkDeadlines(10.0, 1.0, 60.0)
     for number in range(MAX_LINKS + 50):
-        for _ in range(100):
+        for _ in range(FEWEST_ARRIVALS):
             links.observe(named(number), 40.0)
         links.observe(named(0), 5.0)
     assert len(links._links) == MAX_LINKS

@@ -176,7 +176,7 @@ def test_a_hundred_free_records_cost_no_rounds():
             before = swarm.live()[0].fragments[0].state.version
             for peer in swarm.live():
                 peer.exchange.set_view([*(other.name for other in swarm.live()), *keys], [])
-            await swarm.train(12, 4.0, first_seed=900)
+            await swarm.train(8, 4.0, first_seed=900)
             rounds.append(swarm.live()[0].fragments[0].state.version - before)
         return swarm
 
