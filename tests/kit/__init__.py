@@ -1,10 +1,9 @@
 """What tests share; nothing here is a test.
 
-Four swarms stand behind most tests, each with more of the real parts than the one before: round machines joined by
-queues (`rounds/round_swarm.py`), exchanges on a network in memory (`rounds/exchange_swarm.py`), whole nodes and
-trainers in virtual time (`tests.simulator`), and processes on loopback (`processes/process_swarm.py`). A test takes the
-first in which what it is about can go wrong. Everything else is a stage for one part: replicas without a network,
-views, lines, donors, a guard, a trainer.
+Three swarms stand behind most tests, each with more of the real parts than the one before: exchanges on a network in
+memory (`rounds/exchange_swarm.py`), whole nodes and trainers in virtual time (`tests.simulator`), and processes on
+loopback (`processes/process_swarm.py`). A test takes the first in which what it is about can go wrong. Everything else
+is a stage for one part: replicas without a network, donors, a guard, a trainer.
 
 The files, each built on those above it:
 
@@ -12,7 +11,6 @@ The files, each built on those above it:
     clock.py              a clock that stands still
     waiting.py            waiting for other threads and processes
     records.py            a peer's record, for tests that care about a few fields
-    any_records.py        any records of three peers, for hypothesis
     late_library.py       libraries that only the worker loads that runs their tests
     no_compiler.py        torch that loads its compiler only when something compiles
     fresh_interpreter.py  programs for processes that have imported nothing yet
@@ -26,8 +24,7 @@ The files, each built on those above it:
     network/              networks, lines and records between peers
     averages/             work, codecs, commits and credit, as arrays and bytes
     trainer/              the trainer's side of a peer, and its checkpoints
-    rounds/               swarms of round machines and of exchanges
-    simulated/            simulated swarms with peers that steal or hinder
+    rounds/               swarms of exchanges, and stages of rounds
     processes/            real `peer` processes
     dashboard/            a dashboard with a past
 """

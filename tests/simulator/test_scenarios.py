@@ -60,47 +60,22 @@ MINIMAL = "[groups.all]\ncount = 2\n"
     ("text", "sentence"),
     [
         ("seed = 1\n", "groups is missing"),
-        ("[groups]\n", "groups is a section; expected at least one section [groups.NAME]"),
-        ("[groups.a]\n", "groups.a.count is missing; expected a whole number from 1 to 4096"),
         ("[groups.a]\ncount = 0\n", "groups.a.count is 0; expected a whole number from 1 to 4096"),
         (
             "[groups.a]\ncount = 2\ncrashes_per_hours = 3\n",
             "is not a field in groups.a; did you mean crashes_per_hour?",
         ),
-        ("[groups.a]\ncount = 2\nduration_minutes = 3\n", "it belongs at the top level"),
-        ("groups = 3\n", "groups is 3; expected at least one section"),
-        ("[groups]\na = 3\n", "groups.a is 3; expected a section with the fields count"),
-        ("durration_minutes = 3\n" + MINIMAL, "durration_minutes is not a field at the top level; did you mean dur"),
-        ("duration_minutes = 0\n" + MINIMAL, "duration_minutes is 0; expected a finite number from 0.1 to 10080"),
         (MINIMAL + "step_seconds = [3, 1]\n", "groups.all.step_seconds: got [3, 1]; expected from 0.001 to 3600"),
-        (MINIMAL + "step_seconds = 'fast'\n", "groups.all.step_seconds: got 'fast'; expected a number, or [lowest"),
-        (MINIMAL + "step_seconds = [1, 2, 3]\n", "expected a number, or [lowest, highest]"),
-        (MINIMAL + "step_seconds = true\n", "got true; expected a number, or [lowest, highest]"),
-        (MINIMAL + "upload_mbit_per_second = inf\n", "expected from 0.01 to 400000"),
         (MINIMAL + "step_seconds = 1\ntokens_per_second = 9\n", "groups.all: step_seconds and tokens_per_second are"),
-        (MINIMAL + "online_minutes = 3\n", "groups.all: one of online_minutes and offline_minutes is given"),
         (MINIMAL + "joins_at_minute = [0, 5]\nleaves_at_minute = 4\n", "expected peers to join before they leave"),
-        (MINIMAL + "stream_loss = 2\n", "groups.all.stream_loss is 2; expected a finite number from 0 to 1"),
         (
             MINIMAL + "lie = 'white'\n",
             "groups.all.lie is 'white'; expected one of sign_flipped, scaled, random, constant, nan, inf",
         ),
         (MINIMAL + "[averaging]\nsync_evry = 3\n", "sync_evry is not a field in averaging; did you mean sync_every?"),
-        (MINIMAL + "[averaging]\nouter_lr = 0\n", "averaging.outer_lr is 0; expected a finite number above 0"),
-        (MINIMAL + "[model]\nnum_layers = 1\n", "model and training are given with workload.kind 'quadratic'"),
-        (MINIMAL + "[workload]\nkind = 'cubic'\n", "workload.kind is 'cubic'; expected one of quadratic, gpt"),
-        (MINIMAL + "[workload]\nnum_values = 16\n[averaging]\nnum_fragments = 32\n", "workload.num_values is 16"),
         (
             MINIMAL + "[partitions.p]\ngroups = ['b']\nfrom_minute = 1\nto_minute = 2\n",
             "partitions.p.groups names 'b'; expected one of all",
-        ),
-        (
-            MINIMAL + "[stalls.s]\ngroups = ['all']\nfrom_minute = 2\nto_minute = 2\n",
-            "stalls.s: to_minute is 2 with from_minute 2; expected a later minute",
-        ),
-        (
-            MINIMAL + "[stalls.s]\ngroups = ['all']\nfrom_minute = 2\nto_minute = 99\n",
-            "stalls.s.to_minute is 99 with duration_minutes 30",
         ),
         (
             MINIMAL
@@ -134,17 +109,6 @@ def test_shipped_scenarios_are_listed_and_found_by_name(capsys):
     assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == list(SHIPPED)
     with pytest.raises(UsageFault, match="Did you mean storm"):
         load_scenario("strom")
-
-
-def test_shipped_scenarios_are_what_their_names_promise():
-    home, datacenters, storm, laptops = (load_scenario(name) for name in SHIPPED)
-    assert home.num_peers == 16
-    uploads = [group.upload_mbit_per_second for group in home.groups.values()]
-    assert (min(low for low, _ in uploads), max(high for _, high in uploads)) == (20.0, 100.0)
-    assert len({group.site for group in datacenters.groups.values()}) == 4
-    assert storm.num_peers == 64
-    assert {group.crashes_per_hour for group in storm.groups.values()} == {0.3}
-    assert [group.count for group in laptops.groups.values() if group.awake_minutes] == [12]
 
 
 def test_the_example_of_the_documentation_is_a_scenario(tmp_path):
@@ -312,15 +276,6 @@ def test_peers_say_goodbye_and_come_back():
     assert events.count((3, JoinedRun)) > events.count((3, LeftRun)) - 1
     assert events.count((0, LeftRun)) == 0
     assert result.goodput > 0.9
-
-
-LIES = [
-    ("nan", {}, "holds values that are not numbers"),
-    ("forged_tokens", {"lie_scale": 1000}, "it can have trained at most"),
-    ("random", {"combine": "centered_clip"}, "is far larger than the others'"),
-    ("scaled", {"combine": "centered_clip"}, "is far larger than the others'"),
-    ("sign_flipped", {"combine": "centered_clip"}, "is far larger than the others'"),
-]
 
 
 # --- the command ---

@@ -14,10 +14,9 @@ from hypothesis import strategies as st
 from averaging.rounds.round_facts import AttemptEnded, RoundCommitted
 from peer.events.anchor_events import AnchorRepair
 from peer.trainer.loop.mailbox_link import TrainerLink
-from tests.kit.simulated.light_work import LIGHT_WORK
 from tests.kit.tiers import sampled
 from tests.simulator import peer as simulated_peer
-from tests.simulator.scenarios.spec import Fault, Lie, SimulationSpec, plan_churn, tiny_manifest
+from tests.simulator.scenarios.spec import LIGHT_WORK, Fault, Lie, SimulationSpec, plan_churn, tiny_manifest
 from tests.simulator.simulation import simulate
 
 

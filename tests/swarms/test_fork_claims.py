@@ -25,10 +25,9 @@ from peer.events.peer_events import Event, RefusedPeer
 from tests.kit.clock import Clock
 from tests.kit.notaries import notary_of
 from tests.kit.rounds.guard_scene import DIGEST, HONEST, LIAR, ME, commit_with, follow, offer_of
-from tests.kit.simulated.light_work import LIGHT_WORK
 from tests.kit.tiers import sampled
 from tests.simulator.network.lines import LineSettings
-from tests.simulator.scenarios.spec import Fault, PeerSpec, SimulationSpec, tiny_manifest
+from tests.simulator.scenarios.spec import LIGHT_WORK, Fault, PeerSpec, SimulationSpec, tiny_manifest
 from tests.simulator.simulation import simulate
 
 OTHER_DIGEST = bytes(range(16))

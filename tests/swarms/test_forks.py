@@ -12,12 +12,11 @@ from peer.events.anchor_events import AnchorRepair, Fetched
 from peer.events.peer_events import Event, JoinedRun
 from peer.network.node.fragment_memory import persist
 from peer.network.node.node import Node
-from tests.kit.simulated.light_work import LIGHT_WORK
 from tests.kit.tiers import sampled
 from tests.simulator.network.lines import LineSettings
 from tests.simulator.peer import EPOCH_SECONDS, Life
 from tests.simulator.result import SimulationResult
-from tests.simulator.scenarios.spec import Fault, PeerSpec, SimulationSpec, tiny_manifest
+from tests.simulator.scenarios.spec import LIGHT_WORK, Fault, PeerSpec, SimulationSpec, tiny_manifest
 from tests.simulator.simulation import simulate
 
 FORKED = 2

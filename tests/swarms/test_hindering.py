@@ -3,26 +3,147 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
-from types import SimpleNamespace
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from averaging.exchange.reducing import Averaging, Deliveries
+from averaging.exchange.reducing import Deliveries
 from averaging.lanes.line_capacity import UploadRate
 from averaging.rounds.line_budget import chosen_shards
+from averaging.rounds.round_facts import RoundCommitted, WorkLost
 from averaging.rounds.shard_plan import plan_shards
 from averaging.wire.frames import encode
-from averaging.wire.messages import HISTORY_COMMITS, Contribution, Plan, Result, RosterEntry, ShardPlan
-from dht.ground.host import PeerId
+from averaging.wire.messages import HISTORY_COMMITS, Contribution, Result
+from dht.ground.host import PeerId, Stream
+from dht.streams.upload_and_download_limits import URGENT_BYTES, Pace
+from peer.events.peer_events import Event
 from tests.kit.network.link_pair import PAYLOAD, B, Pair, contribution, shards
-from tests.kit.simulated.hindering import NUM_GOOD, SEED, play, play_third, scenario_of
 from tests.kit.tiers import sampled
+from tests.simulator.network.host import MemoryHost
+from tests.simulator.peer import EPOCH_SECONDS, Life, simulated_identity
+from tests.simulator.scenarios.scenario import Scenario
 from tests.simulator.scenarios.schedule import spec_of
-from tests.simulator.scenarios.spec import Fault
+from tests.simulator.scenarios.spec import Fault, SimulationSpec
+from tests.simulator.simulation import simulate
 from tests.simulator.virtual_time import run_virtual
+
+
+class LimitedStream:
+    """A stream of such a host."""
+
+    def __init__(self, stream: Stream, pace: Pace) -> None:
+        self._stream = stream
+        self._pace = pace
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._stream, name)
+
+    async def send(self, frame: bytes | bytearray | memoryview) -> None:
+        """See the port."""
+        if len(frame) <= URGENT_BYTES:
+            self._pace.count(len(frame))
+        else:
+            for start in range(0, len(frame), self._pace.piece_bytes):
+                await self._pace.let_pass(min(self._pace.piece_bytes, len(frame) - start))
+        await self._stream.send(frame)
+
+
+def limit_uploads(host: MemoryHost, bits_per_second: float) -> None:
+    """From now on the streams of `host` share this limit."""
+    pace = Pace(bits_per_second, lambda: asyncio.get_running_loop().time())
+    open_stream, handle = host.open_stream, host.handle
+
+    async def opened(peer_id: PeerId, protocol: str, timeout_seconds: float) -> Stream:
+        return LimitedStream(await open_stream(peer_id, protocol, timeout_seconds), pace)  # type: ignore[return-value]
+
+    def handled(protocol, handler):
+        async def limited(stream: Stream) -> None:
+            await handler(LimitedStream(stream, pace))
+
+        handle(protocol, limited)
+
+    host.open_stream, host.handle = opened, handled  # type: ignore[method-assign]
+
+
+NUM_GOOD = 2
+INTERVAL_SECONDS = 6.0
+NUM_FRAGMENTS = 2
+SEED = 1
+STARTING_SECONDS = 45.0
+"""Until lines and durations are known."""
+MEASURED_SECONDS = 90.0
+
+
+def scenario_of(**third: Any) -> Scenario:
+    """Contributions of 58 kB, one for each of two fragments every 6 s: 155 kbit/s, with nothing reduced."""
+    line = {"upload_mbit_per_second": 50, "download_mbit_per_second": 50, "step_seconds": 0.6}
+    return Scenario.model_validate(
+        {
+            "duration_minutes": (STARTING_SECONDS + MEASURED_SECONDS) / 60,
+            "workload": {"num_values": 235_000, "learning_rate": 0.1},
+            "averaging": {"sync_every": 10, "num_fragments": NUM_FRAGMENTS},
+            "groups": {
+                "good": {"count": NUM_GOOD, **line, "joins_at_minute": 0.0},
+                "third": {"count": 1, **line, "joins_at_minute": 0.05, **third},
+            },
+        }
+    )
+
+
+@dataclass
+class Outcome:
+    """Commits as the good peers saw them between start and end."""
+
+    rounds: list[int] = field(default_factory=lambda: [0] * NUM_GOOD)
+    num_with_third: int = 0
+    num_lost: int = 0
+    violations: tuple[str, ...] = ()
+
+    @property
+    def fewest(self) -> int:
+        """Of a good peer."""
+        return min(self.rounds)
+
+
+def play(spec: SimulationSpec) -> Outcome:
+    """Simulate, and look at the good peers from `STARTING_SECONDS` until training ends."""
+    third, outcome = simulated_identity(SEED, NUM_GOOD).peer_id, Outcome()
+
+    def note(index: int, event: Event) -> None:
+        if index >= NUM_GOOD or not STARTING_SECONDS <= event.at - EPOCH_SECONDS <= STARTING_SECONDS + MEASURED_SECONDS:
+            return
+        if isinstance(event.fact, RoundCommitted):
+            outcome.rounds[index] += 1
+            outcome.num_with_third += third in event.fact.contributors
+        outcome.num_lost += isinstance(event.fact, WorkLost)
+
+    outcome.violations = simulate(spec, note).violations
+    return outcome
+
+
+def play_third(monkeypatch: pytest.MonkeyPatch, limit_mbit: float | None = None, **third: Any) -> Outcome:
+    """The third peer with a line of its own, or with an upload limit that its owner set."""
+    if limit_mbit is not None:
+        host_of, run_node = Life._host, Life._run_node
+
+        def limited_host(life):
+            host = host_of(life)
+            if life.profile.group == "third":
+                limit_uploads(host, 1e6 * limit_mbit)
+            return host
+
+        async def run_limited(life, node, host):
+            if life.profile.group == "third":
+                node.links.limit(1e6 * limit_mbit, None)
+            await run_node(life, node, host)
+
+        monkeypatch.setattr(Life, "_host", limited_host)
+        monkeypatch.setattr(Life, "_run_node", run_limited)
+    return play(spec_of(scenario_of(**third), SEED))
+
 
 ME, OTHER, SLOW = (PeerId(name * 20) for name in ("m", "o", "s"))
 
@@ -171,58 +292,6 @@ def test_a_mean_is_reported_when_somebody_else_has_it():
         assert not deliveries.has(header, bytes(8999) + b"x")
         deliveries.note_read(OTHER, (encode(header), bytes(9000)))
         assert read.is_set()
-
-    asyncio.run(scenario())
-
-
-class Remotes:
-    """Links to members that read what they are sent when they are told to."""
-
-    def __init__(self):
-        self.posted, self.on_read = [], None
-
-    def watch(self, on_read, is_stale):
-        self.on_read = on_read
-
-    def send(self, to, message, payload):
-        self.posted.append((to, message))
-
-
-@pytest.mark.parametrize(
-    ("payload", "num_members", "sent_to"),
-    [(bytes(9000), 3, [OTHER, SLOW]), (bytes(9), 3, []), (bytes(9000), 1, [])],
-    ids=["long", "short", "alone"],
-)
-def test_only_what_somebody_says_they_read_is_waited_for(payload, num_members, sent_to):
-    async def scenario():
-        links = Remotes()
-        store = SimpleNamespace(own_result=lambda *_: payload)
-        roster = tuple(RosterEntry(peer_id, 10, 1, 7, 0) for peer_id in (ME, OTHER, SLOW)[:num_members])
-        plan = Plan(0, 7, 0, bytes(16), roster, (ShardPlan(0, 50, 0),), 5.0, 5.0)
-        machine = SimpleNamespace(version=7, to_whom=lambda plan: tuple(one.peer_id for one in plan.roster[1:]))
-        fragment = SimpleNamespace(index=0, store=store, machine=machine)
-        context = SimpleNamespace(me=ME, links=links, fragments=[fragment], lost=())
-        averaging = Averaging(context, None, None, None)
-        delivering = asyncio.ensure_future(averaging._deliver(fragment, plan, 0))
-        await asyncio.sleep(0)
-        assert [to for to, _ in links.posted] == sent_to
-        assert delivering.done() == (not sent_to)
-        if sent_to:
-            links.on_read(OTHER, (encode(links.posted[0][1]), payload))
-        await delivering
-
-    asyncio.run(scenario())
-
-
-def test_nothing_waits_for_members_that_are_all_gone():
-    async def scenario():
-        deliveries, header, _ = delivery_scene()
-        read = deliveries.begin(header, bytes(9000), {OTHER, SLOW})
-        deliveries.lost(OTHER)
-        assert not read.is_set()
-        deliveries.lost(SLOW)
-        assert read.is_set()
-        assert deliveries.begin(header, bytes(9000), set()).is_set()
 
     asyncio.run(scenario())
 

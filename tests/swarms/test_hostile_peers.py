@@ -11,11 +11,11 @@ import pytest
 from averaging.rounds.round_facts import RoundCommitted
 from dht.ground.errors import UsageFault
 from peer.events.peer_events import RefusedPeer
-from tests.kit.simulated.hostile_scenario import NUM_HONEST, scenario_of
 from tests.simulator.adversaries.claims import CLAIMS
 from tests.simulator.adversaries.floods import FLOODS
 from tests.simulator.adversaries.liars import LIES_IN_FRAMES
 from tests.simulator.peer import simulated_identity
+from tests.simulator.scenarios.hostile_scenario import NUM_HONEST, scenario_of
 from tests.simulator.scenarios.scenario import load_scenario
 from tests.simulator.scenarios.schedule import spec_of
 from tests.simulator.scenarios.spec import LieKind
@@ -26,6 +26,7 @@ TOGETHER = {
     "rounds": ("wrong_mean", "drops_members", "two_histories"),
     "alone": ("lone_commits", "wrong_state"),
     "burdens": ("flood_records", "flood_streams", "huge_frames", "slow_reads", "garbage"),
+    "claims": ("inflates", "odd_records"),
 }
 """At most a few of eight in rounds; burdens train honestly."""
 SEEDS = {"rounds": 10}
@@ -53,6 +54,8 @@ def test_honest_peers_go_on_beside_every_kind(together):
     caught = {kind for kind, peer_id in zip(kinds, ids[NUM_HONEST:], strict=True) if peer_id in left_out}
     assert caught >= {"constant", "inf", "wrong_mean", "lone_commits", "huge_frames", "garbage"} & set(kinds)
     assert result.loss_last < 0.6 * result.loss_first
+    # No more is committed than was trained: forged tokens are in no commit.
+    assert together != "claims" or 0.5 <= result.goodput <= 1.0
     for peer_id in ids[: NUM_HONEST - 1]:
         assert len(rounds[peer_id]) >= 5
 

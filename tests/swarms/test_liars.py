@@ -4,54 +4,19 @@ from __future__ import annotations
 
 import dataclasses
 
-import numpy as np
 import pytest
 
 from peer.events.peer_events import RefusedPeer
-from tests.kit.simulated.light_work import LIGHT_WORK
 from tests.kit.tiers import sampled
-from tests.simulator.peer import Life, simulated_identity
-from tests.simulator.scenarios.spec import Fault, SimulationSpec, plan_churn, tiny_manifest
+from tests.simulator.peer import simulated_identity
+from tests.simulator.scenarios.spec import LIGHT_WORK, Fault, Lie, SimulationSpec, plan_churn, tiny_manifest
 from tests.simulator.simulation import simulate
 
 LIAR = 1
 
 
-def reverse(codec, encoded):
-    """-10 times the work."""
-    values = np.empty(encoded.num_values, dtype=np.float32)
-    codec.decode(encoded, values)
-    return codec.encode(-10 * values)
-
-
-def lie_in_contributions(lie):
-    def spoil(exchange):
-        sending = exchange.sending
-        post_shards = sending._post_shards
-
-        def send_lies(fragment, effect):
-            state = fragment.state
-            honest = state.pending
-            if honest is not None:
-                state.pending = dataclasses.replace(honest, encoded=lie(state.codec, honest.encoded))
-            post_shards(fragment, effect)
-            state.pending = honest
-
-        sending._post_shards = send_lies
-
-    return spoil
-
-
-def swarm_with_liar(monkeypatch, spoil, seed=7, **averaging):
-    """Four peers of which one lies until it is killed; returns (result, refusals by the honest)."""
-    start = Life._start_network
-
-    def start_liar(life):
-        start(life)
-        if life.index == LIAR:
-            spoil(life.node.exchange)
-
-    monkeypatch.setattr(Life, "_start_network", start_liar)
+def swarm_with_liar(seed=7, **averaging):
+    """Four peers of which one sends -10 times its work until it is killed; returns (result, refusals by the honest)."""
     refusals = []
 
     def on_event(index, event):
@@ -59,9 +24,12 @@ def swarm_with_liar(monkeypatch, spoil, seed=7, **averaging):
             refusals.append(event.fact)
 
     spec = SimulationSpec(4, 130, seed, tiny_manifest(seed, **averaging), workload=LIGHT_WORK)
+    profiles = [spec.profile(index) for index in range(4)]
+    profiles[LIAR] = dataclasses.replace(profiles[LIAR], lie=Lie("sign_flipped"))
     # Before training ends: with nobody else at work, its lone commits would be the heaviest.
-    spec = dataclasses.replace(spec, faults=(Fault(spec.training_seconds - 1, "crash", (LIAR,)),))
-    return simulate(spec, on_event), refusals
+    death = Fault(spec.training_seconds - 1, "crash", (LIAR,))
+    starts = tuple(Fault(1.0 + 0.3 * index, "start", (index,)) for index in range(4))
+    return simulate(dataclasses.replace(spec, profiles=tuple(profiles), faults=(*starts, death)), on_event), refusals
 
 
 def assert_only_the_liar_was_left_out(refusals, seed=7):
@@ -70,15 +38,15 @@ def assert_only_the_liar_was_left_out(refusals, seed=7):
     assert any(event.reason.startswith("left out of rounds here for") for event in refusals)
 
 
-def test_a_swarm_with_a_robust_combination_learns_beside_a_liar(monkeypatch):
-    result, refusals = swarm_with_liar(monkeypatch, lie_in_contributions(reverse), combine="centered_clip")
+def test_a_swarm_with_a_robust_combination_learns_beside_a_liar():
+    result, refusals = swarm_with_liar(combine="centered_clip")
     assert result.loss_last < 0.4 * result.loss_first
     assert result.anchors_equal
     assert_only_the_liar_was_left_out(refusals)
 
 
-def test_the_same_liar_ruins_a_plain_mean(monkeypatch):
-    result, refusals = swarm_with_liar(monkeypatch, lie_in_contributions(reverse))
+def test_the_same_liar_ruins_a_plain_mean():
+    result, refusals = swarm_with_liar()
     assert not result.loss_last < 0.8 * result.loss_first
     assert not refusals
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 import pytest
 
 from peer.mailbox.slots import Inbox, MergeKind
-from tests.kit.simulated.light_work import LIGHT_WORK
 from tests.kit.tiers import sampled
 from tests.simulator import checks
-from tests.simulator.scenarios.spec import SimulationSpec, plan_churn, tiny_manifest
+from tests.simulator.scenarios.spec import LIGHT_WORK, SimulationSpec, plan_churn, tiny_manifest
 from tests.simulator.simulation import simulate
 
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 from averaging.rounds.round_facts import MembersAwaited, RoundCommitted
 from peer.events.peer_events import MemberChanged
 from tests.kit.rounds.exchange_swarm import Swarm, scenario
-from tests.kit.simulated.light_work import LIGHT_WORK
 from tests.simulator.peer import simulated_identity
-from tests.simulator.scenarios.spec import Fault, SimulationSpec, tiny_manifest
+from tests.simulator.scenarios.spec import LIGHT_WORK, Fault, SimulationSpec, tiny_manifest
 from tests.simulator.simulation import simulate
 
 

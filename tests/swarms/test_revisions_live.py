@@ -15,11 +15,10 @@ from peer.config.manifest import RunManifest
 from peer.events.peer_events import Event, RefusedPeer, RunChanged
 from peer.network.membership.manifest_revisions import WHEN_JOINING, member_rules
 from peer.network.membership.run_handshake_policy import RunHandshakePolicy
-from tests.kit.simulated.light_work import LIGHT_WORK
 from tests.simulator.network.host import MemoryNetwork
 from tests.simulator.network.store import MemoryRecords
 from tests.simulator.peer import EPOCH_SECONDS, SOFTWARE, Life, SimulatedPeer, World, simulated_identity, workload_of
-from tests.simulator.scenarios.spec import SimulationSpec, tiny_manifest
+from tests.simulator.scenarios.spec import LIGHT_WORK, SimulationSpec, tiny_manifest
 from tests.simulator.virtual_time import run_virtual
 from tests.simulator.workload import one_thread
 

@@ -1,4 +1,4 @@
-"""Rules that are not the default, in whole simulated swarms: everybody computes the same, and a run repeats itself."""
+"""Rules that are not the default, in whole simulated swarms: everybody computes the same."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ import dataclasses
 
 import pytest
 
-from tests.kit.simulated.light_work import LIGHT_WORK
-from tests.simulator.scenarios.spec import SimulationSpec, plan_churn, tiny_manifest
+from tests.simulator.scenarios.spec import LIGHT_WORK, SimulationSpec, plan_churn, tiny_manifest
 from tests.simulator.simulation import simulate
 
 RULES = {
@@ -17,13 +16,12 @@ RULES = {
 
 
 @pytest.mark.parametrize("rule", RULES)
-def test_a_swarm_under_other_rules_agrees_learns_and_repeats_itself(rule):
+def test_a_swarm_under_other_rules_agrees_and_learns(rule):
     manifest = tiny_manifest(3, **RULES[rule])
     spec = SimulationSpec(6, 40, 3, manifest, step_seconds=(0.4, 2.0), stream_loss=0.01, workload=LIGHT_WORK)
     spec = dataclasses.replace(spec, faults=plan_churn(6, spec.training_seconds, 0.2, 3))
-    first, second = simulate(spec), simulate(spec)
-    assert first.violations == ()
-    assert first.anchors_equal
-    assert first.rounds_committed > 0
-    assert first.loss_last < 0.7 * first.loss_first
-    assert first.trace_hash == second.trace_hash
+    result = simulate(spec)
+    assert result.violations == ()
+    assert result.anchors_equal
+    assert result.rounds_committed > 0
+    assert result.loss_last < 0.7 * result.loss_first

@@ -12,10 +12,9 @@ from averaging.outer.contribution_weights import staleness_factor
 from averaging.outer.outer_settings import OuterRule
 from averaging.rounds.round_facts import RoundCommitted, SentContribution, WorkLost
 from tests.kit.rounds.exchange_swarm import Swarm, scenario
-from tests.kit.simulated.light_work import LIGHT_WORK
 from tests.kit.tiers import sampled
 from tests.simulator.peer import simulated_identity
-from tests.simulator.scenarios.spec import Fault, SimulationSpec, tiny_manifest
+from tests.simulator.scenarios.spec import LIGHT_WORK, Fault, SimulationSpec, tiny_manifest
 from tests.simulator.simulation import simulate
 
 FAST_SECONDS = 0.4

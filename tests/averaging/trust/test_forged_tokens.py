@@ -37,10 +37,10 @@ from dht.records.lineages import MAX_LINEAGE_TOKENS
 from peer.network.node.node import Node
 from tests.kit.clock import Clock
 from tests.kit.rounds.guard_scene import commit_with, follow, objection, offer_of
-from tests.kit.simulated.hostile_scenario import scenario_of
 from tests.kit.tiers import sampled
 from tests.simulator import peer
 from tests.simulator.peer import simulated_identity
+from tests.simulator.scenarios.hostile_scenario import scenario_of
 from tests.simulator.scenarios.scenario import Scenario
 from tests.simulator.scenarios.schedule import spec_of
 from tests.simulator.simulation import simulate

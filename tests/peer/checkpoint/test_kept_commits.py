@@ -29,7 +29,6 @@ from peer.network.node.checkpoint_keeper import CheckpointKeeper
 from peer.network.node.fragment_memory import persist
 from peer.network.node.node import Node
 from tests.kit.notaries import CHECKER, SCOPE, signed
-from tests.kit.simulated.light_work import LIGHT_WORK
 from tests.kit.tiers import sampled
 from tests.kit.trainer.checkpoint_peer import ME, Peer, run
 from tests.kit.trainer.returning_peer import LaterState, return_to
@@ -37,7 +36,7 @@ from tests.simulator import peer as simulated_peer
 from tests.simulator.network.lines import LineSettings
 from tests.simulator.peer import EPOCH_SECONDS, Life
 from tests.simulator.result import SimulationResult
-from tests.simulator.scenarios.spec import Fault, PeerSpec, SimulationSpec, tiny_manifest
+from tests.simulator.scenarios.spec import LIGHT_WORK, Fault, PeerSpec, SimulationSpec, tiny_manifest
 from tests.simulator.simulation import simulate
 
 NEVER = 1e9

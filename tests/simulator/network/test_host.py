@@ -109,9 +109,6 @@ def test_latency_is_a_property_of_seed_and_pair() -> None:
     assert len(set(values)) == len(values)
 
 
-# --- back-pressure and cancelling ---
-
-
 # --- handlers ---
 
 

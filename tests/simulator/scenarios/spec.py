@@ -147,6 +147,13 @@ class WorkloadSection(Section):
     )
 
 
+LIGHT_WORK = WorkloadSection(num_values=200, tokens_per_step=64, learning_rate=0.05, noise=0.2)
+"""What simulated peers learn where another thing is looked at: inner steps cost a tenth of the built-in model's.
+
+A step has as many tokens as `tiny_manifest` has; the loss halves in some twenty steps of one peer.
+"""
+
+
 GPT_WORKLOAD = WorkloadSection(kind="gpt")
 
 

@@ -8,10 +8,9 @@ import pytest
 
 from averaging.rounds.round_facts import RoundCommitted
 from peer.events.peer_events import RefusedPeer
-from tests.kit.simulated.light_work import LIGHT_WORK
 from tests.kit.tiers import sampled
 from tests.simulator.peer import simulated_identity
-from tests.simulator.scenarios.spec import Fault, SimulationSpec, tiny_manifest
+from tests.simulator.scenarios.spec import LIGHT_WORK, Fault, SimulationSpec, tiny_manifest
 from tests.simulator.simulation import simulate
 
 

@@ -7,11 +7,10 @@ import dataclasses
 import pytest
 
 from peer.events.peer_events import RefusedPeer
-from tests.kit.simulated.light_work import LIGHT_WORK
 from tests.kit.tiers import sampled
 from tests.simulator.scenarios.scenario import load_scenario
 from tests.simulator.scenarios.schedule import spec_of
-from tests.simulator.scenarios.spec import Fault, SimulationSpec, tiny_manifest
+from tests.simulator.scenarios.spec import LIGHT_WORK, Fault, SimulationSpec, tiny_manifest
 from tests.simulator.simulation import simulate
 
 

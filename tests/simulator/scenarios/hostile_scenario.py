@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from tests.simulator.scenarios.scenario import Scenario
 
 NUM_HONEST = 8
 
 
-def scenario_of(kinds, num_honest=NUM_HONEST):
+def scenario_of(kinds: Sequence[str], num_honest: int = NUM_HONEST) -> Scenario:
     hostile = {kind: {"count": 1, "lie": kind, "upload_mbit_per_second": 60} for kind in kinds}
     return Scenario.model_validate(
         {
