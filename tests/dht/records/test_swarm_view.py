@@ -11,10 +11,27 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dht.ground.host import PeerId
-from dht.records.peer_record import PeerRecord
+from dht.records.peer_record import PEER_STATES, PeerRecord
 from dht.records.swarm_view import MAX_SESSIONS, SwarmView
-from tests.kit.any_records import any_records
 from tests.kit.records import LIFE_SECONDS, NOW, RUN_ID, anchored, make_record
+
+
+@st.composite
+def any_records(draw: st.DrawFn) -> PeerRecord:
+    session = draw(st.integers(1, 3))
+    num_fragments = draw(st.integers(0, 2))
+    return make_record(
+        draw(st.sampled_from("ABC")),
+        session=session,
+        sequence=draw(st.integers(0, 3)),
+        expires_at=NOW + draw(st.integers(-10, 100)),
+        started_at=NOW - draw(st.sampled_from([5.0, 5.0, 10.0])) * session,
+        state=draw(st.sampled_from(PEER_STATES)),
+        role=draw(st.sampled_from(["trainer", "seed"])),
+        versions=(draw(st.integers(0, 2)),) * num_fragments,
+        digests=(draw(st.sampled_from([b"1" * 8, b"2" * 8])),) * num_fragments,
+        lineage_tokens=(draw(st.integers(0, 2)),) * num_fragments,
+    )
 
 
 def view_of(*records: PeerRecord, now: float = NOW) -> SwarmView:
@@ -101,17 +118,6 @@ def test_of_many_sessions_of_one_peer_the_last_few_are_kept_in_whatever_order_th
     for record in records:
         view = view.merge([dataclasses.replace(record, sequence=9, expires_at=record.expires_at + 9)], NOW)
     assert view.duplicate_sessions(PeerId("A"), NOW) == tuple(range(50 - MAX_SESSIONS, 50))
-
-
-def test_left_is_gone_at_once_and_stays_gone() -> None:
-    view = view_of(make_record("A", sequence=4), make_record("B"))
-    gone = view.merge([make_record("A", sequence=5, state="left")], NOW)
-    assert gone.changed == ("A",)
-    assert names(gone.members(NOW)) == "B"
-    late = gone.merge([make_record("A", sequence=4)], NOW)
-    assert names(late.members(NOW)) == "B"
-    back = late.merge([make_record("A", session=2, started_at=NOW)], NOW)
-    assert back.changed == ("A",)
 
 
 def test_a_restart_is_no_duplicate() -> None:

@@ -62,21 +62,6 @@ def test_a_limit_comes_and_goes_while_streams_are_open() -> None:
     assert limited == pytest.approx(1_000_000 * LINE_BYTES_PER_BYTE / MBIT, rel=0.05)
 
 
-def test_a_pace_follows_its_line() -> None:
-    async def run() -> float:
-        clock = Clock()
-        pace = Pace(None, clock, clock.sleep)
-        pace.follow(1_000_000)
-        for _ in range(100):
-            await pace.let_pass(10_000)
-        pace.follow(4_000_000)
-        for _ in range(400):
-            await pace.let_pass(10_000)
-        return clock.now
-
-    assert asyncio.run(run()) == pytest.approx(2.0, rel=0.05)
-
-
 def on_pair(paces: Paces, check: Callable[[FramedStream, FramedStream], Awaitable[None]]) -> None:
     """Run `check` with a stream under `paces`, and the unlimited one at its other end."""
 
