@@ -11,7 +11,7 @@ from dashboard.credit.contributor_ledger import Ledger
 from dashboard.history_facts import ContributorRow
 from dashboard.observe.listed_peers import PeerRow
 from dashboard.people.teams_and_countries import with_rare_countries_withheld
-from tests.kit.dashboard.history import check_raw, raw_commit, usual_commit
+from tests.kit.dashboard.history import check_raw, usual_commit
 from tests.kit.dashboard.records import NOW, bare_record, profile_of
 
 PEERS = [f"peer-{index}" for index in range(6)]
@@ -25,24 +25,12 @@ def ledger_of(*raws: bytes) -> Ledger:
     return ledger
 
 
-def totals(ledger: Ledger) -> dict[str, tuple[float, float, int, int]]:
-    rows, _ = ledger.rows()
-    return {
-        row.contributor_id: (row.tokens_witnessed, row.tokens_reported, row.rounds, row.rounds_missed) for row in rows
-    }
-
-
 def here(peer_id: str, key: str = "", name: str = "", first_at: float = NOW) -> PeerRow:
     return PeerRow(replace(bare_record(peer_id), name=name), "here", first_at, NOW, True, contributor_id=key)
 
 
 def row_of(ledger: Ledger, contributor_id: str) -> ContributorRow:
     return next(row for row in ledger.rows()[0] if row.contributor_id == contributor_id)
-
-
-def test_a_missed_round_is_one_that_planned_with_a_machine_and_got_nothing() -> None:
-    raw = raw_commit(0, 1, [(PEERS[0], 10, True), (PEERS[1], 0, False)])
-    assert totals(ledger_of(raw))[PEERS[1]] == (0, 0, 0, 1)
 
 
 def test_a_person_is_one_row_over_machines_when_both_name_each_other() -> None:

@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -26,7 +25,7 @@ from averaging.signing.commit_credit import (
     totals,
 )
 from dashboard.credit.contributor_ledger import Ledger
-from dashboard.credit.credited_members import CommitCredit, credit_of
+from dashboard.credit.credited_members import CommitCredit
 from dashboard.credit.heaviest_commit_chains import Counting
 from dashboard.credit.work_log import curve_of
 from dashboard.history.history import History, open_history
@@ -38,75 +37,11 @@ from dashboard.server.handler_context import SITE, Site
 from dashboard.server.live_updates import Live
 from dashboard.server.routes import make_app
 from dht.ground.host import PeerId
-from tests.kit.averages.credited_rounds import SIZES, A, B, C, D, after, commit_of, rounds_of
 from tests.kit.dashboard.records import NOW, RUN_ID, empty_state
 from tests.kit.tiers import examples
 
 NAMES = [PeerId(f"peer-{number}") for number in range(6)]
 Totals = dict[str, tuple[int, int, int, int]]
-
-
-# --- with signed commits ---
-
-
-def page_totals(ledger: Ledger) -> dict[str, tuple[float, float, int, int]]:
-    return {
-        row.contributor_id: (row.tokens_witnessed, row.tokens_reported, row.rounds, row.rounds_missed)
-        for row in ledger.rows()[0]
-    }
-
-
-def proof_totals(rounds: Sequence[CreditedRound]) -> dict[str, tuple[float, float, int, int]]:
-    return {
-        one.peer_id: (
-            one.milli_witnessed / 1000,
-            one.milli_reported / 1000,
-            one.rounds,
-            one.rounds_missed,
-        )
-        for one in totals(counted(rounds))
-    }
-
-
-FIRST = commit_of(0)
-SIDE = commit_of(1, (B, C) if B.peer_id < C.peer_id else (C, B), tokens=40, previous=after(FIRST))
-MAIN = commit_of(1, previous=after(FIRST), tokens=50)
-UNWITNESSED = commit_of(1, (D,), tokens=400, previous=after(FIRST))
-WITNESSED = commit_of(1, (A, B), tokens=150, previous=after(FIRST))
-
-
-def long_fork(num_versions: int) -> list:  # type: ignore[type-arg]
-    """Two sides that part after version 0; the lighter one is longer by a version."""
-    sides = []
-    for people, tokens, extra in (((A, B), 100, 0), ((C, D), 90, 1)):
-        last, side = FIRST, []
-        for version in range(1, num_versions + 1 + extra):
-            last = commit_of(version, people, tokens=tokens, previous=after(last))
-            side.append(last)
-        sides.append(side)
-    return [FIRST, *sides[0], *sides[1]]
-
-
-@pytest.mark.parametrize(
-    "commits",
-    [
-        [FIRST, UNWITNESSED, WITNESSED],
-        [FIRST, MAIN, SIDE, commit_of(2, (C, D), tokens=900, previous=after(SIDE))],
-        long_fork(20),
-    ],
-    ids=["400 unwitnessed or 300 witnessed", "a side that becomes heavier later", "a fork longer than any window"],
-)
-def test_page_and_proof_follow_one_rule_in_any_order(commits: list) -> None:  # type: ignore[type-arg]
-    orders = [commits, commits[::-1], commits[1:] + commits[:1], commits + commits]
-    chance = random.Random(3)
-    orders += [chance.sample(commits, len(commits)) for _ in range(4)]
-    for order in orders:
-        ledger = Ledger()
-        for commit in order:
-            ledger.put(credit_of(commit, sum(SIZES)), NOW)
-            ledger.settle()
-        assert page_totals(ledger) == proof_totals(rounds_of(*order))
-        assert ledger.num_rounds == len(counted(rounds_of(*order)))
 
 
 # --- with any commits ---

@@ -298,15 +298,6 @@ def test_a_fork_that_most_members_follow_is_followed() -> None:
     in_history(check)
 
 
-def test_the_only_member_is_believed() -> None:
-    async def check(history: History) -> None:
-        given_by = {LIAR: {version: genuine(version) for version in range(5)}}
-        await Gatherer(history, Clock(NOW)).gather(from_donors(given_by), at_head(5, 1))
-        assert versions_of(history) == list(range(5))
-
-    in_history(check)
-
-
 @pytest.mark.parametrize("depth", [2, 5, 30, 200])
 def test_the_other_side_of_a_long_fork_is_read_back_to_where_it_began(depth: int) -> None:
     """Members left their side for a heavier one; what they remember of it now takes the credit, as in a whole file."""

@@ -83,10 +83,3 @@ def test_a_goal_has_a_bar_and_words(goal: int, share: float, words: str) -> None
 def test_without_a_goal_there_is_no_bar() -> None:
     assert progress_of(towards(None), history_of_run()) is None
     assert render_sections(towards(None), HistoryView(NOW, NOW))["progress"].strip() == ""
-
-
-def test_a_run_in_which_nobody_trains_has_no_time_of_arrival() -> None:
-    state = replace(towards(500_000_000), peers=())
-    progress = progress_of(state, history_of_run())
-    assert progress is not None
-    assert (progress.soonest_at, progress.latest_at) == (None, None)

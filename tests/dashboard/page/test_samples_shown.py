@@ -9,7 +9,7 @@ import pytest
 from dashboard.history_facts import ModelSample, WrittenText
 from dashboard.page.annotations import chosen_samples
 from dashboard.page.page import render_sections
-from tests.kit.dashboard.records import HOSTILE_NAME, NOW, TextOnly
+from tests.kit.dashboard.records import NOW, TextOnly
 from tests.kit.dashboard.scene import history_of_run, samples_of, state_of
 
 
@@ -52,22 +52,3 @@ def test_without_samples_nothing_is_shown() -> None:
     sections = render_sections(state_of(), replace(history_of_run(), samples=()))
     assert not sections["writes"].strip()
     assert not sections["samples"].strip()
-
-
-def test_one_sample_has_no_past() -> None:
-    one = samples_of()[-1:]
-    sections = render_sections(state_of(), replace(history_of_run(), samples=one))
-    assert "earlier" not in sections["writes"]
-
-
-def test_what_a_model_writes_is_text_and_nothing_else() -> None:
-    harmless, hostile = (
-        render_sections(
-            state_of(),
-            replace(history_of_run(), samples=(ModelSample(NOW, 1, 9, None, (WrittenText(text, text),)),)),
-        )
-        for text in ("x", HOSTILE_NAME)
-    )
-    for key in ("writes", "samples"):
-        assert TextOnly(harmless[key]).tags == TextOnly(hostile[key]).tags
-        assert HOSTILE_NAME in TextOnly(hostile[key]).text

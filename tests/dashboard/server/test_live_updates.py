@@ -19,7 +19,7 @@ from dashboard.server.live_updates import MAX_KEPT, MAX_POINTS_KEPT, Live
 from dashboard.server.page_access import PageAccess, read_token
 from dashboard.server.routes import make_app
 from dht.ground.errors import UsageFault
-from tests.kit.dashboard.records import HOSTILE_NAME, NOW, PEERS, RUN_ID, empty_state, history_of, record_of
+from tests.kit.dashboard.records import NOW, PEERS, RUN_ID, empty_state, history_of, record_of
 from tests.kit.dashboard.scene import history_of_run, state_of
 from tests.kit.dashboard.serving import IDS, TOKEN, Client, in_site, raw_answer, until_tick, watched
 
@@ -213,20 +213,3 @@ def test_a_history_that_cannot_be_read_is_a_503_and_the_page_goes_on(tmp_path: P
 class _Broken:
     async def do(self, *work: object) -> list[object]:
         raise sqlite3.OperationalError("disk I/O error")
-
-
-def test_hostile_names_are_text_in_every_answer(tmp_path: Path) -> None:
-    async def run() -> None:
-        async with open_history(None, RUN_ID, clock=lambda: NOW, warn=print) as history:
-            state = watched(history, HOSTILE_NAME)
-            live = Live(state, "boot", history.view)
-            async with TestClient(TestServer(make_app(Site(live, history)))) as client:
-                for path in ("/", f"/c/{IDS[0]}", "/people?search=ALERT"):
-                    text = await (await client.get(path)).text()
-                    assert "<script>alert" not in text
-                    assert "alert" in text
-                answer = await client.get("/api/v1/contributors")
-                assert answer.content_type == "application/json"
-                assert answer.headers["X-Content-Type-Options"] == "nosniff"
-
-    asyncio.run(run())

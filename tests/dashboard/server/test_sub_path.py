@@ -8,7 +8,6 @@ import re
 import pytest
 from aiohttp.test_utils import TestClient, TestServer
 
-from dashboard.page.page import rooted
 from dashboard.server.routes import also_below_its_base
 from dashboard.share.page_address import checked_address, path_of
 from tests.kit.dashboard.records import PEERS, record_of, state_with
@@ -38,12 +37,3 @@ def test_every_link_of_a_page_below_a_path_leads_somewhere(path: str) -> None:
             assert (await client.get(f"{path}/api/v1/join")).status == 200
 
     asyncio.run(check())
-
-
-def test_links_are_put_below_a_path_once() -> None:
-    html = '<body data-x="1"><a href="/people"></a><a href="//other.org/"></a>'
-    once = rooted(html, "/swarms/starlings")
-    assert '<a href="/swarms/starlings/people">' in once
-    assert 'href="//other.org/"' in once
-    assert rooted(once, "/swarms/starlings").count("/swarms/starlings/people") == 1
-    assert path_of("https://example.org") == path_of("https://example.org/") == ""
