@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.commands.bench_cli import Case, cases, measure
-from dht.identity.keys import Identity
+from benchmarks.commands.bench_cli import Case, measure
 
 
 def test_help_and_a_mistake_are_measured(tmp_path: Path) -> None:
@@ -20,9 +19,3 @@ def test_help_and_a_mistake_are_measured(tmp_path: Path) -> None:
 def test_another_end_is_no_figure(tmp_path: Path) -> None:
     with pytest.raises(SystemExit, match=r"ended with 2, not 0: .*No such command 'jion'"):
         measure(Case("wrong", ("jion",), 0), tmp_path)
-
-
-def test_names_of_cases_are_unlike() -> None:
-    address = f"/ip4/127.0.0.1/tcp/1/p2p/{Identity.generate().peer_id}"
-    names = [case.name for case in cases(address, address)]
-    assert len(names) == len(set(names))

@@ -118,17 +118,6 @@ def test_slow_peers_send_as_often_as_the_others_or_as_much(adapts: bool, task: T
     assert [slow for _, _, slow in sizes] == ([2, 2, 2, 2] if adapts else [0, 0, 6, 0])
 
 
-def test_pull_shortens_the_local_work(task: Task) -> None:
-    lengths = []
-    for pull in (0.0, 0.5, 1.0):
-        swarm = Swarm(Arm("carry", 1, 8, pull=pull), task, seed=0)
-        for step in range(1, 8):
-            swarm.inner_step(step)
-        replica = swarm.replicas[0]
-        lengths.append(float((replica.ref - replica.live).norm()))
-    assert lengths[0] > lengths[1] > lengths[2] > 0
-
-
 @pytest.mark.parametrize("lie", ["negated", "noise", "nan"])
 def test_a_robust_combination_refuses_every_lie(lie: str, task: Task) -> None:
     arm = Arm("carry", 5, 6, num_liars=1, lie=lie, combine="centered_clip")

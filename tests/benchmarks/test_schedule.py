@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
@@ -34,8 +33,3 @@ def test_impossible_arguments(
     with pytest.raises(SystemExit):
         bench_schedule.main()
     assert expected in capsys.readouterr().err
-
-
-def test_the_figure_of_the_docs_is_there() -> None:
-    figure = Path(__file__).parents[2] / "docs" / "images" / "rates.svg"
-    assert ElementTree.parse(figure).getroot().tag.endswith("svg")

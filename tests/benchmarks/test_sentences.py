@@ -6,13 +6,12 @@ import os
 import subprocess
 import sys
 
-import numpy as np
 import pytest
 import torch
 
-from benchmarks import bench_codec, bench_footprint, bench_join, bench_stall
+from benchmarks import bench_footprint, bench_join, bench_stall
 from benchmarks.members.processes import family, look, role
-from benchmarks.other_systems import codecs, gloo, hivemind_averager, swarm, torchft_diloco, work
+from benchmarks.other_systems import gloo, hivemind_averager, swarm, torchft_diloco, work
 
 
 @pytest.mark.parametrize(
@@ -69,23 +68,6 @@ def test_a_compression_that_cannot_decode_is_not_measured(monkeypatch):
     monkeypatch.setattr(sys, "argv", ["benchmark", "--bits", "8"])
     with pytest.raises(SystemExit, match=r"8-bit compression does not work.*TypeError: no.*numpy<2\.4"):
         hivemind_averager.main()
-
-
-def test_float_compression_of_hivemind_is_exchangeable():
-    assert hivemind_averager.broken_with(16) == ""
-
-
-def test_others_are_measured_without_bitsandbytes(monkeypatch, capsys):
-    sentences: list[str] = []
-    real = codecs.importlib.util.find_spec
-    monkeypatch.setattr(codecs.importlib.util, "find_spec", lambda name: None if name == "bitsandbytes" else real(name))
-    values = np.random.default_rng(1).standard_normal(1000, dtype=np.float32)
-    rates = list(bench_codec.bench_others(values, 1, 1, sentences.append))
-    assert ("hivemind Float16Compression", "decode") in {(rate.codec, rate.operation) for rate in rates}
-    assert any("bitsandbytes is not installed" in sentence for sentence in sentences)
-    half = next(rate for rate in rates if "Float16" in rate.codec)
-    # 400 Mbit/s are 25 million halves, so 0.1 GB of float32 a second.
-    assert half.share_of_core == pytest.approx(0.1 / half.median_gigabytes_per_second, rel=0.05)
 
 
 def test_members_average_what_is_checked():
