@@ -59,7 +59,7 @@ from peer.export.formats.model_header import DIGEST_NAME, config_digest, read_he
 from peer.network.membership.invite_users import INVITE_USERS_NAME, read_users
 from tests.fuzz.messages import one_of_each_kind
 from tests.kit.records import make_record
-from tests.kit.rounds.memory_files import MemoryFiles
+from tests.kit.rounds.donor_scene import MemoryFiles
 
 ALICE, BOB, OWNER = (Identity.from_seed(bytes([number]) * 32) for number in (1, 2, 3))
 RUN_ID = make_run_id("tiny", OWNER.public_key)

@@ -9,7 +9,6 @@ import pytest
 
 from averaging.codec.digests import array_digest, digest_of
 from averaging.fragment.shard_store import payload_digest
-from averaging.outer.outer_step import DIGEST_CHUNK_BYTES, anchor_digest
 
 
 @pytest.mark.parametrize(
@@ -28,16 +27,6 @@ def test_values_are_hashed_as_little_endian_float32() -> None:
     assert array_digest(np.array(values, dtype=np.float32)) == digest_of(struct.pack("<5f", *values))
     plus, minus = np.array([0.0], dtype=np.float32), np.array([-0.0], dtype=np.float32)
     assert array_digest(plus) != array_digest(minus)
-
-
-def test_an_anchor_digest_is_made_of_the_digests_of_its_chunks() -> None:
-    size = DIGEST_CHUNK_BYTES // 4 + 3
-    anchor, momentum = np.arange(size, dtype=np.float32), np.full(size, 0.5, dtype=np.float32)
-    chunks = []
-    for values in (anchor, momentum):
-        data = values.astype("<f4").tobytes()
-        chunks += [digest_of(data[:DIGEST_CHUNK_BYTES]), digest_of(data[DIGEST_CHUNK_BYTES:])]
-    assert anchor_digest(anchor, momentum) == digest_of(b"".join(chunks))
 
 
 def test_payloads_have_half_of_a_digest() -> None:

@@ -9,10 +9,8 @@ import numpy as np
 import pytest
 
 from averaging.exchange.applying import MAX_DOUBTS, stored_result
-from averaging.lanes.links import DATA_STREAMS
-from averaging.outer.fragment_anchor_and_residual import FragmentState
 from averaging.outer.shard_mean import Reduction, reduce_shard
-from averaging.rounds.round_facts import CommitTaken, RepairNeeded, WorkLost
+from averaging.rounds.round_facts import CommitTaken, RepairNeeded
 from averaging.wire.messages import (
     DIGEST_BYTES,
     Result,
@@ -20,7 +18,7 @@ from averaging.wire.messages import (
     VersionIs,
 )
 from tests.kit.network.memory_networks import named
-from tests.kit.rounds.exchange_swarm import RULE, Swarm, assert_close, scenario
+from tests.kit.rounds.exchange_swarm import RULE, Swarm, scenario
 
 
 def test_bytes_on_the_wire_are_few():
@@ -42,22 +40,6 @@ def test_bytes_on_the_wire_are_few():
             applied = [report for report in peer.reports if isinstance(report, CommitTaken)]
             assert len(applied) == len(peer.closed())
             assert all(report.receive_seconds >= 0 and report.apply_seconds >= 0 for report in applied)
-        return swarm
-
-    scenario(play)
-
-
-def test_a_follower_has_every_commit():
-    """A seed takes no part in rounds, fetches their results and ends with the same bits."""
-
-    async def play():
-        swarm = Swarm(4, num_trainers=3)
-        seed = next(peer for peer in swarm.live() if peer not in swarm.trainers)
-        seed.exchange.sending.take_part(False)
-        await swarm.train(4)
-        await swarm.settle()
-        swarm.assert_agreement(least_version=4)
-        assert not any(isinstance(report, RepairNeeded) for report in seed.reports)
         return swarm
 
     scenario(play)
@@ -86,67 +68,6 @@ def test_a_reducer_that_signs_a_mean_of_no_numbers_holds_up_nobody_else_for_long
             if peer is not liar:  # which has half applied its own mean
                 assert min(fragment.state.version for fragment in peer.fragments) >= 2
                 assert any("are not numbers" in reason for remote, reason in peer.refused if remote == liar.name)
-        return swarm
-
-    scenario(play)
-
-
-def test_a_fault_while_a_commit_is_applied_costs_a_peer_a_version_and_not_the_fragment(monkeypatch, caplog):
-    honest = FragmentState.apply
-    failed = []
-
-    def fails_once(state, *args):
-        if state is failing and state.version == 1 and not failed:
-            failed.append(state.version)
-            raise RuntimeError("nobody foresaw this")
-        return honest(state, *args)
-
-    async def play():
-        nonlocal failing
-        swarm = Swarm(4)
-        failing = swarm.live()[1].fragments[0].state
-        monkeypatch.setattr(FragmentState, "apply", fails_once)
-        await swarm.train(6)
-        await swarm.settle()
-        swarm.assert_agreement(least_version=5)
-        return swarm
-
-    failing = None
-    scenario(play)
-    assert failed
-    assert "nobody foresaw this" in caplog.text
-
-
-def test_work_that_nobody_may_apply_any_more_is_dropped_and_leaves_the_live_parameters():
-    async def play():
-        swarm = Swarm(2)
-        peer = swarm.trainers[0]
-        peer.exchange.sending.take_part(False)
-        await peer.work(0, 1)
-        fragment = peer.fragments[0]
-        fragment.state.version = fragment.machine.version = 9
-        peer.exchange.sending.take_part(True)
-        await peer.exchange.sending.offer(fragment)
-        assert [report.staleness for report in peer.reports if isinstance(report, WorkLost)] == [8]
-        assert_close(peer.live[0], fragment.state.anchor, 1e-5, 1.3e-6)
-        return swarm
-
-    scenario(play)
-
-
-def test_nothing_is_left_behind_after_many_rounds():
-    async def play():
-        swarm = Swarm(3)
-        await swarm.train(30)
-        await swarm.settle()
-        swarm.assert_agreement(least_version=25)
-        for peer in swarm.live():
-            assert len(peer.exchange._background._tasks) <= 2
-            for fragment in peer.fragments:
-                assert len(fragment.store._results) <= 5 * 2
-                assert len(fragment.log.digests) <= 5
-                assert len(fragment.store._inbound) <= 2
-        assert swarm.network.num_streams <= (1 + DATA_STREAMS) * 3 * 2
         return swarm
 
     scenario(play)

@@ -64,12 +64,6 @@ async def search(
     return found, links.asked
 
 
-def test_those_who_made_it_are_asked_first() -> None:
-    found, asked = run_virtual(search({MAKER, *AHEAD}, AHEAD))
-    assert found == {0: b"mean"}
-    assert asked == [MAKER]
-
-
 @pytest.mark.parametrize("holder", ["the", "zebra"])
 def test_one_that_has_gone_on_gives_what_its_makers_took_with_them(holder: str) -> None:
     """The only reducer of the round is gone; it had given its mean to one member, which is not in the roster."""

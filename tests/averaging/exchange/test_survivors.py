@@ -107,6 +107,45 @@ def assert_nothing_is_lost(survivors, version):
     return commit
 
 
+async def leader_left_alone(how, delay_seconds):
+    """Returns (the swarm, seconds from the end of the member that does not lead to the leader's commit)."""
+    line = BITS_PER_SECOND / SCALE
+    swarm = Swarm(
+        2,
+        sizes=(NUM_VALUES // SCALE,),
+        latency_seconds=(0.01, 0.04),
+        upload_bits_per_second=line,
+        download_bits_per_second=line,
+    )
+    await swarm.train(NUM_LEARNING_ROUNDS, INTERVAL_SECONDS)
+    version = swarm.trainers[0].fragments[0].state.version
+    training = asyncio.get_running_loop().create_task(swarm.train(2, INTERVAL_SECONDS, first_seed=500))
+    while not all(has_sent(peer, version) for peer in swarm.live()):  # noqa: ASYNC110 (looked at from outside)
+        await asyncio.sleep(0.002)
+    await asyncio.sleep(delay_seconds)
+    chosen = leader(swarm, version)
+    (other,) = [peer for peer in swarm.live() if peer is not chosen]
+    getattr(swarm.network, how)(other.name)
+    died_at = now()
+    assert chosen.fragments[0].state.version == version
+    while chosen.fragments[0].state.version == version:  # noqa: ASYNC110
+        await asyncio.sleep(0.01)
+    seconds = now() - died_at
+    training.cancel()
+    return swarm, seconds
+
+
+@pytest.mark.parametrize("how", ["crash", "stall"])
+@pytest.mark.parametrize("delay_seconds", [0.0, 0.6])
+def test_a_leader_that_is_left_alone_by_its_only_member_commits_soon(how, delay_seconds):
+    async def play():
+        swarm, seconds = await leader_left_alone(how, delay_seconds)
+        assert seconds < (0.5 if how == "crash" else 3.0)
+        return swarm
+
+    scenario(play)
+
+
 ROLES = [leader, reducer, member_before_sending, member_after_sending]
 
 

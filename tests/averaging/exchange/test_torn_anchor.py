@@ -3,44 +3,17 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
-from itertools import pairwise
 from unittest import mock
 
-import numpy as np
 import pytest
 
-from averaging.codec.codec import make_codec
 from averaging.outer import fragment_anchor_and_residual, outer_step
 from averaging.outer.fragment_anchor_and_residual import FragmentState
-from averaging.outer.outer_settings import OuterRule
-from averaging.outer.outer_step import CHUNK_VALUES, RunningDigest, anchor_digest
-from averaging.outer.own_contributions import CommittedShard
+from averaging.outer.outer_step import RunningDigest, anchor_digest
 from averaging.rounds.round_facts import RepairNeeded
 from averaging.signing.commit_log import CommitLog
 from averaging.wire.messages import DIGEST_BYTES
 from tests.kit.rounds.exchange_swarm import Swarm, scenario
-
-NUM_VALUES = 3 * CHUNK_VALUES + 1000
-
-
-def normal(seed):
-    return np.random.default_rng(seed).standard_normal(NUM_VALUES, dtype=np.float32)
-
-
-@pytest.mark.parametrize("cuts", [(0, NUM_VALUES), (0, 200_064, 600_064, NUM_VALUES)])
-@pytest.mark.parametrize("void", [None, 0])
-def test_the_digest_of_a_step_is_that_of_the_anchor(cuts, void):
-    codec = make_codec("int4")
-    state = FragmentState(OuterRule("sync", 0.7, 0.9), codec, normal(1), normal(2), np.zeros_like(normal(1)))
-    encoded = codec.encode(normal(3))
-    shards = [
-        CommittedShard(start, end, None if number == void else encoded.slice_blocks(start, end - start), 0.7, True)
-        for number, (start, end) in enumerate(pairwise(cuts))
-    ]
-    with RunningDigest(state.anchor, state.momentum) as digest:
-        state.apply(shards, 10, np.empty(NUM_VALUES, dtype=np.float32), digest.stepped_to)
-        found = digest.result()
-    assert found == anchor_digest(state.anchor, state.momentum)
 
 
 class Broken:

@@ -319,20 +319,6 @@ def test_the_sum_of_all_broadcasts_is_the_sum_of_all_means_wherever_shards_are_c
     assert off < 0.05
 
 
-def test_memory_is_flat_over_many_versions():
-    store, chance = store_of(), random.Random(3)
-    for version in range(1000):
-        for member in range(6):
-            for attempt in range(chance.randint(1, 3)):
-                message = contribution(member, version=version, attempt=attempt)
-                store.take_contribution(PEERS[member], message, payload(store, normal(member)))
-        store.take_result(PEERS[1], Result(0, version, 0, 0, CUT), payload(store, normal(version)))
-        store.prune(version + 1, version - 3)
-        assert len(store._inbound) == 0
-        assert len(store._results) <= 4
-        assert not store._held_bytes
-
-
 def test_a_remote_gets_the_same_result_a_few_times_and_others_get_it_too():
     store = store_of()
     store.take_contribution(PEERS[0], contribution(0), payload(store, normal(0)))

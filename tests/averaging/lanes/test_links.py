@@ -97,17 +97,6 @@ def test_when_the_remote_goes_all_streams_end_and_it_is_lost_once():
     run_virtual(scenario())
 
 
-def test_what_was_flushed_has_been_read():
-    async def scenario():
-        pair = Pair()
-        pair.post(40)
-        await pair.sending.flush(600.0)
-        assert shards(pair.heard) == list(range(40))
-        await pair.close()
-
-    run_virtual(scenario())
-
-
 def test_a_flush_gives_up_when_nobody_reads():
     async def scenario():
         pair = Pair()
@@ -133,19 +122,6 @@ def test_acknowledgements_tell_the_pace_of_the_line():
             await asyncio.sleep(2.0)
         line = UPLOAD_BITS_PER_SECOND / 8
         assert 0.8 * line < pair.sending.pace_bytes_per_second < 1.2 * line
-        await pair.close()
-
-    run_virtual(scenario())
-
-
-def test_without_a_line_to_steer_there_is_no_pace():
-    async def scenario():
-        pair = Pair()
-        pair.sending._line = None
-        for number in range(400):
-            pair.sending.post(B, [contribution(number), bytes(16_384)], "data")
-        await pair.sending.flush(600.0)
-        assert pair.sending.pace_bytes_per_second is None
         await pair.close()
 
     run_virtual(scenario())

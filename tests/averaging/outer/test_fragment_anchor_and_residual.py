@@ -137,41 +137,23 @@ class Peer:
 
 
 @settings(max_examples=60)
-@pytest.mark.parametrize("codec", CODECS)
-@given(st.sampled_from(RULES), st.lists(actions, min_size=5, max_size=25))
-def test_work_is_committed_waiting_or_under_way_and_nothing_else(codec, rule, todo):
-    peer = Peer(rule, codec)
-    with in_small_chunks():
-        for action, argument in [("work", 1), ("send", 0), *todo]:
-            peer.do(action, argument)
-            # Every operation adds two float32 numbers below 8 at most, and rounds once.
-            assert peer.unaccounted() <= 8 * EPSILON * peer.num_operations
-
-
-@settings(max_examples=50)
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: f"{rule.mode}{rule.overlay_gain:g}")
 @given(codec=st.sampled_from(CODECS), todo=st.lists(actions, min_size=5, max_size=25))
-def test_the_live_parameters_never_drift(rule, codec, todo):
+def test_no_work_is_lost_or_counted_twice_and_the_live_parameters_never_drift(rule, codec, todo):
     peer = Peer(rule, codec)
     with in_small_chunks():
         for action, argument in [("work", 1), ("send", 0), *todo]:
             peer.do(action, argument)
-            error = float(np.abs(peer.live - peer.state.shown()).max())
-            assert error <= 32 * EPSILON * peer.num_operations, action
-
-
-@settings(max_examples=60)
-@given(st.sampled_from(RULES), st.lists(actions, max_size=20))
-def test_waiting_tokens_come_with_waiting_work(rule, todo):
-    peer = Peer(rule, "int4")
-    for action, argument in todo:
-        peer.do(action, argument)
-        state = peer.state
-        assert (state.unsent_tokens > 0) == (state.unsent_steps > 0)
-        assert state.unsent_tokens <= 10 * len(todo)
-        if not state.unsent_tokens and state.pending is None:
-            # Only the codec's error may wait without tokens: less than a block's largest value.
-            assert float(np.abs(state.residual).max()) < 0.5
+            state = peer.state
+            # Every operation adds two float32 numbers below 8 at most, and rounds once.
+            assert peer.unaccounted() <= 8 * EPSILON * peer.num_operations
+            assert float(np.abs(peer.live - state.shown()).max()) <= 32 * EPSILON * peer.num_operations, action
+            # Waiting tokens come with waiting work.
+            assert (state.unsent_tokens > 0) == (state.unsent_steps > 0)
+            assert state.unsent_tokens <= 10 * (len(todo) + 2)
+            if not state.unsent_tokens and state.pending is None and codec == "int4":
+                # Only the codec's error may wait without tokens: less than a block's largest value.
+                assert float(np.abs(state.residual).max()) < 0.5
 
 
 @given(st.sampled_from(RULES), st.integers(0, 99))
@@ -238,40 +220,11 @@ def test_in_mode_streaming_nothing_is_shown_and_nothing_returns():
     assert state.unsent_tokens == 0
 
 
-def test_a_void_shard_leaves_its_part_of_the_anchor_and_momentum():
-    state = state_of(RULE)
-    state.momentum[:] = normal(7)
-    anchor, momentum = state.anchor.copy(), state.momentum.copy()
-    gradient = state.codec.encode(normal(1, 24))
-    state.apply([CommittedShard(0, 24, gradient, 0.5, False), CommittedShard(24, SIZE, None, 0.0, False)], 9)
-    assert np.array_equal(state.anchor[24:], anchor[24:])
-    assert np.array_equal(state.momentum[24:], momentum[24:])
-    assert not np.array_equal(state.anchor[:24], anchor[:24])
-
-
 # ---------------------------------------------------------------------------------------------- reducing a shard
 
 
 def contributions(codec, seeds, staleness=0):
     return [(index, Terms(10 + seed, 2, staleness), codec.encode(normal(seed, 50))) for index, seed in enumerate(seeds)]
-
-
-def bytes_of(reduction):
-    return b"".join(bytes(part) for part in reduction.encoded.pack())
-
-
-@given(st.lists(st.integers(0, 99), min_size=1, max_size=5), st.lists(st.integers(0, 99), max_size=3))
-def test_stale_contributions_are_not_included(seeds, stale_seeds):
-    codec = make_codec("int4", BLOCK)
-    fresh, stale = contributions(codec, seeds), contributions(codec, stale_seeds, staleness=5)
-    both = [*fresh, *((index + len(seeds), terms, blocks) for index, terms, blocks in stale)]
-    reduction = reduce_shard(both, RULE, codec, 50, None)
-    alone = reduce_shard(fresh, RULE, codec, 50, None)
-    assert reduction is not None
-    assert alone is not None
-    assert bytes_of(reduction) == bytes_of(alone)
-    assert reduction.included == alone.included
-    assert reduce_shard(stale, RULE, codec, 50, None) is None
 
 
 @given(st.lists(st.integers(0, 99), min_size=1, max_size=40))

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections import deque
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import numpy as np
@@ -29,7 +27,6 @@ from averaging.outer.outer_step import (
     anchor_digest,
     digest_of_chunks,
     outer_step_,
-    outer_step_into,
     overlay_of,
 )
 
@@ -148,39 +145,6 @@ def test_the_outer_step_is_nesterov_sgd_of_torch(seed, beta, eta):
         change = outer_step_(anchor, momentum, gradient, eta, beta)
         np.testing.assert_allclose(anchor, reference.detach().numpy(), rtol=1e-12, atol=1e-12)
         assert np.array_equal(change, anchor - before)
-
-
-@pytest.mark.parametrize("step", [outer_step_, outer_step_into])
-def test_outer_steps_have_the_same_bits_for_any_threads_and_chunks(step):
-    size, beta, eta = 300_001, 0.5, 0.7
-    start, gradients = normal(1, size, np.float32), [normal(seed, size, np.float32) for seed in range(2, 5)]
-
-    def digest(chunk, num_threads):
-        anchor, momentum = start.copy(), np.zeros_like(start)
-        parts = [slice(first, first + chunk) for first in range(0, size, chunk)]
-
-        def take(part, gradient):
-            change = [] if step is outer_step_ else [np.empty_like(gradient[part])]
-            step(anchor[part], momentum[part], gradient[part], eta, beta, *change)
-
-        with ThreadPoolExecutor(num_threads) as executor:
-            for gradient in gradients:
-                list(executor.map(take, parts, itertools.repeat(gradient)))
-        return anchor_digest(anchor, momentum)
-
-    assert len({digest(chunk, threads) for chunk in (size, 1 << 18, 4096, 12_345) for threads in (1, 2, 3)}) == 1
-
-
-def test_the_outer_step_rounds_after_every_operation():
-    """A fused multiply-add would keep the product's low bits, and another machine's anchor would differ."""
-    values = [normal(seed, 5000, np.float32) for seed in range(3)]
-    anchor, momentum, gradient = (value.copy() for value in values)
-    outer_step_(anchor, momentum, gradient, 0.7, 0.9)
-    a, m, g = values
-    eta, beta = np.float32(0.7), np.float32(0.9)
-    m = m * beta + g
-    assert np.array_equal(momentum, m)
-    assert np.array_equal(anchor, a - (m * beta + g) * eta)
 
 
 # ------------------------------------------------------------------------------------- weights and staleness

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import itertools
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import numpy as np
@@ -28,7 +27,7 @@ from averaging.outer.robust_mean import (
     pairwise_sum,
 )
 from averaging.outer.shard_mean import keep_error, reduce_shard
-from tests.kit.averages.codec_data import KERNELS, decoded
+from tests.kit.averages.codec_data import decoded
 from tests.kit.tiers import sampled
 
 MEAN = OuterRule("sync", 0.7, 0.5)
@@ -58,10 +57,6 @@ def combined(rule, values, terms=None, codec_name="fp32"):
 
 def name_of(rule):
     return rule.combine
-
-
-def bytes_of(reduction):
-    return b"".join(bytes(part) for part in reduction.encoded.pack())
 
 
 # --- liars in a small problem ---
@@ -161,17 +156,6 @@ def test_liars_below_the_refusal_do_limited_harm():
 
 
 # --- honest members that look odd ---
-
-
-def test_honest_late_work_is_neither_shortened_nor_refused():
-    """Three members two versions late, with three times the work: in their own class."""
-    fresh, late = [normal(seed) for seed in range(5)], [normal(seed, scale=3.0) for seed in range(5, 8)]
-    terms = [FRESH] * 5 + [Terms(480, 30, 2)] * 3
-    limited = combined(replace(MEAN, clip_norm_ratio=2.0), [*fresh, *late], terms)
-    free = combined(replace(MEAN, clip_norm_ratio=1e6), [*fresh, *late], terms)
-    assert limited.included == tuple(range(8))
-    assert not limited.refused
-    assert np.array_equal(limited.values, free.values)
 
 
 def late_and_fresh():
@@ -360,31 +344,3 @@ def test_who_claims_a_million_times_the_tokens_decides_nothing():
     terms = [FRESH] * 7 + [Terms(160_000_000, 10, 0)]
     assert float(combined(MEAN, values, terms).values.mean()) < -0.9
     assert float(combined(CLIPPED, values, terms).values.mean()) > 0.4
-
-
-# --- the same bits everywhere ---
-
-
-@pytest.mark.parametrize("rule", [MEAN, MEAN_LIMITED, CLIPPED], ids=name_of)
-def test_threads_and_kernels_do_not_change_a_bit(rule):
-    """As many reductions at once as there are threads, with one codec."""
-    size = 40_000
-    work = [normal(index, size, 1.0 + index) for index in range(7)]
-
-    def reduced(codec):
-        contributions = [
-            (index, Terms(100 + index, 10, index % 2), codec.encode(values)) for index, values in enumerate(work)
-        ]
-        reduction = reduce_shard(contributions, rule, codec, size, None)
-        assert reduction is not None
-        assert reduction.error is not None
-        return bytes_of(reduction), b"".join(map(bytes, reduction.error.pack()))
-
-    results = set()
-    for num_threads, kernels in itertools.product((1, 2, 5), KERNELS):
-        with ThreadPoolExecutor(num_threads) as executor:
-            results |= set(executor.map(reduced, [make_codec("int4", BLOCK, kernels)] * num_threads))
-    assert len(results) == 1
-
-
-# --- what the manifest says ---

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import json
-import random
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -82,16 +81,6 @@ def history(*, seed: int = 0) -> list[Commit]:
 
 
 HISTORY = history()
-
-
-@given(st.randoms(use_true_random=False), st.integers(0, 5))
-def test_order_and_doubles_change_nothing(chance: random.Random, num_doubles: int):
-    rounds = rounds_of(*HISTORY)
-    expected = counted(rounds)
-    mixed = rounds + [chance.choice(rounds) for _ in range(num_doubles)]
-    chance.shuffle(mixed)
-    assert counted(mixed) == expected
-    assert totals(counted(mixed)) == totals(expected)
 
 
 def test_only_the_heavier_lineage_counts_even_where_a_single_commit_of_the_other_has_more_tokens():

@@ -8,17 +8,16 @@ import pytest
 
 from averaging.codec.digests import digest_of
 from averaging.lanes.handshake import open_greeted_stream
-from averaging.outer.outer_step import anchor_digest
 from averaging.transfer import messages, server, snapshots
 from averaging.transfer.client import fetch_header
-from averaging.transfer.messages import STATE_PROTOCOL, Header
+from averaging.transfer.messages import STATE_PROTOCOL
 from averaging.transfer.snapshots import HeldSnapshots
 from dht.ground.errors import PeerFault
 from dht.ground.host import Stream
 from dht.streams.fair_turns import NoTurn
 from peer.network.membership.run_handshake_policy import RunHandshakePolicy
 from tests.kit.network.memory_networks import MIB, named, now
-from tests.kit.rounds.donor_scene import FILE, NUM_VALUES, RULE, Scene, array_of, assert_same, in_scene
+from tests.kit.rounds.donor_scene import FILE, NUM_VALUES, RULE, Scene, assert_same, in_scene
 from tests.simulator.network.host import MemoryHost
 
 
@@ -254,14 +253,6 @@ def test_files_and_state_share_the_turns_of_a_donor() -> None:
         assert seconds >= messages.QUEUE_SECONDS
 
     in_scene(1, play)
-
-
-def test_the_header_has_the_digest_of_the_anchor() -> None:
-    anchor, momentum = array_of("a"), array_of("m")
-    chunks = messages.chunks_of(anchor, momentum)
-    header = Header(1, 2, tuple(digest_of(chunk) for chunk in chunks))
-    assert header.digest == anchor_digest(anchor, momentum)
-    assert [len(chunk) for chunk in chunks] == messages.chunk_lengths(NUM_VALUES)
 
 
 def test_what_a_donor_may_give_is_not_exceeded_however_many_ask() -> None:

@@ -2,28 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
-from contextlib import nullcontext
-from functools import partial
-from types import SimpleNamespace
-
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from averaging.codec.codec import make_codec
-from averaging.exchange.exchange import Exchange
-from averaging.exchange.exchange_ports import ExchangePorts
-from averaging.fragment.runtime import FragmentRuntime
-from averaging.fragment.shard_store import ShardStore
-from averaging.lanes.links import Links, Traffic
-from averaging.outer.change_buffers import Discarded
-from averaging.outer.fragment_anchor_and_residual import FragmentState
-from averaging.outer.outer_settings import OuterRule
 from averaging.outer.robust_mean import RefusedMember
-from averaging.rounds.round_facts import PeerRefused, RepairNeeded
-from averaging.rounds.round_machine import RoundMachine
+from averaging.rounds.round_facts import PeerRefused
 from averaging.rounds.waits import HEARTBEAT_SECONDS, Waits
 from averaging.trust.claim_guard import Guard, GuardPorts
 from averaging.trust.exclusions import (
@@ -34,8 +18,6 @@ from averaging.trust.exclusions import (
     STRIKES,
     BlameBook,
 )
-from averaging.wire import frames
-from averaging.wire.field_checks import Limits
 from averaging.wire.messages import (
     Commit,
     Plan,
@@ -44,10 +26,8 @@ from averaging.wire.messages import (
     ShardResult,
     VersionIs,
 )
-from dht.ground.errors import PeerFault
 from dht.ground.host import PeerId
 from tests.kit.clock import Clock
-from tests.kit.notaries import notary_of, signed
 from tests.kit.rounds.guard_scene import DIGEST, HONEST, LIAR, ME, commit_with, follow, objection, offer_of
 
 
@@ -282,76 +262,3 @@ def test_refused_contributions_are_blamed_once_and_never_on_oneself():
     assert reports[1:] == []  # the same contribution again
     guard.misfits(plan, (0, 1, 2), (2,))
     assert [report.peer_id for report in reports[1:]] == [HONEST]
-
-
-# --- in an exchange ---
-
-
-class FakeLinks:
-    traffic = Traffic()
-    send = Links.send
-
-    def watch(self, on_read, is_stale):
-        pass
-
-    def __init__(self) -> None:
-        self.posted = []
-        self.traffic = SimpleNamespace(upload_bits_per_second=0.0)
-
-    def post(self, to, parts, lane="control"):
-        message, _ = frames.decode(b"".join(bytes(part) for part in parts), to, Limits((50,), 10_000))
-        self.posted.append((to, message))
-        return 0
-
-
-async def compute(work):
-    return work()
-
-
-def exchange_of(clock, reports, speed=0.0):
-    rule, codec = OuterRule("sync", 0.7, 0.5), make_codec("fp32", 16)
-    state = FragmentState(rule, codec, *np.zeros((3, 50), dtype=np.float32), version=14)
-    timing = Waits.with_bounds(60.0)
-    ports = GuardPorts(clock, reports.append, on_exclusion=lambda: exchange.exclude(), speed_of=lambda peer_id: speed)
-    guard = Guard(ME, rule.staleness_limit, ports)
-    machine = RoundMachine(
-        *(ME, "run", 0, 50, 16, timing, notary_of(ME)),
-        version=14,
-        anchor_digest=DIGEST,
-        objection=partial(guard.claim_objection, timing=timing),
-        doubt=partial(guard.doubts, timing=timing),
-    )
-    exchange = Exchange(
-        *(ME, rule, [FragmentRuntime(0, state, machine, ShardStore(codec, 50))], guard, FakeLinks()),
-        ExchangePorts(clock, compute, lambda *_: None, reports.append, lambda _: nullcontext(Discarded())),
-        first_sequence=0,
-    )
-    return exchange
-
-
-def test_a_lone_commit_with_forged_weight_moves_nobody():
-    """Neither the anchor at the version it leaves, nor a holder of the true commit of that version."""
-
-    async def scenario():
-        clock, reports = Clock(1000.0), []
-        exchange = exchange_of(clock, reports, speed=100.0)
-        fragment = exchange.fragments[0]
-        machine, timing = fragment.machine, fragment.machine.timing
-        timing.own_pace.observe(0.0)
-        timing.own_pace.observe(30.0)
-        follow(exchange.guard, clock, timing, range(10, 15), 60.0)
-        exchange.on_message(LIAR, signed(commit_with(2**49)), memoryview(b""), 0)
-        assert machine.applying is None
-        true = signed(commit_with(100, 13, leader=HONEST))
-        machine.log.newest[13] = true
-        exchange.on_message(LIAR, signed(commit_with(2**49, 13)), memoryview(b""), 0)
-        assert not [report for report in reports if not isinstance(report, PeerRefused)]
-        assert {report.peer_id for report in reports} == {LIAR}
-        with pytest.raises(PeerFault, match=r"its leader .* has not signed"):
-            exchange.on_message(LIAR, commit_with(200, 13), memoryview(b""), 0)
-        assert not [report for report in reports if not isinstance(report, PeerRefused)]
-        exchange.on_message(LIAR, signed(commit_with(200, 13)), memoryview(b""), 0)  # heavier, and it can be
-        assert isinstance(reports[-1], RepairNeeded)
-        await exchange.close()
-
-    asyncio.run(scenario())

@@ -12,12 +12,14 @@ import numpy as np
 
 from averaging.arrays import F32
 from averaging.codec.codec import make_codec
+from averaging.codec.digests import digest_of
 from averaging.outer.fragment_anchor_and_residual import FragmentState
 from averaging.outer.outer_settings import OuterRule
 from averaging.outer.outer_step import anchor_digest
 from averaging.transfer.server import StateServer
 from averaging.transfer.snapshots import Snapshot
 from averaging.wire.field_checks import Limits
+from averaging.wire.file_chunks import FILE_CHUNK_BYTES
 from dht.admission.handshake_frames import AccessRule
 from dht.ground.host import PeerId
 from dht.records.peer_record import PeerRecord
@@ -26,7 +28,6 @@ from peer.network.membership.run_handshake_policy import RunHandshakePolicy
 from tests.kit.network.memory_networks import MIB, fixed_network, named
 from tests.kit.notaries import CHECKER
 from tests.kit.records import make_record
-from tests.kit.rounds.memory_files import MemoryFiles
 from tests.simulator.network.host import MemoryHost, MemoryNetwork
 from tests.simulator.network.lines import LineSettings
 from tests.simulator.virtual_time import run_virtual
@@ -60,6 +61,20 @@ class World:
             tokens = 1000 * version
             self.states[key] = Snapshot(version, tokens, anchor, momentum, anchor_digest(anchor, momentum))
         return self.states[key]
+
+
+class MemoryFiles:
+    """`averaging.transfer.server.FileSource`."""
+
+    def __init__(self, *contents: bytes) -> None:
+        self._files = {digest_of(content): content for content in contents}
+
+    def chunk_digests(self, digest: bytes) -> Sequence[bytes]:
+        content = self._files.get(digest, b"")
+        return [digest_of(content[at : at + FILE_CHUNK_BYTES]) for at in range(0, len(content), FILE_CHUNK_BYTES)]
+
+    async def chunk(self, digest: bytes, index: int) -> bytes:
+        return self._files[digest][index * FILE_CHUNK_BYTES : (index + 1) * FILE_CHUNK_BYTES]
 
 
 class Donor:
