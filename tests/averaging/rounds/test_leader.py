@@ -110,7 +110,9 @@ def test_everyone_is_there_so_it_starts_at_once():
     assert [to for to, message in leader.sent if type(message) is Plan] == PEERS[:4]
     assert [entry.peer_id for entry in plan.roster] == PEERS[:4]
     assert (plan.version, plan.anchor_digest) == (3, DIGEST)
-    # Whoever was unresponsive as a leader is not waited for.
+
+
+def test_whoever_was_silent_as_a_leader_is_not_waited_for():
     leader = Leader()
     leader.offers(*PEERS[:3])
     leader.check(START, given_up=frozenset({PEERS[3]}))
