@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import signal
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
-from dataclasses import dataclass
 
 import pytest
 
-from dht.admission.admission import Admission, MemberRules
+from dht.admission.admission import MemberRules
 from dht.ground.errors import LocalFault
-from dht.ground.host import PeerId
 from dht.ground.store import PeerKey
 from dht.identity.keys import Identity
 from dht.kademlia.census import fetch_everyone
@@ -29,75 +25,7 @@ from hivemind.p2p import PeerID
 
 from dht.kademlia import dht_node
 from dht.kademlia.dht_guards import key_id_of, pack_value
-from dht.kademlia.dht_store import HivemindStore
-from dht.p2pd.host import P2pdHost
-
-CHECK_SECONDS = 90.0
-
-
-@dataclass
-class Member:
-    identity: Identity
-    host: P2pdHost
-    store: HivemindStore
-
-    @property
-    def peer_id(self) -> PeerId:
-        return self.identity.peer_id
-
-    async def publish(self, life_seconds: float = 90.0, sequence: int = 1) -> int:
-        record, expires_at = signed_record(self.identity, life_seconds, sequence)
-        return await self.store.publish_peer(RUN_ID, self.peer_id, record, expires_at)
-
-    async def close(self) -> None:
-        await self.store.close()
-        await self.host.close()
-
-
-class Members:
-    """Makes members and closes them all at the end."""
-
-    def __init__(self) -> None:
-        self.all: list[Member] = []
-
-    async def add(self, admission: Admission | None = None) -> Member:
-        identity = Identity.generate()
-        host = P2pdHost(identity, ["/ip4/127.0.0.1/tcp/0"])
-        member = Member(identity, host, HivemindStore(host, admission=admission))
-        self.all.append(member)
-        await host.start()
-        await member.store.start()
-        return member
-
-    async def swarm(self, num_members: int) -> list[Member]:
-        """Members that know each other; each joined through the first one's address only."""
-        members = [await self.add() for _ in range(num_members)]
-        for member in members[1:]:
-            assert await member.store.bootstrap(members[0].host.addresses()) >= 1
-        return members
-
-
-@contextlib.asynccontextmanager
-async def members_closed_at_the_end() -> AsyncIterator[Members]:
-    members = Members()
-    try:
-        async with asyncio.timeout(CHECK_SECONDS):
-            yield members
-    finally:
-        for member in members.all:
-            await member.close()
-
-
-def with_members(check: Callable[[Members], Awaitable[None]]) -> None:
-    async def run() -> None:
-        async with members_closed_at_the_end() as members:
-            await check(members)
-
-    asyncio.run(run())
-
-
-async def seen_by(member: Member) -> set[bytes]:
-    return set(await member.store.fetch_peers(RUN_ID))
+from tests.kit.network.dht_members import Members, with_members
 
 
 def test_a_lone_member_works() -> None:
@@ -126,7 +54,7 @@ def test_three_members_find_each_other_from_one_address_and_share_records() -> N
             records.add(record)
         assert await swarm[1].store.publish_run(RUN_ID, run_record(1), time.time() + 60) == 2
         for member in swarm:
-            assert await seen_by(member) == records
+            assert await member.seen() == records
             assert await member.store.fetch_run(RUN_ID) == run_record(1)
             assert member.store._member.num_members == 2
 
@@ -139,7 +67,7 @@ def test_a_refreshed_record_replaces_the_earlier_one_and_a_revision_the_older() 
         await first.publish(life_seconds=80.0)
         record, expires_at = signed_record(first.identity, 90.0, sequence=2)
         assert await first.store.publish_peer(RUN_ID, first.peer_id, record, expires_at) == 2
-        assert await seen_by(third) == {record}
+        assert await third.seen() == {record}
         await first.store.publish_run(RUN_ID, run_record(2), time.time() + 60)
         # An older revision with a later expiry: a member that has not heard of the change publishes it again.
         assert await second.store.publish_run(RUN_ID, run_record(1), time.time() + 600) == 0
@@ -153,7 +81,7 @@ def test_records_that_do_not_belong_are_refused_by_the_others() -> None:
     async def check(members: Members) -> None:
         victim, liar, judge = await members.swarm(3)
         await victim.publish(life_seconds=60.0)
-        before = await seen_by(judge)
+        before = await judge.seen()
         record, expires_at = signed_record(victim.identity, 90.0)
         forged, _ = signed_record(liar.identity, 90.0)
         old, old_expires_at = signed_record(victim.identity, -30.0)
@@ -183,10 +111,10 @@ def test_records_that_do_not_belong_are_refused_by_the_others() -> None:
         assert not await push(other_key, other_key, victim.peer_id, record, expires_at)
         assert not await push(key, key, None, record, expires_at)
         assert not await push(run_key(RUN_ID), run_key(RUN_ID), None, b"junk", expires_at)
-        assert await seen_by(judge) == before
+        assert await judge.seen() == before
         # The same call with everything in order is taken: the refusals above were about what was wrong.
         assert await push(key, key, victim.peer_id, record, expires_at)
-        assert await seen_by(judge) == {record}
+        assert await judge.seen() == {record}
 
     with_members(check)
 
@@ -234,7 +162,7 @@ def test_a_killed_daemon_is_back_in_the_dht() -> None:
         victim = swarm[0]
         for member in swarm:
             await member.publish(life_seconds=80.0)
-        expected = await seen_by(victim)
+        expected = await victim.seen()
         assert len(expected) == 3
         peer_id, addresses = victim.host.peer_id, victim.host.addresses()
         await victim.host.connected_addresses()
@@ -250,11 +178,11 @@ def test_a_killed_daemon_is_back_in_the_dht() -> None:
             await rebuilt.wait()
         assert (victim.host.peer_id, victim.host.addresses()) == (peer_id, addresses)
         assert victim.store._member.num_members == 2
-        assert await seen_by(victim) == expected
+        assert await victim.seen() == expected
         for number, member in enumerate(swarm):
             assert await member.publish(life_seconds=90.0 + number, sequence=2) == 2
-        assert len(await seen_by(swarm[1]) & expected) == 0
-        assert len(await seen_by(swarm[1])) == 3
+        assert len(await swarm[1].seen() & expected) == 0
+        assert len(await swarm[1].seen()) == 3
 
     with_members(check)
 
@@ -269,7 +197,7 @@ def test_operations_during_an_outage_end_in_time_and_keep_the_own_record(monkeyp
         record, expires_at = signed_record(victim.identity)
         copies = await victim.store.publish_peer(RUN_ID, victim.peer_id, record, expires_at)
         assert copies in (0, 1)
-        assert record in await seen_by(victim)
+        assert record in await victim.seen()
         assert other.store._member.num_members <= 1
 
     with_members(check)
@@ -279,15 +207,15 @@ def test_strangers_are_kept_out() -> None:
     async def check(members: Members) -> None:
         stranger = await members.add()
         admission = open_admission(stranger.peer_id)
-        guarded = await members.add(admission)
+        guarded = await members.add(admission=admission)
         await guarded.publish()
         assert await stranger.store.bootstrap(guarded.host.addresses()) == 0
         assert await stranger.publish() == 0
-        assert len(await seen_by(stranger)) == 1
+        assert len(await stranger.seen()) == 1
         assert guarded.store._member.num_members == 0
         admission.set_rules(MemberRules("open", OWNER.public_key))
         assert await stranger.store.bootstrap(guarded.host.addresses()) == 1
         assert await stranger.publish(life_seconds=95.0) == 1
-        assert len(await seen_by(guarded)) == 2
+        assert len(await guarded.seen()) == 2
 
     with_members(check)

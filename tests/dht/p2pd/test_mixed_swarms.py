@@ -7,11 +7,9 @@ import contextlib
 import random
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from dataclasses import dataclass
 
 import pytest
 
-from dht.admission.admission import Admission
 from dht.ground.errors import PeerUnreachable
 from dht.ground.host import Host, StreamHandler
 from dht.identity.keys import Identity
@@ -35,16 +33,12 @@ pytest.importorskip("hivemind")
 from hivemind.p2p import PeerID
 
 from dht.kademlia.dht_guards import key_id_of
-from dht.kademlia.dht_store import HivemindStore
 from dht.pylibp2p import connections
 from dht.pylibp2p.host import Libp2pHost
-from tests.kit.network.signed_records import RUN_ID, open_admission, run_record, signed_record
+from tests.kit.network.dht_members import CHECK_SECONDS, LOOPBACK, Members, with_members
+from tests.kit.network.signed_records import RUN_ID, open_admission, run_record
 
-LOOPBACK = ("/ip4/127.0.0.1/tcp/0",)
-CHECK_SECONDS = 90.0
 AnyHost = P2pdHost | Libp2pHost
-CHECKS = [check for check in CONTRACT if check is not both_sides_can_open]
-"""Those of a host that serves nothing."""
 
 
 class MixedNetwork(HostNetwork):
@@ -82,70 +76,12 @@ def test_contract_between_both_kinds(check: Check) -> None:
     asyncio.run(run_check(check, MixedNetwork()))
 
 
-class Members:
-    """Members with daemons, and observers without; all are closed at the end."""
-
-    def __init__(self) -> None:
-        self._stack = contextlib.AsyncExitStack()
-
-    async def add(self, kind: type[AnyHost], *, admission: Admission | None = None) -> Member:
-        identity = Identity.generate()
-        host: AnyHost = Libp2pHost(identity) if kind is Libp2pHost else P2pdHost(identity, LOOPBACK)
-        await self._stack.enter_async_context(host)
-        store = HivemindStore(host, admission=admission)
-        await store.start()
-        self._stack.push_async_callback(store.close)
-        return Member(identity, host, store)
-
-    async def p2pd_swarm(self, num_members: int) -> list[Member]:
-        members = [await self.add(P2pdHost) for _ in range(num_members)]
-        for member in members[1:]:
-            assert await member.store.bootstrap(members[0].host.addresses()) >= 1
-        return members
-
-    async def enter(self, host: P2pdHost) -> None:
-        await self._stack.enter_async_context(host)
-
-    async def close(self) -> None:
-        await self._stack.aclose()
-
-
-@dataclass
-class Member:
-    identity: Identity
-    host: AnyHost
-    store: HivemindStore
-
-    async def publish(self, sequence: int = 1) -> bytes:
-        record, expires_at = signed_record(self.identity, 80.0 + sequence, sequence)
-        await self.store.publish_peer(RUN_ID, self.identity.peer_id, record, expires_at)
-        return record
-
-    async def seen(self) -> set[bytes]:
-        return set(await self.store.fetch_peers(RUN_ID))
-
-    def knows(self) -> set[str]:
-        """PeerIds in the DHT's routing table."""
-        table = self.store._member._node.protocol.routing_table
-        return {peer.to_base58() for peer in table.uid_to_peer_id.values()}
-
-
-def with_members(check: Callable[[Members], Awaitable[None]]) -> None:
-    async def run() -> None:
-        members = Members()
-        try:
-            async with asyncio.timeout(CHECK_SECONDS):
-                await check(members)
-        finally:
-            await members.close()
-
-    asyncio.run(run())
-
-
 def test_an_observer_reads_everything_and_is_in_nobodys_way() -> None:
     async def check(members: Members) -> None:
-        swarm = await members.p2pd_swarm(3)
-        records = {await member.publish() for member in swarm}
+        swarm = await members.swarm(3)
+        for member in swarm:
+            await member.publish(80.0)
+        records = {member.record for member in swarm}
         await swarm[0].store.publish_run(RUN_ID, run_record(1), time.time() + 60)
         before = [member.knows() for member in swarm]
         observer = await members.add(Libp2pHost)
@@ -161,8 +97,9 @@ def test_an_observer_reads_everything_and_is_in_nobodys_way() -> None:
         # Through one address it has found the others, by id, and goes on without that one.
         await swarm[1].store.close()
         await swarm[1].host.close()
-        renewed = {await member.publish(2) for member in (swarm[0], swarm[2])}
-        assert renewed <= await observer.seen()
+        for member in (swarm[0], swarm[2]):
+            await member.publish(82.0, sequence=2)
+        assert {swarm[0].record, swarm[2].record} <= await observer.seen()
 
     with_members(check)
 
