@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -69,5 +70,6 @@ def named_model(
     if run_id is None and invite is None:
         raise UsageFault(f"No model is given; expected {_SOURCES[takes_files]}.")
     target = checked_target(run_id, peers, invite, None, end)
+    target = replace(target, timeout_seconds=timeout_seconds)
     target.look_first(timeout_seconds)
-    return model_source.RunSource(target.run_id, tuple(target.addresses), timeout_seconds, target.observer_folder)
+    return target

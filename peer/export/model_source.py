@@ -9,6 +9,7 @@ from dht.ground.errors import UsageFault, reading
 from dht.ground.regular_files import read_regular
 from dht.identity.keys import split_run_id
 from dht.records.signed_manifest import MAX_RUN_RECORD_BYTES, claimed_run_id
+from peer.observe.run_and_address import Target
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,16 +35,5 @@ def run_in(folder: Path) -> str:
     return found
 
 
-@dataclass(frozen=True, slots=True)
-class RunSource:
-    """The members of a live run."""
-
-    run_id: str
-    peers: tuple[str, ...]
-    timeout_seconds: float
-    observer_folder: Path
-    """The folder of the observer's key and pass, if the run is private."""
-
-
-ModelSource = Path | CheckpointSource | RunSource
-"""A path is that of an exported folder."""
+ModelSource = Path | CheckpointSource | Target
+"""A path is that of an exported folder, a target a live run."""

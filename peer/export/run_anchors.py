@@ -28,11 +28,12 @@ from peer.config.peer_config import CHECKPOINTS_NAME, RUN_RECORD_NAME
 from peer.console.notices import notice, say
 from peer.console.progress import tell_progress
 from peer.export.formats.anchors import Anchors, facts_of
-from peer.export.model_source import CheckpointSource, ModelSource, RunSource
+from peer.export.model_source import CheckpointSource, ModelSource
 from peer.files.checked_folder import checked_folder
 from peer.memory.least_memory import check_memory, free_memory_bytes
 from peer.observe.observer import RunObserver, observe
 from peer.observe.observer_entry import observer_entry
+from peer.observe.run_and_address import Target
 
 LOOK_SECONDS = 1.0
 """Pause between two searches for members that have a state."""
@@ -47,7 +48,7 @@ def anchors_of(source: ModelSource) -> Anchors:
         LocalFault: the anchors cannot be obtained; the message gives the reason.
     """
     match source:
-        case RunSource():
+        case Target():
             return anchors_of_members(source)
         case CheckpointSource():
             return anchors_of_checkpoint(source)
@@ -55,7 +56,7 @@ def anchors_of(source: ModelSource) -> Anchors:
             raise UsageFault(f"{source} is an exported folder already; expected a run or a checkpoint.")
 
 
-def anchors_of_members(source: RunSource) -> Anchors:
+def anchors_of_members(source: Target) -> Anchors:
     """Fetch the anchors of a live run, with a progress line on a terminal.
 
     Raises:
@@ -65,10 +66,10 @@ def anchors_of_members(source: RunSource) -> Anchors:
     return asyncio.run(_anchors_of_members(source, _teller()))
 
 
-async def _anchors_of_members(source: RunSource, on_progress: Callable[[int, int], None]) -> Anchors:
+async def _anchors_of_members(source: Target, on_progress: Callable[[int, int], None]) -> Anchors:
     entry = observer_entry(source.run_id, source.observer_folder)
     tell_progress(f"looking for members of {source.run_id}")
-    async with observe(source.run_id, list(source.peers), source.timeout_seconds, entry=entry) as observer:
+    async with observe(source.run_id, source.addresses, source.timeout_seconds, entry=entry) as observer:
         records = await _members_with_state(observer, source.timeout_seconds)
         manifest = observer.manifest
         check_memory(manifest, "read", free_memory_bytes())

@@ -19,9 +19,9 @@ import torch
 
 from dht.ground.errors import Incompatible
 from peer.child_process import end_own_group, end_with_parent, reason_of, taken_stream
-from peer.export.model_source import RunSource
 from peer.export.opened_model import open_model
 from peer.export.sample import written
+from peer.observe.run_and_address import Target
 from peer.process_setup import usable_cores
 
 NICENESS = 10
@@ -43,7 +43,7 @@ def answer_to(
     """Return the texts that the run's newest anchors generate; the same for the same anchors, prompts and seed.
 
     Args:
-        observer_folder: see `RunSource`.
+        observer_folder: see `Target`.
         prompts: each is continued; for an empty prompt the model begins the text.
         base: folder with the weights under an adapter, or empty.
         max_tokens: length of each text without the prompt.
@@ -51,7 +51,7 @@ def answer_to(
     Raises:
         LocalFault: the model cannot be obtained, or does not generate text; the message gives the reason.
     """
-    source = RunSource(run_id, tuple(peers), timeout_seconds, Path(observer_folder))
+    source = Target(run_id, peers, Path(observer_folder), timeout_seconds=timeout_seconds)
     opened = open_model(source, Path(base) if base else None)
     texts = []
     for place, prompt in enumerate(prompts):

@@ -21,6 +21,7 @@ class Target:
         observer_folder: folder of the observer's key and pass, if the run is private.
         is_new: whether this machine has neither the run's manifest nor an invite.
         end: the end of the run, if known.
+        timeout_seconds: time to find a member that has the state.
     """
 
     run_id: str
@@ -28,6 +29,7 @@ class Target:
     observer_folder: Path
     is_new: bool = False
     end: RunEnd | None = None
+    timeout_seconds: float = 20.0
 
     def look_first(self, timeout_seconds: float) -> None:
         """Wait until a peer answers, and check that it is of this run, before anything heavy is loaded.

@@ -109,21 +109,21 @@ def contents_of(anchors: Anchors, base: Path | None = None, *, merge: bool = Fal
     if section.adapter is not None and not merge:
         if base is not None:
             raise UsageFault("--base is given without --merge; expected both: an adapter alone needs no base.")
-        tokenizer = tokenizer_files(anchors.manifest, anchors.files)
+        files, _ = tokenizer_files(anchors.manifest, anchors.files)
         adapter = adapter_tensors(anchors.manifest, anchors.values)
-        return FolderContents(ADAPTER, lambda folder, _: save_adapter(*adapter, folder), tokenizer.files)
+        return FolderContents(ADAPTER, lambda folder, _: save_adapter(*adapter, folder), files)
     if kind == "gpt":
         return _built_in_contents(anchors.manifest, named_tensors(anchors), anchors.files)
     if kind == "hf":
-        tokenizer = tokenizer_files(anchors.manifest, anchors.files)
+        files, end_token = tokenizer_files(anchors.manifest, anchors.files)
         found = find_base(anchors.manifest, base) if merge or stands_on_base(anchors.manifest) else None
         whole = trained_architecture(anchors.manifest, anchors.values, found)
-        save = partial(save_architecture, whole, end_token=tokenizer.end_token)
+        save = partial(save_architecture, whole, end_token=end_token)
         digest, notes = architecture_digest(anchors.manifest, whole), architecture_notes(anchors.manifest, whole)
-        return FolderContents(type(whole).__name__, save, tokenizer.files, digest, notes)
+        return FolderContents(type(whole).__name__, save, files, digest, notes)
     tensors = own_module_tensors(anchors)
-    files = run_file_copies(anchors.manifest, anchors.files)
-    return FolderContents("", partial(_save_weights, tensors), files, custom_sha256(tensors))
+    copies = run_file_copies(anchors.manifest, anchors.files)
+    return FolderContents("", partial(_save_weights, tensors), copies, custom_sha256(tensors))
 
 
 def _built_in_contents(manifest: RunManifest, tensors: Mapping[str, Tensor], run_files: Path | None) -> FolderContents:
@@ -133,12 +133,11 @@ def _built_in_contents(manifest: RunManifest, tensors: Mapping[str, Tensor], run
         tensors: tensors under the model's own names, in order.
         run_files: folder with the run's verified files; None: the run has none.
     """
-    tokenizer = tokenizer_files(manifest, run_files)
-    end = tokenizer.end_token
+    tokenizer, end = tokenizer_files(manifest, run_files)
     files = {
         CONFIG_NAME: json_bytes(llama_config(manifest.model, end)),
         GENERATION_NAME: json_bytes({"bos_token_id": None, "eos_token_id": end, "pad_token_id": end}),
-        **tokenizer.files,
+        **tokenizer,
     }
     save = partial(_save_weights, llama_tensors(manifest.model, tensors))
     return FolderContents(ARCHITECTURE, save, files, parameters_sha256(tensors))

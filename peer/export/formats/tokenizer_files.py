@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -95,24 +94,18 @@ _ANY_CLASS = "PreTrainedTokenizerFast"
 _CLASS_NAME = re.compile(r"[A-Za-z0-9_]{1,80}")
 
 
-@dataclass(frozen=True, slots=True)
-class TokenizerFiles:
-    """Files for a folder: name -> contents, or the path to copy from. `end_token`: None if unknown."""
+def tokenizer_files(manifest: RunManifest, run_files: Path | None) -> tuple[Mapping[str, bytes | Path], int | None]:
+    """Return the files of an exported folder that turn text into tokens, and the token that ends texts.
 
-    files: Mapping[str, bytes | Path] = field(default_factory=dict)
-    end_token: int | None = None
-
-
-def tokenizer_files(manifest: RunManifest, run_files: Path | None) -> TokenizerFiles:
-    """Return the files of an exported folder that turn text into tokens.
+    The files are contents by name, or the path to copy from. The token is None if unknown.
 
     Args:
         run_files: folder with the run's verified files; None: the run has none.
     """
     if manifest.tokenizer is None or run_files is None:
         if manifest.has_byte_tokens and manifest.model.vocab_size >= NUM_BYTES:
-            return TokenizerFiles(byte_tokenizer_files(manifest.model.context), END_TOKEN)
-        return TokenizerFiles()
+            return byte_tokenizer_files(manifest.model.context), END_TOKEN
+        return {}, None
     files = run_file_copies(manifest, run_files)
     end = end_token_of(run_files / TOKENIZER_NAME)
     if any(file.name == TOKENIZER_CONFIG_NAME for file in manifest.files):
@@ -121,7 +114,7 @@ def tokenizer_files(manifest: RunManifest, run_files: Path | None) -> TokenizerF
         ends = {} if end is None else {"eos_token": end[0], "pad_token": end[0]}
         config = {"tokenizer_class": _ANY_CLASS, "model_max_length": manifest.model.context, **ends}
     files[TOKENIZER_CONFIG_NAME] = json.dumps(config, indent=2).encode() + b"\n"
-    return TokenizerFiles(files, None if end is None else end[1])
+    return files, None if end is None else end[1]
 
 
 def run_file_copies(manifest: RunManifest, run_files: Path | None) -> dict[str, bytes | Path]:

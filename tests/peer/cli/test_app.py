@@ -36,7 +36,7 @@ from peer.cli.usage.exit_codes import exits_with_sentence
 from peer.config.manifest import AveragingSection, RunManifest
 from peer.config.peer_config import PeerConfig, write_cached_peers
 from peer.data_folder.folder_lock import FolderInUse, FolderLock
-from peer.export.model_source import CheckpointSource, RunSource
+from peer.export.model_source import CheckpointSource
 from peer.observe.run_and_address import Target
 
 OWNER = Identity.generate()
@@ -425,7 +425,10 @@ def test_a_model_comes_from_one_source(home: Path, monkeypatch: pytest.MonkeyPat
     calls = stand_in(monkeypatch, "peer.export.export", "export_model", lambda *_: 0)
     assert app.run(["export", "--run-id", RUN_ID, "--peers", ADDRESS, "--out", "w", "--force", "--timeout", "9"]) == 0
     assert app.run(["export", "--run-id", RUN_ID, "--checkpoint", "here", "--json"]) == 0
-    live, saved = RunSource(RUN_ID, (ADDRESS,), 9.0, home / RUN_ID / "observer"), CheckpointSource(RUN_ID, Path("here"))
+    live, saved = (
+        Target(RUN_ID, [ADDRESS], home / RUN_ID / "observer", is_new=True, timeout_seconds=9.0),
+        CheckpointSource(RUN_ID, Path("here")),
+    )
     others = (None, False, None)
     assert calls == [(live, Path("w"), True, False, *others), (saved, Path("model"), False, True, *others)]
     calls = stand_in(monkeypatch, "peer.export.sample", "sample_model", lambda *_: 0)

@@ -31,7 +31,7 @@ def run_with(folder: Path, files: dict[str, Any]) -> RunManifest:
 @pytest.mark.parametrize("other", OTHERS)
 def test_only_files_of_a_tokenizer_are_copied(tmp_path: Path, other: str) -> None:
     manifest = run_with(tmp_path, {"tokenizer.json": TOKENIZER, "merges.txt": "", other: {"by": "a stranger"}})
-    assert set(tokenizer_files(manifest, tmp_path).files) == {"tokenizer.json", "merges.txt", "tokenizer_config.json"}
+    assert set(tokenizer_files(manifest, tmp_path)[0]) == {"tokenizer.json", "merges.txt", "tokenizer_config.json"}
     assert set(run_file_copies(manifest, tmp_path)) == {"tokenizer.json", "merges.txt"}
 
 
@@ -48,13 +48,13 @@ def test_the_tokenizer_s_configuration_keeps_known_fields_alone(tmp_path: Path) 
         "custom": 1,
     }
     manifest = run_with(tmp_path, {"tokenizer.json": TOKENIZER, "tokenizer_config.json": config})
-    written = tokenizer_files(manifest, tmp_path).files["tokenizer_config.json"]
+    written = tokenizer_files(manifest, tmp_path)[0]["tokenizer_config.json"]
     assert isinstance(written, bytes)
     kept = ("tokenizer_class", "eos_token", "chat_template")
     assert json.loads(written) == {name: config[name] for name in kept}
     config["tokenizer_class"] = "../../x.Y"
     manifest = run_with(tmp_path, {"tokenizer.json": TOKENIZER, "tokenizer_config.json": config})
-    written = tokenizer_files(manifest, tmp_path).files["tokenizer_config.json"]
+    written = tokenizer_files(manifest, tmp_path)[0]["tokenizer_config.json"]
     assert isinstance(written, bytes)
     assert json.loads(written)["tokenizer_class"] == "PreTrainedTokenizerFast"
 
