@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-Condition = Literal["here", "late", "left", "silent"]
+Condition = Literal["here", "late", "silent", "left"]
 """`late` missed three announcements, `silent` let its record expire, `left` announced that it left."""
 MarkKind = Literal["join", "leave", "revision", "note", "sample"]
 
@@ -288,6 +288,15 @@ class HistoryView:
     @property
     def tokens_witnessed(self) -> float:
         return self.milli_tokens_witnessed / 1000
+
+    @property
+    def workers(self) -> tuple[ContributorRow, ...]:
+        """Contributors whose work was averaged, also if nobody else signed for it."""
+        return tuple(row for row in self.contributors if row.milli_tokens_reported)
+
+    def confirmed_share(self, committed_tokens: int) -> float:
+        """Return the share of the run's tokens that other machines confirmed, 0 to 1."""
+        return min(1.0, self.tokens_witnessed / max(1, committed_tokens))
 
     @property
     def num_people(self) -> int:

@@ -10,9 +10,9 @@ import statistics
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final, Literal
+from typing import Final, Literal, get_args
 
-from dashboard.history_facts import RoundFacts
+from dashboard.history_facts import Condition, RoundFacts
 from dashboard.observe.listed_peers import Look, PeerRow, merge_peers
 from dashboard.observe.round_timeline import Lanes, merge_lanes
 from dashboard.observe.shown_manifest import ShownManifest
@@ -25,6 +25,9 @@ from peer.view.run_view import NOWHERE, RunView, run_view_of
 
 MAX_ROUNDS: Final = 60
 MAX_FRAGMENTS_SHOWN: Final = 256
+
+GONE: Final = ("late", "silent")
+"""Conditions of peers that are absent without a goodbye."""
 
 Phase = Literal["starting", "looking", "no run", "empty", "live", "stalled", "resting", "silent", "ended"]
 
@@ -96,6 +99,19 @@ class DashboardState:
         return tuple(row for row in self.peers if row.condition == "here" and row.same_manifest)
 
     @property
+    def num_serving(self) -> int:
+        """Number of live peers that do not train and serve newcomers."""
+        return sum(not row.record.is_training for row in self.here)
+
+    @property
+    def shown_peers(self) -> tuple[PeerRow, ...]:
+        """The peers by condition and work. Once the run has ended, absent ones count as having left."""
+        rows = self.peers
+        if self.has_ended:
+            rows = tuple(replace(row, condition="left") if row.condition in GONE else row for row in rows)
+        return tuple(sorted(rows, key=_order))
+
+    @property
     def work(self) -> Mapping[PeerId, int]:
         """Work that other members signed for each live peer in commits; at least 1."""
         return {row.record.peer_id: max(1, row.work) for row in self.here if row.is_vouched}
@@ -138,6 +154,10 @@ class DashboardState:
         rounds = [record.newest_round for record in self.trainers]
         spent = [one.compute_seconds + one.send_seconds + one.receive_seconds for one in rounds if one is not None]
         return has_stalled(self.now - self.moved_at, statistics.median(spent) if spent else 0.0)
+
+
+def _order(row: PeerRow) -> tuple[int, bool, int, str]:
+    return get_args(Condition).index(row.condition), not row.same_manifest, -row.record.tokens, row.record.peer_id
 
 
 def fold(state: DashboardState, look: Look) -> DashboardState:

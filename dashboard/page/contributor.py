@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final, NamedTuple
 
@@ -75,18 +74,12 @@ class Square(NamedTuple):
     work: DayOfWork | None
 
 
-@dataclass(frozen=True, slots=True)
-class Week:
-    """A column of the calendar."""
+def weeks(days: Sequence[DayOfWork], now: float) -> list[tuple[str, list[Square]]]:
+    """Return the weeks up to `now` (unix seconds), oldest first: at most a year, at least `MIN_WEEKS`.
 
-    month: str
-    """``Mar`` in the first week that begins in a new month; otherwise empty."""
-    squares: tuple[Square, ...]
-    """Days from Monday; in the present week up to today."""
-
-
-def weeks(days: Sequence[DayOfWork], now: float) -> tuple[Week, ...]:
-    """Return the weeks up to `now` (unix seconds), oldest first: at most a year, at least `MIN_WEEKS`."""
+    Each is (month, days from Monday, in the present week up to today). The month is ``Mar`` in the first week that
+    begins in a new one, and otherwise empty.
+    """
     worked = {one.day: one for one in days}
     today = int(now // SECONDS_PER_DAY)
     monday = today - _weekday(today)
@@ -96,14 +89,14 @@ def weeks(days: Sequence[DayOfWork], now: float) -> tuple[Week, ...]:
     columns = []
     before = ""
     for first in range(monday - 7 * (num_weeks - 1), monday + 1, 7):
-        squares = tuple(
+        squares = [
             Square(float(day * SECONDS_PER_DAY), _level(worked.get(day), most), worked.get(day))
             for day in range(first, min(first + 7, today + 1))
-        )
+        ]
         month = f"{datetime.fromtimestamp(first * SECONDS_PER_DAY, UTC):%b}"
-        columns.append(Week("" if month == before else month, squares))
+        columns.append(("" if month == before else month, squares))
         before = month
-    return tuple(columns)
+    return columns
 
 
 def _weekday(day: int) -> int:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from typing import Any, Final
 
 from markupsafe import Markup
@@ -15,7 +15,6 @@ from markupsafe import Markup
 from dashboard.history_facts import ContributorRow, HistoryView, RoundFacts
 from dashboard.observe.dashboard_state import DashboardState
 from dashboard.observe.join_addresses import is_of_this_machine, repository_of
-from dashboard.observe.listed_peers import PeerRow
 from dashboard.page.annotations import chosen_samples
 from dashboard.page.assets import LICENSES, Assets
 from dashboard.page.curves import NO_CURVE, curves
@@ -92,7 +91,7 @@ def render_sections(state: DashboardState, history: HistoryView) -> dict[str, st
         "limit": MAX_CONTRIBUTORS_SHOWN,
         "offset": 0,
         "search": "",
-        "peers": sorted(_shown_peers(state), key=_order),
+        "peers": state.shown_peers,
         "timeline": timeline(state, history, values["names"]),
         "health": health(state, history.rounds),
         "lone_words": lone_words(history.rounds, [record.started_at for record in state.trainers]),
@@ -162,18 +161,6 @@ def round_values(
     names = {machine.peer_id: row.name for row in contributors for machine in row.machines if row.name}
     names |= {str(row.record.peer_id): row.record.name for row in state.peers if row.record.name}
     return {"state": state, "rounds": rounds, "names": names}
-
-
-def _shown_peers(state: DashboardState) -> Sequence[PeerRow]:
-    """Return the peers. Once the run has ended, absent ones count as having left."""
-    if state.phase != "ended":
-        return state.peers
-    return [replace(row, condition="left") if row.condition in ("late", "silent") else row for row in state.peers]
-
-
-def _order(row: PeerRow) -> tuple[int, bool, int, str]:
-    conditions = ("here", "late", "silent", "left")
-    return conditions.index(row.condition), not row.same_manifest, -row.record.tokens, row.record.peer_id
 
 
 def _ended_at(state: DashboardState, history: HistoryView) -> float | None:
