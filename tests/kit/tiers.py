@@ -25,21 +25,22 @@ REAL_FOLDERS = ("processes", "dht/p2pd")
 NIGHTLY_FOLDERS = ("benchmarks", "processes/night")
 """No volunteer runs a benchmark, and no release waits for one; what takes minutes waits for the night, too."""
 SLOW_FILES = (
-    "processes/commands/test_private_runs.py",
     "processes/peers/test_training_together.py",
+    "processes/peers/test_joining.py",
+    "processes/commands/test_bad_input.py",
     "processes/commands/test_own_loop.py",
     "processes/commands/test_demo.py",
     "processes/commands/test_export.py",
-    "processes/peers/test_joining.py",
-    "processes/commands/test_bad_input.py",
-    "processes/peers/test_devices.py",
+    "processes/commands/test_private_runs.py",
     "processes/page/test_browser.py",
-    "processes/peers/test_leaving.py",
+    "processes/peers/test_ranks.py",
     "processes/peers/test_away.py",
     "processes/page/test_real_swarm.py",
+    "processes/peers/test_leaving.py",
+    "processes/peers/test_devices.py",
     "processes/peers/test_checkpoints.py",
-    "processes/peers/test_panel_keys.py",
-    "processes/peers/test_ranks.py",
+    "processes/peers/test_two_terminals.py",
+    "processes/page/test_one_text.py",
 )
 """They are started first, so that no worker is left with one of them at the end."""
 LIBRARY_FILES = (
