@@ -28,23 +28,6 @@ def read(walk: UnitWalk, num_blocks: int, view=None) -> list[tuple[int, int, int
     return [(span.epoch, span.unit, span.first + index) for span in spans for index in range(span.count)]
 
 
-def test_units_of_live_peers_are_disjoint_and_those_of_one_that_has_gone_fall_to_others():
-    names = [f"peer {number}" for number in range(8)]
-
-    def shares(present):
-        found = {}
-        for name in present:
-            others = [(other, Reading(0, 0, NO_UNIT, NONE)) for other in present if other != name]
-            ranks = standings(key_of(name), 0, None, view_of(others, 0, 0)).ranks
-            found[name] = set(np.flatnonzero(ranks == 0).tolist())
-        return found
-
-    whole, fewer = shares(names), shares(names[1:])
-    assert sum(map(len, whole.values())) == sum(map(len, fewer.values())) == NUM_UNITS
-    assert all(NUM_UNITS / 8 * 0.6 < len(units) < NUM_UNITS / 8 * 1.5 for units in whole.values())
-    assert all(whole[name] <= fewer[name] for name in names[1:])
-
-
 def test_what_others_have_is_left_out_and_of_two_one_lets_go():
     walk = UnitWalk(key_of("me"))
     first = read(walk, 1)[0][1]

@@ -12,56 +12,12 @@ import tempfile
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from dht.ground.errors import LocalFault
 from peer.mailbox.mailbox import Mailbox, mailbox_num_bytes
 from peer.mailbox.slots import WorkKind
 
 SIZES = (5, 17, 1)
-
-
-def test_cells_and_arrays_do_not_overlap():
-    mailbox = Mailbox.in_process(SIZES)
-    counters = [mailbox.trainer.ints, mailbox.network.ints, *(state.ints for state in mailbox.states)]
-    counters += [cells.ints for slots in (mailbox.outbox, mailbox.inbox) for cells in slots._cells]
-    arrays = [array for state in mailbox.states for array in (state.anchor, state.momentum, state.residual)]
-    arrays += [values for slots in (mailbox.outbox, mailbox.inbox) for values in slots._values]
-    for mark, cells in enumerate(counters):
-        cells[:] = mark
-    for mark, array in enumerate(arrays):
-        array.fill(mark)
-    assert all((cells == mark).all() for mark, cells in enumerate(counters))
-    assert all((array == mark).all() for mark, array in enumerate(arrays))
-    assert [len(state.anchor) for state in mailbox.states] == list(SIZES)
-
-
-@given(actions=st.lists(st.sampled_from(["post", "take_one", "take_newest"]), max_size=60))
-def test_outbox_keeps_order_and_loses_nothing(actions):
-    """Against a plain list: a post fits while fewer than two are open; messages stay, in order, until released."""
-    mailbox = Mailbox.in_process(SIZES)
-    opened: list[int] = []
-    posted = 0
-    for action in actions:
-        if action == "post":
-            fragment = posted % len(SIZES)
-            values = np.full(SIZES[fragment], posted, dtype=np.float32)
-            fits = mailbox.outbox.try_post(WorkKind.WORK, fragment, values, num_tokens=posted, inner_step=7)
-            assert fits == (len(opened) < 2)
-            if fits:
-                opened.append(posted)
-                posted += 1
-        messages = mailbox.outbox.take()
-        assert [message.num_tokens for message in messages] == opened
-        for message in messages:
-            assert message.sequence == message.num_tokens + 1
-            assert len(message.values) == SIZES[message.fragment]
-            assert (message.values == message.num_tokens).all()
-        if messages and action != "post":
-            index = 0 if action == "take_one" else -1
-            mailbox.outbox.release(messages[index].slot)
-            opened.pop(index)
 
 
 def test_a_fill_that_fails_leaves_the_slot_free():

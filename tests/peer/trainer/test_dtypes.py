@@ -19,7 +19,6 @@ from peer.trainer.devices.at_once import at_once
 from peer.trainer.devices.portion import CARRIED, ROUNDED, Portion
 from peer.trainer.loop.mailbox_link import TrainerLink
 from tests.kit.clock import Clock
-from tests.kit.tiers import sampled
 from tests.kit.trainer import checkpoint_peer
 from tests.kit.trainer.checkpoint_peer import Net
 
@@ -37,24 +36,6 @@ def work_of(portion, fragment):
     out = torch.empty(fragment.num_values)
     portion.gather_work(fragment, out)
     return out.double()
-
-
-@DTYPES
-@pytest.mark.parametrize("kind", [MergeKind.ADD, MergeKind.REBASE, MergeKind.BLEND], ids=str)
-@pytest.mark.parametrize(
-    ("start", "step", "count"), sampled([(0.5, 1e-4, 1000), (1.0, -3e-5, 5000), (64.0, 1e-3, 3000)], one_in=3)
-)
-def test_small_merges_add_up(dtype, kind, start, step, count):
-    parameter, portion, fragment = portion_of(dtype, value=start)
-    for number in range(1, count + 1):
-        values = torch.full((16,), step if kind == MergeKind.ADD else start + number * step)
-        portion.merge(fragment, kind, values)
-    # A blend goes halfway each time: it follows a moving anchor one step behind.
-    end = start + (count - (kind == MergeKind.BLEND)) * step
-    # Each sum is rounded in float32, and what is shown once more in its own type.
-    allowed = (EPSILON[dtype] + count * EPSILON[torch.float32]) * abs(start)
-    assert (parameter.detach().double() - end).abs().max() <= allowed < abs(count * step) / 2
-    assert work_of(portion, fragment).abs().max() < 1e-6 * count  # nobody trained: nothing goes back to the swarm
 
 
 ACTIONS = st.lists(
