@@ -113,9 +113,7 @@ def counted(rounds: Iterable[CreditedRound]) -> list[CreditedRound]:
     for one in rounds:
         known.setdefault(one.fragment, {})[one.digest] = one
         lineages.setdefault(one.fragment, Lineage()).put(Link.of(one))
-    return [
-        known[fragment][digest] for fragment, lineage in sorted(lineages.items()) for digest in lineage.settle().taken
-    ]
+    return [known[fragment][digest] for fragment, lineage in sorted(lineages.items()) for digest in lineage.settle()[1]]
 
 
 def missing_versions(rounds: Iterable[CreditedRound]) -> dict[int, list[range]]:
@@ -169,14 +167,6 @@ class Link:
     @classmethod
     def of(cls, one: CreditedRound) -> Link:
         return cls(one.version, one.digest, one.previous, one.milli_witnessed, one.tokens)
-
-
-@dataclass(frozen=True, slots=True)
-class Settlement:
-    """Changes: digests of commits that count no longer, and of commits that now count, by version."""
-
-    dropped: list[bytes] = field(default_factory=list)
-    taken: list[bytes] = field(default_factory=list)
 
 
 @dataclass(slots=True, eq=False)
@@ -250,11 +240,15 @@ class Lineage:
         del self._links[least.link.digest]
         return least.link.digest
 
-    def settle(self) -> Settlement:
-        """Recompute the heaviest chain after the commits that were added since the last call."""
+    def settle(self) -> tuple[list[bytes], list[bytes]]:
+        """Recompute the heaviest chain after the commits that were added since the last call.
+
+        Returns:
+            (digests of commits that count no longer, digests of commits that now count, by version).
+        """
         changed_from, self._changed_from = self._changed_from, None
         if changed_from is None:
-            return Settlement()
+            return [], []
         for place in range(bisect_left(self._versions, changed_from), len(self._versions)):
             self._weigh(place)
         fresh: list[_Chain] = []
@@ -273,7 +267,7 @@ class Lineage:
         for chain in fresh:
             chain.is_counted = True
             self._counted[chain.link.version] = chain
-        return Settlement([chain.link.digest for chain in dropped], [chain.link.digest for chain in taken])
+        return [chain.link.digest for chain in dropped], [chain.link.digest for chain in taken]
 
     def _weigh(self, place: int) -> None:
         version = self._versions[place]

@@ -168,8 +168,7 @@ class Gatherer:
 
     def _look_behind(self, turn: _Turn) -> bool:
         """Return whether the next turn must request older versions: the lowest new commit follows an unknown one."""
-        credits = [credit for held in turn.held.values() for credit in held.values()]
-        taken = [credit for credit in credits if self._history.ledger.counting.is_known(credit.digest)]
+        taken = [credit for _, credit in turn.held.values() if self._history.ledger.counting.is_known(credit.digest)]
         lowest = min(taken, key=lambda credit: credit.version, default=None)
         num_behind = self._behind.pop(turn.fragment, 0)
         # No member has commits beyond the limit; the known ones count as far as they reach.
@@ -197,9 +196,8 @@ class Gatherer:
         turn.givers.setdefault(key, set()).add(donor)
         turn.versions.add(credit.version)
         if self._history.ledger.counting.is_known(credit.digest):
-            self._add(turn, raw, credit)
             return False
-        turn.held.setdefault(key, {})[raw] = credit
+        turn.held.setdefault(key, (raw, credit))
         return True
 
     def _decide(self, turn: _Turn) -> None:
@@ -215,17 +213,13 @@ class Gatherer:
             held = turn.held.get(key)
             is_member, claim = False, 0
             if held is not None:
-                is_member = any(self._history.is_member(credit.leader) for credit in held.values())
-                claim = max(credit.milli_witnessed for credit in held.values())
+                is_member, claim = self._history.is_member(held[1].leader), held[1].milli_witnessed
             rank = len(givers), held is None, is_member, -claim, digest
             best[version] = max(best.get(version, (rank, key)), (rank, key))
         for _, (_, key) in sorted(best.items()):
-            for raw, credit in turn.held.get(key, {}).items():
-                self._add(turn, raw, credit)
-
-    def _add(self, turn: _Turn, raw: bytes, credit: CommitCredit) -> None:
-        # The first answer after a start reaches as far back as the donor remembers.
-        self._history.add_commit(raw, credit, turn.seen_at, is_recent=turn.fragment in self._tries)
+            if key in turn.held:
+                # The first answer after a start reaches as far back as the donor remembers.
+                self._history.add_commit(*turn.held[key], turn.seen_at, is_recent=turn.fragment in self._tries)
 
     def _has_room(self, turn: _Turn) -> bool:
         return self._history.has_room and len(turn.held) < MAX_HELD
@@ -248,8 +242,8 @@ class _Turn:
     """Whether this turn again requests commits that no member had."""
     givers: dict[tuple[int, bytes], set[PeerId]] = field(default_factory=dict)
     """Members that sent each commit, by version and digest."""
-    held: dict[tuple[int, bytes], dict[bytes, CommitCredit]] = field(default_factory=dict)
-    """New commits in the form in which they were sent."""
+    held: dict[tuple[int, bytes], tuple[bytes, CommitCredit]] = field(default_factory=dict)
+    """New commits, in the form in which the first member sent each."""
     versions: set[int] = field(default_factory=set)
     """Versions of all commits sent."""
     _checked: dict[bytes, CommitCredit] = field(default_factory=dict)

@@ -100,11 +100,11 @@ class Counting:
     def settle(self) -> list[Booking]:
         """Apply the rule to the added commits. Return the changes, removals first."""
         for fragment in sorted(self._unsettled):
-            settled = self._lineages[fragment].settle()
-            for digest in settled.dropped:
+            dropped, taken = self._lineages[fragment].settle()
+            for digest in dropped:
                 if digest in self._counted:
                     self._book(digest, -1)
-            for digest in settled.taken:
+            for digest in taken:
                 self._book(digest, 1)
         self._unsettled.clear()
         bookings, self._bookings = self._bookings, []
