@@ -12,9 +12,10 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from dht.ground.regular_files import open_regular, read_regular
+from peer.config.section import Section
 
 MAX_JSON_BYTES = 16 * 1024 * 1024
 """A model of ten thousand tensors takes about 1 MiB; a longer file is not from this software."""
@@ -23,10 +24,8 @@ OpenFile = Callable[[Path], BinaryIO]
 """Creates a file that only its owner can read. Raises OSError."""
 
 
-class WrittenFile(BaseModel):
+class WrittenFile(Section):
     """The expected length and SHA-256 (`digest`, in hexadecimal) of a file."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
     num_bytes: int = Field(ge=0, le=2**63 - 1)
     digest: str = Field(pattern="^[0-9a-f]{64}$")

@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from averaging.outer.own_contributions import Sent
 from averaging.wire.messages import WorkPart
 from peer.checkpoint.checked_files import WrittenFile
+from peer.config.section import Section
 
 FORMAT_VERSION = 5
 EARLIER_FORMAT = 4
@@ -18,11 +19,7 @@ _COUNT = Field(ge=0, le=2**63 - 1)
 _HASH = Field(pattern="^[0-9a-f]{64}$")
 
 
-class _Section(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
-
-
-class ContributionFacts(_Section):
+class ContributionFacts(Section):
     """Own work that was being sent."""
 
     sequence: int = _COUNT
@@ -32,7 +29,7 @@ class ContributionFacts(_Section):
     parts: tuple[WorkPart, ...] = ()
 
 
-class FragmentFacts(_Section):
+class FragmentFacts(Section):
     """The facts about one fragment in `checkpoint.json`. `digest` is the digest of (anchor, momentum)."""
 
     num_values: int = _COUNT
@@ -50,7 +47,7 @@ class FragmentFacts(_Section):
     file: WrittenFile
 
 
-class Totals(_Section):
+class Totals(Section):
     """This peer's totals in the run, including earlier sessions."""
 
     inner_steps: int = Field(default=0, ge=0, le=2**63 - 1)
@@ -60,7 +57,7 @@ class Totals(_Section):
     """The run's clock as last seen by this peer."""
 
 
-class Metadata(_Section):
+class Metadata(Section):
     format_version: int
     number: int = _COUNT
     run_id: str
