@@ -1,6 +1,6 @@
 """Run a library on an untrusted file in a child process with limits.
 
-A module of ours has a function `prepare(setup, parent)`, which returns a function `answer(question, body)`. The child
+A module of ours has a function `prepare(setup)`, which returns a function `answer(question, body)`. The child
 confines itself, imports that module, and calls them. `LimitedChild(MODULE, setup, ChildLimits(...), "the tokenizer of
 run 'books'")` starts one; `ask(question)` returns its answer, or raises one sentence.
 
@@ -8,7 +8,6 @@ The files:
 
     frames.py         JSON and bytes on a pipe
     confinement.py    no network, no credentials, bounded memory and time (Linux: seccomp and rlimits)
-    parent_link.py    the child's side of the frames, and files that the parent reads for it
     process.py        the child's end, entry point of `python -m peer.limited_child.process`
     limited_child.py  the parent's end: starts with limits, asks, closes; one sentence for every kind of failure
 """

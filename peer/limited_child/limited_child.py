@@ -8,7 +8,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
@@ -20,16 +20,12 @@ from peer.child_process import PIPE, ChildProcess
 from peer.import_path import python_command, python_environment
 from peer.limited_child.confinement import confined_environment, resident_bytes
 from peer.limited_child.frames import Frame, frame_bytes, read_frame
-from peer.limited_child.parent_link import MAX_READ_BYTES
 
 START_SECONDS = 300.0
 """Time limit for loading Python and the libraries of a module from a cold disk."""
 MAX_SENTENCE = 600
 _LOOK_SECONDS = 0.1
 _FAULTS: dict[str, type[LocalFault]] = {kind.__name__: kind for kind in (LocalFault, UsageFault, Incompatible)}
-
-Reads = Callable[[int, int], bytes]
-"""Returns at most `length` bytes at `offset` of a file; fewer at its end. The arguments are already checked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +34,7 @@ class ChildLimits:
 
     Attributes:
         memory_bytes: memory in addition to that of the process after importing its module.
-        seconds: time for each question, and for `prepare`; waiting for bytes from the parent does not count.
+        seconds: time for each question, and for `prepare`.
         answer_bytes: size of one answer, its JSON and its body together.
     """
 
@@ -96,14 +92,11 @@ class LimitedChild:
             ready = self._receive()
         if ready is None or "is_ready" not in ready[0]:
             raise self._died()
-        self._exchange(self._setup, b"", None)
+        self._exchange(self._setup, b"")
         self._setup = None
 
-    def ask(self, question: dict[str, Any], body: bytes = b"", reads: Reads | None = None) -> Frame:
+    def ask(self, question: dict[str, Any], body: bytes = b"") -> Frame:
         """Send a question and wait for the answer: a JSON object and bytes, both untrusted.
-
-        Args:
-            reads: reads the file that the child sees as `ParentLink.file`; None if there is no file.
 
         Raises:
             UsageFault, Incompatible: the module raised it.
@@ -111,7 +104,7 @@ class LimitedChild:
                 much.
         """
         self.start()
-        return self._exchange(question, body, reads)
+        return self._exchange(question, body)
 
     @property
     def has_ended(self) -> bool:
@@ -131,21 +124,14 @@ class LimitedChild:
     ) -> None:
         self.close()
 
-    def _exchange(self, question: dict[str, Any], body: bytes, reads: Reads | None) -> Frame:
-        message, left = frame_bytes(question, body), self._limits.seconds
-        while True:
-            started = time.monotonic()
-            with self._watched(left, self._limits.memory_bytes):
-                with contextlib.suppress(OSError):  # it has died: no answer is received then
-                    self._process.feed(message)
-                received = self._receive()
-            if received is None:
-                raise self._died()
-            fields, content = received
-            if "read" not in fields:
-                return self._checked(fields), content
-            left -= time.monotonic() - started
-            message = frame_bytes({}, self._read(fields["read"], reads))
+    def _exchange(self, question: dict[str, Any], body: bytes) -> Frame:
+        with self._watched(self._limits.seconds, self._limits.memory_bytes):
+            with contextlib.suppress(OSError):  # it has died: no answer is received then
+                self._process.feed(frame_bytes(question, body))
+            received = self._receive()
+        if received is None:
+            raise self._died()
+        return self._checked(received[0]), received[1]
 
     def _receive(self) -> Frame | None:
         assert self._process.stdout is not None
@@ -169,24 +155,13 @@ class LimitedChild:
             raise _FAULTS[kind](sentence)
         raise LocalFault(self._sentence(f"failed ({sentence[:300]})"))
 
-    def _read(self, place: Any, reads: Reads | None) -> bytes:
-        is_place = isinstance(place, list) and len(place) == 2 and all(type(number) is int for number in place)
-        if reads is None or not is_place or not (0 <= place[0] < 2**63 and 0 <= place[1] <= MAX_READ_BYTES):
-            self._process.end_for("asked for bytes of no file")
-            raise self._died()
-        try:
-            return reads(place[0], place[1])
-        except BaseException:
-            self._process.end_for("lost the file that it read")
-            raise
-
     @contextlib.contextmanager
     def _watched(self, seconds: float, memory_bytes: int | None) -> Iterator[None]:
         """Kill the child if it takes longer than `seconds`, or uses too much memory where the kernel does not
         limit it.
         """
         is_over = threading.Event()
-        watch = threading.Thread(target=self._watch, args=(is_over, max(0.0, seconds), memory_bytes), daemon=True)
+        watch = threading.Thread(target=self._watch, args=(is_over, seconds, memory_bytes), daemon=True)
         watch.start()
         try:
             yield

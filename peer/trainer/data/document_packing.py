@@ -18,7 +18,6 @@ import numpy as np
 from pydantic import TypeAdapter
 
 from dht.ground.errors import writing
-from peer.limited_child.parent_link import ParentLink
 from peer.trainer.data.loaded_tokenizer import LoadedTokenizer, loaded
 from peer.trainer.text.documents import MAX_TEXT_CHARACTERS, Complaints, TextPart, TextSegment, documents
 from peer.trainer.text.held_out import HeldOutRule, ShortDocuments
@@ -173,7 +172,7 @@ def _groups(items: Iterable[_Item], size_of: Callable[[_Item], int]) -> Iterator
         yield group
 
 
-def prepare(setup: dict[str, Any], parent: ParentLink) -> Any:
+def prepare(setup: dict[str, Any]) -> Any:
     """Answer the questions of `TokenizeWorker`: first a tokenizer, then an order, then one step of it per question."""
     tokenizer: LoadedTokenizer | None = None
     steps: Generator[None, None, dict[str, Any]] | None = None

@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 
 from dht.ground.errors import UsageFault
-from peer.limited_child.parent_link import ParentLink
 from peer.optional_libraries import needing
 from peer.trainer.text.source_files import TokenArray, TokenType
 
@@ -94,7 +93,7 @@ def loaded(content: bytes, file: str, end: str | None) -> LoadedTokenizer:
     return LoadedTokenizer(vocab[ends[0]], max(vocab.values()) + 1, tokenizer)
 
 
-def prepare(setup: dict[str, Any], parent: ParentLink) -> Any:
+def prepare(setup: dict[str, Any]) -> Any:
     """Answer the questions of `peer.trainer.data.tokenizing.OpenTokenizer`; the first question's body is
     tokenizer.json.
     """

@@ -19,7 +19,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import PreTrainedModel
 
 from dht.ground.errors import Incompatible
-from peer.limited_child.parent_link import ParentLink
 from peer.trainer.hf.library_modules import library, library_config, library_module
 
 MAX_USES: Final = 64
@@ -32,7 +31,7 @@ _LENGTHS: Final = ((2, "cpu"), (64, "cpu"), (64, "meta"), (4096, "cpu"))
 """Number of tokens, and the default device for new tensors: some architectures need longer text, or mix devices."""
 
 
-def prepare(setup: dict[str, Any], parent: ParentLink) -> Callable[[dict[str, Any], bytes], dict[str, Any]]:
+def prepare(setup: dict[str, Any]) -> Callable[[dict[str, Any], bytes], dict[str, Any]]:
     """Load the library, and answer questions with `architecture_parts`."""
     library()
     return lambda question, _: architecture_parts(question["config"], question["task"])

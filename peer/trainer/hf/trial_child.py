@@ -16,7 +16,6 @@ from torch import Tensor, nn
 
 from dht.ground.errors import Incompatible
 from peer.config.hf_config import checked_config
-from peer.limited_child.parent_link import ParentLink
 from peer.process_setup import usable_cores
 from peer.trainer.hf.library_modules import library_module
 from peer.trainer.hf.task_losses import ForTask
@@ -51,7 +50,7 @@ class _Asked:
         return torch.tensor(allowed)[torch.arange(length) % len(allowed)][None]
 
 
-def prepare(setup: dict[str, Any], parent: ParentLink) -> Callable[[dict[str, Any], bytes], dict[str, Any]]:
+def prepare(setup: dict[str, Any]) -> Callable[[dict[str, Any], bytes], dict[str, Any]]:
     """Answer the questions of `peer.trainer.hf.trial.try_model`."""
     torch.set_num_threads(max(1, usable_cores()))
     torch.manual_seed(0)

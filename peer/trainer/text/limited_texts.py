@@ -15,7 +15,6 @@ from typing import Any
 from dht.ground.errors import LocalFault
 from dht.ground.fields import printable
 from peer.limited_child.limited_child import ChildLimits, LimitedChild
-from peer.limited_child.parent_link import ParentLink
 from peer.trainer.text.documents import MAX_ROW_BYTES, Complaints, FileRange, TextPart, documents
 
 LIMITS = ChildLimits(memory_bytes=2 << 30, seconds=120.0, answer_bytes=8 * MAX_ROW_BYTES)
@@ -66,7 +65,7 @@ def _no_texts(what: str) -> LocalFault:
     return LocalFault(f"the process that reads {what} sent no texts; expected some; leave that file out")
 
 
-def prepare(setup: dict[str, Any], parent: ParentLink) -> Any:
+def prepare(setup: dict[str, Any]) -> Any:
     """Answer the questions of `limited_texts`."""
     texts: Iterator[str] = iter(())
     complaints = Complaints()

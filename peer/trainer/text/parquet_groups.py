@@ -15,7 +15,6 @@ from typing import Any
 from dht.ground.errors import LocalFault, UsageFault
 from dht.ground.quantities import plural
 from peer.limited_child.limited_child import ChildLimits, LimitedChild
-from peer.limited_child.parent_link import ParentLink
 from peer.optional_libraries import needing
 from peer.trainer.text.parquet_rows import is_part_of, open_parquet
 
@@ -129,7 +128,7 @@ def _no_answer(where: str) -> LocalFault:
     )
 
 
-def prepare(setup: dict[str, Any], parent: ParentLink) -> Any:
+def prepare(setup: dict[str, Any]) -> Any:
     """Answer the questions of `RowGroupLists`."""
 
     def answer(question: dict[str, Any], body: bytes) -> dict[str, Any]:

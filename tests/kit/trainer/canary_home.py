@@ -134,7 +134,7 @@ class ChildInThisProcess:
     """Stands for the limited child that loads a tokenizer: one process for each manifest would take minutes."""
 
     def __init__(self, module: str, setup: dict[str, Any], *_limits: Any) -> None:
-        self._answer = importlib.import_module(module).prepare(setup, None)
+        self._answer = importlib.import_module(module).prepare(setup)
 
     def ask(self, question: dict[str, Any], body: bytes = b"") -> tuple[dict[str, Any], bytes]:
         return self._answer(question, body), b""

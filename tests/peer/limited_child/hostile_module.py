@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import signal
@@ -12,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 from dht.ground.errors import Incompatible
-from peer.limited_child.parent_link import ParentLink
 from peer.limited_child.process import LEFT_OUT
 
 
@@ -20,9 +20,9 @@ class PanicException(BaseException):
     """As libraries in Rust raise it."""
 
 
-def prepare(setup: dict[str, Any], parent: ParentLink) -> Any:
+def prepare(setup: dict[str, Any]) -> Any:
     def answer(question: dict[str, Any], body: bytes) -> Any:
-        result = globals()[question["do"]](question, body, parent)
+        result = globals()[question["do"]](question, body)
         return result if isinstance(result, tuple) else {"result": result}
 
     if setup.get("fails"):
@@ -30,7 +30,7 @@ def prepare(setup: dict[str, Any], parent: ParentLink) -> Any:
     return answer
 
 
-def echo(question: dict[str, Any], body: bytes, parent: ParentLink) -> Any:
+def echo(question: dict[str, Any], body: bytes) -> Any:
     print("a library's own words")
     return question, body[::-1]
 
@@ -111,23 +111,12 @@ def long_answer(question: dict[str, Any], *_: Any) -> Any:
     return {}, bytes(question["length"])
 
 
-def no_answer(question: dict[str, Any], body: bytes, parent: ParentLink) -> None:
-    parent._answers.write(body)
-    parent._answers.flush()
+def no_answer(question: dict[str, Any], body: bytes) -> None:
+    """As code that has taken over the process: the pipe to the parent is among its open files."""
+    for number in range(3, 16):
+        with contextlib.suppress(OSError):
+            os.write(number, body)
     signal.pause()
-
-
-def read_file(question: dict[str, Any], body: bytes, parent: ParentLink) -> Any:
-    file = parent.file(question["length"])
-    file.seek(-question["tail"], os.SEEK_END)
-    tail = file.read()
-    file.seek(0)
-    return {"tail": list(tail)}, file.read()
-
-
-def read_anything(question: dict[str, Any], body: bytes, parent: ParentLink) -> None:
-    parent.send({"read": question["place"]})
-    parent.next_frame()
 
 
 def process_id(*_: Any) -> list[int]:

@@ -151,48 +151,6 @@ def test_bytes_that_are_no_answer_are_refused(frame: bytes, sentence: str) -> No
     assert sentence in fault_of("no_answer", body=frame)
 
 
-def test_the_parent_reads_a_file_for_its_child() -> None:
-    content = bytes(range(256)) * 40_000
-    asked: list[tuple[int, int]] = []
-
-    def read(offset: int, length: int) -> bytes:
-        asked.append((offset, length))
-        return content[offset : offset + length]
-
-    with a_child(ChildLimits(200_000_000, 60, 20_000_000)) as child:
-        fields, body = child.ask({"do": "read_file", "length": len(content), "tail": 3}, reads=read)
-    assert body == content
-    assert bytes(fields["tail"]) == content[-3:]
-    assert len(asked) < 20
-
-
-def test_a_parent_that_cannot_read_says_why_itself() -> None:
-    def read(offset: int, length: int) -> bytes:
-        raise LocalFault("the line is broken")
-
-    with a_child() as child, pytest.raises(LocalFault, match=r"^the line is broken$"):
-        child.ask({"do": "read_file", "length": 9, "tail": 3}, reads=read)
-
-
-@pytest.mark.parametrize("place", [[-1, 3], [0, 1 << 40], [0], "all", [0, True], [0.5, 1], None])
-def test_reads_of_a_wrong_place_are_refused(place: Any) -> None:
-    with a_child() as child, pytest.raises(LocalFault, match="asked for bytes of no file"):
-        child.ask({"do": "read_anything", "place": place}, reads=lambda offset, length: b"")
-
-
-def test_without_a_file_nothing_is_read() -> None:
-    assert "asked for bytes of no file" in fault_of("read_anything", place=[0, 1])
-
-
-def test_the_time_in_which_the_parent_reads_does_not_count() -> None:
-    def read(offset: int, length: int) -> bytes:
-        threading.Event().wait(0.6)  # the child may take half a second
-        return b"abc"[offset : offset + length]
-
-    with a_child(ChildLimits(200_000_000, 0.5)) as child:
-        assert child.ask({"do": "read_file", "length": 3, "tail": 3}, reads=read)[1] == b"abc"
-
-
 @pytest.mark.parametrize("busy", [False, True])
 def test_a_child_ends_with_its_parent(busy: bool) -> None:
     then = "child.ask({'do': 'loop'})" if busy else "time.sleep(60)"

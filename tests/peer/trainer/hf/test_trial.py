@@ -33,8 +33,7 @@ def answer(model_type: str, task: str, fields: dict[str, Any], context: int = 66
         "mask_token": 127 if task == "masked-lm" else None,
         "is_whole": is_whole,
     }
-    link: Any = None
-    return prepare({"memory_bytes": 1 << 30}, link)(question, b"")
+    return prepare({"memory_bytes": 1 << 30})(question, b"")
 
 
 @pytest.mark.parametrize(

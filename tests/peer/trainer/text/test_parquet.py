@@ -178,9 +178,8 @@ def test_the_column_of_a_field_with_dots_is_fetched_and_read(tmp_path: Path) -> 
     pyarrow.parquet.write_table(pyarrow.table(rows), path)
     whole = path.read_bytes()
     last = whole[-int.from_bytes(whole[-8:-4], "little") - 8 :]
-    link: Any = None
     question = {"where": "x", "groups": [0, 1], "field": "meta.text"}
-    ((start, stop),) = parquet_groups.prepare({}, link)(question, last)["ranges"]
+    ((start, stop),) = parquet_groups.prepare({})(question, last)["ranges"]
     path.write_bytes(b"PAR1" + bytes(start - 4) + whole[start:stop] + bytes(len(whole) - len(last) - stop) + last)
     (part,) = parts_of(files_of([str(path)]), 1 << 20)
     assert [found.text for found in documents(part, "meta.text", Complaints())] == ["one", "two", "three"]
