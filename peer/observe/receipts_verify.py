@@ -24,18 +24,12 @@ from peer.console.plain_console import PIPE_COLUMNS, console_of_output
 from peer.data_folder.run_folders import folders_of
 
 
-class ReceiptsRefused(LocalFault):
-    """A file of receipts differs from what was signed."""
-
-    exit_code = 1
-
-
 def verify_receipts(path: Path, run_id: str | None, as_json: bool) -> int:
     """Check every line of `path` and print the totals; return the exit code.
 
     Raises:
         UsageFault: the file cannot be read, or `run_id` is invalid.
-        ReceiptsRefused: a line was changed, is of a different run, or is not a receipt; the message gives line and
+        LocalFault: a line was changed, is of a different run, or is not a receipt; the message gives line and
             reason.
     """
     if run_id:
@@ -47,9 +41,9 @@ def verify_receipts(path: Path, run_id: str | None, as_json: bool) -> int:
         ):
             receipts = read_receipts(_lines(file), verify, run_id or "")
     except UnicodeDecodeError as error:
-        raise ReceiptsRefused(f"{path} is not text; expected JSON lines as a run's page gives them") from error
+        raise LocalFault(f"{path} is not text; expected JSON lines as a run's page gives them") from error
     except ReceiptFault as fault:
-        raise ReceiptsRefused(f"{path} proves nothing: {fault}") from fault
+        raise LocalFault(f"{path} proves nothing: {fault}") from fault
     rounds = counted(receipts.rounds)
     rows = totals(rounds)
     if as_json:

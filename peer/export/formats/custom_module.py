@@ -50,14 +50,14 @@ def load_export(module: nn.Module, path: str | Path) -> ModelHeader:
     """
     path = Path(path)
     try:
-        with open_stored(path) as stored:
+        with open_stored(path) as files:
             _, header, manifest = read_header(path, run_json(path))
             if manifest.model.kind != "custom":
                 raise Incompatible(
                     f"{path} is of a run of kind {manifest.model.kind!r}; expected one of its owner's code; read it "
                     "with murmuration.read_model"
                 )
-            found = {name: stored.tensor(name) for name in stored.files}
+            found = {name: file.get_tensor(name) for name, file in files.items()}
     except (OSError, SafetensorError) as error:
         raise UsageFault(f"{path} is not a complete safetensors file ({error}); export the model again.") from error
     if header.parameters_sha256 != custom_sha256(found):

@@ -29,7 +29,7 @@ from peer.export.formats.hf_architecture import (
 )
 from peer.export.formats.llama import built_in_tensors, llama_shapes
 from peer.export.formats.model_header import ModelHeader, read_header, run_json
-from peer.export.formats.stored_weights import open_stored
+from peer.export.formats.stored_weights import check_shapes, open_stored
 from peer.memory.least_memory import check_memory, free_memory_bytes
 from peer.trainer.hf.base_weights import find_base
 from peer.trainer.hf.run_model import for_task, stands_on_base
@@ -76,15 +76,15 @@ def read_model(path: Path, base: Path | None = None) -> ExportedModel:
             exported = ExportedModel(for_task(manifest, module), manifest, config, header)
             return _checked(path, exported, architecture_digest(manifest, module))
         check_no_base(path, base)
-        with open_stored(path) as stored:
+        with open_stored(path) as files:
             check_built_in(header.run_id, manifest)
             shapes = dict(parameter_shapes(manifest.model))
-            stored.check_shapes(llama_shapes(manifest.model, shapes))
+            check_shapes(path, files, llama_shapes(manifest.model, shapes))
             check_memory(manifest, "read", free_memory_bytes())
             model = build_model(manifest.model, manifest.seed)
             parameters = dict(model.named_parameters())
             with torch.no_grad():
-                for name, tensor in built_in_tensors(manifest.model, stored.tensor):
+                for name, tensor in built_in_tensors(manifest.model, lambda name: files[name].get_tensor(name)):
                     parameters[name].copy_(tensor)
     except (OSError, SafetensorError) as error:
         raise UsageFault(f"{path} is not a complete safetensors file ({error}); export the model again.") from error

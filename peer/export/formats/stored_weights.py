@@ -5,11 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
 from safetensors import safe_open
 
 from dht.ground.errors import LocalFault, UsageFault
@@ -18,42 +16,28 @@ _WEIGHTS = re.compile(r"model(-\d{5}-of-\d{5})?\.safetensors")
 _MAX_SHARDS = 10_000
 
 
-@dataclass(frozen=True, slots=True)
-class Stored:
-    """Open weights files.
+def check_shapes(path: Path, files: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]]) -> None:
+    """Check that the weights in `path` are exactly these tensors, in float32; `files` as from `open_stored`.
 
-    Attributes:
-        files: name of each tensor -> the file that contains it.
+    Raises:
+        LocalFault: tensors, shapes or types differ.
     """
-
-    path: Path
-    files: Mapping[str, Any]
-
-    def tensor(self, name: str) -> torch.Tensor:
-        """Return one of the tensors that `check_shapes` has found."""
-        tensor: torch.Tensor = self.files[name].get_tensor(name)
-        return tensor
-
-    def check_shapes(self, shapes: Mapping[str, tuple[int, ...]]) -> None:
-        """Check that exactly these tensors exist, in float32.
-
-        Raises:
-            LocalFault: tensors, shapes or types differ.
-        """
-        if set(self.files) != set(shapes):
-            raise LocalFault(f"{self.path} has other parameters than its manifest describes; export the model again")
-        for name, shape in shapes.items():
-            found = self.files[name].get_slice(name)
-            if found.get_shape() != list(shape) or found.get_dtype() != "F32":
-                raise LocalFault(
-                    f"{self.path}: {name} is {found.get_dtype()} {found.get_shape()}; expected F32 {list(shape)}; "
-                    "export the model again"
-                )
+    if set(files) != set(shapes):
+        raise LocalFault(f"{path} has other parameters than its manifest describes; export the model again")
+    for name, shape in shapes.items():
+        found = files[name].get_slice(name)
+        if found.get_shape() != list(shape) or found.get_dtype() != "F32":
+            raise LocalFault(
+                f"{path}: {name} is {found.get_dtype()} {found.get_shape()}; expected F32 {list(shape)}; "
+                "export the model again"
+            )
 
 
 @contextmanager
-def open_stored(path: Path) -> Iterator[Stored]:
+def open_stored(path: Path) -> Iterator[Mapping[str, Any]]:
     """Open the weights in a folder that `peer export` wrote; they are memory-mapped, not read.
+
+    Yields the file of safetensors that contains each tensor, by its name.
 
     Raises:
         UsageFault: there are no weights.
@@ -67,4 +51,4 @@ def open_stored(path: Path) -> Iterator[Stored]:
         for name in names:
             file = stack.enter_context(safe_open(path / name, framework="pt"))
             files |= dict.fromkeys(file.keys(), file)
-        yield Stored(path, files)
+        yield files
