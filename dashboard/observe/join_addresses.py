@@ -6,13 +6,13 @@ dashboard are shown: it keeps dialling them, so it knows which answer.
 
 from __future__ import annotations
 
-import ipaddress
 import re
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from dashboard.observe.dashboard_state import DashboardState
+from dht.identity.multiaddr import is_this_machine
 
 _REPOSITORY: Final = re.compile(r"\bgit\+(https?://[^\s'\"@#]+)")
 MAX_ADDRESSES: Final = 3
@@ -85,10 +85,7 @@ def _peer_of(address: str) -> str:
 def is_of_this_machine(address: str) -> bool:
     """Return whether a multiaddr begins with a loopback address, which no other machine can dial."""
     parts = address.split("/")
-    try:
-        return len(parts) > 2 and ipaddress.ip_address(parts[2]).is_loopback
-    except ValueError:
-        return parts[2] == "localhost"
+    return len(parts) > 2 and is_this_machine(parts[2])
 
 
 def repository_of(install: str) -> str:

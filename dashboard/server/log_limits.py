@@ -7,6 +7,8 @@ from typing import Final
 
 from aiohttp.http_exceptions import HttpProcessingError
 
+from dht.ground.bounds import Newest
+
 QUIET_SECONDS: Final = 60.0
 MAX_KINDS: Final = 256
 MAX_REASON_LENGTH: Final = 100
@@ -22,7 +24,7 @@ class OncePerMinute(logging.Filter):
 
     def __init__(self) -> None:
         super().__init__()
-        self._seen: dict[tuple[str, str], tuple[float, int]] = {}
+        self._seen = Newest[tuple[str, str], tuple[float, int]](MAX_KINDS)
         """By kind: when a line last passed, and how many were dropped since."""
 
     def filter(self, record: logging.LogRecord) -> bool:
@@ -32,8 +34,6 @@ class OncePerMinute(logging.Filter):
         if 0 <= record.created - at < QUIET_SECONDS:
             self._seen[kind] = at, num_more + 1
             return False
-        if len(self._seen) >= MAX_KINDS:
-            self._seen.clear()
         self._seen[kind] = record.created, 0
         if isinstance(error, HttpProcessingError):
             remote = record.args[0] if isinstance(record.args, tuple) and record.args else "somebody"

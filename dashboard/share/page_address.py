@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import ipaddress
 import re
 from typing import Final
 from urllib.parse import urlsplit
+
+from dht.identity.multiaddr import is_this_machine
 
 _HOST: Final = re.compile(
     r"(?:[A-Za-z0-9](?:[A-Za-z0-9.-]{0,252}[A-Za-z0-9])?|\[[0-9A-Fa-f:.]{2,45}\])(?::[0-9]{1,5})?"
@@ -53,8 +54,4 @@ def is_for_others(origin: str) -> bool:
         host = urlsplit(origin).hostname or "localhost"
     except ValueError:
         return False
-    try:
-        address = ipaddress.ip_address(host)
-    except ValueError:
-        return host.rpartition(".")[2] != "localhost"
-    return not (address.is_loopback or address.is_unspecified)
+    return not is_this_machine(host)

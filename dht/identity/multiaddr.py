@@ -10,7 +10,7 @@ import contextlib
 import ipaddress
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import base58
 
@@ -280,3 +280,13 @@ def _encode_part(name: str, value: str) -> bytes:
     code, kind = _PROTOCOLS[name]
     content = kind.to_bytes(value)
     return encode_varint(code) + (delimited(content) if kind.num_bytes is None else content)
+
+
+def is_this_machine(host: str) -> bool:
+    """Return whether a host name or an IP address leads each machine to itself."""
+    try:
+        address: Any = ipaddress.ip_address(host)
+    except ValueError:
+        return host.lower().rstrip(".").rpartition(".")[2] == "localhost"
+    address = getattr(address, "ipv4_mapped", None) or address
+    return bool(address.is_loopback or address.is_unspecified)

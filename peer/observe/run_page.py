@@ -9,7 +9,6 @@ prints the run that the page returned.
 
 from __future__ import annotations
 
-import ipaddress
 import json
 import ssl
 import threading
@@ -26,7 +25,7 @@ from dht.ground.fields import printable
 from dht.ground.quantities import plural
 from dht.identity.join_link import MAX_LINK_ADDRESSES, join_link
 from dht.identity.keys import split_run_id
-from dht.identity.multiaddr import parse_multiaddr
+from dht.identity.multiaddr import is_this_machine, parse_multiaddr
 from peer.network.membership.way_out import CONNECT, NO_NETWORK, has_way_to
 from peer.observe.ended_run import NamedRun, end_on_page
 from peer.sources.web_request import BROKEN, PrivateAddress, RedirectRefused, to_same_host, web_answer
@@ -48,7 +47,7 @@ _NUM_PARENTS: Final = 3
 def is_unprotected(url: str) -> bool:
     """Return whether a third party could change the page's answer on its way."""
     parts = urllib.parse.urlsplit(url)
-    return parts.scheme.lower() == "http" and not _is_this_machine(parts.hostname or "")
+    return parts.scheme.lower() == "http" and not is_this_machine(parts.hostname or "")
 
 
 def ask_page(url: str, timeout_seconds: float = PAGE_SECONDS, *, of_manifest: bool = False) -> NamedRun:
@@ -93,7 +92,7 @@ def read_answer(content: bytes, url: str) -> NamedRun:
     try:
         split_run_id(run_id)
         link = join_link(
-            run_id, _few_of_each_host(texts, is_here=_is_this_machine(urllib.parse.urlsplit(url).hostname))
+            run_id, _few_of_each_host(texts, is_here=is_this_machine(urllib.parse.urlsplit(url).hostname or ""))
         )
     except UsageFault as fault:
         raise no_answer(url, str(fault)) from fault
@@ -148,21 +147,12 @@ def no_answer(url: str, reason: str) -> UsageFault:
     )
 
 
-def _is_this_machine(host: str | None) -> bool:
-    try:
-        found: Any = ipaddress.ip_address(host or "")
-        found = getattr(found, "ipv4_mapped", None) or found
-        return bool(found.is_loopback or found.is_unspecified)
-    except ValueError:
-        return (host or "").lower().rstrip(".") == "localhost"
-
-
 def _few_of_each_host(addresses: Sequence[str], *, is_here: bool) -> list[str]:
     """Return the first addresses of each host; addresses of this machine only if the page is on this machine."""
     kept, counts = [], Counter[str]()
     for address in addresses:
         host = parse_multiaddr(address).parts[0][1].lower().rstrip(".")
-        if _is_this_machine(host):
+        if is_this_machine(host):
             host = "localhost"
         counts[host] += 1
         if counts[host] <= MAX_ADDRESSES_OF_HOST and (is_here or host != "localhost"):
