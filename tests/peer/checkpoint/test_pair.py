@@ -89,7 +89,8 @@ def test_work_sent_after_the_moment_waits_for_the_fragment_to_be_saved(tmp_path:
     async def scene() -> None:
         peer = Peer(tmp_path)
         peer.begin()
-        await peer.steps(8)
+        await peer.steps(6)
+        await peer.desk.take_work()
         async with peer.fragments[1].busy:
             saving = asyncio.create_task(peer.keeper.save())
             for _ in range(24):
