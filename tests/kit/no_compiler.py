@@ -46,6 +46,6 @@ def load_no_compiler() -> None:
 def load_no_shape_kernels() -> None:
     """Let torch load without its kernels in Python for tensors that have only a shape: a third of its start.
 
-    For peers of one device: FSDP asks those kernels how to cut a tensor.
+    For `peer join` with one device: FSDP and transformers ask those kernels.
     """
     sys.modules.setdefault(SHAPE_KERNELS, Postponed(SHAPE_KERNELS))

@@ -57,7 +57,7 @@ def run_loop(script: str, step_seconds: float) -> None:
 if __name__ == "__main__":
     step_seconds = float(sys.argv.pop(1))
     load_no_compiler()
-    if "--devices" not in sys.argv:
+    if "join" in sys.argv and "--devices" not in sys.argv:
         load_no_shape_kernels()
     if sys.argv[1].endswith(".py"):
         del sys.argv[0]
