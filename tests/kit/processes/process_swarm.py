@@ -62,6 +62,8 @@ announce_seconds = 2.0
 """
 MARK = "MURMURATION_TEST_MARK"
 UNHURRIED = "tests.kit.processes.unhurried_peer"
+DEAF = ("sh", "-c", """trap '' INT HUP; exec "$@" """, "sh")
+"""How a script's shell starts a background job, and nohup a program."""
 LOOPBACK = "127.0.0.1"
 STEP_SECONDS = 0.1
 """Of a peer in tests: ten steps a second are a round a second in `TINY_RUN`, and take a tenth of a core."""

@@ -12,7 +12,8 @@ import sys
 
 import pytest
 
-from tests.kit.processes.process_swarm import UNHURRIED, WAIT_SECONDS, process_swarm, wait_until
+from tests.kit.processes.process_swarm import DEAF, UNHURRIED, WAIT_SECONDS, process_swarm, wait_until
+from tests.kit.tiers import sampled
 
 DEMO_SECONDS = 280.0
 """80 s on an idle machine with two cores: 0.7 minutes of training, four starts of a peer, and the model writes."""
@@ -50,13 +51,15 @@ def test_the_demo_trains_together_survives_a_kill_and_says_so() -> None:
     assert facts["text"].startswith("def ")
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
-def test_ctrl_c_and_a_kill_leave_no_process_behind(number: signal.Signals) -> None:
+@pytest.mark.parametrize(
+    ("number", "wrapper"), sampled([(signal.SIGINT, ()), (signal.SIGTERM, DEAF), (signal.SIGKILL, ())], one_in=2)
+)
+def test_ctrl_c_and_a_kill_leave_no_process_behind(number: signal.Signals, wrapper: tuple[str, ...]) -> None:
     """In the moment in which the first peer has its daemon: as many processes as a start can leave."""
     with process_swarm() as swarm:
         controller, terminal = pty.openpty()
         demo = subprocess.Popen(
-            [sys.executable, "-m", "peer", "demo"],
+            [*wrapper, sys.executable, "-m", "peer", "demo"],
             stdin=terminal,
             stdout=terminal,
             stderr=terminal,
@@ -76,16 +79,16 @@ def test_ctrl_c_and_a_kill_leave_no_process_behind(number: signal.Signals) -> No
         while chunk := _read_or_end(controller):
             shown += chunk
         os.close(controller)
-        assert demo.wait(WAIT_SECONDS) == (130 if number == signal.SIGINT else -signal.SIGKILL)
+        assert demo.wait(WAIT_SECONDS) == (-signal.SIGKILL if number == signal.SIGKILL else 130)
         text = shown.decode(errors="replace")
         assert "Starting the first peer" in text
-        assert ("peer: Interrupted." in text) is (number == signal.SIGINT)
+        assert ("peer: Interrupted." in text) is (number != signal.SIGKILL)
         assert "Traceback" not in text
         if number == signal.SIGKILL:
             wait_until(lambda: swarm.processes() == [], "the end of what the demo had started")
         assert swarm.processes() == []
         assert swarm.socket_directories() == []
-        if number == signal.SIGINT:
+        if number != signal.SIGKILL:
             assert list(swarm.sockets.glob("murmuration-demo-*")) == []
 
 

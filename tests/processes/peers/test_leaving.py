@@ -15,9 +15,10 @@ import pytest
 
 from averaging.rounds.round_facts import RoundCommitted
 from dht.identity.keys import Identity
-from peer.events.peer_events import LeftRun, SwarmContact
+from peer.events.peer_events import LeftRun
 from peer.network.process.supervisor import STOP_SECONDS as LONGEST_LEAVE_SECONDS
 from tests.kit.processes.process_swarm import (
+    DEAF,
     TINY_RUN,
     WAIT_SECONDS,
     PeerProcess,
@@ -26,9 +27,6 @@ from tests.kit.processes.process_swarm import (
     wait_until,
 )
 from tests.kit.trainer.prepared_data import sentences, small_tokenizer
-
-DEAF = ("sh", "-c", """trap '' INT HUP; exec "$@" """, "sh")
-"""How a script's shell starts a background job, and nohup a program."""
 
 
 @pytest.fixture
@@ -49,16 +47,6 @@ def ids_of(peer: PeerProcess) -> set[int]:
     return {process.pid for process in peer.family()}
 
 
-def test_a_seed_that_waits_for_a_state_leaves_when_asked(swarm: ProcessSwarm) -> None:
-    """Nobody has trained yet: it looks for a state for ever, unless its owner wants something else."""
-    with process_swarm() as lonely:
-        seed = lonely.start("seed", command="seed", has_record=True)
-        seed.wait_for(SwarmContact, lambda fact: fact.state == "waiting")
-        seed.process.send_signal(signal.SIGTERM)
-        assert seed.wait_end() == 0
-        assert (lonely.processes(), lonely.socket_directories()) == ([], [])
-
-
 def test_a_peer_that_is_still_dialling_leaves_when_asked(
     swarm: ProcessSwarm, first: PeerProcess, black_hole: str
 ) -> None:
@@ -75,9 +63,7 @@ def test_a_peer_that_is_still_dialling_leaves_when_asked(
 def test_a_peer_that_tokenizes_its_first_text_leaves_when_asked(tmp_path: Path) -> None:
     """It takes minutes, and nobody waits for it: neither does the peer, nor its network process."""
     tokenizer = small_tokenizer(tmp_path).path.read_bytes()
-    run = TINY_RUN.replace("[model]", "[model]\nvocab_size = 300").replace(
-        "[data]", "[data]\ntokenizer = 'tokenizer.json'"
-    )
+    run = TINY_RUN.replace("[model]", "[model]\nvocab_size = 300")
     with process_swarm(run, partial(ProcessSwarm, files={"tokenizer.json": tokenizer})) as tokenizing:
         tokenizing.text.write_text("".join(f"{text}\n" for text in sentences(2000)) * 60)
         peer = tokenizing.start("reader", has_record=True)
@@ -110,27 +96,19 @@ def test_a_look_from_outside_ends_by_sigterm_and_takes_its_sockets_along(swarm: 
     assert set(swarm.socket_directories()) <= directories
 
 
-def test_a_background_job_is_deaf_to_the_terminal_and_leaves_by_sigterm(
+def test_a_background_job_is_deaf_to_the_terminal_and_to_no_service_manager(
     swarm: ProcessSwarm, first: PeerProcess
 ) -> None:
+    directories = set(swarm.socket_directories())
     peer = swarm.start("background", peers=[first.address], wrapper=DEAF)
     peer.wait_joined()
     family = ids_of(peer)
+    assert len(family) == 3
     os.killpg(peer.process.pid, signal.SIGINT)
     os.killpg(peer.process.pid, signal.SIGHUP)
     peer.wait_for(RoundCommitted, after=peer.mark())
     assert "leaving" not in peer.stderr.lower()
-    peer.process.send_signal(signal.SIGTERM)
-    assert_left_politely(swarm, peer, family)
-
-
-def test_a_service_manager_signals_every_process_at_once(swarm: ProcessSwarm, first: PeerProcess) -> None:
-    directories = set(swarm.socket_directories())
-    peer = swarm.start("service", peers=[first.address])
-    peer.wait_joined()
-    peer.wait_for(RoundCommitted)
-    family = ids_of(peer)
-    assert len(family) == 3
+    # To every process at once.
     peer.signal_all(signal.SIGTERM)
     assert_left_politely(swarm, peer, family)
     assert set(swarm.socket_directories()) <= directories
@@ -148,24 +126,3 @@ def test_the_first_process_of_a_container_leaves_by_sigterm(swarm: ProcessSwarm,
     inside = next(process for process in peer.family() if process.parent == peer.process.pid)
     os.kill(inside.pid, signal.SIGTERM)
     assert_left_politely(swarm, peer, family)
-
-
-def test_a_demo_that_is_stopped_takes_its_peers_along(swarm: ProcessSwarm) -> None:
-    before = swarm.process_ids()
-    demo = subprocess.Popen(
-        [*DEAF, sys.executable, "-m", "peer", "demo", "--minutes", "5", "--json", "--no-dashboard"],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        env=swarm.environment,
-    )
-
-    def is_up() -> bool:
-        return any("/p2pd" in process.command for process in swarm.processes() if process.pid not in before)
-
-    wait_until(is_up, "its first peer is up")
-    demo.send_signal(signal.SIGTERM)
-    _, errors = demo.communicate(timeout=WAIT_SECONDS)
-    assert demo.returncode == 130, errors
-    wait_until(lambda: swarm.process_ids() <= before, "its peers end")
-    assert list(swarm.sockets.glob("murmuration-demo-*")) == []
