@@ -16,7 +16,15 @@ import pytest
 
 from peer.events.event_log import from_json
 from peer.events.peer_events import Fact, JoinedRun, LeftRun, TrainingProgressed
-from tests.kit.processes.process_swarm import WAIT_SECONDS, ProcessSwarm, free_port, process_swarm, wait_until
+from tests.kit.processes.process_swarm import (
+    STEP_SECONDS,
+    UNHURRIED,
+    WAIT_SECONDS,
+    ProcessSwarm,
+    free_port,
+    process_swarm,
+    wait_until,
+)
 
 
 @pytest.fixture(scope="module")
@@ -38,10 +46,12 @@ class Screen:
             *(what, "--run-id", swarm.run_id, "--data-dir", str(self.folder), "--name", "Ada"),
             *("--listen", f"/ip4/127.0.0.1/tcp/{free_port()}"),
         ]
+        program = ["peer"]
         if what == "join":
+            program = [UNHURRIED, str(STEP_SECONDS)]
             arguments += ["--threads", "1", "--device", "cpu", "--data", f"text:{swarm.text}"]
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "peer", *arguments],
+            [sys.executable, "-m", *program, *arguments],
             env={**swarm.environment, "TERM": "xterm-256color"},
             preexec_fn=lambda: os.login_tty(slave),
             pass_fds=(slave,),
@@ -127,3 +137,4 @@ def test_a_seed_on_a_terminal_leaves_as_politely(swarm: ProcessSwarm, leave: str
         screen.process.send_signal(signal.SIGINT)
     assert screen.process.wait(WAIT_SECONDS) == 0
     assert screen.flags == screen.before
+    assert (swarm.processes(), swarm.socket_directories()) == ([], [])
