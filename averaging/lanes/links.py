@@ -82,7 +82,6 @@ class Traffic:
     sent_bytes: int = 0
     sent_abroad_bytes: int = 0
     """Bytes sent to peers at other sites."""
-    received_bytes: int = 0
     upload_bits_per_second: float = 0.0
 
 
@@ -481,7 +480,6 @@ class Links:
                 continue
             if self._handshake_policy.is_excluded(remote):
                 raise PeerFault(remote, "is no longer a member")
-            self.traffic.received_bytes += len(frame) + 4
             message, payload = frames.decode(frame, remote, self._limits)
             self._ports.on_message(remote, message, payload, len(frame) + 4)
             # Sent last: a remote that has just left gets nothing more, but the frame that it sent counts.

@@ -42,7 +42,7 @@ from averaging.rounds.round_machine import RoundMachine
 from averaging.rounds.waits import Waits
 from averaging.signing.round_signatures import Notary, Scope
 from averaging.trust.claim_guard import Guard, GuardPorts
-from averaging.wire.messages import DIGEST_BYTES
+from averaging.wire.messages import DIGEST_BYTES, Message
 from dht.admission.handshake_frames import AccessRule
 from dht.ground.host import PeerId
 from dht.identity.keys import Identity, verify
@@ -75,6 +75,7 @@ class Member:
         self.taken: dict[int, CommitTaken] = {}
         self.moved: list[AppliedCommit] = []
         self.has_returned = False
+        self.received_bytes = 0
         self.work: list[F32] = []
         self.shown_at: dict[int, float] = {}
         self.changed = asyncio.Event()
@@ -89,7 +90,7 @@ class Member:
             AccessRule(f"{manifest.name}.bench", manifest.hash, "bench", manifest.rules), host.peer_id, "trainer"
         )
         heard = LinkPorts(
-            lambda *message: self.exchange.on_message(*message),
+            self._take,
             lambda peer_id, reason: self.exchange.peer_lost(peer_id, reason),
             lambda peer_id, what: print(f"refused {peer_id}: {what}", file=sys.stderr),
         )
@@ -102,6 +103,10 @@ class Member:
         )
         self.exchange.sending.take_part(True)
         self.deadline_seconds = section.round_deadline_seconds
+
+    def _take(self, sender: PeerId, message: Message, payload: memoryview, frame_bytes: int) -> None:
+        self.received_bytes += frame_bytes
+        self.exchange.on_message(sender, message, payload, frame_bytes)
 
     def _lend(self, index: int) -> AbstractContextManager[F32]:
         return nullcontext(self.changes[index])
@@ -184,7 +189,7 @@ class Member:
             "daemon_cpu_seconds": after.get("daemon_cpu_seconds", 0.0) - before.get("daemon_cpu_seconds", 0.0),
             "pace_mbit": (self.links.pace_bytes_per_second or 0.0) * 8e-6,
             "sent_bytes": self.links.traffic.sent_bytes,
-            "received_bytes": self.links.traffic.received_bytes,
+            "received_bytes": self.received_bytes,
         }
 
     def take_moved(self) -> list[AppliedCommit]:

@@ -7,6 +7,7 @@ from collections.abc import Container, Iterator, Sequence
 import numpy as np
 
 from dht.ground.host import PeerId
+from tests.kit.trainer.trainer_link import unsent_work
 from tests.simulator.peer import Life, SimulatedPeer
 
 TOLERANCE = 1e-4
@@ -100,7 +101,7 @@ def _shown(life: Life) -> Iterator[str]:
         return
     parameters = life.work.parameters
     for fragment, runtime in zip(life.work.link.layout.fragments, life.node.exchange.fragments, strict=True):
-        expected = runtime.state.shown() - life.work.link.unsent(fragment.index).numpy()
+        expected = runtime.state.shown() - unsent_work(life.work.link, fragment.index).numpy()
         live = np.empty_like(expected)
         for piece in fragment.pieces:
             flat = parameters[piece.name]

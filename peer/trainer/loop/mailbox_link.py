@@ -268,12 +268,6 @@ class TrainerLink:
         """Whether the network process requests the end of training."""
         return bool(self.mailbox.network.stop)
 
-    def unsent(self, fragment: int) -> torch.Tensor:
-        """Return L of one fragment: float32 [num_values] on the CPU, a copy."""
-        values = torch.empty(self.layout.fragments[fragment].num_values)
-        self.ranks.gather_work(self.portion, self.layout.fragments[fragment], values)
-        return values
-
     # --- checkpoints ---------------------------------------------------------------------------------------------
 
     def accounts(self) -> list[dict[str, int]]:

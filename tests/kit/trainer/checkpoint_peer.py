@@ -38,6 +38,7 @@ from peer.trainer.loop.trainer_checkpoint import TrainerKeeper
 from peer.trainer.model.muon import Muon
 from tests.kit.notaries import notary_of
 from tests.kit.trainer.saved_states import facts_to
+from tests.kit.trainer.trainer_link import unsent_work
 
 ME = PeerId("12D3KooWMe")
 SECTION = AveragingSection(sync_every=4, num_fragments=3)
@@ -176,7 +177,7 @@ class Peer:
         for fragment in self.layout.fragments:
             values = torch.empty(fragment.num_values)
             self.link.ranks.gather_live(self.link.portion, fragment, values)
-            found.append((values, self.link.unsent(fragment.index)))
+            found.append((values, unsent_work(self.link, fragment.index)))
         return found
 
     def sums(self) -> list[torch.Tensor]:

@@ -31,6 +31,13 @@ def flat(module):
     return torch.cat([parameter.detach().float().flatten() for parameter in module.parameters()]).clone()
 
 
+def unsent_work(link: TrainerLink, fragment: int) -> torch.Tensor:
+    """L of one fragment: float32 [num_values] on the CPU, a copy."""
+    values = torch.empty(link.layout.fragments[fragment].num_values)
+    link.ranks.gather_work(link.portion, link.layout.fragments[fragment], values)
+    return values
+
+
 def fragments_joined(link, of):
     return torch.cat([of(index) for index in range(len(link.layout.fragments))])
 

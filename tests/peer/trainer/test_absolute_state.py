@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from peer.mailbox.slots import MergeKind
 from peer.trainer.loop.absolute_state import AbsoluteState
 from peer.trainer.loop.local_training import LocalTraining
 from tests.kit.trainer.checkpoint_peer import resumed, run, saved_pair
-from tests.kit.trainer.trainer_link import flat, fragments_joined, link_of, module_of
+from tests.kit.trainer.trainer_link import flat, fragments_joined, link_of, module_of, unsent_work
 
 OTHERS = 0.01
 
@@ -141,7 +142,7 @@ def deliver(training: LocalTraining, kind: MergeKind) -> None:
         if kind is not MergeKind.ADD:
             live = torch.empty(fragment.num_values)
             link.ranks.gather_live(link.portion, fragment, live)
-            values += (live + link.unsent(fragment.index)).numpy()
+            values += (live + unsent_work(link, fragment.index)).numpy()
         if not link.mailbox.inbox.try_post(kind, fragment.index, values, version=1):
             link.poll()
             assert link.mailbox.inbox.try_post(kind, fragment.index, values, version=1)
@@ -157,7 +158,7 @@ def test_a_merge_of_others_is_not_sent_back(name: str, kind: MergeKind) -> None:
     before = flat(module)
     deliver(training, kind)
     step([optimizer], 12)
-    assert fragments_joined(training.link, training.link.unsent).abs().max() < 1e-6
+    assert fragments_joined(training.link, partial(unsent_work, training.link)).abs().max() < 1e-6
     torch.testing.assert_close(flat(module), before + OTHERS, rtol=0, atol=1e-6)
 
 
@@ -171,7 +172,8 @@ def test_groups_several_optimizers_and_short_formats() -> None:
     before = flat(module)
     deliver(training, MergeKind.ADD)
     step(optimizers, 12)
-    assert fragments_joined(training.link, training.link.unsent).abs().max() < OTHERS / 5  # rounding alone
+    rounding = fragments_joined(training.link, partial(unsent_work, training.link))
+    assert rounding.abs().max() < OTHERS / 5
     assert (flat(module) - before - OTHERS).abs().max() < OTHERS / 2
 
 
@@ -203,7 +205,7 @@ def test_a_later_session_still_moves_them(tmp_path: Path, make_optimizer: Any) -
         if is_merging:
             deliver(peer.training, MergeKind.REBASE)
         step([peer.optimizer], 40)
-        work.append(fragments_joined(peer.link, peer.link.unsent))
+        work.append(fragments_joined(peer.link, partial(unsent_work, peer.link)))
     assert work[0].abs().max() > 0  # what was under way at the end of the first session
     torch.testing.assert_close(work[1], work[0], rtol=0, atol=OTHERS / 1000)
 

@@ -21,6 +21,7 @@ from peer.trainer.loop.mailbox_link import TrainerLink
 from tests.kit.clock import Clock
 from tests.kit.trainer import checkpoint_peer
 from tests.kit.trainer.checkpoint_peer import Net
+from tests.kit.trainer.trainer_link import unsent_work
 
 DTYPES = pytest.mark.parametrize("dtype", CARRIED, ids=str)
 EPSILON = {dtype: torch.finfo(dtype).eps for dtype in CARRIED}
@@ -105,7 +106,7 @@ def test_a_whole_link_follows_its_anchor_for_hundreds_of_rounds(dtype):
                 anchor, sent = anchor + move, sent + message.values.astype(np.float64)
             mailbox.outbox.release(message.slot)
         link.poll()
-    gap = parameter.detach().double().numpy() - anchor + link.unsent(0).double().numpy()
+    gap = parameter.detach().double().numpy() - anchor + unsent_work(link, 0).double().numpy()
     assert np.abs(gap).max() <= EPSILON[dtype]
     assert np.abs(anchor - 0.5).max() > 0.01
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from functools import partial
 from types import FrameType
 from typing import Any
 
@@ -14,7 +15,7 @@ import torch
 from peer.mailbox.slots import MergeKind
 from peer.trainer.devices.at_once import at_once
 from peer.trainer.loop.mailbox_link import TrainerLink
-from tests.kit.trainer.trainer_link import flat, fragments_joined, link_of, module_of, move
+from tests.kit.trainer.trainer_link import flat, fragments_joined, link_of, module_of, move, unsent_work
 
 OTHERS = 0.25
 """What the swarm adds to every value."""
@@ -54,7 +55,7 @@ def deliver(link: TrainerLink, kind: MergeKind, moved: float) -> None:
         if kind is not MergeKind.ADD:
             live = torch.empty(fragment.num_values)
             link.ranks.gather_live(link.portion, fragment, live)
-            values += (live + link.unsent(fragment.index)).numpy()
+            values += (live + unsent_work(link, fragment.index)).numpy()
         assert link.mailbox.inbox.try_post(kind, fragment.index, values, version=1)
 
 
@@ -70,13 +71,13 @@ def test_an_interrupt_at_any_line_leaves_no_work_that_nobody_did(
     while is_interrupted:
         moved = OTHERS if line % 2 else -OTHERS
         deliver(link, kind, moved)
-        start, unsent = flat(module), fragments_joined(link, link.unsent)
+        start, unsent = flat(module), fragments_joined(link, partial(unsent_work, link))
         move(module, line)
         own = start - flat(module)
         is_interrupted = interrupted_at(line, lambda: link.after_inner_step(10))
         link.poll()  # as `idle` does while the network side leaves
         sent = {message.fragment: torch.from_numpy(message.values) for message in link.mailbox.outbox.take()}
-        goes_out = fragments_joined(link, lambda index, sent=sent: sent.get(index, 0) + link.unsent(index))
+        goes_out = fragments_joined(link, lambda index, sent=sent: sent.get(index, 0) + unsent_work(link, index))
         error = (goes_out - unsent - own).abs().max(), (flat(module) - (start - own + moved)).abs().max()
         if max(error) > (1e-5 if dtype is torch.float32 else 0.05):
             wrong.append((line, *map(float, error)))

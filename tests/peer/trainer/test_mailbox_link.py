@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from contextlib import nullcontext
+from functools import partial
 
 import numpy as np
 import pytest
@@ -19,7 +20,7 @@ from peer.mailbox.slots import MergeKind, WorkKind
 from peer.trainer.loop.local_training import LocalTraining
 from peer.trainer.loop.mailbox_link import TrainerLink
 from tests.kit.clock import Clock
-from tests.kit.trainer.trainer_link import flat, fragments_joined, link_of, module_of, move
+from tests.kit.trainer.trainer_link import flat, fragments_joined, link_of, module_of, move, unsent_work
 
 ACTIONS = st.lists(
     st.tuples(st.sampled_from(["step", "step", "step", "take", "add", "rebase", "flush"]), st.integers(0, 99)),
@@ -57,7 +58,7 @@ def test_start_minus_end_is_what_was_sent_plus_what_is_unsent(actions, sync_ever
         elif action == "flush":
             link.flush()
         else:
-            work = link.unsent(fragment)
+            work = unsent_work(link, fragment)
             values = torch.randint(-64, 65, (sizes[fragment],), generator=torch.Generator().manual_seed(seed)) / 1024.0
             if action == "add":
                 assert link.mailbox.inbox.try_post(MergeKind.ADD, fragment, values.numpy(), version=1)
@@ -69,16 +70,16 @@ def test_start_minus_end_is_what_was_sent_plus_what_is_unsent(actions, sync_ever
                 not_absorbed = all_sent - sent[fragment]
                 merged[fragment] = values - not_absorbed - shown
             link.poll()
-            assert torch.equal(link.unsent(fragment), work)
+            assert torch.equal(unsent_work(link, fragment), work)
     read_all()
-    total = fragments_joined(link, lambda index: sent[index] + link.unsent(index) - merged[index])
+    total = fragments_joined(link, lambda index: sent[index] + unsent_work(link, index) - merged[index])
     assert torch.equal(start - flat(module), total)
     while not link.flush():
         read_all()
     read_all()
     assert steps == [num_steps] * num_fragments
     assert tokens == [10 * num_steps] * num_fragments
-    assert not fragments_joined(link, link.unsent).any()
+    assert not fragments_joined(link, partial(unsent_work, link)).any()
 
 
 def sent_of(link, sent, fragment):
@@ -147,11 +148,11 @@ def test_blend_and_set_follow_their_formulas():
     link.mailbox.inbox.try_post(MergeKind.BLEND, 0, anchor.numpy(), version=3)
     link.poll()
     assert torch.equal(flat(module), before * 0.5 + anchor * 0.5)
-    assert torch.equal(link.unsent(0), anchor - flat(module))
+    assert torch.equal(unsent_work(link, 0), anchor - flat(module))
     link.mailbox.inbox.try_post(MergeKind.SET, 0, (anchor * 2).numpy(), version=4)
     link.poll()
     assert torch.equal(flat(module), anchor * 2)
-    assert not link.unsent(0).any()
+    assert not unsent_work(link, 0).any()
     assert link.flush()
     assert link.mailbox.outbox.take() == []  # discarded work is not sent
 

@@ -30,6 +30,7 @@ from tests.kit.notaries import notary_of
 from tests.kit.trainer.checkpoint_peer import ME, SECTION, Peer, saved_pair
 from tests.kit.trainer.returning_peer import OTHER, LaterState, return_to
 from tests.kit.trainer.saved_states import facts_to
+from tests.kit.trainer.trainer_link import unsent_work
 
 
 def commit_of(fragment: int, version: int, size: int, anchor: bytes, members: list[tuple[PeerId, int]]) -> Commit:
@@ -76,7 +77,7 @@ def swarm_of(peer: Peer, gap: int, *members: tuple[PeerId, int], known: bool = T
 def waiting(peer: Peer) -> F32:
     """Own work of fragment 1 that no commit has: residual, under way, and not even sent."""
     state = peer.fragments[1].state
-    values: F32 = state.anchor - state.shown() + peer.link.unsent(1).numpy()
+    values: F32 = state.anchor - state.shown() + unsent_work(peer.link, 1).numpy()
     return values
 
 
@@ -107,7 +108,7 @@ def test_what_was_committed_meanwhile_does_not_come_twice(saved: Peer) -> None:
 
 
 def test_what_is_under_way_is_given_up_when_nobody_knows_its_fate_but_the_rest_stays(saved: Peer) -> None:
-    error, unsent = saved.fragments[1].state.residual.copy(), saved.link.unsent(1).numpy()
+    error, unsent = saved.fragments[1].state.residual.copy(), unsent_work(saved.link, 1).numpy()
     peer, _ = return_to(saved.folder.path, swarm_of(saved, 50, known=False))
     np.testing.assert_allclose(waiting(peer), error + unsent, rtol=0, atol=1e-6)
 
@@ -123,7 +124,7 @@ def test_a_checkpoint_that_was_gone_on_from_keeps_nothing_when_the_swarm_has_gon
     # The other fragments went on without commits: nothing of theirs can be lost or double.
     for index in (0, 2):
         assert np.array_equal(peer.fragments[index].state.residual, saved.fragments[index].state.residual)
-        torch.testing.assert_close(peer.link.unsent(index), saved.link.unsent(index), rtol=0, atol=1e-6)
+        torch.testing.assert_close(unsent_work(peer.link, index), unsent_work(saved.link, index), rtol=0, atol=1e-6)
     dropped = [event.fact for event in seen if isinstance(event.fact, WorkLost)]
     assert [(fact.fragment, fact.tokens > 0) for fact in dropped] == [(1, True)]
     assert max(float(one.abs().max()) for one in peer.sums()) < 1e-6
@@ -200,7 +201,7 @@ def test_a_blended_trainer_is_not_pulled_to_an_anchor_that_it_has(tmp_path: Path
     assert torch.equal(peer._flat()[0][0], live)
     assert inbox.try_post(MergeKind.REBASE, 0, np.full(size, 2.0, dtype=np.float32), version=4)
     peer.link.poll()
-    torch.testing.assert_close(peer.link.unsent(0), unsent, rtol=0, atol=1e-6)
+    torch.testing.assert_close(unsent_work(peer.link, 0), unsent, rtol=0, atol=1e-6)
     torch.testing.assert_close(peer._flat()[0][0], 2.0 - unsent, rtol=0, atol=1e-6)
 
 

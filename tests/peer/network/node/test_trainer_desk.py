@@ -21,7 +21,7 @@ from peer.network.node.trainer_desk import TrainerDesk
 from peer.trainer.loop.mailbox_link import TrainerLink
 from tests.kit.clock import Clock
 from tests.kit.notaries import notary_of
-from tests.kit.trainer.trainer_link import module_of, move
+from tests.kit.trainer.trainer_link import module_of, move, unsent_work
 
 ME = PeerId("12D3KooWMe")
 NUM_FRAGMENTS = 4
@@ -124,7 +124,7 @@ class Pair:
     def check(self):
         assert not self.desk.undelivered
         for index, fragment in enumerate(self.fragments):
-            assert np.array_equal(self.live(index), fragment.state.shown() - self.link.unsent(index).numpy())
+            assert np.array_equal(self.live(index), fragment.state.shown() - unsent_work(self.link, index).numpy())
             assert self.mailbox.states[index].applied_version == fragment.state.version
 
 
