@@ -55,6 +55,7 @@ LIBRARY_FILES = (
     "peer/trainer/test_computing.py",
     "peer/trainer/hf/test_base_weights.py",
     "peer/trainer/hf/test_architecture.py",
+    "peer/trainer/hf/test_default_configs.py",
 )
 """They load transformers, peft or Lightning, which takes seconds: one worker has all of them, one after the other."""
 EXAMPLES_AT_NIGHT = 100
