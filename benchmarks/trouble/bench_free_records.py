@@ -8,9 +8,9 @@ alone; most do other harm as well. Its control is the same swarm, lies and fault
 `--calm` leaves the faults out, because a crash that comes a second earlier moves a seed's rounds by more than the
 records do.
 
-Printed for each seed: commits in both, how often an honest member followed rounds in which only hostile peers were, and
-the loss of the heaviest anchors. A follower that could reach an honest member that it knew is counted apart from one
-that was alone with liars: no rule can help the second one before it meets others.
+Printed for each seed: commits in both, how often an honest member followed rounds that only hostile peers led and were
+in, and the loss of the heaviest anchors. A follower that could reach an honest member that it knew is counted apart
+from one that was alone with liars: no rule can help the second one before it meets others.
 
 Equal swarms end with other losses if only their network has another seed, because each has few rounds. So the loss of
 one seed says nothing alone. It counts as harmed if it is above `NOTED_RATIO` of its control's, and above the losses of

@@ -122,14 +122,24 @@ class Books:
             return
         if isinstance(fact, RefusedPeer) and fact.left_out_until is not None and fact.remote in self._honest:
             self.blame("left_out", f"peer {index}: the honest peer {fact.remote[-6:]} is left out: {fact.reason}")
-        elif isinstance(fact, RoundCommitted) and fact.contributors and self._honest.isdisjoint(fact.contributors):
-            self._followed_liars(index)
+        elif isinstance(fact, RoundCommitted):
+            commit = self.lineages[fact.fragment].nodes[self._state(index, fact.fragment).digest].commit
+            if commit is not None and self._is_of_liars(commit):
+                self._followed_liars(index)
         elif isinstance(fact, AnchorRepair) and fact.is_done:
             self.seen["repaired"] += 1
-            state: AuditedState = self._nodes[index].fragments[fact.fragment].state  # type: ignore[assignment]
+            state = self._state(index, fact.fragment)
             commits = self.lineages[fact.fragment].commits_between(state.left[0], state.digest)
-            if commits and all(self._honest.isdisjoint(contributors(commit)) for commit in commits):
+            if commits and all(map(self._is_of_liars, commits)):
                 self._followed_liars(index)
+
+    def _state(self, index: int, fragment: int) -> AuditedState:
+        state: AuditedState = self._nodes[index].fragments[fragment].state  # type: ignore[assignment]
+        return state
+
+    def _is_of_liars(self, commit: Commit) -> bool:
+        """Whether no honest peer led a round or was in it. An honest leader may have had no other offer in time."""
+        return self._honest.isdisjoint({commit.leader, *contributors(commit)})
 
     def _followed_liars(self, index: int) -> None:
         """Count an honest peer that follows rounds in which only hostile peers were.
