@@ -93,10 +93,10 @@ async def measure_viewers(num_viewers: int, num_seconds: int, num_peers: int) ->
     state = full_state(num_peers, time.time())
     stack = contextlib.AsyncExitStack()
     kept = open_history(None, RUN_ID, clock=time.time, warn=print)
-    history, answers = await stack.enter_async_context(kept)
+    history = await stack.enter_async_context(kept)
     history.look(state)
     live = Live(state, "boot", history.view)
-    runner = await start_site(make_app(Site(live, history, answers)), "127.0.0.1", 0)
+    runner = await start_site(make_app(Site(live, history)), "127.0.0.1", 0)
     command = [sys.executable, "-m", "benchmarks.bench_dashboard", "read", str(bound_port(runner)), str(num_viewers)]
     reader = _reader(command, set(cores[1:] or cores))
     assert reader.stdout is not None

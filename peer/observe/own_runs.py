@@ -104,7 +104,7 @@ def is_page_here(run_id: str, address: str) -> bool:
         return False
 
 
-def run_lines(runs: Sequence[OwnRun], width: int | None = None, now: float | None = None) -> list[str]:
+def run_lines(runs: Sequence[OwnRun], width: int | None = None) -> list[str]:
     """Return a heading and one line for each run; empty columns are left out.
 
     Folders are shown if one of them is not the default folder. If a line does not fit into `width` columns, each run
@@ -114,7 +114,7 @@ def run_lines(runs: Sequence[OwnRun], width: int | None = None, now: float | Non
     are_usual = all(run.folder.name == run.run_id for run in runs)
     for run in runs:
         folder = "" if are_usual else str(run.folder)
-        state = _state(run, time.time() if now is None else now)
+        state = _state(run, time.time())
         rows.append((run.run_id, _peer_of(run), state, folder, "you" if run.is_owner else "", run.page or ""))
     columns = [column for column in zip(*rows, strict=True) if any(column[1:])]
     widths = [max(map(len, column)) for column in columns]
