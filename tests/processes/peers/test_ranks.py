@@ -15,7 +15,6 @@ import torch
 
 from dht.ground.errors import LocalFault
 from peer.checkpoint.checkpoint import checkpoint_path, draft_path
-from peer.config.data_source import DataSection
 from peer.config.hf_config import canonical_config
 from peer.config.hf_model_section import DescribedModel
 from peer.config.manifest import RunManifest
@@ -70,24 +69,20 @@ def ends() -> Iterator[ExitStack]:
 
 
 @pytest.fixture(scope="module")
-def manifest(tmp_path_factory: pytest.TempPathFactory) -> RunManifest:
-    path = tmp_path_factory.mktemp("data") / "text.txt"
-    path.write_text("".join(f"{n} bottles on the wall, take one down, {n - 1} left. " for n in range(300)))
+def manifest() -> RunManifest:
     made = tiny_manifest(3, num_fragments=3, sync_every=2)
     return made.model_copy(
         update={
             "model": ModelSection(num_layers=2, d_model=12, num_heads=2, vocab_size=257, context=16),
-            "data": DataSection(source=f"text:{path}"),
             "training": TrainingSection(batch_size=2, accumulation_steps=2, learning_rate=1e-2, warmup_steps=2),
         }
     )
 
 
-def new_run(folder: Path, described: DescribedModel, model: str, source: str) -> RunManifest:
-    """A run of an architecture of transformers, with data that lies in a folder of this machine."""
+def new_run(folder: Path, described: DescribedModel, model: str) -> RunManifest:
+    """A run of an architecture of transformers."""
     (folder / "run.toml").write_text(f"{RUN}[model]\n{model}\n")
-    made = create_run("tiny", folder / "run.toml", folder / "owner", model=described).manifest
-    return made.model_copy(update={"data": made.data.model_copy(update={"source": source})})
+    return create_run("tiny", folder / "run.toml", folder / "owner", model=described).manifest
 
 
 class OnePeer:
@@ -227,7 +222,7 @@ def optimizer_values(peer: OnePeer) -> list[torch.Tensor]:
 def test_two_processes_are_one_peer(ends: ExitStack, manifest: RunManifest, tmp_path: Path, is_sharded: bool) -> None:
     alone = OnePeer(ends, manifest)
     alone.work(9)
-    with some_ranks(manifest, tmp_path, is_sharded=is_sharded) as (ranks, _):
+    with some_ranks(manifest, tmp_path, is_sharded=is_sharded) as (ranks, group):
         pair = OnePeer(ends, manifest, ranks, is_sharded=is_sharded, folder=tmp_path)
         start = pair.live()
         for one, other in zip(start, OnePeer(ends, manifest).live(), strict=True):
@@ -261,6 +256,22 @@ def test_two_processes_are_one_peer(ends: ExitStack, manifest: RunManifest, tmp_
         held = sum(part_of(value).local.numel() for value in pair.model.parameters())
         everything = sum(pair.layout.sizes)
         assert held < 0.6 * everything if is_sharded else held == everything
+        if is_sharded:
+            assert_a_death_is_one_sentence(pair, group)
+
+
+def assert_a_death_is_one_sentence(pair: OnePeer, group: RankGroup) -> None:
+    group._children[0].send_signal(signal.SIGTERM)  # a terminal's signals are rank 0's to answer
+    pair.work(1)
+    os.kill(group._children[0].pid, signal.SIGKILL)
+    with pytest.raises((RuntimeError, LocalFault)) as caught:
+        pair.work(50)
+    explained = group.explain(caught.value)
+    assert isinstance(explained, RankLost)
+    assert "process 1 of this peer was ended by SIGKILL" in str(explained)
+    assert "start again" in str(explained)
+    with pytest.raises(RankLost):
+        group.check()
 
 
 def test_one_device_may_be_sharded_too(ends: ExitStack, manifest: RunManifest, tmp_path: Path) -> None:
@@ -273,15 +284,13 @@ def test_one_device_may_be_sharded_too(ends: ExitStack, manifest: RunManifest, t
             torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-6)
 
 
-def test_an_adapter_is_trained_beside_a_base_cut_into_rows(
-    ends: ExitStack, tmp_path: Path, manifest: RunManifest
-) -> None:
+def test_an_adapter_is_trained_beside_a_base_cut_into_rows(ends: ExitStack, tmp_path: Path) -> None:
     base, folder = tmp_path / "base", tmp_path / "checkpoints"
     torch.manual_seed(0)
     module: Any = build_architecture(canonical_config({**LLAMA, "tie_word_embeddings": False}), "causal-lm")
     module.save_pretrained(base)
     described = describe_model(base, None, (4, ("q_proj", "down_proj")))
-    run = new_run(tmp_path, described, "context = 16", manifest.data.source)
+    run = new_run(tmp_path, described, "context = 16")
     folder.mkdir()
     alone = OnePeer(ends, run, base=base)
     alone.work(4)
@@ -302,22 +311,3 @@ def test_an_adapter_is_trained_beside_a_base_cut_into_rows(
     assert keeper is not None
     assert keeper.restore(1) is not None
     assert all(torch.equal(one, other) for one, other in zip(third.live(), saved, strict=True))
-
-
-def test_a_process_that_dies_ends_the_peer_with_a_sentence(
-    ends: ExitStack, manifest: RunManifest, tmp_path: Path
-) -> None:
-    with some_ranks(manifest, tmp_path, is_sharded=True) as (ranks, group):
-        pair = OnePeer(ends, manifest, ranks, is_sharded=True)
-        pair.work(1)
-        group._children[0].send_signal(signal.SIGTERM)  # a terminal's signals are rank 0's to answer
-        pair.work(1)
-        os.kill(group._children[0].pid, signal.SIGKILL)
-        with pytest.raises((RuntimeError, LocalFault)) as caught:
-            pair.work(50)
-        explained = group.explain(caught.value)
-        assert isinstance(explained, RankLost)
-        assert "process 1 of this peer was ended by SIGKILL" in str(explained)
-        assert "start again" in str(explained)
-        with pytest.raises(RankLost):
-            group.check()
