@@ -12,7 +12,15 @@ from averaging.rounds.round_facts import RoundCommitted
 from dht.ground.host import PeerId
 from dht.identity.keys import Identity
 from peer.events.log_tail import events_in, tail_lines
-from tests.kit.processes.process_swarm import TINY_RUN, WAIT_SECONDS, ProcessSwarm, process_swarm, wait_until
+from tests.kit.processes.process_swarm import (
+    STEP_SECONDS,
+    TINY_RUN,
+    UNHURRIED,
+    WAIT_SECONDS,
+    ProcessSwarm,
+    process_swarm,
+    wait_until,
+)
 
 RUN = TINY_RUN.replace('source = "text:"\n', "")
 """On the text that every machine has, so that no line needs a path."""
@@ -22,12 +30,13 @@ class Typed:
     """A `peer ...` line, typed in a terminal of its own; its output goes to a file."""
 
     def __init__(self, swarm: ProcessSwarm, line: str) -> None:
-        program, *arguments = shlex.split(line)
-        assert Path(program).name == "peer"
+        command, *arguments = shlex.split(line)
+        assert Path(command).name == "peer"
+        program = [UNHURRIED, str(STEP_SECONDS)] if arguments[0] == "join" else ["peer"]
         self._output = swarm.folder / f"terminal-{len(list(swarm.folder.glob('terminal-*')))}"
         with open(self._output, "wb") as output:
             self.process = subprocess.Popen(
-                ["nice", sys.executable, "-m", "peer", *arguments],
+                [sys.executable, "-m", *program, *arguments],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
