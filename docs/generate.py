@@ -188,7 +188,7 @@ def manifest_page() -> str:
         table(head, rows_of(RunManifest)),
     ]
     for name, section in sections_of(RunManifest):
-        parts += [f"## `[{name}]`", one_line(section.__doc__), table(head, rows_of(section, f"{name}."))]
+        parts += [f"## `[{name}]`", prose(one_line(section.__doc__)), table(head, rows_of(section, f"{name}."))]
     parts += [
         "## Entries of `files`",
         prose(one_line(FileSection.__doc__) + " `peer init --file` writes these entries."),
