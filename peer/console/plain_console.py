@@ -35,7 +35,7 @@ class PlainConsole(Console):
         super().__init__(**{"markup": False, "emoji": False, **options})
 
     def print(self, *objects: Any, **options: Any) -> None:
-        """Print as rich does; without a terminal, without the blanks that fill up a table's lines."""
+        """Print like rich; outside a terminal, remove the trailing blanks of a table's lines."""
         if self.is_terminal:
             super().print(*objects, **options)
             return

@@ -12,7 +12,7 @@ _TO_COPY = re.compile(r"`[^`]*`|(?<=: )peer [a-z]+( .*)?$")
 
 
 def fitting(text: str, stream: TextIO) -> str:
-    """Insert line breaks between words for the width of `stream`. Text for other than a terminal is unchanged."""
+    """Insert line breaks between words for the width of `stream`. Without a terminal, the text is unchanged."""
     try:
         columns = os.get_terminal_size(stream.fileno()).columns
     except (OSError, ValueError, AttributeError):  # a pipe, a file, or no file at all

@@ -216,7 +216,7 @@ async def _ask_members(
 def in_vain(member: PeerId, fault: PeerFault) -> str:
     """Return a sentence about a failed request to a member."""
     reason = fault.reason if isinstance(fault, PeerUnreachable) else fault.what
-    return f"{speakable_name(member)} was asked for a measurement: {reason}"
+    return f"the measurement with {speakable_name(member)} failed: {reason}"
 
 
 async def _ask(probe: Probe, line: LineFacts, addresses: list[str]) -> LineFacts:

@@ -19,7 +19,7 @@ from peer.version import full_version, is_older
 CLOCK_NOTED_SECONDS: Final = 5.0
 """Clock difference that shows that no time service runs; with one, clocks agree within a tenth of a second."""
 CLOCK_SAME_SECONDS: Final = 0.1
-NEWER: Final = "get a newer one where this one came from; in a clone: `git pull && pip install .`"
+NEWER: Final = "update this software from its source; in a clone: `git pull && pip install .`"
 TIGHT_SHARE: Final = 0.85
 """Share of free memory or disk above which the next program may exhaust it."""
 LEAST_RATE: Final = 1000.0
@@ -76,10 +76,12 @@ def _findings(facts: DoctorFacts) -> Iterator[Finding]:
     yield _memory(machine, needs)
     yield _disk(machine, needs)
     if machine.port_fault:
-        yield Finding("ports", "stop", f"cannot be listened on: {machine.port_fault}", "give other ones with --listen")
+        yield Finding(
+            "ports", "stop", f"this peer cannot listen: {machine.port_fault}", "choose other ports with --listen"
+        )
     if not machine.has_way_out and not facts.line.asked:
-        what = "none: no way leads out of this machine, so no member can be reached"
-        remedy = "connect it, by cable or wireless, and ask again"
+        what = "none: this machine has no route to other machines, so it reaches no member"
+        remedy = "connect it by cable or wireless, then run this command again"
         yield Finding("network", "stop", what, remedy, NobodyReachable.exit_code)
     if machine.congestion_control:
         yield _congestion(machine.congestion_control)
@@ -95,7 +97,7 @@ def _findings(facts: DoctorFacts) -> Iterator[Finding]:
     if run.data_fault_code:
         yield Finding("data", "stop", run.data_fault, "", run.data_fault_code)
     elif run.data_fault:
-        yield Finding("data", "note", run.data_fault, "docs/volunteer/join.md says what --data takes")
+        yield Finding("data", "note", run.data_fault, "docs/volunteer/join.md describes --data")
     elif run.data:
         yield Finding("data", "ok", run.data)
     yield from _weights(run)
@@ -130,7 +132,7 @@ def _software(machine: MachineFacts, run: ReportedRun | None) -> Finding:
 def _device(machine: MachineFacts, needs: HomeNeeds | None) -> Finding:
     if machine.device_fault:
         return Finding(
-            "device", "stop", machine.device_fault, "choose another one with --device", DeviceFault.exit_code
+            "device", "stop", machine.device_fault, "choose another device with --device", DeviceFault.exit_code
         )
     shown = machine.device
     free = machine.device_free_bytes
@@ -138,17 +140,17 @@ def _device(machine: MachineFacts, needs: HomeNeeds | None) -> Finding:
         return Finding("device", "ok", shown)
     shown += f"; the run needs {bytes_text(needs.device_bytes)} of {bytes_text(free)} free, activations not counted"
     if needs.device_bytes > free:
-        remedy = "end what else uses the device, or take one with more memory"
+        remedy = "end other programs on the device, or choose a device with more memory"
         return Finding("device", "stop", shown, remedy, DeviceFault.exit_code)
     if needs.device_bytes > TIGHT_SHARE * free:
-        return Finding("device", "note", shown, "end what else uses the device: activations may not fit")
+        return Finding("device", "note", shown, "end other programs on the device: activations may not fit")
     return Finding("device", "ok", shown)
 
 
 def _memory(machine: MachineFacts, needs: HomeNeeds | None) -> Finding:
     free = machine.memory_free_bytes
     if free is None:
-        return Finding("memory", "ok", "of this machine: unknown")
+        return Finding("memory", "ok", "unknown on this machine")
     if needs is None:
         return Finding("memory", "ok", f"{bytes_text(free)} free")
     needed = needs.memory_bytes if machine.device_free_bytes is None else needs.host_bytes
@@ -165,15 +167,15 @@ def _disk(machine: MachineFacts, needs: HomeNeeds | None) -> Finding:
     if machine.folder_fault:
         return Finding("disk", "stop", machine.folder_fault, "give another --data-dir")
     if free is None:
-        what = f"{machine.data_dir} cannot be looked at"
+        what = f"{machine.data_dir} cannot be examined"
         return Finding("disk", "stop", what, "give a folder on a disk of this machine with --data-dir")
     if needs is None:
         return Finding("disk", "ok", f"{bytes_text(free)} free at {machine.data_dir}")
     shown = f"checkpoints need {bytes_text(needs.disk_bytes)} of {bytes_text(free)} free at {machine.data_dir}"
     if needs.disk_bytes > free:
-        return Finding("disk", "stop", shown, "free some space, or give a folder elsewhere with --data-dir")
+        return Finding("disk", "stop", shown, "free some space, or choose a folder on another disk with --data-dir")
     if needs.disk_bytes + DISK_KEPT_BYTES > free:
-        return Finding("disk", "note", shown, "free some space: a full disk ends checkpoints, and training goes on")
+        return Finding("disk", "note", shown, "free some space: on a full disk training continues without checkpoints")
     return Finding("disk", "ok", shown)
 
 
@@ -190,13 +192,13 @@ def _manifest(run: ReportedRun) -> Finding:
     if run.has_ended:
         return Finding("manifest", "stop", f"{shown}; its owner has ended the run", "join another run", 4)
     if run.own_manifest_hash and run.own_manifest_hash != run.manifest_hash:
-        what = f"{shown}; an earlier session left {run.own_manifest_hash[:16]} here, which is another run in effect"
-        return Finding("manifest", "note", what, "join with another --data-dir: checkpoints of the old one do not fit")
+        what = f"{shown}; an earlier session left {run.own_manifest_hash[:16]} here, which is in effect a different run"
+        return Finding("manifest", "note", what, "join with another --data-dir: the old checkpoints do not fit")
     if run.num_others:
-        what = f"{shown}; {run.num_others} of them with another manifest"
-        return Finding("manifest", "note", what, "ask the run's owner which one counts")
+        what = f"{shown}; {run.num_others} of them with a different manifest"
+        return Finding("manifest", "note", what, "ask the run's owner which manifest is valid")
     if not run.num_members:
-        return Finding("manifest", "note", f"{shown}: nobody trains now", "join; the first trainer starts the run")
+        return Finding("manifest", "note", f"{shown}: no member trains now", "join; the first trainer starts the run")
     return Finding("manifest", "ok", shown)
 
 
@@ -215,14 +217,14 @@ def _weights(run: ReportedRun) -> Iterator[Finding]:
 def _clock(line: LineFacts) -> Finding:
     offset = line.clock_offset_seconds
     if offset is None:
-        return Finding("clock", "note", "no member told its clock", "ask again in a minute")
+        return Finding("clock", "note", "no member reported its time", "ask again in a minute")
     shown = f"{seconds_text(round(abs(offset), 1))} {'behind' if offset > 0 else 'ahead of'} the members' clocks"
     remedy = "switch the system's time service on, for example: `timedatectl set-ntp true`"
     if abs(offset) > CLOCK_SKEW_SECONDS:
-        return Finding("clock", "stop", f"{shown}: they take this peer's records for expired", remedy)
+        return Finding("clock", "stop", f"{shown}: members treat this peer's records as expired", remedy)
     if abs(offset) > CLOCK_NOTED_SECONDS:
         return Finding("clock", "note", shown, remedy)
-    return Finding("clock", "ok", shown if abs(offset) >= CLOCK_SAME_SECONDS else "as the members' clocks")
+    return Finding("clock", "ok", shown if abs(offset) >= CLOCK_SAME_SECONDS else "agrees with the members' clocks")
 
 
 def _reachable(line: LineFacts) -> Finding:
@@ -237,20 +239,20 @@ def _reachable(line: LineFacts) -> Finding:
     named = [parse_multiaddr(address).without_peer_id() for address, _ in back.failed]
     ports = ", ".join(f"{(address.transport or '').upper()} {address.port}" for address in named)
     what = (
-        f"not from outside: nobody answers at {', '.join(map(str, named))}. A peer like that still contributes; it "
-        "reduces nothing for others, and reaches other homes by hole punching or through relays"
+        f"not from outside: no answer at {', '.join(map(str, named))}. Such a peer still contributes; it averages "
+        "nothing for others, and reaches other homes by hole punching or through relays"
     )
     remedy = f"forward {ports} in the router to this machine (a fixed port: `--listen /ip4/0.0.0.0/tcp/4001`)"
     if any(address in line.own_addresses for address, _ in back.failed):
-        remedy = f"open {ports} in the firewall of this machine: no router stands between"
+        remedy = f"open {ports} in the firewall of this machine: there is no router in between"
     return Finding("reachable", "note", what, remedy)
 
 
 def _from_where(addresses: Sequence[Multiaddr]) -> str:
     if all(address.is_loopback for address in addresses):
-        return " (asked from this machine; it says nothing about others)"
+        return " (tested from this machine; this proves nothing for others)"
     if all(address.ip is not None and address.ip.is_private for address in addresses):
-        return " (asked from the same private network; it says nothing about others)"
+        return " (tested from the same private network; this proves nothing for others)"
     return ""
 
 
@@ -281,7 +283,7 @@ def _rate(
 def _wanted(needed: float) -> str:
     """Return how much of the connection rounds need (bit/s)."""
     return (
-        f"rounds want {bit_rate_text(needed)}"
+        f"rounds need {bit_rate_text(needed)}"
         if needed >= LEAST_RATE
-        else f"rounds want less than {bit_rate_text(LEAST_RATE)}"
+        else f"rounds need less than {bit_rate_text(LEAST_RATE)}"
     )

@@ -40,7 +40,7 @@ def print_report(about: str, facts: DoctorFacts, then: str = "", console: PlainC
         if finding.remedy:
             lines += [Text(line, "bold") for line in wrapped(finding.remedy, console.width, "  -> ", "     ")]
         for line in lines:
-            # Never broken, even if wider than the terminal, so that the line can be copied whole.
+            # Never broken, even if wider than the terminal, so that the line can be copied completely.
             console.print(line, soft_wrap=True)
     console.print()
     console.tell(_verdict(findings, facts, code), style="bold")
@@ -53,7 +53,7 @@ def _verdict(findings: Sequence[Finding], facts: DoctorFacts, code: int) -> str:
         obstacles = [finding.subject for finding in findings if finding.level == "stop"]
         return f"Joining makes no sense yet: {', '.join(obstacles)}. (exit code {code})"
     if facts.run is None:
-        return "Nothing here stands in the way. Name a run to see the rest: peer doctor RUN"
+        return "This machine is ready to join. To check a run as well: peer doctor RUN"
     if facts.run.own_code_hint:
         return f"`peer join` cannot join this run; the code of its owner can: {facts.run.own_code_hint}"
     to_give = _to_give(facts.run)

@@ -54,7 +54,7 @@ class Fetched(Fact):
                 f"Catching up: {share_text(self.share)} of {bytes_text(self.total_bytes)} at "
                 f"{bit_rate_text(self.bits_per_second)}, {self.time_left} left."
             )
-        donors = ", ".join(short_peer(donor) for donor in self.donors) or "what was here"
+        donors = ", ".join(short_peer(donor) for donor in self.donors) or "data on this machine"
         size = f"{bytes_text(self.num_bytes)} in {seconds_text(self.seconds)}"
         if self.names:
             return (
@@ -79,6 +79,6 @@ class AnchorRepair(OfVersion):
         if self.is_done:
             return f"Replaced the anchor of fragment {self.fragment}, now version {self.version}: {bare(self.reason)}."
         return (
-            f"The anchor of fragment {self.fragment} at version {self.version} differs from that of "
-            f"{plural(self.num_others, 'member')}: theirs is fetched, unsent work is kept."
+            f"The anchor of fragment {self.fragment} at version {self.version} differs from the anchor "
+            f"of {plural(self.num_others, 'member')}: this peer downloads theirs and keeps its unsent work."
         )

@@ -64,26 +64,26 @@ def from_json(line: str | bytes) -> Event:
         ValueError: the line is not an event; the message names the event and the field.
     """
     if len(line) > MAX_LINE_BYTES:
-        raise ValueError(f"event line of {len(line)} bytes; expected at most {MAX_LINE_BYTES}")
+        raise ValueError(f"the event line has {len(line)} bytes; expected at most {MAX_LINE_BYTES}")
     try:
         fields = json.loads(line, parse_constant=refuse_constant)
     except (ValueError, RecursionError) as error:
-        raise ValueError("event line is not JSON; expected one object per line") from error
+        raise ValueError("the event line is not JSON; expected one object per line") from error
     if not isinstance(fields, dict):
-        raise ValueError("event line is not a JSON object; expected one object per line")
+        raise ValueError("the event line is not a JSON object; expected one object per line")
     if fields.get("schema") != SCHEMA:
         raise ValueError(
-            f"event line of schema {fields.get('schema')!r}; expected {SCHEMA}: read it with newer software"
+            f"the event line has schema {fields.get('schema')!r}; expected {SCHEMA}: read it with newer software"
         )
     name = fields.get("event")
     if not isinstance(name, str) or name not in EVENT_TYPES:
-        raise ValueError(f"event line of unknown kind {name!r}; expected one of {', '.join(EVENT_TYPES)}")
+        raise ValueError(f"the event line has the unknown kind {name!r}; expected one of {', '.join(EVENT_TYPES)}")
     values: dict[str, Any] = {}
     for field, (kind, is_optional) in (_ENVELOPE | _FIELDS[name]).items():
         if field in fields:
             values[field] = _checked(fields[field], kind, f"{name}.{field}")
         elif not is_optional:
-            raise ValueError(f"{name} without the field {field}")
+            raise ValueError(f"{name} lacks the field {field}")
     return Event(values.pop("at"), values.pop("peer_id"), EVENT_TYPES[name](**values))
 
 

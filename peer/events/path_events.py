@@ -9,9 +9,12 @@ from dht.ground.host import PeerId
 from dht.ground.quantities import seconds_text, short_peer
 
 _OWN_RELAY = {
-    "full": "This peer relays for members that nobody can dial.",
-    "limited": "This peer's relay lets only 128 KiB pass, too little for rounds; that is the daemon's chance.",
-    "none": "This peer does not relay: its relay gave nobody a place.",
+    "full": "This peer relays for members that no other member can dial.",
+    "limited": (
+        "This peer's relay passes only 128 KiB per connection, too little for rounds; whether the libp2p daemon has "
+        "this limit varies from start to start."
+    ),
+    "none": "This peer does not relay: its relay accepted no member.",
 }
 
 
@@ -29,19 +32,19 @@ class ReachabilityFound(Fact):
     def sentence(self) -> str:
         where = ", ".join(address.partition("/p2p/")[0] for address in self.addresses) or "any address"
         if self.reachable:
-            return f"Others can dial this peer at {where}, says {short_peer(self.asked)}."
+            return f"Members can dial this peer at {where}, according to {short_peer(self.asked)}."
         return (
-            f"Nobody can dial this peer at {where}, says {short_peer(self.asked)}; it still contributes, and "
-            "reduces nothing for others."
+            f"No member can dial this peer at {where}, according to {short_peer(self.asked)}; this peer still "
+            "contributes, but averages nothing for others."
         )
 
 
 @dataclass(frozen=True, slots=True)
 class RelayChanged(Fact):
-    """The relays through which other members reach this peer have changed.
+    """News about relays: either a change of the relays that this peer uses, or a test of this peer's own relay.
 
-    If `relays` is empty, this peer has had no relay for `seconds`. If `own_relay` is set ("full", "limited" or "none"),
-    the event is instead the result of a test of this peer's own relay.
+    After a change, other members reach this peer through `relays`; if `relays` is empty, this peer has had no relay
+    for `seconds`. After a test, `own_relay` is the result: "full", "limited" or "none".
     """
 
     relays: tuple[PeerId, ...] = ()
@@ -50,7 +53,7 @@ class RelayChanged(Fact):
 
     def sentence(self) -> str:
         if self.own_relay:
-            return _OWN_RELAY.get(self.own_relay, "This peer tried its own relay, with an unknown outcome.")
+            return _OWN_RELAY.get(self.own_relay, "This peer tested its own relay; the result is unknown.")
         if self.relays:
-            return f"Others reach this peer through {', '.join(map(short_peer, self.relays))}."
-        return f"No relay has led to this peer for {seconds_text(self.seconds)}; it looks for another one."
+            return f"Members reach this peer through {', '.join(map(short_peer, self.relays))}."
+        return f"This peer has had no relay for {seconds_text(self.seconds)} and is looking for one."

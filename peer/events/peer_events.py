@@ -13,7 +13,7 @@ from dht.records.evaluation import Evaluation
 
 _PATHS: Final = {
     "direct": "directly",
-    "punched": "directly through a hole in both routers",
+    "punched": "directly, by hole punching",
     "relayed": "through a relay",
 }
 _KEY_BEGINS: Final = "12D3KooW"
@@ -90,11 +90,11 @@ class SwarmContact(Fact):
 
     def sentence(self) -> str:
         if self.state == "waiting":
-            since = f" since {seconds_text(round(self.seconds))}" if self.seconds >= 1 else ""
+            since = f" for {seconds_text(round(self.seconds))}" if self.seconds >= 1 else ""
             return f"Waiting for peers{since}: {bare(self.reason)}."
         if self.state == "found":
             return f"Found the swarm again after {seconds_text(self.seconds)}: {plural(self.num_members, 'peer')}."
-        what = "training goes on alone" if self.is_training else "it looks for them again and again"
+        what = "training continues alone" if self.is_training else "this peer keeps looking for them"
         return f"No other peer has answered for {seconds_text(self.seconds)}; {what}."
 
 
@@ -115,7 +115,7 @@ class MemberChanged(Fact):
 
     def sentence(self) -> str:
         if self.path:
-            return f"Talks to {short_peer(self.remote)} {_PATHS.get(self.path, 'in an unknown way')}."
+            return f"This peer reaches {short_peer(self.remote)} {_PATHS.get(self.path, 'in an unknown way')}."
         return f"Peer {short_peer(self.remote)} {f'left: {bare(self.reason)}' if self.reason else 'joined'}."
 
 
@@ -147,8 +147,8 @@ class TrainingProgressed(Fact):
     def sentence(self) -> str:
         if not self.inner_steps:
             done = f"{count_text(self.run_tokens)} tokens"
-            return f"No inner step of its own so far; the swarm has committed {done}."
-        loss = "loss not a number" if self.tokens_per_second else "no loss since the start so far"
+            return f"This peer has made no inner step so far; the swarm has committed {done}."
+        loss = "loss not a number" if self.tokens_per_second else "no loss so far in this session"
         loss = loss if self.train_loss is None else f"loss {loss_text(self.train_loss)}"
         return (
             f"Inner step {self.inner_steps}: {loss}, {count_text(self.tokens)} tokens, "
@@ -159,8 +159,9 @@ class TrainingProgressed(Fact):
     def _data_waits_text(self) -> str:
         if not self.data_waits:
             return ""
-        again = f", {plural(self.data_rereads, 'step')} read data again" if self.data_rereads else ""
-        return f"; waited {plural(self.data_waits, 'time')} for data, {seconds_text(self.data_wait_seconds)}{again}"
+        again = f", {plural(self.data_rereads, 'step')} reused data" if self.data_rereads else ""
+        waited = f"{plural(self.data_waits, 'time')} for data, {seconds_text(self.data_wait_seconds)} in total"
+        return f"; waited {waited}{again}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +172,7 @@ class StateServed(Fact):
     num_bytes: int
 
     def sentence(self) -> str:
-        return f"Gave {short_peer(self.remote)} {bytes_text(self.num_bytes)} of the run's state."
+        return f"Sent {short_peer(self.remote)} {bytes_text(self.num_bytes)} of the run's state."
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,11 +223,13 @@ class ClockIsWrong(Fact):
     def sentence(self) -> str:
         where = "ahead of" if self.seconds_ahead > 0 else "behind"
         whose = (
-            "that of the one member" if self.num_members == 1 else f"most of the clocks of {self.num_members} members"
+            "the clock of the one member"
+            if self.num_members == 1
+            else f"most of the clocks of {self.num_members} members"
         )
         return (
             f"This computer's clock is {seconds_text(abs(self.seconds_ahead))} {where} {whose} that answered: set it, "
-            "for example with `timedatectl set-ntp true`. Until then other members ignore what this peer announces."
+            "for example with `timedatectl set-ntp true`. Until then other members ignore this peer's announcements."
         )
 
 
@@ -247,7 +250,7 @@ class PartRestarted(Fact):
         name = "libp2p daemon" if self.part == "daemon" else "network process"
         after = f" after {seconds_text(self.seconds)}" if self.seconds else ""
         reason = f": {bare(self.reason)}" if self.reason else ""
-        return f"The {name} died and is back{after}{reason}{'; training went on' if self.is_training else ''}."
+        return f"The {name} died and was restarted{after}{reason}{'; training continued' if self.is_training else ''}."
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,8 +265,8 @@ class MicroBatchHalved(Fact):
 
     def sentence(self) -> str:
         return (
-            f"Memory did not suffice for {plural(self.before, 'sequence')} in one backward pass: "
-            f"from now on {self.now} at a time, the step stays the same."
+            f"Memory did not suffice for {plural(self.before, 'sequence')} per backward pass: "
+            f"this peer now uses {self.now} per pass, and the step stays the same."
         )
 
 
@@ -296,20 +299,20 @@ class CheckpointFailed(Fact):
         return self._unusable_text() if self.kept_at else self._unsaved_text()
 
     def _unsaved_text(self) -> str:
-        kept = "the earlier one stays" if self.has_earlier else "there is no earlier one"
+        kept = "the earlier checkpoint stays" if self.has_earlier else "there is no earlier checkpoint"
         if self.is_last:
-            lost = "what came after it is lost here" if self.has_earlier else "what no other member has is lost"
+            lost = "later work is lost here" if self.has_earlier else "work that no other member has is lost"
         else:
-            lost = "work goes on"
+            lost = "work continues"
         return f"The checkpoint could not be saved: {bare(self.reason)}; {kept}, and {lost}."
 
     def _unusable_text(self) -> str:
         if self.has_earlier:
-            goes_on = "this peer goes on from the one before it"
+            goes_on = "this peer continues from the previous checkpoint"
         elif self.num_others:
-            goes_on = "no other one is whole, so this peer takes the model from the other members"
+            goes_on = "no other checkpoint is complete, so this peer downloads the model from the other members"
         else:
-            goes_on = "no other one is whole and no other member is here, so the model begins anew"
+            goes_on = "no other checkpoint is complete and no other member is here, so training begins anew"
         return f"A checkpoint cannot be used: {bare(self.reason)}. It is kept as {self.kept_at}; {goes_on}."
 
 
@@ -327,7 +330,7 @@ class LeftRun(Fact):
         if not (self.inner_steps or self.tokens or self.rounds_contributed):
             return f"{left}."  # a seed, most often
         done = f"{plural(self.inner_steps, 'step')}, {count_text(self.tokens)} tokens"
-        return f"{left} after {done} and {plural(self.rounds_contributed, 'round')} contributed to."
+        return f"{left} after {done} and contributions to {plural(self.rounds_contributed, 'round')}."
 
 
 NOTED: Final = "the organiser notes: "
@@ -355,4 +358,4 @@ class RunChanged(Fact):
         changes = bare(self.changes) or "nothing else differs"
         if changes.startswith(NOTED):
             return f"{changes[0].upper()}{changes[1:]}."
-        return f"Took revision {self.revision} of the manifest: {changes}."
+        return f"Adopted revision {self.revision} of the manifest: {changes}."

@@ -52,14 +52,14 @@ class LineLog:
             if not self._failing:
                 self._failing = True
                 self.warn(
-                    f"The event log {self.path} cannot be written ({error.strerror or error}); training goes on and "
-                    "the log resumes when it can; free some space or check the folder."
+                    f"The event log {self.path} cannot be written ({error.strerror or error}); training continues, and "
+                    "the log resumes once writing works; free some space or check the folder."
                 )
             return
         if self._failing:
             lost = f"; {self._num_dropped} lines were lost" if self._num_dropped else "; nothing was lost"
             self._failing, self._num_dropped = False, 0
-            self.warn(f"The event log {self.path} is written again{lost}.")
+            self.warn(f"The event log {self.path} can be written again{lost}.")
 
     def close(self) -> None:
         """Release the file; a later `append` opens it again."""

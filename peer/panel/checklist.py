@@ -24,7 +24,7 @@ DOING: dict[StepName, str] = {
     "program": "loading PyTorch",
     "run": "looking for members",
     "model": "building it and opening the data",
-    "state": "asking members for what the run has learned",
+    "state": "asking members for the trained model",
 }
 
 WAITING_FIRST = "waiting for the first trainer"

@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-_WHILE_LOADING = "Leaving; what is being loaded ends first."
-_POLITELY = "leaving: finishing what is under way; once more to leave at once"
+_WHILE_LOADING = "Leaving once the current loading step has ended."
+_POLITELY = "leaving: finishing the current work; ask again to leave at once"
 
 
 class LeaveRequest:

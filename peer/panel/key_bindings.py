@@ -18,8 +18,8 @@ MAX_TYPED = 20
 PASTED = "pasted:"
 """Prefix of pasted text, which counts as a single key and has no effect outside a question."""
 NO_LIMITS = LineLimits()
-_UP = "Most Mbit/s to send"
-_DOWN = "Most Mbit/s to receive"
+_UP = "Max Mbit/s to send"
+_DOWN = "Max Mbit/s to receive"
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +114,7 @@ def hints(controls: Controls, *, has_keys: bool, is_resting: bool, room: int = 8
         return "Ctrl+C leaves the run"
     if controls.page != "main":
         return "Esc back  q leave"
-    rest = [f"p {'go on' if is_resting else 'pause'}"] if controls.can_rest else []
+    rest = [f"p {'resume' if is_resting else 'pause'}"] if controls.can_rest else []
     told = ["q leave", *rest, "l limits", "i addresses"]
     while len("  ".join([*told, "? help"])) > room and len(told) > 1:
         told.pop()

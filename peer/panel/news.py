@@ -61,7 +61,7 @@ def news_of(event: events.Event, before: OwnView, after: OwnView, run: RunFacts)
             is_early = before.started_at is not None and at - before.started_at < ARRIVAL_SECONDS
             what = "is here" if is_early else "joined"
             if before.is_seed and fact.remote in before.served:
-                what = "joined, with parts of the model from here"
+                what = "joined with model parts from this machine"
             return [NewsLine(at, "person", f"{{who}} {what}", fact.remote, PRESENCE)]
         case events.MemberChanged() if "goodbye" in fact.reason and fact.remote in before.others:
             # A member that only became unresponsive may return in a moment; meanwhile the figures show it.
@@ -70,7 +70,7 @@ def news_of(event: events.Event, before: OwnView, after: OwnView, run: RunFacts)
             before.is_seed and fact.remote in before.met and (fact.num_bytes >= _PART_TAKEN * 4 * before.num_parameters)
         ):
             # A peer that is not a member may be a page or an export; a newcomer is reported when it joins.
-            took = f"{{who}} took {bytes_text(fact.num_bytes)} of the model here"
+            took = f"{{who}} downloaded {bytes_text(fact.num_bytes)} of the model from here"
             return [NewsLine(at, "good", took, fact.remote, "taken")]
         case events.Evaluated() if (best := after.best_evaluation) is not None and best != before.best_evaluation:
             loss = loss_text(best.loss, run.loss_unit)
@@ -79,17 +79,17 @@ def news_of(event: events.Event, before: OwnView, after: OwnView, run: RunFacts)
             is_seen = loss != loss_text(before.best_evaluation.loss, run.loss_unit)
             return [NewsLine(at, "good", f"Best validation loss: {loss}", topic="best loss")] if is_seen else []
         case events.RefusedPeer() if fact.left_out_until is not None:
-            return [NewsLine(at, "trouble", "{who} is left out for a while: " + fact.reason, fact.remote)]
+            return [NewsLine(at, "trouble", "{who} is left out of rounds for a while: " + fact.reason, fact.remote)]
         case AnchorRepair(is_done=False):
             # Normal on a busy machine: two peers closed different rounds, and only one of them can continue.
             kept = "" if before.is_seed else "; your unsent work is kept"
-            told = f"More work stands behind the others' model: it is fetched{kept}"
+            told = f"The others' model contains more work: this machine downloads it{kept}"
             return [NewsLine(at, "person", told, topic="anchor")]
         case events.SwarmContact(state="lost") if before.is_seed:
-            return [NewsLine(at, "person", "Nobody else is here now")]
+            return [NewsLine(at, "person", "No other machine is here now")]
         case events.SwarmContact(state="lost"):
-            what = "training goes on alone" if fact.is_training else "looking for them"
-            return [NewsLine(at, "trouble", f"Nobody else answers; {what}")]
+            what = "training continues alone" if fact.is_training else "looking for the others"
+            return [NewsLine(at, "trouble", f"No other machine answers; {what}")]
         case events.SwarmContact(state="found"):
             return [NewsLine(at, "good", f"Found the others again: {fact.num_members} of them")]
         case events.LeftRun():

@@ -75,9 +75,9 @@ class PlainView(EventView):
         if isinstance(update, LoadingStep) and (update.detail or update.is_done):
             self.note(f"{LABELS[update.name]}: {update.detail or 'ready'}")
         elif update == Doing("paused"):
-            self.note("paused; this machine serves others meanwhile")
+            self.note("paused; this machine still serves others")
         elif update == Doing("resumed"):
-            self.note("training goes on")
+            self.note("training continues")
         elif isinstance(update, RunFacts) and update.page:
             self.note(f"the run's page: {update.page}")
 

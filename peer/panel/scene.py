@@ -68,7 +68,7 @@ class Scene:
         return self.names.get(peer_id) or speakable_name(peer_id)
 
     def sentence_of(self, event: events.Event) -> str:
-        """Return an event's sentence, with names in place of shortened keys."""
+        """Return an event's sentence with names instead of shortened keys."""
         told = event.sentence()
         for peer_id in event.named:
             told = told.replace(short_peer(peer_id), self.name_of(peer_id))
@@ -130,7 +130,7 @@ class Scene:
     def join_heading(self) -> str:
         """The heading above the join command; fits into 60 columns."""
         if self.run.is_private:
-            return "Others need an invite (`peer invite` writes it). They type:"
+            return "Others need an invite from `peer invite`, and join with:"
         return "Share this; others join with it:"
 
     @property

@@ -40,16 +40,16 @@ STEPS = "▁▂▃▄▅▆▇█"
 _NEWS_STYLE = {"person": "", "own": ACCENT, "good": GOOD, "trouble": CARE, "note": CARE}
 
 HELP = (
-    ("q", "leave: your machine finishes its round, saves, says goodbye; again: leave at once"),
-    ("p", "pause or go on; a paused machine still serves others"),
-    ("l", "how much may go up and down your line, changed at once"),
+    ("q", "leave: your machine finishes its round and saves; press again to leave at once"),
+    ("p", "pause or resume; a paused machine still serves others"),
+    ("l", "limit the upload and download rates, with immediate effect"),
     ("i", "addresses of this machine, and the command that others join with"),
-    ("?", "this page; the same key goes back"),
+    ("?", "this page; press the key again to go back"),
 )
 WORDS = (
-    ("round", "an exchange with the others, averaged; it is confirmed once another machine signed for it"),
-    ("loss", "how badly the model guesses, in nats (bits are 1.44 times as many): lower is better"),
-    ("token", "a piece of text: a letter, or a few of them"),
+    ("round", "members exchange and average their work; confirmed once another machine has signed it"),
+    ("loss", "how badly the model guesses, in nats (1 nat is 1.44 bits): lower is better"),
+    ("token", "a piece of text: one or several letters"),
 )
 
 
@@ -102,7 +102,7 @@ def _speed_parts(scene: Scene, now: float) -> list[Text]:
     words, style = doing(scene)
     has_left = state.phase == "left" or state.has_ended
     if has_left or scene.is_resting or not state.phase.startswith("training"):
-        parts = [part(f"{'stopped; it trained' if has_left else words} on {state.device}", style)]
+        parts = [part(f"{'stopped; trained' if has_left else words} on {state.device}", style)]
     elif state.tokens_per_second <= 0:
         first = scene.phase if scene.is_compiling else "first steps"
         parts = [part(f"{'waiting for the next step' if scene.session_tokens else first} on {state.device}")]
@@ -115,7 +115,7 @@ def _speed_parts(scene: Scene, now: float) -> list[Text]:
 
 def _people_here(scene: Scene) -> Text:
     swarm, others = scene.swarm, scene.num_others
-    words = "nobody else here" if swarm.at else "looking for the others"
+    words = "no other machine here" if swarm.at else "looking for the others"
     if others or swarm.num_silent:
         words = scene.others_here
     if others and (num_paused := swarm.run.num_paused - scene.is_resting) > 0:
@@ -174,7 +174,7 @@ def _loss(scene: Scene, width: int) -> list[Text]:
     """Return the first, best and newest loss, and a line of bars."""
     state = scene.own
     if not state.losses or state.train_loss is None or not all(map(math.isfinite, state.losses)):
-        return labelled("Loss", [part("the first one comes after a few steps", DIM)], width)
+        return labelled("Loss", [part("the first value comes after a few steps", DIM)], width)
     means = [part(f"first {loss_text(state.losses[0])}"), part(f"best {loss_text(min(state.losses))}", GOOD)]
     now_is = [part("now "), part(loss_text(state.train_loss), ACCENT)]
     means.append(joined([*now_is, part(f" {scene.run.loss_unit}".rstrip(), DIM)]))
@@ -245,7 +245,7 @@ def _seed(scene: Scene, now: float, width: int) -> list[Text]:
         gave.append(part(f"{plural(state.num_readers, 'reader')} (pages, exports)"))
     lines += labelled("Served", [*gave, line_use(scene, now)], width)
     if state.relaying == "full":
-        lines += labelled("Relays", [part("for members that nobody can dial")], width)
+        lines += labelled("Relays", [part("for members that cannot be dialled")], width)
     lines += labelled("Reached", [reached(scene, now)], width)
     last = "no round yet" if state.last_round_at is None else f"last round {age(state.last_round_at, now)}"
     lines += labelled("Swarm", [part(f"{scene.num_training} training"), part(last)], width)
@@ -300,11 +300,11 @@ def reached(scene: Scene, now: float) -> Text:
     own = scene.own
     checked = "" if own.reachable_at is None else f", checked {age(own.reachable_at, now)}"
     if own.is_reachable and own.is_private_path:
-        return part(f"from the same private network{checked}; whether from outside is not known", DIM)
+        return part(f"from the same private network{checked}; from outside: unknown", DIM)
     if own.is_reachable:
         return part(f"from outside ✓{checked}", GOOD)
     if own.is_reachable is None:
-        return part("no member has tried yet to reach this machine from outside", DIM)
+        return part("no member has tried to reach this machine from outside yet", DIM)
     if own.relays:
-        return part(f"only through another member that relays{checked}", CARE)
-    return part(f"nobody can reach this machine{checked}; forward its port in the router, or give --announce", CARE)
+        return part(f"only through a member that relays{checked}", CARE)
+    return part(f"no member can reach this machine{checked}; forward its port in the router, or use --announce", CARE)

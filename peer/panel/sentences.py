@@ -20,26 +20,26 @@ def health(scene: Scene, now: float) -> tuple[str, str]:
     if own.has_ended:
         return "The organiser has ended the run. Your machine saves its work and leaves.", GOOD
     if scene.is_resting:
-        return "Paused by you; this machine serves others meanwhile. p goes on.", CARE
+        return "You paused training; this machine still serves others. Press p to resume.", CARE
     if not scene.has_network and not scene.num_others:
         does = "this seed waits until it has one" if scene.is_seed else "it trains alone until it has one"
-        return f"This machine has no network: {does}, and then finds the others by itself", CARE
+        return f"This machine has no network: {does}, then finds the others by itself", CARE
     if scene.is_seed and own.phase == "alone":
-        return "Nobody else is here now; this seed keeps the run for those who come", DIM
+        return "No other machine is here now; this seed keeps the run for new members", DIM
     if own.phase == "training alone":
-        return "Nobody else answers. Your machine looks for the others again and again.", CARE
+        return "No other machine answers. Your machine keeps looking for the others.", CARE
     if left_out:
         more = f", and {len(left_out) - 1} more" if len(left_out) > 1 else ""
         return f"{scene.name_of(left_out[0])} is left out of rounds for a while{more}", CARE
     if silent is not None and has_stalled(silent, scene.usual_round_seconds) and scene.num_others:
         return f"No exchange has ended for {seconds_text(round(silent))}", CARE
     if not scene.num_others and swarm.num_silent:
-        return "Nobody else answers at the moment; training goes on meanwhile", CARE
+        return "No other machine answers at the moment; training continues", CARE
     if scene.is_left_alone and own.last_round_at is not None:
-        everybody = "Everybody else has left; your machine trains alone, and others may join again"
-        return lone_words(scene) if scene.lone_rounds else everybody, CARE
+        alone = "All others have left; your machine trains alone, and others may join again"
+        return lone_words(scene) if scene.lone_rounds else alone, CARE
     if _is_at_goal(scene):
-        return "The goal is reached; training goes on until the organiser ends the run", GOOD
+        return "The goal is reached; training continues until the organiser ends the run", GOOD
     if not scene.num_others:
         if own.last_round_at is None:
             return _alone_at_first(scene), DIM
@@ -49,8 +49,8 @@ def health(scene: Scene, now: float) -> tuple[str, str]:
     if scene.lone_rounds:
         return lone_words(scene), CARE if swarm.num_other_trainers else DIM
     if own.is_reachable is False:
-        how = "others reach this machine through a relay" if own.relays else "nobody can dial this machine"
-        return f"Up to date; {how} (i tells more)", GOOD
+        how = "others reach this machine through a relay" if own.relays else "no member can dial this machine"
+        return f"Up to date; {how} (press i for details)", GOOD
     return "Everything is up to date", GOOD
 
 
@@ -64,7 +64,7 @@ def _alone_at_first(scene: Scene) -> str:
     if not scene.swarm.at:
         return "Looking for the others; your machine trains meanwhile"
     if scene.own.met or scene.view.committed_tokens or any(scene.own.versions):
-        return "Nobody else is seen here now; others may join while your machine trains"
+        return "No other machine is here now; others may join while your machine trains"
     return "Your machine is the first one here; others join while it trains"
 
 
@@ -74,13 +74,13 @@ def lone_words(scene: Scene) -> str:
     if scene.is_seed:
         return f"{swarm.num_other_trainers} train, but the last {rounds} rounds had one member each"
     if not swarm.num_other_trainers:
-        return f"Nobody else trains: the last {rounds} rounds had one member"
+        return f"No other machine trains: the last {rounds} rounds had one member"
     silent = swarm.num_silent_trainers
     if swarm.num_other_trainers == 1:
         why = "; it does not answer this machine" if silent else ""
-        return f"Trains alone: 1 other is known, it shared none of the last {rounds} rounds{why}"
+        return f"Trains alone: 1 other is known; it shared none of the last {rounds} rounds{why}"
     why = f"; {silent} of them {'does' if silent == 1 else 'do'} not answer this machine" if silent else ""
-    return f"Trains alone: {swarm.num_other_trainers} others are known, none shared the last {rounds} rounds{why}"
+    return f"Trains alone: {swarm.num_other_trainers} others are known; none shared the last {rounds} rounds{why}"
 
 
 def doing(scene: Scene) -> tuple[str, str]:
@@ -153,7 +153,7 @@ def goodbye(scene: Scene, now: float) -> list[str]:
 
 def _last_words(scene: Scene) -> list[str]:
     """Return what was not saved, and how to return. If the peer ended for good, the reason follows as the last line."""
-    unsaved = "The newest work of this machine is not saved here: the last checkpoint could not be written."
+    unsaved = "The newest work of this machine is not saved: the last checkpoint could not be written."
     lines = [unsaved] if scene.own.is_unsaved else []
     if scene.is_ended_for_good:
         return lines
@@ -171,7 +171,7 @@ def _rounds(num_rounds: int, num_confirmed: int) -> str:
     if not num_rounds:
         return "no round yet"
     if not num_confirmed:
-        return f"{plural(num_rounds, 'round')} that nobody else shared"
+        return f"{plural(num_rounds, 'round')} that no other machine shared"
     if num_confirmed >= num_rounds:
         return f"{plural(num_rounds, 'round')}, all confirmed" if num_rounds > 1 else "1 round, confirmed"
     return f"{plural(num_rounds, 'round')}, {num_confirmed} confirmed by others"

@@ -42,7 +42,7 @@ MAX_WAITING = 10_000
 FAREWELL_SECONDS = 2.0
 """Time for the last lines; an output that is still blocked then is abandoned."""
 
-_LEFT_AT_ONCE = "left at once, without a goodbye to the others; work after the last checkpoint is not saved"
+_LEFT_AT_ONCE = "left at once, without telling the others; work after the last checkpoint is not saved"
 
 
 class Terminal:
@@ -99,7 +99,7 @@ class Terminal:
         self._log_lock = threading.Lock()
         self._closed = threading.Event()
         self._is_member = self._may_stay = False
-        self._first_deed = "anybody was served" if is_seed else "training began"
+        self._first_deed = "any member was served" if is_seed else "training began"
         self._config = config
         self._listeners: list[Callable[[Event], object]] = []
         if held is not None and held.sentence is not None:

@@ -16,11 +16,11 @@ from peer.view.run_clock import SPEED_SECONDS
 from peer.view.run_view import RunView
 
 NUM_LOSSES = 240
-"""Most points of the loss curve; when full, every second point is dropped, so that it spans the whole session."""
+"""Maximum number of points of the loss curve; a full curve drops every second point, and so spans the session."""
 
 MAX_LEFT_OUT = 64
 MAX_SERVED = 10_000
-"""Most newcomers that are distinguished, because a flood of keys must not fill the memory."""
+"""Maximum number of distinguished newcomers, because a flood of keys must not fill the memory."""
 PACE_STEP_SECONDS = 20.0
 """Time between two stored readings of the run's clock."""
 RATE_WINDOW_SECONDS = 60.0
@@ -40,8 +40,8 @@ class RoundBytes:
 class OwnView:
     """A peer's facts about itself: its work, rounds, speed and connection.
 
-    Times are unix seconds. Bytes are of this session; work is of all sessions, and `earlier_*` of those before this
-    one.
+        Times are unix seconds. Bytes count this session; work counts all sessions, and the `earlier_*` fields count the
+    sessions before this one.
     """
 
     run_id: str = ""
@@ -77,12 +77,12 @@ class OwnView:
     served_bytes: int = 0
     """Bytes of the run's state sent to members that joined or caught up."""
     served: frozenset[PeerId] = frozenset()
-    """Peers that received some of them, including pages and exports; at most `MAX_SERVED`."""
+    """Peers that received some of these bytes, including pages and exports; at most `MAX_SERVED`."""
     met: frozenset[PeerId] = frozenset()
     """Members that were in view at any time; at most `MAX_SERVED`."""
     traffic: tuple[RoundBytes, ...] = ()
     left_out: tuple[tuple[PeerId, float], ...] = ()
-    """Peers excluded from rounds and the end of it (unix seconds), newest first; at most `MAX_LEFT_OUT`."""
+    """Peers excluded from rounds, each with the end of its exclusion (unix seconds), newest first."""
     joined_at: float | None = None
     alone_at: float = 0.0
     """Time at which the other members last became unresponsive."""

@@ -33,7 +33,7 @@ class OwnAddresses:
 
     def sentences(self) -> list[str]:
         if not self.addresses:
-            return ["this machine has no address now: without a network nobody reaches it"]
+            return ["this machine has no address now: without a network no member can reach it"]
         told = ["listening on " + "  ".join(self.addresses)]
         return [*told, f"others join with: {self.join_command}"] if self.join_command else told
 

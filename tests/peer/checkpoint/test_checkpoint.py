@@ -338,8 +338,8 @@ def test_a_folder_that_cannot_be_made_is_told_and_on_leaving_also_what_is_lost(t
     asyncio.run(scene())
     assert [type(event.fact) for event in seen] == [CheckpointFailed] * 2
     assert str(tmp_path / "checkpoints") in seen[0].sentence()
-    assert "there is no earlier one, and work goes on" in seen[0].sentence()
-    assert "there is no earlier one, and what no other member has is lost." in seen[1].sentence()
+    assert "there is no earlier checkpoint, and work continues" in seen[0].sentence()
+    assert "there is no earlier checkpoint, and work that no other member has is lost." in seen[1].sentence()
 
 
 def test_a_fragment_is_copied_only_while_nothing_changes_it(tmp_path: Path) -> None:
@@ -388,14 +388,14 @@ def test_what_cannot_be_used_is_put_aside_and_reported(two: tuple[CheckpointFold
     assert saved_totals(folder.path, OWNER.run_id, ME).inner_steps == 20  # credit is not lost with it
     (said,) = [event.sentence() for event in seen]
     assert said.startswith("A checkpoint cannot be used: fragment-0000.safetensors has ")
-    assert said.endswith(f"It is kept as {aside}; this peer goes on from the one before it.")
+    assert said.endswith(f"It is kept as {aside}; this peer continues from the previous checkpoint.")
     # No newer checkpoint takes its place, and the last good one is not the one that goes.
     save(folder, states_of(3))
     assert aside.exists()
     assert list_checkpoints(folder.path)[-1] == found.path
 
 
-@pytest.mark.parametrize(("num_others", "said"), [(0, "the model begins anew."), (2, "from the other members.")])
+@pytest.mark.parametrize(("num_others", "said"), [(0, "training begins anew."), (2, "from the other members.")])
 def test_without_a_whole_checkpoint_it_is_said_what_comes_of_the_model(
     two: tuple[CheckpointFolder, Path], num_others: int, said: str
 ) -> None:

@@ -218,7 +218,7 @@ def test_logs_are_sentences(elsewhere: Path, capsys: pytest.CaptureFixture[str])
     (elsewhere / "events.jsonl").write_text(f"{to_json(LEFT)}\nno event\n{to_json(LEFT)}\n")
     assert app.run(["logs", "-n", "1"]) == 0
     (line,) = capsys.readouterr().out.splitlines()
-    assert line.endswith("  Left the run (asked to stop) after 7 steps, 8 tokens and 9 rounds contributed to.")
+    assert line.endswith("  Left the run (asked to stop) after 7 steps, 8 tokens and contributions to 9 rounds.")
 
 
 def test_of_several_old_logs_the_newest_is_shown(

@@ -92,7 +92,7 @@ def finding_of(facts: DoctorFacts, subject: str) -> Finding:
 def test_what_was_tried_with_a_member_is_said_in_words() -> None:
     reason = "nobody that this peer is connected to knows an address of it"
     fault = PeerUnreachable(MEMBER, f"cannot open /probe: {reason}; it is tried again or left out", reason)
-    assert in_vain(MEMBER, fault) == f"{speakable_name(MEMBER)} was asked for a measurement: {reason}"
+    assert in_vain(MEMBER, fault) == f"the measurement with {speakable_name(MEMBER)} failed: {reason}"
 
 
 def test_when_all_is_well_every_line_says_so_and_joining_makes_sense() -> None:
@@ -118,7 +118,7 @@ PROBLEMS: list[tuple[str, DoctorFacts, str, str, str, int]] = [
     ("device", changed("machine", device_fault="device 'cuda' is not there"), "stop", "not there", "--device", 5),
     (
         *("network", DoctorFacts(dataclasses.replace(MACHINE, has_way_out=False)), "stop"),
-        *("no member can be reached", "connect it", 3),
+        *("it reaches no member", "connect it", 3),
     ),
     ("device", changed("needs", device_bytes=50 * GB), "stop", "needs 50.0 GB of 40.0 GB free", "more memory", 5),
     ("device", changed("needs", device_bytes=38 * GB), "note", "needs 38.0 GB of 40.0 GB", "activations", 0),
@@ -143,13 +143,13 @@ PROBLEMS: list[tuple[str, DoctorFacts, str, str, str, int]] = [
         "compiler",
         0,
     ),
-    ("disk", changed("machine", disk_free_bytes=None), "stop", "cannot be looked at", "--data-dir", 1),
+    ("disk", changed("machine", disk_free_bytes=None), "stop", "cannot be examined", "--data-dir", 1),
     ("disk", changed("machine", folder_fault="/home/ada cannot be written"), "stop", "cannot be", "--data-dir", 1),
     ("ports", changed("machine", port_fault="the port is taken"), "stop", "the port is taken", "--listen", 1),
     ("run", DoctorFacts(MACHINE, run_fault="nobody answered", run_fault_code=3), "stop", "nobody answered", "", 3),
     ("manifest", changed("run", has_ended=True), "stop", "has ended the run", "another run", 4),
     ("manifest", changed("run", own_manifest_hash="cd" * 32), "note", "cdcdcdcdcdcdcdcd here", "--data-dir", 0),
-    ("manifest", changed("run", num_others=2), "note", "2 of them with another manifest", "owner", 0),
+    ("manifest", changed("run", num_others=2), "note", "2 of them with a different manifest", "owner", 0),
     ("data", changed("run", data_fault="give --data tokens:PATH"), "note", "give --data", "join.md", 0),
     ("data", changed("run", data_fault="no such file", data_fault_code=2), "stop", "no such file", "", 2),
     ("weights", changed("run", weights_fault="--base is missing"), "note", "--base is missing", "--base DIR", 0),
@@ -158,17 +158,17 @@ PROBLEMS: list[tuple[str, DoctorFacts, str, str, str, int]] = [
         *("their digest is another", "", 4),
     ),
     ("weights", changed("run", weights_fault="no such folder", weights_fault_code=2), "stop", "no such folder", "", 2),
-    ("manifest", changed("run", num_members=0), "note", "nobody trains now", "first trainer", 0),
+    ("manifest", changed("run", num_members=0), "note", "no member trains now", "first trainer", 0),
     ("line", changed("", line=LineFacts(faults=("peer x: gone",))), "note", "not measured: peer x: gone", "again", 0),
     ("clock", changed("line", clock_offset_seconds=-75.0), "stop", "1 min 15 s ahead of", "time service", 1),
     ("clock", changed("line", clock_offset_seconds=9.0), "note", "9 s behind", "time service", 0),
-    ("clock", changed("line", clock_offset_seconds=None), "note", "no member told", "again", 0),
+    ("clock", changed("line", clock_offset_seconds=None), "note", "no member reported", "again", 0),
     ("reachable", changed("line", dial_back=DialBack()), "note", "unknown", "another member", 0),
     (
         "reachable",
         changed("line", dial_back=DialBack(failed=((f"{HERE}/p2p/{MEMBER}", "timeout"),))),
         "note",
-        "nobody answers at /ip4/203.0.113.7/tcp/4001. A peer like that still contributes",
+        "no answer at /ip4/203.0.113.7/tcp/4001. Such a peer still contributes",
         "forward TCP 4001 in the router",
         0,
     ),
@@ -180,11 +180,11 @@ PROBLEMS: list[tuple[str, DoctorFacts, str, str, str, int]] = [
             own_addresses=(f"{HERE}/p2p/{MEMBER}",),
         ),
         "note",
-        "nobody answers",
+        "no answer at",
         "open TCP 4001 in the firewall of this machine",
         0,
     ),
-    ("upload", changed("line", upload_bits_per_second=4e6), "note", "4.00 Mbit/s with .* want 9.00 Mbit/s", "cable", 0),
+    ("upload", changed("line", upload_bits_per_second=4e6), "note", "4.00 Mbit/s with .* need 9.00 Mbit/s", "cable", 0),
     (
         "upload",
         changed("line", upload_limit_bits_per_second=1e6),
@@ -258,9 +258,9 @@ def test_a_command_and_an_address_are_never_broken(width: int) -> None:
 @pytest.mark.parametrize(
     ("needed", "said"),
     [
-        (0.4, "rounds want less than 1.00 kbit/s"),
-        (999.0, "rounds want less than 1.00 kbit/s"),
-        (1000.0, "rounds want 1.00 kbit/s"),
+        (0.4, "rounds need less than 1.00 kbit/s"),
+        (999.0, "rounds need less than 1.00 kbit/s"),
+        (1000.0, "rounds need 1.00 kbit/s"),
     ],
 )
 def test_what_rounds_want_is_a_figure_that_says_something(needed: float, said: str) -> None:

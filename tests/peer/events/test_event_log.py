@@ -163,7 +163,7 @@ def test_numbers_that_json_cannot_say_become_null() -> None:
     assert "unknown tokens/s" in read.sentence()
     # A peer that has come back and has made no step yet.
     back = TrainingProgressed(inner_steps=730, tokens=8, train_loss=None, tokens_per_second=0.0, wait_fraction=0.0)
-    assert back.sentence().startswith("Inner step 730: no loss since the start so far, 8 tokens")
+    assert back.sentence().startswith("Inner step 730: no loss so far in this session, 8 tokens")
 
 
 ANN, BEN = PeerId("12D3KooWann"), PeerId("12D3KooWben")
@@ -233,7 +233,7 @@ def test_a_wrong_field_is_named(event: Event, data: st.DataObject) -> None:
     optional = {field.name for field in dataclasses.fields(event.fact) if field.default is not dataclasses.MISSING}
     assume(name not in optional)  # these may be left out, by older software
     del fields[name]
-    with pytest.raises(ValueError, match=f"without the field {name}"):
+    with pytest.raises(ValueError, match=f"lacks the field {name}"):
         from_json(json.dumps(fields))
 
 
@@ -371,9 +371,9 @@ def test_a_pipe_in_place_of_the_log_holds_nothing_up(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("fact", "training", "waiting"),
     [
-        (SwarmContact("lost", 90.0), "training goes on alone", "it looks for them again and again"),
-        (PartRestarted("network", "it was killed"), "training went on", "killed"),
-        (PartRestarted("daemon", seconds=90.0), "training went on", "is back"),
+        (SwarmContact("lost", 90.0), "training continues alone", "this peer keeps looking for them"),
+        (PartRestarted("network", "it was killed"), "training continued", "killed"),
+        (PartRestarted("daemon", seconds=90.0), "training continued", "was restarted"),
     ],
 )
 def test_no_sentence_says_that_training_goes_on_while_a_peer_catches_up_or_seeds(
@@ -393,7 +393,7 @@ def test_no_sentence_says_that_training_goes_on_while_a_peer_catches_up_or_seeds
         (JoinedRun("x", "cpu", 9, (1, 0)), "Joined x on cpu with 9 parameters, after 1 round of the run."),
         (JoinedRun("x", "seed", 9, (9, 8)), "Joined x as a seed with 9 parameters, after 17 rounds of the run."),
         (LeftRun("asked to stop", 0, 0, 0), "Left the run (asked to stop)."),
-        (LeftRun("x", 1, 64, 0), "Left the run (x) after 1 step, 64 tokens and 0 rounds contributed to."),
+        (LeftRun("x", 1, 64, 0), "Left the run (x) after 1 step, 64 tokens and contributions to 0 rounds."),
         (Fetched(12, 0.5, (PeerId("y"),), (0, 1)), "Caught up with 2 parts of the model from y: 12 B in 0.5 s."),
     ],
 )

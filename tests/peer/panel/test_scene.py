@@ -62,7 +62,7 @@ def test_news_are_about_people_and_not_about_rounds() -> None:
         "First validation loss: 2.500 nats per token",
         "Best validation loss: 2.400 nats per token",
         "Kiran left",
-        "Nobody else answers; training goes on alone",
+        "No other machine answers; training continues alone",
         "Found the others again: 2 of them",
     ]
     assert scene.own.confirmed_rounds == 1
@@ -97,7 +97,7 @@ def test_a_refusal_is_news_only_while_somebody_is_left_out() -> None:
     refused = RefusedPeer(KIRAN, "late", kinds=("late",))
     assert said(after(JOINED, Event(2.0, ME, refused)))[1:] == []
     out = Event(3.0, ME, replace(refused, left_out_until=99.0))
-    assert "is left out for a while" in said(after(JOINED, out))[-1]
+    assert "is left out of rounds for a while" in said(after(JOINED, out))[-1]
 
 
 def test_the_checklist_says_what_it_waits_for() -> None:
@@ -138,7 +138,7 @@ def test_limits_are_asked_for_one_after_the_other() -> None:
     # Whatever is typed is seen, and q among it does not leave; nothing is made of what is not a number.
     asked = Controls().press("l")[0].press("q")[0].question
     assert asked is not None
-    assert asked.text(79) == "Enter: no limit; Esc: back. Most Mbit/s to send: q_"
+    assert asked.text(79) == "Enter: no limit; Esc: back. Max Mbit/s to send: q_"
     assert typed(Controls(), "l", f"{PASTED}5\n", "enter", " ", "enter")[1] == [LineLimits(5.0, None)]
     for wrong in ("0.1", "1.2.3", "00", "5x", "3 -2", "1_0", "nan", "1e3", "2,500", "1,2,3", "1000001"):
         asked, actions = typed(Controls(), "l", *wrong, "enter")
@@ -163,8 +163,8 @@ def test_whoever_changes_one_limit_keeps_the_other() -> None:
     first = Controls().press("l", now)[0]
     second = first.press("enter", now)[0]
     told = [one.question.text(79) for one in (first, second) if one.question is not None]
-    assert told[0] == "Enter keeps it, none removes it; Esc: back. Most Mbit/s to send (now 10): _"
-    assert told[1] == "Most Mbit/s to receive (now 1000000): _", "what is asked, where there is no room for more"
+    assert told[0] == "Enter keeps it, none removes it; Esc: back. Max Mbit/s to send (now 10): _"
+    assert told[1] == "Max Mbit/s to receive (now 1000000): _", "what is asked, where there is no room for more"
 
 
 def test_names_of_strangers_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -199,8 +199,8 @@ def test_who_only_looks_at_a_seed_is_no_news() -> None:
     took = Event(3.0, ME, StateServed(KIRAN, 543_000))
     assert said(with_event(scene, took)) == said(scene) == said(after(seed)), "a page, or an export"
     newcomer = with_event(with_event(scene, took), Event(4.0, ME, MemberChanged(KIRAN)))
-    assert said(newcomer)[-1].endswith(" joined, with parts of the model from here")
-    assert said(with_event(newcomer, replace(took, at=5.0)))[-1].endswith(" took 543 kB of the model here")
+    assert said(newcomer)[-1].endswith(" joined with model parts from this machine")
+    assert said(with_event(newcomer, replace(took, at=5.0)))[-1].endswith(" downloaded 543 kB of the model from here")
     elsewhere = after(seed, Event(44.0, ME, MemberChanged(KIRAN)))
     assert said(elsewhere)[-1].endswith(" joined")
 

@@ -97,13 +97,13 @@ def picture_of(scene: Scene) -> str:
 @pytest.mark.parametrize(
     ("seen", "told"),
     [
-        (SwarmSeen(NOW, num_others=4, num_other_trainers=3), "Trains alone: 3 others are known, none shared the last"),
+        (SwarmSeen(NOW, num_others=4, num_other_trainers=3), "Trains alone: 3 others are known; none shared the last"),
         (
             SwarmSeen(NOW, num_others=1, num_other_trainers=1, num_silent_trainers=1),
-            "Trains alone: 1 other is known, it shared none of the last 8 rounds; it does not answer this machine",
+            "Trains alone: 1 other is known; it shared none of the last 8 rounds; it does not answer this machine",
         ),
-        (SwarmSeen(NOW, num_others=1), "Nobody else trains: the last 8 rounds had one member"),
-        (SwarmSeen(NOW), "Nobody else trains: the last 8 rounds had one member"),
+        (SwarmSeen(NOW, num_others=1), "No other machine trains: the last 8 rounds had one member"),
+        (SwarmSeen(NOW), "No other machine trains: the last 8 rounds had one member"),
     ],
 )
 def test_rounds_of_one_member_are_not_called_up_to_date(seen: SwarmSeen, told: str) -> None:
@@ -122,8 +122,8 @@ def test_only_the_first_machine_of_a_run_is_called_the_first() -> None:
     came = with_event(a_beginning(), Event(NOW, ME, MemberChanged(KIRAN)))
     for scene, told in (
         (with_update(with_event(a_beginning(), new), looked), "Your machine is the first one here"),
-        (with_update(with_event(a_beginning(), late), looked), "Nobody else is seen here now"),
-        (with_update(with_event(came, new), looked), "Nobody else is seen here now"),
+        (with_update(with_event(a_beginning(), late), looked), "No other machine is here now"),
+        (with_update(with_event(came, new), looked), "No other machine is here now"),
         (with_event(a_beginning(), new), "Looking for the others"),
     ):
         assert told in picture_of(scene)
@@ -227,13 +227,13 @@ def test_that_all_have_gone_comes_before_the_goal_that_is_reached() -> None:
     assert sentence_of(at_goal)[0].startswith("The goal is reached")
     gone = all_gone(at_goal)
     assert sentence_of(gone) == (
-        "Everybody else has left; your machine trains alone, and others may join again",
+        "All others have left; your machine trains alone, and others may join again",
         "yellow",
     )
     assert doing(gone) == ("training alone", "yellow")
-    assert "nobody else here" not in picture_of(gone), "the sentence above tells it"
+    assert "no other machine here" not in picture_of(gone), "the sentence above tells it"
     silent = with_update(gone, replace(gone.swarm, num_silent=2))
-    assert sentence_of(silent)[0].startswith("Nobody else answers at the moment")
+    assert sentence_of(silent)[0].startswith("No other machine answers at the moment")
     assert doing(silent) == ("training alone", "yellow")
     back = with_update(gone, replace(gone.swarm, at=NOW + 1, num_others=1, num_other_trainers=1))
     assert doing(back) == ("training", "green")
@@ -252,7 +252,7 @@ def test_a_machine_without_a_network_says_so(is_seed: bool) -> None:
 def test_a_seed_alone_does_its_job() -> None:
     alone = with_event(all_gone(an_evening(is_seed=True)), Event(NOW, ME, SwarmContact("lost", 60.0)))
     shown = picture_of(alone)
-    assert "this seed keeps the run for those who come" in shown
+    assert "this seed keeps the run for new members" in shown
     assert "0 training" in shown
     assert "0 training, 0 others here" in summary(alone, NOW)
     assert sentence_of(alone)[1] != "yellow"
@@ -269,7 +269,7 @@ def test_a_goodbye_says_what_was_given_and_where_it_is_seen() -> None:
     narrow = farewell(left, NOW, 60)
     assert narrow[:3] == ["Thank you, Ada. 2 h 14 min · 4.15 M tokens", "135 rounds, all confirmed", loss]
     assert narrow[-2:] == told[1:]
-    assert "135 rounds that nobody else shared" in goodbye(with_own(left, confirmed_rounds=0), NOW)[0]
+    assert "135 rounds that no other machine shared" in goodbye(with_own(left, confirmed_rounds=0), NOW)[0]
     assert "135 rounds, 40 confirmed by others" in goodbye(with_own(left, confirmed_rounds=40), NOW)[0]
     back = with_own(left, earlier_tokens=4_000_000, earlier_rounds=100)
     assert goodbye(back, NOW)[0].startswith("Thank you, Ada. This session: 2 h 14 min · 154 k tokens · 35 rounds")

@@ -112,11 +112,11 @@ def test_who_leaves_while_it_loads_reads_so_and_a_member_leaves_politely(tmp_pat
     ("what", "is_member", "told"),
     [
         ("peer join", False, "left before training began: nothing is lost"),
-        ("peer seed", False, "left before anybody was served: nothing is lost"),
+        ("peer seed", False, "left before any member was served: nothing is lost"),
         (
             "peer join",
             True,
-            "left at once, without a goodbye to the others; work after the last checkpoint is not saved",
+            "left at once, without telling the others; work after the last checkpoint is not saved",
         ),
     ],
 )

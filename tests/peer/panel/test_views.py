@@ -102,9 +102,9 @@ def test_plain_output_tells_loading_pausing_and_goodbye() -> None:
         "Your key: Ada",
         "The run's page: http://203.0.113.7",
         f"Listening on {ADDRESS}",
-        "Paused; this machine serves others meanwhile",
+        "Paused; this machine still serves others",
     ]
-    assert said[4] == "Training goes on"
+    assert said[4] == "Training continues"
     assert said[-3].startswith("Thank you, Ada.")
 
 
@@ -120,8 +120,8 @@ def test_waiting_is_said_once_in_half_a_minute_unless_the_reason_changes() -> No
         view.show(event)
     assert told_by(view, stream) == [
         "Waiting for peers: nobody answers.",
-        "Waiting for peers since 35 s: nobody answers.",
-        "Waiting for peers since 41 s: no trainer has the model yet.",
+        "Waiting for peers for 35 s: nobody answers.",
+        "Waiting for peers for 41 s: no trainer has the model yet.",
     ]
 
 

@@ -198,5 +198,5 @@ def test_a_wrong_clock_is_told_once_and_again_when_it_is_wrong_by_something_else
     clocks.check.look()
     assert clocks.told == [ClockIsWrong(-HOUR, 1), ClockIsWrong(-2 * HOUR, 1)]
     sentence = clocks.told[0].sentence()
-    assert "1 h behind that of the one member" in sentence
+    assert "1 h behind the clock of the one member" in sentence
     assert "set it" in sentence

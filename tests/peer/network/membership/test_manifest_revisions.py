@@ -18,11 +18,11 @@ NOTE = ChangeSection(at_version=0, note="raised H to 40", noted_at=5)
         ((NOTE,), 'The organiser notes: "raised H to 40".'),
         (
             (ChangeSection(at_version=7, outer_lr=0.5), NOTE),
-            'Took revision 3 of the manifest: outer_lr 0.5 from version 7; the organiser notes: "raised H to 40".',
+            'Adopted revision 3 of the manifest: outer_lr 0.5 from version 7; the organiser notes: "raised H to 40".',
         ),
         (
             (NOTE.model_copy(update={"outer_lr": 0.5}),),
-            'Took revision 3 of the manifest: outer_lr 0.5 at once; the organiser notes: "raised H to 40".',
+            'Adopted revision 3 of the manifest: outer_lr 0.5 at once; the organiser notes: "raised H to 40".',
         ),
     ],
 )

@@ -19,7 +19,7 @@ def test_waits_for_data_are_part_of_the_progress() -> None:
     assert "for data" not in events[-1].sentence()
     mailbox.trainer.data_waits, mailbox.trainer.data_wait_seconds, mailbox.trainer.data_rereads = 2, 31.0, 1
     reporter.progress()
-    assert events[-1].sentence().endswith("; waited 2 times for data, 31 s, 1 step read data again.")
+    assert events[-1].sentence().endswith("; waited 2 times for data, 31 s in total, 1 step reused data.")
 
 
 @pytest.mark.parametrize(

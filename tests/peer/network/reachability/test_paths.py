@@ -324,7 +324,7 @@ def test_a_member_that_is_busy_all_the_time_or_gone_is_not_waited_for() -> None:
 @pytest.mark.parametrize(
     ("found", "change_faults", "own_relay", "sentence"),
     [
-        (["limited", "limited", "full"], [], "full", "This peer relays for members that nobody can dial."),
+        (["limited", "limited", "full"], [], "full", "This peer relays for members that no other member can dial."),
         (["limited"] * MAX_RELAY_STARTS, [], "limited", "128 KiB"),
         # As on a machine that is busy with its start: the path manager goes on.
         (
