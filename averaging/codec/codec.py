@@ -291,7 +291,9 @@ def make_codec(name: str, block_size: int = DEFAULT_BLOCK_SIZE, kernels: KernelC
     if name == "fp32":
         return Float32Codec(block_size)
     if kernels == "compiled" and compiled_kernels.kernels() is None:
-        raise ValueError("kernels compiled, but there are none; install the package with a C compiler, or use numpy")
+        raise ValueError(
+            "kernels compiled, which this installation lacks; install the package with a C compiler, or use numpy"
+        )
     return Codec(name, block_size, kernels)
 
 
@@ -304,7 +306,7 @@ def _check_array(values: F32, is_written: bool) -> None:
             "float32 array"
         )
     if is_written and not values.flags.writeable:
-        raise ValueError("a read-only array; expected one that can be written to")
+        raise ValueError("a read-only array; expected a writable array")
 
 
 def weight_float32(weight: float) -> float:

@@ -33,7 +33,7 @@ class KernelLibrary:
 
     def __init__(self, path: Path, source: str) -> None:
         if not path.exists():
-            raise KernelsMissing("compiled kernels were not made when this software was installed")
+            raise KernelsMissing("compiled kernels were not built when this software was installed")
         try:
             loaded = ctypes.CDLL(str(path))
             loaded.kernels_source.restype = ctypes.c_char_p
@@ -42,7 +42,7 @@ class KernelLibrary:
         except (OSError, AttributeError) as error:
             raise KernelsMissing(f"compiled kernels cannot be loaded ({error})") from error
         if found != source:
-            raise KernelsMissing(f"compiled kernels are of {found or 'an unnamed source'}; expected {source}")
+            raise KernelsMissing(f"compiled kernels were built from {found or 'an unnamed source'}; expected {source}")
         self.encode.restype = _INT
         self.encode.argtypes = [_POINTER, _INT, _INT, _INT, _POINTER, _POINTER, _INT]
         self.decode.restype = None
@@ -78,8 +78,8 @@ def kernels() -> KernelLibrary | None:
     """Return the library of this installation, or None, with one line in the log, if there is none."""
     found, reason = _found()
     if found is None:
-        remedy = "install a C compiler, such as gcc, and then this software again"
-        log.warning("%s; numpy takes their place, which takes several times as long; %s", reason, remedy)
+        remedy = "install a C compiler, such as gcc, then reinstall this software"
+        log.warning("%s; numpy is used instead, which is several times slower; %s", reason, remedy)
     return found
 
 

@@ -165,7 +165,7 @@ class Applying:
                 # A second step would change some values twice.
                 self._anchors[fragment.index].unfetchable = commit
                 others = (entry.peer_id for entry in commit.roster if entry.peer_id != self._context.me)
-                self.ask_repair(fragment, Repair(next(others, commit.leader), "a change of its anchor failed half-way"))
+                self.ask_repair(fragment, Repair(next(others, commit.leader), "an update of its anchor failed halfway"))
 
     async def _fetch_and_apply(self, fragment: FragmentRuntime, commit: Commit) -> None:
         context, clock = self._context, self._context.ports.clock
@@ -401,7 +401,7 @@ def _place_in_commit(fragment: FragmentRuntime, request: ResultRequest) -> tuple
 def _closing_facts(fragment: FragmentRuntime, commit: Commit, applied: _Applied, now: float) -> Iterator[Fact]:
     """Yield the facts about an applied commit. Bytes count towards a round only if this peer was in it."""
     if applied.num_returned:
-        too_late = "it came too late for the round"
+        too_late = "it arrived too late for the round"
         reason = "its shard was void or missed the deadline" if applied.own_included else too_late
         yield WorkReturned(fragment.index, commit.version, reason, applied.num_returned)
     traffic, counted = fragment.traffic, applied.own_included

@@ -42,8 +42,8 @@ class UsualWork:
             self._lengths.append(length)
             self._steps.append(steps)
         if not length <= LARGEST_VALUE:
-            return "its values are beyond anything that trains"
-        return f"it is {times:.3g} times as long as usual" if times > MOST_OF_USUAL else ""
+            return "its values are larger than training can produce"
+        return f"its norm is {times:.3g} times the usual norm" if times > MOST_OF_USUAL else ""
 
     def _times_usual(self, length: float, steps: int) -> float:
         if len(self._lengths) < FEWEST_COMPARED:

@@ -101,4 +101,4 @@ async def _send_briefly(stream: Stream, frame: bytes) -> None:
         async with asyncio.timeout(OPEN_SECONDS):
             await stream.send(frame)
     except TimeoutError as error:
-        raise PeerUnreachable(stream.remote, f"took no answer for {OPEN_SECONDS:.0f} s") from error
+        raise PeerUnreachable(stream.remote, f"did not read the answer for {OPEN_SECONDS:.0f} s") from error

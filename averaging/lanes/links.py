@@ -156,7 +156,7 @@ class _OutgoingStream:
                 await sending
             if self.watcher.done():
                 self.watcher.result()
-            raise PeerUnreachable(self.lane.remote, f"took no data for {deadline:.0f} s")
+            raise PeerUnreachable(self.lane.remote, f"read no data for {deadline:.0f} s")
         sending.result()
 
 

@@ -76,7 +76,7 @@ def build_layout(
     sizes = [(name, math.prod(shape)) for name, shape in parameter_shapes if math.prod(shape) > 0]
     total = sum(size for _, size in sizes)
     if len({name for name, _ in sizes}) != len(sizes):
-        raise ValueError("a parameter name appears twice; every parameter must be named once")
+        raise ValueError("a parameter name appears twice; expected each name once")
     if not 1 <= num_fragments <= total:
         raise ValueError(f"num_fragments={num_fragments} does not fit {total} elements; expected 1..{total}")
     if by not in ("layers", "balanced"):

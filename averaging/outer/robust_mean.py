@@ -227,7 +227,7 @@ def _usable(
             refused.append(RefusedMember(index, "undecodable", str(error)))
             continue
         if largest > LARGEST_VALUE:
-            what = f"values up to {largest:.3g}, far beyond anything that trains"
+            what = f"values up to {largest:.3g}, larger than training can produce"
             refused.append(RefusedMember(index, "beyond_norm", what))
             continue
         usable.append(_Member(index, terms, encoded, largest))

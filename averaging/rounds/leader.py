@@ -120,7 +120,10 @@ class Leading:
             return True
         result = shard.result(message.digest, members, message.signature)
         if peer_id != self.me and not self.notary.is_makers(peer_id, plan, self.me, result):
-            what = f"its mean of values [{shard.start}, {shard.end}) of fragment {plan.fragment} is not signed by it"
+            what = (
+                f"its mean of values [{shard.start}, {shard.end}) of fragment {plan.fragment} does not carry its "
+                "signature"
+            )
             self.tell(WronglySigned(peer_id, what))
             return False
         self.results[message.shard] = result

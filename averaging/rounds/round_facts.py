@@ -163,9 +163,9 @@ class MembersAwaited(OfVersion):
         consequence = {
             "offer": "the round began without",
             "contribution": "its shard was averaged without",
-            "first mean": "as giving up would send everything again, they get as long once more",
+            "first mean": "they get the same time again, because giving up would resend everything",
             "mean": "those shards are void and their work goes to the next round",
-            "result": "another holder is asked for it",
+            "result": "this peer asks another holder",
         }.get(self.awaited, "the round went on")
         return (
             f"Waited {seconds_text(self.seconds)} for the {self.awaited} of {_peers(self.members)} to version "
@@ -196,7 +196,7 @@ class WorkReturned(OfVersion):
     def sentence(self) -> str:
         return (
             f"Work on fragment {self.fragment} ({plural(self.num_values, 'value')}) came back from version "
-            f"{self.version + 1}: {bare(self.reason)}; the next send carries it."
+            f"{self.version + 1}: {bare(self.reason)}; the next send includes it."
         )
 
 
@@ -220,11 +220,11 @@ class WorkLost(OfVersion):
             return f"Dropped {work}: it was {plural(self.staleness, 'version')} late, more than the run allows."
         if self.cause == "withheld":
             return (
-                f"Withheld {work} and put its parameters back on the anchor: {bare(self.reason)}. A bit may have "
-                "flipped in this machine's memory, or training diverged; if it comes again, test the memory or lower "
-                "the learning rate."
+                f"Withheld {work} and reset its parameters to the anchor: {bare(self.reason)}. A bit may have flipped "
+                "in this machine's memory, or training diverged; if it happens again, test the memory or lower the "
+                "learning rate."
             )
-        return f"Gave up {work}: the other members' version {self.version} replaced the one that had it."
+        return f"Gave up {work}: the other members' version {self.version} replaced the version that contained it."
 
 
 # ------------------------------------------------------------------------------- for the owner of the exchange alone

@@ -308,7 +308,7 @@ class RoundMachine:
             # Views disagree about the leader: ask this one to lead anyway.
             self._join_round(next_attempt(member.attempt), now, leader=member.leader)
         else:
-            self._take_over("the leader sends its members to others again and again", now)
+            self._take_over("the leader keeps sending its members to other leaders", now)
 
     def _hear_plan(self, sender: PeerId, plan: Plan, now: float) -> None:
         member = self._member
@@ -490,7 +490,7 @@ class RoundMachine:
             self.note_ahead(sender, theirs.version)
         elif theirs.version >= self.version or not is_lighter:  # fewer tokens are as much a claim as more
             what = "another anchor" if is_lighter else "more committed tokens"
-            reason = f"it has version {theirs.version} with {what}, this peer version {self.version}"
+            reason = f"it has version {theirs.version} with {what}, this peer has version {self.version}"
             self._effects.append(machine_events.Repair(sender, reason))
 
     def note_ahead(self, sender: PeerId, version: int) -> None:

@@ -103,7 +103,7 @@ def read_line(line: str, verify: Verify) -> tuple[RunFrame, Commit]:
     for name, value in _readable(commit).items():
         if found.get(name) != value:
             told = str(found.get(name))[:60]
-            raise ReceiptFault(f'its field "{name}" says {told}; the signed bytes say {str(value)[:60]}')
+            raise ReceiptFault(f'its field "{name}" is {told}; the signed bytes contain {str(value)[:60]}')
     return run, commit
 
 
@@ -133,15 +133,17 @@ def read_receipts(lines: Iterable[str], verify: Verify, run_id: str = "") -> Rec
         try:
             run, commit = read_line(line, verify)
             if run_id and run.run_id != run_id:
-                raise ReceiptFault(f"it is of run {run.run_id}; expected {run_id}")
+                raise ReceiptFault(f"it belongs to run {run.run_id}; expected {run_id}")
             if sizes and run.fragment_sizes != sizes:
-                raise ReceiptFault("it gives other fragment sizes than the lines before; expected one model")
+                raise ReceiptFault(
+                    "its fragment sizes differ from those of earlier lines; expected receipts of one model"
+                )
         except ReceiptFault as fault:
             raise ReceiptFault(f"line {number}: {fault}") from fault
         run_id, sizes = run.run_id, run.fragment_sizes
         rounds.append(round_of(commit, sum(sizes)))
     if not rounds:
-        raise ReceiptFault("no receipt in it; expected one JSON object per line")
+        raise ReceiptFault("it contains no receipt; expected one JSON object per line")
     return Receipts(run_id, tuple(rounds), sum(sizes))
 
 
@@ -175,9 +177,11 @@ def _run_frame(found: dict[str, Any]) -> RunFrame:
     except ValueError:
         digest = b""
     if len(digest) != 32:
-        raise ReceiptFault('its "manifest_hash" is none; expected 64 hexadecimal digits')
+        raise ReceiptFault('its "manifest_hash" is not a hash; expected 64 hexadecimal digits')
     if type(sizes) is not list or not 0 < len(sizes) <= MAX_FRAGMENTS or not all(_is_size(size) for size in sizes):
-        raise ReceiptFault('its "fragment_sizes" are none; expected the number of values of each fragment')
+        raise ReceiptFault(
+            'its "fragment_sizes" is not a list of sizes; expected the number of values of each fragment'
+        )
     return RunFrame(run_id, digest, tuple(sizes))
 
 

@@ -79,7 +79,7 @@ async def fetch_log(
         answer = await in_time(stream.receive(MAX_PAGE_ANSWER_BYTES), donor)
     kind, *found = unpack(answer, donor, MAX_LOGGED_COMMITS + 1)
     if kind != "log" or not all(type(frame) is bytes for frame in found):
-        raise PeerFault(donor, "answered a request for its log with something else")
+        raise PeerFault(donor, "did not answer a request for its log with a log")
     return found
 
 
@@ -93,7 +93,7 @@ def commits_in(page: Sequence[bytes], donor: PeerId, fragment: int, from_version
     for frame in page:
         message, _ = frames.decode(frame, donor, limits)
         if not isinstance(message, Commit) or message.fragment != fragment or message.version < from_version:
-            raise PeerFault(donor, "showed something else than its commits of a fragment, the oldest first")
+            raise PeerFault(donor, "sent something other than the commits of a fragment, oldest first")
         from_version = message.version + 1
         commits.append(message)
     return commits

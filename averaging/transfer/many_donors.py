@@ -157,10 +157,10 @@ class Transfer:
                     self._give_back(donor)
                     self._num_busy[donor] += 1
                     if self._num_busy[donor] >= MAX_BUSY_ANSWERS:
-                        raise PeerUnreachable(donor, "was busy with other transfers all the time")
+                        raise PeerUnreachable(donor, "stayed busy with other transfers")
                     await asyncio.sleep(BUSY_PAUSE_SECONDS)
                     if self._waiting:
-                        raise _Busy(donor, "is busy while others wait to be asked")
+                        raise _Busy(donor, "is busy while other donors are free")
                     continue
                 began = loop.time()
                 for index in part:

@@ -104,7 +104,7 @@ async def in_time(waiting: Awaitable[T], remote: PeerId, seconds: float = FRAME_
         async with asyncio.timeout(seconds):
             return await waiting
     except TimeoutError as error:
-        raise PeerUnreachable(remote, f"sent or took nothing for {seconds:.0f} s in a state transfer") from error
+        raise PeerUnreachable(remote, f"sent or read nothing for {seconds:.0f} s in a state transfer") from error
 
 
 NONE = pack(["none"])
@@ -137,4 +137,4 @@ def file_header_in(data: bytes, remote: PeerId, num_chunks: int) -> tuple[bytes,
             return None
         case ["file-header", bytes(joined)] if len(joined) == 32 * num_chunks:
             return tuple(joined[32 * index : 32 * (index + 1)] for index in range(num_chunks))
-    raise PeerFault(remote, f"answered a request for the {num_chunks} chunks of a file with something else")
+    raise PeerFault(remote, f"did not answer a request for the {num_chunks} chunks of a file with their digests")

@@ -213,7 +213,7 @@ class StateServer:
         for index in part:
             chunk = chunk if index == part.start else await files.chunk(digest, index)
             if not chunk:
-                raise PeerUnreachable(guest.remote, "asked for a file that was damaged on this machine meanwhile")
+                raise PeerUnreachable(guest.remote, "asked for a file that has since been damaged on this machine")
             await self._pause(len(chunk), turn)
             await self._send_chunk(guest.stream, memoryview(chunk))
 
@@ -238,7 +238,7 @@ class StateServer:
 
     async def _send_next(self, guest: _Guest, turn: Turn, held: snapshots.HeldSnapshot, index: int) -> None:
         if index >= len(held.chunks):
-            raise PeerUnreachable(guest.remote, "took so little that its copy made room for others")
+            raise PeerUnreachable(guest.remote, "read so slowly that its copy was dropped to make room for others")
         # A copy of the chunk: a remote that does not read then keeps only a chunk in memory, not the whole copy.
         chunk = memoryview(bytes(held.chunks[index]))
         await self._pause(len(chunk), turn)

@@ -56,7 +56,7 @@ FIRST_RETRY_SECONDS = 1.0
 LONGEST_RETRY_SECONDS = 60.0
 MAX_FAILED = 4096
 """Failed commits that are remembered; each is signed by its leader."""
-_LEFT_OUT = "left out here for a while, because too much of its input was refused"
+_LEFT_OUT = "left out by this peer for a while, because too much of its input was refused"
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +121,7 @@ class Guard:
         self._report(PeerRefused(peer_id, what, counts=counts))
         if seconds:
             history = ", ".join(f"{OFFENCE_TEXT[offence]} {count}x" for offence, count in counts)
-            reason = f"left out of rounds here for {seconds:.0f} s, because it {history}"
+            reason = f"left out of this peer's rounds for {seconds:.0f} s, because it {history}"
             self._report(PeerRefused(peer_id, reason, seconds, counts))
             self._ports.on_exclusion()
 
@@ -172,7 +172,7 @@ class Guard:
                 return _LEFT_OUT
             if message.anchor_digest == machine.anchor_of(message.version):
                 if self._failed.holds(commit_digest(message), self._clock()):
-                    return "it could not be applied, and is tried again later"
+                    return "it could not be applied; this peer retries later"
                 return self._forged_weight(sender, message, machine.timing) or self._of_few(sender, message, machine)
         return ""
 
@@ -253,8 +253,8 @@ class Guard:
             most = COMMIT_MARGIN * most_tokens(speed, seconds)
             if tokens > most:
                 return (
-                    f"its commits from version {commits[0].version} on hold {tokens} tokens of {peer_id[-8:]}, which "
-                    f"can have trained {most:.0f} at most since that version was here"
+                    f"its commits from version {commits[0].version} on contain {tokens} tokens of {peer_id[-8:]}, "
+                    f"which can have trained at most {most:.0f} since this peer received that version"
                 )
         return ""
 
@@ -366,7 +366,7 @@ class Guard:
         """Blame a leader that repeatedly closed rounds without this peer, which had offered to it."""
         seconds = self.leaders.judge(commit.leader, self._clock())
         if seconds:
-            what = f"asked last to lead for {seconds:.0f} s, because it {what}"
+            what = f"placed last in the order of leaders for {seconds:.0f} s, because it {what}"
             self.blame(commit.leader, "partial", what, (commit.fragment, commit.version, "partial"))
 
     def _forged_weight(self, sender: PeerId, commit: Commit, timing: Waits) -> str:
@@ -388,8 +388,8 @@ class Guard:
 
     def _overweight(self, sender: PeerId, commit: Commit, what: str, most: float) -> str:
         what = (
-            f"made a commit of version {commit.version} of fragment {commit.fragment} with {what}, "
-            f"which can have trained {most:.0f} at most"
+            f"made a commit of version {commit.version} of fragment {commit.fragment} with {what}, which can have "
+            f"trained at most {most:.0f}"
         )
         if sender == commit.leader:
             self.blame(sender, "overweight", what, (commit.fragment, commit.version, "commit"))
@@ -438,7 +438,7 @@ class Guard:
             return self._work_of_the_future(fragment, version, claim)
         what = (
             f"claims {claim.tokens} tokens for fragment {fragment}; at its {self._ports.speed_of(claim.peer_id):.0f} "
-            f"tokens/s it can have trained at most {most:.0f} since version {claim.base_version} came here"
+            f"tokens/s it can have trained at most {most:.0f} since version {claim.base_version} arrived here"
         )
         is_honest = claim.tokens <= MOST_DOUBTED * most and self._may_be_faster(claim.peer_id)
         return what if is_honest else self._implausible(fragment, claim, what)

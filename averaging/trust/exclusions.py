@@ -49,16 +49,16 @@ Offence = Literal[
 OFFENCE_TEXT: dict[Offence, str] = {
     "malformed": "broke the protocol",
     "undecodable": "sent values that are not numbers",
-    "beyond_norm": "sent work far too large",
+    "beyond_norm": "sent work that was far too large",
     "implausible": "claimed work that it cannot have done",
-    "misfit": "sent another shard than planned",
-    "overweight": "made a commit with forged tokens in it",
+    "misfit": "sent a different shard than planned",
+    "overweight": "made a commit with forged tokens",
     "unsigned": "made a commit that its reducers have not signed",
     "wrong_mean": "signed a wrong mean",
-    "two_faced": "signed two contradicting things",
+    "two_faced": "signed two contradictory messages",
     "evasive": "did not answer an audit",
-    "hasty": "closed rounds without the others",
-    "partial": "left out members as a leader",
+    "hasty": "closed rounds without the other members",
+    "partial": "left members out as a leader",
 }
 UNPROVEN: frozenset[Offence] = frozenset({"misfit", "overweight", "partial"})
 CONVICTING: frozenset[Offence] = frozenset({"wrong_mean", "two_faced"})

@@ -89,20 +89,20 @@ class Leaders:
         if mine is not None:
             count = len(commit.included)
             is_smaller = 2 * count <= len(mine.included)
-            return f"it has {count} members, the one that counts here more than twice as many" * is_smaller
+            return f"it has {count} members, the commit applied here at least twice as many" * is_smaller
         present = _members(commit)
         if (
             self.me in present
             and commit.version > self._began_at.setdefault(commit.fragment, commit.version)
             and (commit.version, commit.attempt, commit.leader) not in self._sent.get(commit.fragment, ())
         ):
-            what = "it names this peer, which sent nothing for that plan"
+            what = "it includes this peer, which sent nothing for that plan"
             return what if is_of_strangers else self._in_time(commit, what, timing, now, is_first)
         live = {*trainers, self.me}
         fewest, count = _fewest(live), len(present & live)
         if count >= fewest:
             return ""
-        what = f"it has {count} of {len(live)} live trainers in it; expected {fewest}"
+        what = f"it includes {count} of {len(live)} live trainers; expected {fewest}"
         if is_of_strangers and self.me not in present:
             return f"its commit of version {commit.version} of fragment {commit.fragment} is not followed: {what}"
         return self._in_time(commit, what, timing, now, is_first)

@@ -185,7 +185,7 @@ def _check_whole(message: Message, payload: memoryview, sender: PeerId, limits: 
         if len(payload) > limits.max_payload_bytes:
             raise PeerFault(sender, f"sent {len(payload)} payload bytes; expected at most {limits.max_payload_bytes}")
     if len(payload) and not isinstance(message, _WITH_PAYLOAD):
-        raise PeerFault(sender, f"sent {len(payload)} bytes behind a {message.KIND}; expected none")
+        raise PeerFault(sender, f"sent {len(payload)} bytes after a {message.KIND}; expected none")
     if check := _ROUND_CHECKS.get(type(message)):
         check(message, sender, limits)
 
@@ -193,7 +193,8 @@ def _check_whole(message: Message, payload: memoryview, sender: PeerId, limits: 
 def _check_work(work: Work, kind: str, sender: PeerId, size: int) -> None:
     if not is_whole(work, size):
         raise PeerFault(
-            sender, f"sent parts of work in a {kind} that do not cover the {size} values, or differ from what it says"
+            sender,
+            f"sent parts of work in a {kind} that do not cover the {size} values, or do not add up to its totals",
         )
 
 

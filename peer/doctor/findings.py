@@ -70,7 +70,7 @@ def _findings(facts: DoctorFacts) -> Iterator[Finding]:
     yield _software(machine, run)
     if machine.kernels_fault:
         slower = "encoding takes about four times the processor time"
-        remedy = "install a C compiler, such as gcc, and then this software again"
+        remedy = "install a C compiler, such as gcc, then reinstall this software"
         yield Finding("kernels", "note", f"{machine.kernels_fault}: {slower}", remedy)
     yield _device(machine, needs)
     yield _memory(machine, needs)

@@ -35,7 +35,7 @@ def swarm_with_liar(seed=7, **averaging):
 def assert_only_the_liar_was_left_out(refusals, seed=7):
     liar = simulated_identity(seed, LIAR).peer_id
     assert {event.remote for event in refusals} == {liar}
-    assert any(event.reason.startswith("left out of rounds here for") for event in refusals)
+    assert any(event.reason.startswith("left out of this peer's rounds for") for event in refusals)
 
 
 def test_a_swarm_with_a_robust_combination_learns_beside_a_liar():

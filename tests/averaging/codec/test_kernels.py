@@ -91,7 +91,7 @@ def test_where_nothing_can_be_written_it_says_so(tmp_path: Path) -> None:
 
 def test_damaged_and_missing_libraries_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "kernels.so"
-    with pytest.raises(KernelsMissing, match="were not made when this software was installed"):
+    with pytest.raises(KernelsMissing, match="were not built when this software was installed"):
         KernelLibrary(path, source_mark())
     path.write_bytes(b"\x7fELF and then nothing of use")
     with pytest.raises(KernelsMissing, match="cannot be loaded"):
@@ -113,12 +113,12 @@ def test_numpy_takes_their_place_and_the_log_says_so_once(
     for cached in (compiled_kernels._found, compiled_kernels.kernels):
         cached.cache_clear()
     try:
-        assert "were not made" in compiled_kernels.missing_reason()
+        assert "were not built" in compiled_kernels.missing_reason()
         assert not caplog.text
         assert compiled_kernels.kernels() is None
         assert compiled_kernels.kernels() is None
     finally:
         for cached in (compiled_kernels._found, compiled_kernels.kernels):
             cached.cache_clear()
-    assert caplog.text.count("numpy takes their place") == 1
+    assert caplog.text.count("numpy is used instead") == 1
     assert "install a C compiler" in caplog.text

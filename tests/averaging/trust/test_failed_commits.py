@@ -18,10 +18,10 @@ def test_a_commit_that_could_not_be_applied_waits_and_other_commits_do_not() -> 
 
     assert not refusal(failed)
     guard.not_applied(failed)
-    assert "tried again later" in refusal(failed)
+    assert "this peer retries later" in refusal(failed)
     assert not refusal(other)
     clock.now += FIRST_RETRY_SECONDS
     assert not refusal(failed)
     guard.not_applied(failed)
     clock.now += FIRST_RETRY_SECONDS
-    assert "tried again later" in refusal(failed)
+    assert "this peer retries later" in refusal(failed)

@@ -313,7 +313,7 @@ CONTRIBUTION = Contribution(1, 7, 0, named(1), 0, 5, 0, 600, 100)
         (replaced(CONTRIBUTION, end=1001) + bytes(10), r"\[0, 1001\) does not lie in a fragment of 1000 values"),
         (replaced(CONTRIBUTION, start=600) + bytes(10), r"\[600, 600\) does not lie"),
         (frames.encode(CONTRIBUTION) + bytes(601), "sent 601 payload bytes; expected at most 600"),
-        (frames.encode(OFFER) + b"x", "sent 1 bytes behind a offer; expected none"),
+        (frames.encode(OFFER) + b"x", "sent 1 bytes after a offer; expected none"),
     ],
 )
 def test_each_violation_has_its_sentence(frame, sentence):
