@@ -190,7 +190,7 @@ class Admission:
     def _check_member(self, remote: PeerId, proof: Proof) -> Ticket | None:
         rules = self._rules
         if rules is None:
-            raise self._refuse(remote, "asked before the run's manifest was here")
+            raise self._refuse(remote, "asked before this peer had the run's manifest")
         if remote in rules.revoked:
             raise self._refuse(remote, "its key was revoked", "the owner of the run revoked this key")
         if remote in rules.members:
@@ -202,15 +202,15 @@ class Admission:
         if rules.mode == "allowlist" and ticket.kind != "errand":
             raise self._refuse(
                 remote,
-                "has an invite, but this run takes listed keys only",
-                "this run takes listed keys only, and yours is not on the list",
+                "has an invite, but this run admits only listed keys",
+                "this run admits only listed keys, and yours is not on the list",
             )
         if ticket.serial in rules.revoked_tickets:
             raise self._refuse(remote, f"its invite {ticket.serial.hex()} was revoked", "the invite was revoked")
         if ticket.expires_at <= self._now():
             raise self._refuse(remote, f"its invite {ticket.serial.hex()} has expired", "the invite has expired")
         if ticket.kind == "errand" and ticket.expires_at > self._now() + 2 * ERRAND_SECONDS:
-            raise self._refuse(remote, "shows an errand that lives too long")
+            raise self._refuse(remote, "showed an errand that is valid for too long")
         if ticket.kind == "once":
             self._check_first_use(remote, ticket)
         self._ticket_of[remote] = ticket
@@ -226,9 +226,9 @@ class Admission:
         digest = hashlib.sha256(remote.encode() + b"\0" + data).digest()
         if self._tickets.get(digest) is None:
             if not is_signed_by_owner(self.run_id, held.ticket, rules.owner_public_key):
-                raise self._refuse(remote, "shows an invite that the run's owner did not sign")
+                raise self._refuse(remote, "showed an invite that the run's owner did not sign")
             if not is_for(self.run_id, held, remote):
-                raise self._refuse(remote, f"shows invite {held.ticket.serial.hex()}, which is for another key")
+                raise self._refuse(remote, f"showed invite {held.ticket.serial.hex()}, which is for another key")
             self._tickets[digest] = held.ticket
         return held
 
@@ -236,14 +236,16 @@ class Admission:
         user = self._users.get(ticket.serial)
         if user is None:
             if len(self._users) >= MAX_KNOWN_TICKETS:
-                raise self._refuse(remote, f"is one more than the {MAX_KNOWN_TICKETS} users of one-time invites known")
+                raise self._refuse(
+                    remote, f"would exceed the {MAX_KNOWN_TICKETS} users of one-time invites that this peer remembers"
+                )
             self._users[ticket.serial] = remote
             self._on_used(ticket, remote)
         elif user != remote:
             raise self._refuse(
                 remote,
-                f"its one-time invite {ticket.serial.hex()} was used by {user} before",
-                "the one-time invite was used by another key before",
+                f"its one-time invite {ticket.serial.hex()} was already used by {user}",
+                "the one-time invite was already used by another key",
             )
 
     def _refuse(self, remote: PeerId, rule: str, told: str = "") -> NotAdmitted:

@@ -71,7 +71,7 @@ def open_proof(data: bytes, run_id: str, remote: PeerId, me: PeerId, purpose: Pu
         raise ValueError(f"a membership proof of {len(data)} bytes; expected 1 to {MAX_PROOF_BYTES}")
     content = unpack(data)
     if type(content) is not list or len(content) != 5 or content[0] != _FORMAT:
-        raise ValueError("a membership proof of another form")
+        raise ValueError("a membership proof in an unknown form")
     _, milliseconds, nonce, ticket_pass, signature = content
     if type(milliseconds) is not int or not 0 <= milliseconds <= 2**53:
         raise ValueError("a membership proof without a time")

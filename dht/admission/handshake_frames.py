@@ -143,11 +143,11 @@ def check_reply(remote: PeerId, frame: bytes) -> bytes:
         PeerFault: the remote refused, with its reason, or sent a malformed frame.
     """
     try:
-        content = _unpack_map(frame, MAX_REPLY_BYTES, "an answer to our hello")
+        content = _unpack_map(frame, MAX_REPLY_BYTES, "an answer to this peer's hello")
         refused = content.get("refused", b"")
         if refused is not None:
             check_text("refused", refused, MAX_REASON_LENGTH)
-            raise PeerFault(remote, f"refused us: {refused}")
+            raise PeerFault(remote, f"refused this peer: {refused}")
         _check_version(content)
         proof = content.pop("proof", b"")
         if content.keys() != {"protocol_version", "refused"}:
@@ -155,7 +155,7 @@ def check_reply(remote: PeerId, frame: bytes) -> bytes:
         if type(proof) is not bytes or len(proof) > MAX_PROOF_BYTES:
             raise ValueError(f"a proof of a wrong type or length; expected at most {MAX_PROOF_BYTES} bytes")
     except ValueError as error:
-        raise PeerFault(remote, f"answered our hello with {error}") from error
+        raise PeerFault(remote, f"answered this peer's hello with {error}") from error
     return proof
 
 

@@ -116,7 +116,7 @@ def decode_pass(data: bytes) -> Pass:
         raise ValueError(f"a pass of {len(data)} bytes; expected at most {MAX_PASS_BYTES}")
     content = unpack(data)
     if type(content) is not list or len(content) != 7 or content[0] != _FORMAT:
-        raise ValueError("a pass of another form; one of the two sides needs an update")
+        raise ValueError("a pass in an unknown form; one of the two sides needs an update")
     ticket = _ticket_of(content[1:6])
     binding = content[6]
     if type(binding) is not bytes or len(binding) not in (0, keys.SIGNATURE_BYTES):
@@ -153,12 +153,12 @@ def decode_invite(text: str) -> Invite:
     text = text.strip()
     if not text.startswith(INVITE_PREFIX):
         raise UsageFault(
-            f"this is not an invite; expected one line that begins with {INVITE_PREFIX}; ask the run's owner for one "
-            "made by `peer invite`"
+            f"this is not an invite; expected one line that begins with {INVITE_PREFIX}; ask the run's owner for an "
+            "invite made by `peer invite`"
         )
     if len(text) > MAX_INVITE_LENGTH:
         raise UsageFault(
-            f"an invite of {len(text)} characters; expected at most {MAX_INVITE_LENGTH}; ask for a new one"
+            f"an invite of {len(text)} characters; expected at most {MAX_INVITE_LENGTH}; ask for a new invite"
         )
     try:
         encoded = text.removeprefix(INVITE_PREFIX)
@@ -169,19 +169,20 @@ def decode_invite(text: str) -> Invite:
         invite = _invite_of(unpack(packed))
     except ValueError as error:
         raise UsageFault(
-            f"the invite is damaged or cut off ({error}); expected it as `peer invite` wrote it; copy it whole"
+            f"the invite is damaged or cut off ({error}); expected the line that `peer invite` wrote; copy the "
+            "complete line"
         ) from error
     if keys.fingerprint(invite.owner_public_key) != keys.split_run_id(invite.run_id)[1] or (
         invite.ticket is not None and not is_signed_by_owner(invite.run_id, invite.ticket, invite.owner_public_key)
     ):
         raise UsageFault(
-            f"the invite was changed or is not by the owner of {invite.run_id}; expected the owner's signature; ask "
-            "the owner for a new one"
+            f"the invite was changed or does not come from the owner of {invite.run_id}; expected the owner's "
+            "signature; ask the owner for a new invite"
         )
     if not _holds_its_secret(invite):
         raise UsageFault(
-            "the invite does not hold the secret of its ticket; expected it, because the ticket is of no use without; "
-            "copy it whole, or ask the owner for a new one"
+            "the invite lacks the secret of its ticket; expected both, because the ticket is useless without its "
+            "secret; copy the complete invite, or ask the owner for a new invite"
         )
     return invite
 
@@ -195,11 +196,11 @@ def _holds_its_secret(invite: Invite) -> bool:
 
 def _invite_of(content: Any) -> Invite:
     if type(content) is not list or len(content) != 6 or content[0] != _FORMAT:
-        raise ValueError("another form of invite")
+        raise ValueError("an invite in an unknown form")
     _, run_id, addresses, owner_public_key, fields, secret = content
     check_text("run_id", run_id, MAX_RUN_ID_LENGTH)
     if type(addresses) is not list or len(addresses) > MAX_INVITE_ADDRESSES:
-        raise ValueError(f"addresses of another form; expected at most {MAX_INVITE_ADDRESSES}")
+        raise ValueError(f"addresses in an unknown form; expected at most {MAX_INVITE_ADDRESSES}")
     for address in addresses:
         check_text("address", address, MAX_ADDRESS_LENGTH)
         try:
@@ -210,7 +211,7 @@ def _invite_of(content: Any) -> Invite:
     if type(secret) is not bytes or len(secret) not in (0, SEED_BYTES):
         raise ValueError("a secret of a wrong length")
     if type(fields) is not list or (fields and len(fields) != 5):
-        raise ValueError("a ticket of another form")
+        raise ValueError("a ticket in an unknown form")
     return Invite(run_id, tuple(addresses), owner_public_key, _ticket_of(fields) if fields else None, secret)
 
 

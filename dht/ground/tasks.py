@@ -97,4 +97,4 @@ class Background:
     def _finished(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and task.exception() is not None:
-            log.error("something that went on in the background failed", exc_info=task.exception())
+            log.error("a background task failed", exc_info=task.exception())

@@ -148,7 +148,7 @@ def _read(text: str) -> str:
         place, *peers = text.split("/")
         found = _PLACE.fullmatch(place)
         if found is None or len(peers) not in (1, 2):
-            raise UsageFault(f"{text[:80]!a} in the link is not HOST:PORT/PEERID; {_EXAMPLE}; copy it whole.")
+            raise UsageFault(f"{text[:80]!a} in the link is not HOST:PORT/PEERID; {_EXAMPLE}; copy the complete link.")
         host, port = found.groups()
         kind = "ip6" if host.startswith("[") else "ip4" if _is_ip(host) else "dns"
         address = parse_multiaddr(f"/{kind}/{host.strip('[]')}/tcp/{port}/p2p/" + "/p2p-circuit/p2p/".join(peers))

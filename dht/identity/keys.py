@@ -94,15 +94,15 @@ class Identity:
             UsageFault: the file is missing, unreadable, garbled, or open to other users of the machine.
         """
         path = Path(path)
-        what, exfat = f"the key file {path}", " (where a disk keeps no modes, as exFAT: --identity on another disk)"
-        with reading(what, "one made by `peer init` or by an earlier join; give another path with --identity"):
+        what, exfat = f"the key file {path}", " (if the disk stores no modes, like exFAT: --identity on another disk)"
+        with reading(what, "a key file made by `peer init` or by an earlier join; give another path with --identity"):
             content = read_private(path, KEY_FILE_BYTES, what, exfat)
         try:
             return cls.from_bytes(content)
         except ValueError as error:
             raise UsageFault(
-                f"the key file {path} is damaged: {error}; restore it from a copy; without one, a peer whose file is "
-                "removed becomes a new peer, but an owner's key is lost with its run"
+                f"the key file {path} is damaged: {error}; restore it from a copy; without a copy, a peer that "
+                "removes the file becomes a new peer, but an owner without this key loses the run"
             ) from error
 
     @classmethod
@@ -128,8 +128,8 @@ class Identity:
             if stat.S_IMODE(path.stat().st_mode) & 0o077:
                 path.unlink()
                 raise UsageFault(
-                    f"the key file {path} would be readable by other users of this machine: the disk keeps no modes "
-                    "(exFAT); expected a disk that does; give another path with --identity"
+                    f"the key file {path} would be readable by other users of this machine, because the disk stores "
+                    "no file modes (exFAT); expected a disk that stores them; give another path with --identity"
                 )
         except FileExistsError:
             return cls.load(path)
@@ -204,7 +204,7 @@ def public_key_of(peer_id: PeerId | str) -> bytes:
         raise ValueError(f"{peer_id!r} is not base58; {expected}") from error
     public_key = content[len(_PEER_ID_PREFIX) :]
     if not content.startswith(_PEER_ID_PREFIX) or len(public_key) != PUBLIC_KEY_BYTES:
-        raise ValueError(f"{peer_id!r} holds no Ed25519 key; {expected}")
+        raise ValueError(f"{peer_id!r} contains no Ed25519 key; {expected}")
     if peer_id_of(public_key) != peer_id:
         raise ValueError(f"{peer_id!r} is not in canonical form; {expected}")
     return public_key
@@ -275,7 +275,7 @@ def split_run_id(run_id: str) -> tuple[str, str]:
     name, _, mark = run_id.partition(".")
     if not _NAME.fullmatch(name) or not _FINGERPRINT.fullmatch(mark):
         raise UsageFault(
-            f"{run_id[:80]!r} is not a run id; expected NAME.FINGERPRINT such as "
-            f"tinybytes.abcdefghij234567abcd; copy it whole from the run's page or from `peer init`"
+            f"{run_id[:80]!r} is not a run id; expected NAME.FINGERPRINT such as tinybytes.abcdefghij234567abcd; copy "
+            "the complete id from the run's page or from `peer init`"
         )
     return name, mark

@@ -192,7 +192,7 @@ def parse_peer_multiaddr(text: str) -> tuple[PeerId, Multiaddr]:
     if peer_id is None or len(address.parts) < 2:
         raise UsageFault(
             f"{text[:120]!r} cannot be dialled; expected an address that ends in /p2p/PEER_ID such as "
-            f"/ip4/203.0.113.5/tcp/4001/p2p/12D3KooW...; copy it whole from the other peer"
+            "/ip4/203.0.113.5/tcp/4001/p2p/12D3KooW...; copy the complete address from the other peer"
         )
     return peer_id, address.without_peer_id()
 

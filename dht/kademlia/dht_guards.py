@@ -101,7 +101,7 @@ def unpack_value(value: bytes) -> tuple[str, bytes]:
     """
     content = unpack(value)
     if type(content) is not list or len(content) != 2 or type(content[0]) is not str or type(content[1]) is not bytes:
-        raise ValueError("a stored value of another form; expected [key, record]")
+        raise ValueError("a stored value in an unknown form; expected [key, record]")
     return content[0], content[1]
 
 
@@ -229,14 +229,14 @@ class Gate:
         """
         count = sum(max(1, len(value) // RECORD_BYTES) for value in getattr(request, "values", ()))
         if count and not self._checks.spend(_text_of(remote), asyncio.get_running_loop().time(), count):
-            raise GateRefusal(f"{count} records more within a minute; expected fewer; store them later")
+            raise GateRefusal(f"{count} more records within a minute; expected fewer; store them later")
 
     async def _wait_open(self) -> None:
         try:
             async with asyncio.timeout(OPEN_SECONDS):
                 await self._is_open.wait()
         except TimeoutError as error:
-            raise GateRefusal("this member is just starting; expected one that is there; ask again") from error
+            raise GateRefusal("this member is still starting; expected a started member; ask again") from error
 
     async def remove_protobuf_handler(self, name: str, **options: Any) -> None:
         await self._p2p.remove_protobuf_handler(name, **options)

@@ -150,7 +150,8 @@ class HivemindNode:
                 await self._ready.wait()
         except TimeoutError as error:
             raise LocalFault(
-                f"the DHT is not back after {OPERATION_SECONDS:.0f} s; expected it right after the daemon; see the log"
+                f"the DHT did not restart within {OPERATION_SECONDS:.0f} s; expected it right after the daemon; see "
+                "the log"
             ) from error
         if self._node is None:
             raise LocalFault("the record store is closed; expected an open one; join again")
@@ -235,7 +236,8 @@ class HivemindNode:
         except (P2PDaemonError, OSError, EOFError) as error:
             await self._drop_node(says_goodbye=False)
             raise LocalFault(
-                f"the network daemon does not take the DHT ({words_of(error)}); expected an answer; it is tried again"
+                f"the network daemon does not serve the DHT ({words_of(error)}); expected an answer; this peer tries "
+                "again"
             ) from error
         self._node.protocol.storage = self.storage
         self._node.protocol.cache = self._cache
@@ -278,7 +280,10 @@ class HivemindNode:
     async def _drop_node(self, *, says_goodbye: bool) -> None:
         node, line, self._node, self._line = self._node, self._line, None, None
         leaving = node if says_goodbye and self._host.is_up else None
-        parts = (leaving, "the DHT left without saying goodbye"), (line, "the line of the DHT did not close")
+        parts = (
+            (leaving, "the DHT left without telling its neighbours"),
+            (line, "the DHT's connection to the daemon did not close"),
+        )
         for part, fault in parts:
             if part is not None:
                 try:
@@ -296,7 +301,7 @@ class HivemindNode:
             )
             node_id, shown = DHTID.from_bytes(response.peer.node_id), float(response.dht_time)
         except _CALL_ERRORS as error:
-            logger.debug("no DHT answer of %s: %r", peer, error)
+            logger.debug("no DHT answer from %s: %r", peer, error)
             await protocol.update_routing_table(None, peer, responded=False)
             return
         node.blacklist.register_success(peer)

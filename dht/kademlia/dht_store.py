@@ -167,7 +167,7 @@ class HivemindStore:
             self._records.check(key_id.to_bytes(), MSGPackSerializer.dumps(subkey), value, expires_at)
         except (PeerFault, UsageFault, ValueError) as error:
             raise LocalFault(
-                f"a record that nobody would accept: {error}; expected a valid one; is the clock right?"
+                f"a record that no member would accept: {error}; expected a valid record; check this machine's clock"
             ) from error
         self._member.storage.store(key_id, value, expires_at, subkey)
         copies: list[PeerID] = []
@@ -175,7 +175,7 @@ class HivemindStore:
             async with asyncio.timeout(OPERATION_SECONDS):
                 await self._spread(await self._member.ready(), key_id, subkey, value, expires_at, copies)
         except (LocalFault, TimeoutError) as error:
-            logger.info("a record reached %d members only: %s", len(copies), words_of(error, "the time was up"))
+            logger.info("a record reached only %d members: %s", len(copies), words_of(error, "the time ran out"))
         return len(copies)
 
     async def _spread(
@@ -231,7 +231,7 @@ class HivemindStore:
                     remote = await self._ask_holders(node, key_id)
                     found += remote if remote is not None else await self._search(node, key, key_id)
         except (LocalFault, TimeoutError) as error:
-            logger.info("%s was read here only: %s", key, words_of(error, "the time was up"))
+            logger.info("%s was read only from this peer's own storage: %s", key, words_of(error, "the time ran out"))
         return [item for item in found if item[2] > self._now()]
 
     async def _ask_holders(self, node: Any, key_id: DHTID) -> list[tuple[Any, bytes, float]] | None:

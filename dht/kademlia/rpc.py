@@ -112,4 +112,4 @@ class StreamCalls:
 def _note_end(task: asyncio.Task[None]) -> None:
     # hivemind does not await these tasks; when the daemon dies, they end with an unretrieved error.
     if not task.cancelled() and task.exception() is not None:
-        logger.debug("the DHT's line to the network daemon broke: %s", task.exception())
+        logger.debug("the DHT's connection to the network daemon broke: %s", task.exception())

@@ -160,7 +160,7 @@ async def _exchange(stream: ByteStream, request: Request) -> Response:
     try:
         await _read(response, stream)
     except EOFError as error:
-        raise ControlError("the network daemon went away before it answered") from error
+        raise ControlError("the network daemon ended before it answered") from error
     if response.type != Response.OK:
         raise ControlError(" ".join(response.error.msg.split()))
     return response
@@ -175,7 +175,7 @@ async def _read(message: Response | StreamInfo, reader: RawStream) -> None:
 
 def _field_of(answer: Any, name: str) -> Any:
     if not answer.HasField(name):
-        raise ControlError(f"an answer of the network daemon without its field {name}")
+        raise ControlError(f"an answer from the network daemon without its field {name}")
     return getattr(answer, name)
 
 

@@ -111,8 +111,8 @@ def announced_addresses(announce: list[Multiaddr], listen: list[Multiaddr]) -> l
             same_transport = [other for other in listen if other.transport == address.transport]
             if not same_transport:
                 raise UsageFault(
-                    f"the announced address {address} has port 0 and nothing listens on {address.transport}; "
-                    f"expected the port under which others reach you; give it with --announce"
+                    f"the announced address {address} has port 0 and nothing listens on {address.transport}; expected "
+                    "the port at which other peers reach this machine; give it with --announce"
                 )
             address = address.with_port(same_transport[0].port or 0)
         complete.append(address.without_peer_id())
@@ -194,8 +194,8 @@ class P2pdProcess:
                 raise _start_failure(last_lines)
             if not ready.is_set():
                 raise DaemonFault(
-                    f"the network daemon did not come up within {START_SECONDS:.0f} s; expected less than 1 s; "
-                    f"is this machine out of memory or very busy?"
+                    f"the network daemon did not start within {START_SECONDS:.0f} s; expected less than 1 s; is this "
+                    "machine out of memory or very busy?"
                 )
         except BaseException:  # also when cancelled: no daemon outlives an abandoned start
             await daemon.stop()
@@ -295,7 +295,7 @@ async def _drain_log(process: asyncio.subprocess.Process, ready: asyncio.Event, 
 
 
 def _start_failure(last_lines: deque[str]) -> LocalFault:
-    words = " ".join(list(last_lines)[-3:]).strip()[-400:] or "it said nothing"
+    words = " ".join(list(last_lines)[-3:]).strip()[-400:] or "it printed nothing"
     if "address already in use" in words:
         return PortTaken(f"a port to listen on is taken ({words}); expected a free one; choose another with --listen")
     if "cannot assign requested address" in words:
@@ -303,7 +303,9 @@ def _start_failure(last_lines: deque[str]) -> LocalFault:
             f"an address to listen on does not belong to this machine ({words}); expected one of its addresses or "
             f"0.0.0.0; correct --listen, and use --announce for the address others see"
         )
-    return DaemonFault(f"the network daemon ended at once: {words}; expected it to run; report this line if it stays")
+    return DaemonFault(
+        f"the network daemon ended at once: {words}; expected it to run; report this line if this happens again"
+    )
 
 
 def _bind_once(address: Multiaddr) -> int:
@@ -311,8 +313,8 @@ def _bind_once(address: Multiaddr) -> int:
     ip = address.ip
     if ip is None or address.transport is None:
         raise UsageFault(
-            f"cannot listen on {address}; expected an IP address and a port such as /ip4/0.0.0.0/tcp/4001; "
-            f"correct --listen"
+            f"cannot listen on {address}; expected an IP address and a port such as /ip4/0.0.0.0/tcp/4001; correct "
+            "--listen"
         )
     family = socket.AF_INET if ip.version == 4 else socket.AF_INET6
     kind = socket.SOCK_STREAM if address.transport == "tcp" else socket.SOCK_DGRAM
@@ -332,12 +334,12 @@ def _bind_once(address: Multiaddr) -> int:
 def _bind_failure(address: Multiaddr, error: OSError) -> LocalFault:
     if error.errno == errno.EADDRINUSE:
         return LocalFault(
-            f"the port of {address} is taken by another program; expected a free port; choose another with --listen, "
-            f"or end the other program (a second peer on this machine?)"
+            f"the port of {address} is in use by another program; expected a free port; choose another with --listen, "
+            "or end the other program (a second peer on this machine?)"
         )
     if error.errno == errno.EACCES:
         return LocalFault(f"this user may not listen on {address}; expected a port above 1023; correct --listen")
     return UsageFault(
-        f"{address} cannot be listened on ({error.strerror}); expected an address of this machine or 0.0.0.0; "
-        f"correct --listen, and use --announce for the address others see"
+        f"cannot listen on {address} ({error.strerror}); expected an address of this machine or 0.0.0.0; correct "
+        "--listen, and use --announce for the address others see"
     )

@@ -48,10 +48,10 @@ SECONDS_PER_STREAM: Final = 1 / 16
 """Seconds until one more is served. A stream costs this process and its daemon about a millisecond each before any byte
 is read."""
 
-_TRIED_AGAIN: Final = "; it is tried again or left out"
+_TRIED_AGAIN: Final = "; this peer retries or goes on without it"
 _IN_WORDS: Final = {
-    "routing: not found": "nobody that this peer is connected to knows an address of it",
-    "failed to find any peer in table": "this peer is connected to nobody that could know an address of it",
+    "routing: not found": "no peer that this peer is connected to knows an address of it",
+    "failed to find any peer in table": "this peer is connected to no peer that could know an address of it",
 }
 """Plain words for the daemon's errors."""
 
@@ -198,7 +198,8 @@ class P2pdHost:
                 await self.daemon.wait_up()
         except TimeoutError as error:
             raise LocalFault(
-                f"the network daemon is not back after {timeout_seconds:.0f} s; expected it within seconds; see the log"
+                f"the network daemon did not restart within {timeout_seconds:.0f} s; expected it within seconds; see "
+                "the log"
             ) from error
         if self.daemon.is_closed:
             raise LocalFault("the network host is closed; expected an open one; join again")
@@ -231,7 +232,7 @@ class P2pdHost:
         """Dial `multiaddr`; see the port. A connected peer counts as reached."""
         peer_id, address = parse_peer_multiaddr(multiaddr)
         if peer_id == self.peer_id:
-            raise PeerUnreachable(peer_id, "this is our own address; expected another peer's; it is skipped")
+            raise PeerUnreachable(peer_id, "this is this peer's own address; expected another peer's; it is skipped")
         async with self._remote_call(peer_id, timeout_seconds, f"dial {address}") as control:
             await control.connect(peer_id, address, timeout_seconds)
         self._remember(peer_id, [address])
@@ -322,7 +323,8 @@ class P2pdHost:
             raise PeerUnreachable(peer_id, f"cannot {what}: {reason}{_TRIED_AGAIN}", reason) from error
         except (OSError, EOFError) as error:
             raise PeerUnreachable(
-                peer_id, f"cannot {what}: our own network daemon is down; expected it back within seconds; try again"
+                peer_id,
+                f"cannot {what}: this peer's network daemon is down; expected it back within seconds; try again",
             ) from error
 
     async def _refresh_connections(self) -> None:
@@ -390,7 +392,7 @@ class P2pdHost:
             except TimeoutError:
                 # The machine may be busy with its start. If the daemon has the protocol by then, its error ends this
                 # loop.
-                logger.info("protocol %s is not served yet: no answer of the daemon; it is asked again", protocol)
+                logger.info("protocol %s is not served yet: no answer from the daemon; asking again", protocol)
             except (ControlError, OSError, EOFError) as error:
                 # A restarted daemon gets all protocols, including this one.
                 logger.info("protocol %s is not served yet: %s", protocol, words_of(error))
@@ -404,7 +406,7 @@ class P2pdHost:
             async with asyncio.timeout(CONTROL_SECONDS):
                 remote, protocol = await read_stream_header(connection)
         except (ControlError, OSError, EOFError, ValueError, TimeoutError) as error:
-            logger.info("refused a stream without a readable header: %s", words_of(error, "nothing came"))
+            logger.info("refused a stream without a readable header: %s", words_of(error, "no data arrived"))
             connection.abort()
             return
         except asyncio.CancelledError:
@@ -430,8 +432,8 @@ class P2pdHost:
             return False
         newest = next(stream for stream in reversed(self._served) if stream.remote == greatest)
         self._served.remove(newest)
-        logger.info("a stream of peer %s ends: all places are taken, and it has most of them", greatest)
-        newest.cut("another remote needs the place")
+        logger.info("closing a stream of peer %s: all streams are in use, and that peer has most of them", greatest)
+        newest.cut("another remote needs its place")
         return True
 
     async def _serve(self, handler: StreamHandler, stream: FramedStream, protocol: str) -> None:

@@ -85,7 +85,8 @@ async def _push(caller: P2pdHost, hidden: P2pdHost) -> bool:
     connections = (await caller.connections()).get(hidden.peer_id, [])
     if not connections or not all(address.is_relayed for address in connections):
         raise LocalFault(
-            "the two daemons that try the relay met without it; expected one that nobody can dial; this is a bug"
+            "the two daemons that try the relay connected without it; expected a daemon that cannot be dialled; this "
+            "is a bug"
         )
     stream = await caller.open_stream(hidden.peer_id, RELAY_PROTOCOL, PUSH_SECONDS)
     try:

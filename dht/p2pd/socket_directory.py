@@ -98,8 +98,8 @@ def _made() -> Path:
         except OSError as error:
             reasons.append(f"{folder}: {error.strerror}")
     raise LocalFault(
-        f"the network daemon's sockets have no place ({'; '.join(reasons)}); expected a writable folder with a short "
-        "path; set TMPDIR to one"
+        f"no folder fits the network daemon's sockets ({'; '.join(reasons)}); expected a writable folder with a short "
+        "path; set TMPDIR to such a folder"
     )
 
 

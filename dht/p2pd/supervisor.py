@@ -230,7 +230,7 @@ class P2pdSupervisor:
             peer_id, self._visible = await self.control.identify()
             if peer_id != self._identity.peer_id:
                 raise LocalFault(
-                    f"the network daemon calls itself {peer_id}; expected {self._identity.peer_id}; this is a bug"
+                    f"the network daemon has the PeerId {peer_id}; expected {self._identity.peer_id}; this is a bug"
                 )
 
     @contextlib.asynccontextmanager
@@ -286,7 +286,7 @@ class P2pdSupervisor:
             await asyncio.sleep(pause_seconds)
             pause_seconds = min(pause_seconds * 2, _LONGEST_PAUSE_SECONDS)
             if self._is_changing and num_tries == NUM_TRIES_OF_CHANGE:
-                logger.warning("the network daemon does not start with what it was told; it runs as before")
+                logger.warning("the network daemon does not start with the new options; it keeps the old ones")
                 self.options, self._asked_announce = self._before_change
             try:
                 self._claim_again()
@@ -331,7 +331,7 @@ class P2pdSupervisor:
                 num_missed = 0
             except (ControlError, OSError, EOFError) as error:
                 num_missed += 1
-                logger.debug("no answer of the network daemon: %s", words_of(error))
+                logger.debug("no answer from the network daemon: %s", words_of(error))
         logger.warning("the network daemon has stopped answering; it is killed and started again")
         daemon.kill()
 

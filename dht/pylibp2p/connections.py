@@ -125,7 +125,7 @@ class Connections:
         idle = [connection for connection in self._live if not connection.muxer.num_streams]
         if not idle:
             return False
-        min(idle, key=lambda connection: connection.used_at).muxer.end("it made room for another")
+        min(idle, key=lambda connection: connection.used_at).muxer.end("it made room for another connection")
         return True
 
 

@@ -102,7 +102,7 @@ class Libp2pHost:
         """Dial `multiaddr`; see the port. A connected peer counts as reached."""
         peer_id, address = parse_peer_multiaddr(multiaddr)
         if peer_id == self.peer_id:
-            raise PeerUnreachable(peer_id, "this is our own address; expected another peer's; it is skipped")
+            raise PeerUnreachable(peer_id, "this is this peer's own address; expected another peer's; it is skipped")
         async with self._remote_call(peer_id, timeout_seconds, f"dial {address}"), self._dial_lock(peer_id):
             if self._connections.get(peer_id) is None:
                 await self._connections.dial(peer_id, address)
@@ -150,14 +150,17 @@ class Libp2pHost:
                 yield
         except TimeoutError as error:
             raise PeerUnreachable(
-                peer_id, f"did not answer within {timeout_seconds:g} s (to {what}); it is tried again or left out"
+                peer_id,
+                f"did not answer within {timeout_seconds:g} s (to {what}); this peer retries or goes on without it",
             ) from error
         except EOFError as error:
             raise PeerUnreachable(
-                peer_id, f"cannot {what}: it closed the connection; it is tried again or left out"
+                peer_id, f"cannot {what}: it closed the connection; this peer retries or goes on without it"
             ) from error
         except (HandshakeError, OSError, ValueError) as error:
-            raise PeerUnreachable(peer_id, f"cannot {what}: {_reason(error)}; it is tried again or left out") from error
+            raise PeerUnreachable(
+                peer_id, f"cannot {what}: {_reason(error)}; this peer retries or goes on without it"
+            ) from error
 
     def _dial_lock(self, peer_id: PeerId) -> asyncio.Lock:
         lock = self._dialling.get(peer_id)
@@ -253,7 +256,7 @@ class Libp2pHost:
                 finally:
                     stream.abort()
         except _STREAM_ERRORS as error:
-            logger.debug("%s does not say where %s is: %s", router, target, words_of(error))
+            logger.debug("%s does not return an address of %s: %s", router, target, words_of(error))
             return {}
         for peer_id, addresses in answer.items():
             # A connected peer has announced its own addresses.
@@ -273,7 +276,7 @@ async def _read_message(stream: YamuxStream) -> bytes:
 
 def _reason(error: Exception) -> str:
     if isinstance(error, ConnectionRefusedError):
-        return "nobody listens there"
+        return "no program listens there"
     if isinstance(error, socket.gaierror):
         return "this name has no address"
     return (error.strerror if isinstance(error, OSError) else None) or str(error) or type(error).__name__

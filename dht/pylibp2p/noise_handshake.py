@@ -86,13 +86,15 @@ class SecureChannel:
             try:
                 await self._session.write(data)
             except _NOISE_ERRORS as error:
-                raise ConnectionResetError(f"the encryption gave out ({type(error).__name__})") from error
+                raise ConnectionResetError(f"the encryption failed ({type(error).__name__})") from error
 
     async def _read_message(self) -> bytes:
         try:
             message: bytes = await self._session.read()
         except _NOISE_ERRORS as error:
-            raise ConnectionResetError(f"bytes that are not encrypted for us ({type(error).__name__})") from error
+            raise ConnectionResetError(
+                f"bytes that are not encrypted for this peer ({type(error).__name__})"
+            ) from error
         return message
 
 
@@ -116,12 +118,12 @@ class Securer:
         try:
             session = await self._transport.secure_outbound(_RawConnection(stream), ID.from_string(expected))
         except PeerIDMismatchesPubkey as error:
-            raise HandshakeError("another peer lives there") from error
+            raise HandshakeError("another peer answers there") from error
         except _NOISE_ERRORS as error:
             raise HandshakeError(f"no proof of this PeerId was given ({str(error) or type(error).__name__})") from error
         channel = _channel_of(session)
         if channel.remote != expected:
-            raise HandshakeError("another peer lives there")
+            raise HandshakeError("another peer answers there")
         await propose(channel, YAMUX_PROTOCOL)
         return channel
 
@@ -158,7 +160,7 @@ def _channel_of(session: Any) -> SecureChannel:
     try:
         public_key_of(text)
     except ValueError as error:
-        raise HandshakeError(f"a PeerId of another kind ({error})") from error
+        raise HandshakeError(f"a PeerId of an unsupported kind ({error})") from error
     return SecureChannel(session, PeerId(text))
 
 

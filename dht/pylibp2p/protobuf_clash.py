@@ -29,8 +29,8 @@ def make_room_for_libp2p() -> None:
     if loaded is not None:
         if loaded.DESCRIPTOR.pool is descriptor_pool.Default() and "libp2p" not in sys.modules:
             raise LocalFault(
-                "hivemind was loaded before room was made for py-libp2p in this process; expected it after; "
-                "call dht.pylibp2p.protobuf_clash.make_room_for_libp2p() first, or use --host-backend p2pd"
+                "hivemind was loaded before make_room_for_libp2p() in this process; expected it after; first call "
+                "dht.pylibp2p.protobuf_clash.make_room_for_libp2p(), or use --host-backend p2pd"
             )
         return
     package = importlib.util.find_spec("hivemind")

@@ -212,7 +212,7 @@ class Yamux:
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             self.end("; ".join(_reason(task.exception()) for task in done))
         finally:
-            self.end("our side closed the connection")
+            self.end("this side closed the connection")
             await end_tasks(tasks)
         return self._end or ""
 
@@ -280,7 +280,7 @@ class Yamux:
                     self.reply(_WINDOW_UPDATE, _RST, stream_id, 0)
                 await self._read_stream_frame(self._streams.get(stream_id), kind, flags, stream_id, length)
             if len(self._replies) > MAX_QUEUED_REPLIES:
-                raise YamuxViolation("a flood of frames that want an answer, and no answer is read")
+                raise YamuxViolation("a flood of frames that need an answer, and the remote reads no answer")
 
     async def _read_stream_frame(
         self, stream: YamuxStream | None, kind: int, flags: int, stream_id: int, length: int

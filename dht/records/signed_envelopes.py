@@ -71,7 +71,7 @@ def open_envelope(data: bytes, max_bytes: int, kind: str) -> tuple[bytes, bytes]
 def check_signature(data: bytes, public_key: bytes, message: bytes) -> None:
     """Raise PeerFault unless the envelope `data` has the signature of `public_key` for `message`."""
     if not verify_key(public_key, message, bytes(data[:SIGNATURE_BYTES])):
-        what = "a record whose signature is wrong; expected the key's own; it is ignored"
+        what = "a record with a wrong signature; expected a signature by its key; it is ignored"
         raise PeerFault(peer_id_of(public_key), what)
 
 

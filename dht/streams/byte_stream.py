@@ -45,7 +45,7 @@ class ByteStream(asyncio.BufferedProtocol):
     @property
     def transport(self) -> asyncio.Transport:
         """The transport of this connection, once it is established."""
-        assert self._transport is not None, "used before the connection stood"
+        assert self._transport is not None, "used before the connection was established"
         return self._transport
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:

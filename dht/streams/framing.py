@@ -121,7 +121,7 @@ class FramedStream:
             except OSError as error:
                 raise self._fail(f"the stream broke while sending ({_reason(error)}); open a new one") from error
             except asyncio.CancelledError:
-                self.cut("a send was given up half-way")
+                self.cut("a send was given up halfway")
                 raise
             self._check_open()
 
@@ -152,7 +152,7 @@ class FramedStream:
         except asyncio.IncompleteReadError as error:
             half = self._announced_bytes is not None or error.partial
             what = "closed the stream in the middle of a frame" if half else "closed the stream"
-            raise self._fail(f"{what}; expected a whole frame; it is asked again or left out") from error
+            raise self._fail(f"{what}; expected a complete frame; this peer retries or goes on without it") from error
         except OSError as error:
             raise self._fail(f"the stream broke while receiving ({_reason(error)}); open a new one") from error
         self._announced_bytes = None
@@ -211,7 +211,7 @@ class FramedStream:
 
     def _check_open(self) -> None:
         if self._end is not None:
-            raise PeerUnreachable(self.remote, f"the stream is over: {self._end}; open a new one")
+            raise PeerUnreachable(self.remote, f"the stream has ended: {self._end}; open a new one")
 
     def _fail(self, what: str) -> PeerUnreachable:
         self.cut(what)

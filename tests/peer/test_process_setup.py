@@ -150,7 +150,7 @@ def test_a_disk_that_keeps_no_modes_is_told_before_anything_is_trained_with_that
         path.chmod(0o755)
 
     monkeypatch.setattr(os, "link", link)
-    with pytest.raises(UsageFault, match=r"the disk keeps no modes \(exFAT\).*give another path with --identity"):
+    with pytest.raises(UsageFault, match=r"the disk stores no file modes \(exFAT\).*give another path with --identity"):
         Identity.load_or_create(tmp_path / "identity.key")
     assert list(tmp_path.iterdir()) == []
 
@@ -176,7 +176,9 @@ def test_sockets_go_where_there_is_room(tmp_path: Path, monkeypatch: pytest.Monk
     folder.remove()
     monkeypatch.setattr(tempfile, "mkdtemp", raising(OSError(errno.EROFS, "Read-only file system")))
     monkeypatch.setattr(tempfile, "gettempdir", raising(FileNotFoundError(2, "no usable folder")))
-    with pytest.raises(LocalFault, match=r"no place \(/tmp: Read-only file system.*set TMPDIR to one"):
+    with pytest.raises(
+        LocalFault, match=r"no folder fits .* \(/tmp: Read-only file system.*set TMPDIR to such a folder"
+    ):
         socket_directory.SocketDirectory()
     assert isinstance(socket_directory.remove_stale(), int)
 
@@ -326,7 +328,7 @@ def test_ones_own_address_is_told_also_to_whoever_has_the_record(tmp_path: Path)
     data = encode_run_record(sign_run_record(run_id, RunManifest.from_fields({"name": "own"}).to_bytes(), owner))
     host = DeafHost({})
     address = f"/ip4/127.0.0.1/tcp/4001/p2p/{host.peer_id}"
-    host.reasons[address] = "this is our own address"
+    host.reasons[address] = "this is this peer's own address"
     for local in (None, decode_run_record(data, run_id=run_id)):
         with pytest.raises(UsageFault, match="is the address of this peer's own identity; expected another member's"):
             look(host, [address], tmp_path, local)

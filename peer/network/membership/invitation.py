@@ -35,8 +35,8 @@ def read_invite(source: str) -> tickets.Invite:
     if source.startswith(tickets.INVITE_PREFIX[:-3]):
         raise UsageFault(
             "the invite itself stands on the command line, where every user of this machine sees it in the list of "
-            "processes; expected a file or - for standard input; save it to a file of mode 0600 and ask for a new one "
-            "if others use this machine"
+            "processes; expected a file or - for standard input; save it to a file of mode 0600 and ask for a new "
+            "invite if others use this machine"
         )
     if source == "-":
         return tickets.decode_invite(sys.stdin.read(tickets.MAX_INVITE_LENGTH + 1))

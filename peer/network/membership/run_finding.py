@@ -159,7 +159,7 @@ def dial_reason(address: str, what: str) -> str:
     """Return the reason for a failed dial in words, from the daemon's error."""
     if address.startswith("/dns") and "no good addresses" in what:
         return "this name has no address, or it cannot be looked up now"
-    known = ("connection refused", "no route to host", "network is unreachable", "our own address")
+    known = ("connection refused", "no route to host", "network is unreachable", "this peer's own address")
     return next((reason for reason in known if reason in what), "no answer")
 
 

@@ -152,7 +152,7 @@ async def _ask(host: Host, peer_id: PeerId, question: bytes) -> bytes:
         check_reply(peer_id, found)
     except PeerFault as fault:
         # Only refusals are handled here; the signature validates all other answers.
-        if fault.what.startswith("refused us"):
+        if fault.what.startswith("refused this peer"):
             raise _Refused(peer_id, fault.what) from fault
     return found
 

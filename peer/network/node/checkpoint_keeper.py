@@ -208,5 +208,5 @@ def _reason(error: OSError | ValueError, folder: str, has_trainer: bool) -> str:
         )
     what = f"{error.filename or folder}: {error.strerror}" if isinstance(error, OSError) else f"{folder}: {error}"
     room = "three copies of the model and what the trainer holds" if has_trainer else "three copies of the model"
-    remedy = "free some, or give another --data-dir (in Python data_dir)"
+    remedy = "free some space, or give another --data-dir (in Python data_dir)"
     return f"{what}; expected a writable folder with room for {room}; {remedy}"

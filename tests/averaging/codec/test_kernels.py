@@ -40,7 +40,7 @@ def test_what_is_there_already_is_kept_and_what_is_of_another_source_is_not(tmp_
     assert not build(source, library)
     assert library.stat().st_mtime_ns == first
     other_source(tmp_path, text + "/* edited */\n")
-    with pytest.raises(KernelsMissing, match=f"are of '?{source_mark(SOURCE)}'?; expected kernels.c"):
+    with pytest.raises(KernelsMissing, match=f"built from '?{source_mark(SOURCE)}'?; expected kernels.c"):
         KernelLibrary(library, source_mark(source))
     assert build(source, library, [None])
     # A process that has loaded a library keeps it for as long as its path.

@@ -246,14 +246,14 @@ def test_the_command_says_what_a_file_proves(
         == credited(rounds_of(*HISTORY))[facts["machines"][0]["peer_id"]][0] / 1000
     )
     for arguments, sentence in (
-        ([str(path), "--run-id", "other.abcdefghij234567abcd"], "line 1: it is of run"),
+        ([str(path), "--run-id", "other.abcdefghij234567abcd"], "line 1: it belongs to run"),
         ([str(tmp_path / "none.jsonl")], "none.jsonl cannot be read"),
         ([str(tmp_path)], "cannot be read"),
         ([str(path), "--run-id", "nonsense"], "is not a run id"),
     ):
         assert app.run(["receipts", "verify", *arguments]) != 0
         assert sentence in capsys.readouterr().err
-    for content, sentence in ((b"", "it contains no receipt"), (b"\xff\xfe", "is not text"), (b"x" * 10**6, "characters")):
+    for content, sentence in ((b"", "contains no receipt"), (b"\xff\xfe", "is not text"), (b"x" * 10**6, "characters")):
         path.write_bytes(content)
         assert app.run(["receipts", "verify", str(path)]) == 1
         said = capsys.readouterr().err

@@ -186,7 +186,8 @@ def test_a_peer_that_keeps_lying_is_left_out_and_told_so():
         assert objection(guard, LIAR, offer_of(14, 14, 10**9, sequence), timing, 14)
     assert guard.excluded([LIAR, HONEST]) == {LIAR}
     assert begun == [clock.now]
-    assert reports[-1].reason == "left out of this peer's rounds for 60 s, because it claimed work that it cannot have done 3x"
+    reason = "left out of this peer's rounds for 60 s, because it claimed work that it cannot have done 3x"
+    assert reports[-1].reason == reason
     assert "left out by this peer for a while" in objection(guard, LIAR, offer_of(14, 14, 1), timing, 14)
     assert objection(guard, HONEST, offer_of(14, 14, 1), timing, 14) == ""
     clock.now += FIRST_SECONDS

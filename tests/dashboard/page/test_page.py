@@ -82,7 +82,7 @@ def test_the_observer_counts_what_it_refuses_and_survives_a_broken_network() -> 
         await observer.look()
         assert observer.state.install == "pip install it"
         assert (len(observer.state.peers), observer.state.num_invalid_records) == (1, 2)
-        store.fault = PeerUnreachable(PEERS[0].peer_id, "is gone; expected an answer; it is tried again")
+        store.fault = PeerUnreachable(PEERS[0].peer_id, "is gone; expected an answer; this peer tries again")
         await observer.look()
         assert "is gone" in observer.state.problem
         assert "is gone" in section_of(observer.state, "status")

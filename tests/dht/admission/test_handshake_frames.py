@@ -59,14 +59,14 @@ def test_another_run_or_manifest_is_refused_with_the_reason(rule: AccessRule, wo
     with pytest.raises(PeerFault, match=words) as seen:
         check_reply(BOB, make_refusal(caught.value.what))
     assert seen.value.peer_id == BOB
-    assert "refused us" in str(seen.value)
+    assert "refused this peer" in str(seen.value)
 
 
 def test_another_protocol_version_is_named_whatever_else_is_in_the_frame() -> None:
     for frame in ({"protocol_version": 3}, {"protocol_version": 3, "new": [1, 2]}):
         with pytest.raises(PeerFault, match="protocol version 3; expected 2"):
             check_hello(RULE, ALICE, msgpack.packb(frame))
-    with pytest.raises(PeerFault, match="refused us: too old"):
+    with pytest.raises(PeerFault, match="refused this peer: too old"):
         check_reply(BOB, msgpack.packb({"protocol_version": 3, "refused": "too old", "more": 1}))
     with pytest.raises(PeerFault, match="protocol version 3"):
         check_reply(BOB, msgpack.packb({"protocol_version": 3, "refused": None}))
@@ -140,13 +140,13 @@ def test_missing_extra_and_oversize() -> None:
 def test_a_refusal_is_always_readable(reason: str) -> None:
     frame = make_refusal(reason)
     assert len(frame) <= MAX_REPLY_BYTES
-    with pytest.raises(PeerFault, match="refused us: ") as caught:
+    with pytest.raises(PeerFault, match="refused this peer: ") as caught:
         check_reply(BOB, frame)
     assert caught.value.what.isprintable()
-    assert len(caught.value.what) <= MAX_REASON_LENGTH + len("refused us: ")
+    assert len(caught.value.what) <= MAX_REASON_LENGTH + len("refused this peer: ")
 
 
 @pytest.mark.parametrize("reason", [1, True, b"text", ["x"], "esc\x1b[31m", "x" * 301])
 def test_a_strange_reason_is_garbage(reason: Any) -> None:
-    with pytest.raises(PeerFault, match="answered our hello with refused"):
+    with pytest.raises(PeerFault, match="answered this peer's hello with refused"):
         check_reply(BOB, msgpack.packb({"protocol_version": 1, "refused": reason}))

@@ -121,7 +121,7 @@ def test_wrong_text_is_refused_with_an_example(text: str) -> None:
     ids=["no peer", "no place", "a relay's"],
 )
 def test_an_address_without_its_peer_cannot_be_dialled(text: str) -> None:
-    with pytest.raises(UsageFault, match="copy it whole"):
+    with pytest.raises(UsageFault, match="copy the complete address"):
         parse_peer_multiaddr(text)
 
 

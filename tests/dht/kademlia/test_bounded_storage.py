@@ -350,7 +350,7 @@ def test_calls_wait_until_the_gate_is_open_and_are_refused_when_it_stays_closed(
         await gate.add_protobuf_handler("ping", answer, None)
         request = SimpleNamespace(peer=SimpleNamespace(node_id=b""))
         context = SimpleNamespace(remote_id=PeerID(peer_bytes(BOB)))
-        with pytest.raises(GateRefusal, match="just starting; expected one that is there; ask again"):
+        with pytest.raises(GateRefusal, match="still starting; expected a started member; ask again"):
             await handlers["ping"](request, context)
         early = asyncio.create_task(handlers["ping"](request, context))
         await asyncio.sleep(0.1)

@@ -71,8 +71,8 @@ def test_requests_are_those_of_the_protocol(call: Call, request_hex: str, tmp_pa
 @pytest.mark.parametrize(
     ("answer", "words"),
     [
-        (b"", "went away before it answered"),
-        (OK[:2], "went away before it answered"),
+        (b"", "ended before it answered"),
+        (OK[:2], "ended before it answered"),
         (bytes([2, 0x0B, 0]), "a garbled message"),
         (bytes([2, 0x12, 9]), "a garbled message"),
         (b"\xff" * 9, "a garbled length"),

@@ -239,7 +239,7 @@ def test_a_port_taken_by_another_program_is_a_local_fault() -> None:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        with pytest.raises(LocalFault, match="taken by another program"):
+        with pytest.raises(LocalFault, match="in use by another program"):
             start_and_close(P2pdHost(Identity.generate(), [f"/ip4/127.0.0.1/tcp/{port}"]))
 
 
@@ -367,12 +367,12 @@ def test_an_address_that_nobody_knows_is_told_in_words(monkeypatch: pytest.Monke
     async def check(network: HostNetwork) -> None:
         host = await network.host({})
         stranger = Identity.generate().peer_id
-        with pytest.raises(PeerUnreachable, match="connected to nobody that could know an address of it"):
+        with pytest.raises(PeerUnreachable, match="connected to no peer that could know an address of it"):
             await host.open_stream(stranger, ECHO, 5.0)
         monkeypatch.setattr(P2pdControl, "open_stream", not_found)
-        with pytest.raises(PeerUnreachable, match="tried again or left out") as caught:
+        with pytest.raises(PeerUnreachable, match="retries or goes on without it") as caught:
             await host.open_stream(stranger, ECHO, 5.0)
-        assert caught.value.reason == "nobody that this peer is connected to knows an address of it"
+        assert caught.value.reason == "no peer that this peer is connected to knows an address of it"
 
     run_on_network(check)
 

@@ -69,7 +69,7 @@ def test_whoever_accepts_and_says_nothing_is_unreachable_in_time() -> None:
                         await caller.connect(address, 0.3 if serve is say_nothing else 5.0)
             async with listener(say_nothing) as address:
                 pass
-            with pytest.raises(PeerUnreachable, match="nobody listens there"):
+            with pytest.raises(PeerUnreachable, match="no program listens there"):
                 await caller.connect(address, 5.0)
             with pytest.raises(PeerUnreachable, match="network daemon can dial"):
                 await caller.connect(f"/ip4/127.0.0.1/udp/1/quic-v1/p2p/{Identity.generate().peer_id}", 5.0)

@@ -71,7 +71,7 @@ def test_a_manifest_cannot_move_to_another_run_of_the_same_owner() -> None:
     other_id = make_run_id("other", BOB.public_key)
     record = sign_run_record(RUN_ID, manifest_bytes(), BOB)
     moved = RunRecord(other_id, record.manifest, record.owner_public_key, record.signature)
-    with pytest.raises(PeerFault, match="signature is wrong"):
+    with pytest.raises(PeerFault, match="a wrong signature"):
         decode_run_record(encode_run_record(moved), run_id=other_id)
     with pytest.raises(PeerFault, match="expected other"):
         decode_run_record(encode_run_record(record), run_id=other_id)

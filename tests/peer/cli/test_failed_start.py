@@ -118,7 +118,7 @@ def test_a_port_that_is_taken_is_told_before_anything_is_shown(
         assert app.run([command, RUN_ID, *NOBODY, "--listen", listen]) == 1
     shown = capsys.readouterr()
     assert shown.out == ""
-    assert f"peer: The port of {listen} is taken by another program; expected a free port; choose another" in shown.err
+    assert f"peer: The port of {listen} is in use by another program; expected a free port; choose another" in shown.err
     assert list(tmp_path.iterdir()) == []
 
 

@@ -275,8 +275,14 @@ def test_a_run_file_to_begin_with_makes_a_run(tmp_path: Path, capsys: pytest.Cap
 
 
 def test_the_run_of_a_member_is_read_from_its_refusal_and_nothing_else() -> None:
-    assert other_run(f"refused us: of the run {UNKNOWN_RUN}") == UNKNOWN_RUN
-    for text in ("", "refused us: no", "of the run ", "of the run \x1b[31m", f"of the run {UNKNOWN_RUN} and more"):
+    assert other_run(f"refused this peer: of the run {UNKNOWN_RUN}") == UNKNOWN_RUN
+    for text in (
+        "",
+        "refused this peer: no",
+        "of the run ",
+        "of the run \x1b[31m",
+        f"of the run {UNKNOWN_RUN} and more",
+    ):
         assert other_run(text) is None
 
 

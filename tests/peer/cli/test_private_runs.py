@@ -123,7 +123,11 @@ def with_the_secret_of_another(owned: OwnedRun) -> Invite:
     [
         (partial(ticketed, lasts=-60), [], "The invite expired at .*; expected one that is still good; ask the owner"),
         (partial(ticketed, kind="key"), [], f"{FRIEND.peer_id}.*expected 12D3Koo.*--identity"),
-        (partial(ticketed, signed_by=OTHER), [], "was changed or is not by the owner.*ask the owner for a new one"),
+        (
+            partial(ticketed, signed_by=OTHER),
+            [],
+            "was changed or does not come from the owner.*ask the owner for a new invite",
+        ),
         (with_the_secret_of_another, [], "secret.*expected"),
         (ticketed, ["--run-id", "other.aaaaaaaaaaaaaaaaaaaa"], "The invite is for run ours"),
         (ticketed, ["--identity", "id.pem"], "id.pem.*expected"),
@@ -181,7 +185,7 @@ def test_a_one_time_invite_stays_used_when_members_are_started_again(owned: Owne
         again = admission(owned, tmp_path, now)
         with pytest.raises(NotAdmitted) as caught:
             again.admit(OTHER.peer_id, proof_of(owned, OTHER, now, number), "stream")
-        assert caught.value.told == "the one-time invite was used by another key before"
+        assert caught.value.told == "the one-time invite was already used by another key"
         again.admit(FRIEND.peer_id, proof_of(owned, FRIEND, now, number + 10), "stream")
     assert len((tmp_path / INVITE_USERS_NAME).read_text().splitlines()) == 1
     # Once it has expired nobody is let in with it, and nothing of it is kept.

@@ -397,7 +397,7 @@ def test_a_second_dashboard_of_a_run_names_the_first(
         )
         shown = "other." + "a" * 20
         assert app.run(begun) == 2
-        assert f"ort {port} of {host} is taken by another program" in capsys.readouterr().err
+        assert f"ort {port} of {host} is in use by another program" in capsys.readouterr().err
 
 
 def test_a_run_is_forgotten_with_its_folders_but_not_one_that_runs_or_that_is_owned(

@@ -49,7 +49,7 @@ def test_what_is_loaded_beside_the_first_dials_is_known_by_its_name(monkeypatch,
             pass
 
         def open(self, stop):
-            raise UsageFault("this is our own address")
+            raise UsageFault("this is this peer's own address")
 
         def abort(self):
             pass

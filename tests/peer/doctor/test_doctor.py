@@ -90,8 +90,8 @@ def finding_of(facts: DoctorFacts, subject: str) -> Finding:
 
 
 def test_what_was_tried_with_a_member_is_said_in_words() -> None:
-    reason = "nobody that this peer is connected to knows an address of it"
-    fault = PeerUnreachable(MEMBER, f"cannot open /probe: {reason}; it is tried again or left out", reason)
+    reason = "no peer that this peer is connected to knows an address of it"
+    fault = PeerUnreachable(MEMBER, f"cannot open /probe: {reason}; this peer retries or goes on without it", reason)
     assert in_vain(MEMBER, fault) == f"the measurement with {speakable_name(MEMBER)} failed: {reason}"
 
 

@@ -342,7 +342,7 @@ def test_a_changed_run_record_is_refused(tmp_path, capsys):
     content[5] ^= 1
     path.write_bytes(content)
     assert run(["plan", str(path)]) == 2
-    assert "signature is wrong" in capsys.readouterr().err
+    assert "a wrong signature" in capsys.readouterr().err
 
 
 def test_a_folder_is_no_run(tmp_path, capsys):

@@ -38,7 +38,7 @@ def test_an_invited_peer_trains_strangers_hear_nothing_and_a_revocation_is_follo
         assert "Listening on" not in reused.stderr
         assert_one_sentence(
             reused.stderr,
-            "one-time invite was used by another key before",
+            "one-time invite was already used by another key",
             "ask the owner of the run for an invite for that key",
         )
 

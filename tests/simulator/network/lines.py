@@ -175,7 +175,7 @@ class Pipe:
                     return self._frames.popleft()
             if self._read_end is not None:
                 half = " in the middle of a frame" if self._arrived_bytes or self._consumed_of_first else ""
-                raise PeerUnreachable(self._source.peer_id, f"the stream is over{half}: {self._read_end}")
+                raise PeerUnreachable(self._source.peer_id, f"the stream has ended{half}: {self._read_end}")
             self._readable.clear()
             await self._readable.wait()
 
@@ -204,7 +204,7 @@ class Pipe:
 
     def _check_writable(self) -> None:
         if self._write_end is not None:
-            raise PeerUnreachable(self._target.peer_id, f"the stream is over: {self._write_end}; open a new one")
+            raise PeerUnreachable(self._target.peer_id, f"the stream has ended: {self._write_end}; open a new one")
 
     # Each stage hands on the first segment of its queue whichever timer fires, because timers due at one instant may
     # fire in any order and a stream must not reorder.
@@ -254,7 +254,7 @@ class MemoryStream:
         self.bytes_received = 0
         self._end: str | None = None
         self._is_closed_by_remote = False
-        outgoing.watch_sender(lambda: on_abort("a send was given up half-way"))
+        outgoing.watch_sender(lambda: on_abort("a send was given up halfway"))
 
     @property
     def bytes_sent(self) -> int:
@@ -304,4 +304,4 @@ class MemoryStream:
 
     def _check_open(self) -> None:
         if self._end is not None:
-            raise PeerUnreachable(self.remote, f"the stream is over: {self._end}; open a new one")
+            raise PeerUnreachable(self.remote, f"the stream has ended: {self._end}; open a new one")

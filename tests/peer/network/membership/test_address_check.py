@@ -140,7 +140,7 @@ def test_what_one_member_says_counts_also_when_another_is_mute(monkeypatch: pyte
 
     async def ask(_: object, __: object, asked: list[str], on_refused: Callable[[str, str], None]) -> RunRecord | None:
         if asked == [address(1)]:
-            on_refused(PEER, "refused us: the owner of the run revoked this key")
+            on_refused(PEER, "refused this peer: the owner of the run revoked this key")
             return None
         return given
 

@@ -204,7 +204,7 @@ def test_a_one_time_invite_has_one_user() -> None:
         door.admit(EVE.peer_id, eve.prove(ALICE.peer_id, "stream"), "stream")
     assert used == [(b"once-ser", EVE.peer_id)]
     fault = refusal(door, side(BOB, rules("invite"), one_time(BOB.peer_id)), BOB.peer_id)
-    assert fault.told == "the one-time invite was used by another key before"
+    assert fault.told == "the one-time invite was already used by another key"
     stolen = side(BOB, rules("invite"), one_time(EVE.peer_id))
     assert "is for another key" in refusal(door, stolen, BOB.peer_id).what
 
@@ -212,7 +212,7 @@ def test_a_one_time_invite_has_one_user() -> None:
 def test_the_user_of_a_one_time_invite_lets_nobody_else_in_with_it() -> None:
     alice = side(ALICE, rules("invite"), one_time(ALICE.peer_id))
     fault = refusal(alice, side(BOB, rules("invite"), one_time(BOB.peer_id)), BOB.peer_id)
-    assert fault.told == "the one-time invite was used by another key before"
+    assert fault.told == "the one-time invite was already used by another key"
 
 
 @pytest.mark.parametrize(
@@ -221,7 +221,7 @@ def test_the_user_of_a_one_time_invite_lets_nobody_else_in_with_it() -> None:
         (ticket_for(EVE, expires_at=NOW - 1), {}, "the invite has expired"),
         (ticket_for(EVE), {"revoked_tickets": frozenset({bytes(8)})}, "the invite was revoked"),
         (ticket_for(EVE), {"revoked": frozenset({EVE.peer_id})}, "the owner of the run revoked this key"),
-        (ticket_for(EVE), {"mode": "allowlist"}, "listed keys only"),
+        (ticket_for(EVE), {"mode": "allowlist"}, "only listed keys"),
         (ticket_for(EVE, owner=BOB), {}, ""),
         (ticket_for(EVE, "errand", NOW + DAY), {}, ""),
         (b"\x93garbage", {}, ""),
@@ -367,7 +367,7 @@ def test_garbage_after_the_prefix_is_one_sentence(garbage: str) -> None:
     ],
 )
 def test_an_invite_of_another_owner_or_for_longer_than_signed(foreign: Invite) -> None:
-    with pytest.raises(UsageFault, match="was changed or is not by the owner"):
+    with pytest.raises(UsageFault, match="was changed or does not come from the owner"):
         decode_invite(encode_invite(foreign))
 
 
