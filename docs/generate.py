@@ -228,8 +228,7 @@ def events_page() -> str:
             "This page is for developers who read the events of a peer. A peer writes each event as one line of JSON "
             "to `events.jsonl` in its data folder; `peer join --json` also prints the lines. "
             f"Each line has `schema` ({event_log.SCHEMA}), `event` (one of the names below), `at` (unix seconds) and "
-            "`peer_id` (the peer that reports the event). The panel, the log lines and the dashboard use only these "
-            "events."
+            "`peer_id` (the peer that reports the event). The panel and `peer logs` show a selection of these events."
         ),
         prose(
             "In events about rounds and work, `version` is the fragment's version before the round. In "

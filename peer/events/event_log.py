@@ -1,4 +1,4 @@
-"""Events as JSON lines, the only source of the panel, the log lines and the dashboard."""
+"""Events as JSON lines: the log of a peer, from which `peer logs` and the panel read."""
 
 from __future__ import annotations
 

@@ -94,6 +94,7 @@ class Terminal:
             lambda said: self.tell(updates.Doing("leaving", said)), has_panel=self._view.is_full_screen
         )
         self._limit: Callable[[updates.LineLimits], object] = lambda limits: None
+        self._new_limits: updates.LineLimits | None = None
         self._waiting: deque[Event | updates.ViewUpdate | str] = deque(maxlen=MAX_WAITING)
         self._log = LineLog(config.event_log_path, self.note)
         self._log_lock = threading.Lock()
@@ -141,8 +142,13 @@ class Terminal:
         return self._is_resting
 
     def limit_by(self, action: Callable[[updates.LineLimits], object]) -> None:
-        """Call `action` with the new bandwidth limits whenever the owner changes them, from the view's thread."""
+        """Call `action` with the new bandwidth limits whenever the owner changes them, from the view's thread.
+
+        If the owner has changed them already, call it now.
+        """
         self._limit = action
+        if self._new_limits is not None:
+            action(self._new_limits)
 
     def leave_by(self, action: Callable[[], object]) -> None:
         """Call `action` once the owner wants to leave: from a signal handler, or now if the owner already does."""
@@ -179,6 +185,7 @@ class Terminal:
     def _act(self, action: updates.Action) -> None:
         """Execute the request of a key."""
         if isinstance(action, updates.LineLimits):
+            self._new_limits = action
             self._limit(action)
             self.tell(action)
         elif action == "rest":

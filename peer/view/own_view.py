@@ -148,7 +148,8 @@ def own_view_after(state: OwnView, event: events.Event) -> OwnView:
     """Return the state after `event`. Events are of one peer, in the order in which they happened."""
     return replace(
         _with_facts(state, event),
-        peer_id=event.peer_id,
+        # The supervisor reports a restart before it knows the PeerId.
+        peer_id=event.peer_id or state.peer_id,
         last_event_at=event.at,
         started_at=event.at if state.started_at is None else state.started_at,
     )

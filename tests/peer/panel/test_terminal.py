@@ -18,6 +18,7 @@ from peer.events.log_tail import last_events
 from peer.events.peer_events import Event, LeftRun
 from peer.panel.plain_and_json_views import PlainView
 from peer.panel.terminal import MAX_WAITING, Terminal
+from peer.panel.updates import LineLimits
 from tests.kit.peer_events import joined
 from tests.kit.terminals import StuckView, lost
 
@@ -75,6 +76,17 @@ def test_the_first_signal_asks_and_the_second_insists(tmp_path: Path, number: si
         insist()
     assert signal.getsignal(number) == before
     assert any(isinstance(item, str) and "leaving" in item for item in view.shown)
+
+
+def test_limits_that_are_changed_while_the_peer_loads_apply_as_soon_as_they_can(tmp_path: Path) -> None:
+    terminal = Terminal(PeerConfig(run_id=RUN_ID, data_dir=tmp_path), StuckView())
+    applied: list[LineLimits] = []
+    early, late = LineLimits(10.0, None), LineLimits(20.0, 40.0)
+    terminal._act(early)
+    terminal.limit_by(applied.append)
+    assert applied == [early]
+    terminal._act(late)
+    assert applied == [early, late]
 
 
 def test_what_nobody_waits_for_is_ended_by_the_first_signal(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from averaging.rounds.round_facts import AppliedCommit
 from dht.ground.host import PeerId
 from dht.records.evaluation import Evaluation
 from peer.events.anchor_events import Fetched
-from peer.events.peer_events import Evaluated, Event, LeftRun, MemberChanged, StateServed, SwarmContact
+from peer.events.peer_events import Evaluated, Event, LeftRun, MemberChanged, PartRestarted, StateServed, SwarmContact
 from peer.view.own_view import NUM_LOSSES
 from peer.view.own_view import own_view_after as fold
 from tests.kit.peer_events import ME, OTHER, committed, folded, joined, progressed
@@ -56,6 +56,11 @@ def test_phases() -> None:
     assert state.phase == "training"
     state = fold(state, Event(4.0, ME, LeftRun(reason="asked to", inner_steps=7, tokens=9, rounds_contributed=1)))
     assert (state.phase, state.inner_steps) == ("left", 7)
+
+
+def test_a_restart_that_the_supervisor_reports_does_not_hide_the_peer_id() -> None:
+    restarted = Event(9.0, PeerId(""), PartRestarted("network", "it was killed", is_training=True))
+    assert fold(folded(joined(0.0)), restarted).peer_id == ME
 
 
 def test_phases_of_a_seed() -> None:
