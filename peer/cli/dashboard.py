@@ -75,7 +75,7 @@ def dashboard(
         typer.Option(
             "--page-address",
             metavar="URL",
-            help="Public address of the page, for links and cards; default: the one that a visitor used.",
+            help="Public address of the page, for links and cards; default: the address that each visitor used.",
         ),
     ] = "",
     samples_every: Annotated[
@@ -113,7 +113,7 @@ def dashboard(
     runs: Annotated[
         Path | None,
         typer.Option(
-            "--runs", metavar="FILE", help="Several runs on one dashboard: a TOML file with a [[run]] for each."
+            "--runs", metavar="FILE", help="Several runs on one dashboard: a TOML file with one [[run]] per run."
         ),
     ] = None,
     host_backend: Backend = None,
@@ -122,7 +122,9 @@ def dashboard(
     own = {"RUN": run, "--run-id": run_id, "--peers": peers, "--invite": invite, "--db": db, "--base": base}
     given = [name for name, value in {**own, "--join-address": join_address}.items() if value]
     if runs is not None and given:
-        raise UsageFault(f"{given[0]} was given with --runs; expected it in the file, for each run; take one of them")
+        raise UsageFault(
+            f"{given[0]} was given with --runs; expected only one of them; set it for each run in the file"
+        )
     backend = choose_backend(host_backend)
     from dashboard.history.database import check_folder
     from dashboard.samples.sample_schedule import SamplePlan, sample_plan
@@ -192,7 +194,7 @@ def dashboard(
         try:
             target = checked_target(each.run_id, list(each.peers) or None, each.invite)
         except LocalFault as fault:
-            unusable[each.run_id] = f"{fault} Its entry in {runs} may name peers and invite."
+            unusable[each.run_id] = f"{fault} Add peers or invite to its entry in {runs}."
         else:
             usable.append(shown(target, None if each.db is None else Path(each.db), each.join_addresses, plan))
     if not usable:
@@ -207,7 +209,7 @@ def _say_who_answers(target: Target) -> None:
     except NobodyReachable:
         notice("No member answers yet; the page keeps looking.")
     except Incompatible as fault:
-        notice(f"{fault} The page shows what its history has.")
+        notice(f"{fault} The page shows its history.")
 
 
 def _line_of(install: str | None) -> str | None:
@@ -218,8 +220,8 @@ def _line_of(install: str | None) -> str | None:
     """
     if install is not None and not (0 < len(install.strip()) <= MAX_INSTALL_LENGTH and install.isprintable()):
         raise UsageFault(
-            f"--install has {len(install)} characters, or some that cannot be printed; expected a line of 1 to "
-            f"{MAX_INSTALL_LENGTH} such as 'pip install git+https://...'"
+            f"--install has {len(install)} characters, or characters that cannot be printed; expected a line of 1 to "
+            f"{MAX_INSTALL_LENGTH} characters, such as 'pip install git+https://...'"
         )
     return None if install is None else install.strip()
 
@@ -232,7 +234,7 @@ def _check_host(host: str) -> None:
     """
     if re.fullmatch(r"[A-Za-z0-9_.:%-]{1,253}", host) is None or ".." in host:
         raise UsageFault(
-            f"--host {host[:80]!a} is not an address; expected one of this machine, such as 127.0.0.1 or ::1"
+            f"--host {host[:80]!a} is not an address; expected an address of this machine, such as 127.0.0.1 or ::1"
         )
 
 

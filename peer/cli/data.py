@@ -58,7 +58,7 @@ def tokenizer(
     print(f"Tokenizer   {made.path}  ({made.vocab_size} tokens)")
     print(f"Digest      {made.digest}")
     if made.vocab_size < vocab_size:
-        print(f"            The text is enough for {made.vocab_size} tokens, not for {vocab_size}.")
+        print(f"            The text yields only {made.vocab_size} of the {vocab_size} tokens.")
     print(f"Next:       peer data prepare --tokenizer {out} --out ./shards FILES...")
     return 0
 
@@ -122,7 +122,7 @@ def prepare(
     print(f"Shards      {plural(len(meta.shards), 'file')} in {out}, {size}, {meta.dtype}")
     documents = plural(meta.documents, "document")
     print(f"Tokens      {count_text(training)} to train on, {count_text(held)} held out, {documents}")
-    print(f"Digest      {digest}  (data.digest of a run in which all peers train on these)")
+    print(f"Digest      {digest}  (data.digest of a run whose peers all train on these shards)")
     print(f"Here:       peer join --data tokens:{out} ...")
     print('Elsewhere:  put the folder on a web server, and set source = "https://HOST/PATH/meta.json" in [data]')
     return 0

@@ -33,7 +33,7 @@ def demo(
             min=0.1,
             max=1440,
             metavar="N",
-            help="Training time of all peers, at least 40 s; starting them takes longer.",
+            help="Training time of all peers, at least 40 s; their start takes additional time.",
         ),
     ] = 2.0,
     as_json: Annotated[
@@ -44,7 +44,7 @@ def demo(
     ] = True,
     port: Port = PAGE_PORT,
 ) -> int:
-    """Train with several real peers on this machine. One is killed half-way, and one joins late."""
+    """Train with several real peers on this machine. One peer is killed half-way, and another peer joins late."""
     if dashboard:
         check_page_extra("The demo's page (--no-dashboard skips it)")
     from peer.demo.demo import run_demo

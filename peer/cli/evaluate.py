@@ -61,11 +61,12 @@ def evaluate(
 ) -> int:
     """Measure the validation loss or the scores of a model from a folder, a checkpoint or a live run."""
     if limit is not None and tasks is None:
-        raise UsageFault("--limit is given without --tasks; expected both, because it limits the samples of a task.")
+        raise UsageFault("--limit is given without --tasks; expected both, because --limit counts samples of a task.")
     if tasks is not None and (model is None or data is not None or base is not None):
         raise UsageFault(
-            "--tasks is given without --model, or with --data or --base; expected an exported folder alone, because a "
-            "task brings its own data; run `peer export RUN --merge` if the run trains an adapter, and give --model."
+            "--tasks is given without --model, or with --data or --base; expected only --model with an exported "
+            "folder, because each task has its own data; if the run trains an adapter, run `peer export RUN --merge` "
+            "first."
         )
     check_choices(device, base, data)
     source = named_model(model, checkpoint, named_run(run, run_id, peers), invite, timeout)

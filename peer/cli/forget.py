@@ -34,28 +34,30 @@ def forget(
     every = every_run_here()
     run_id = run if run in every else named_run(run, None, None).run_id
     if run_id not in every:
-        raise UsageFault(f"{run[:80]!a} is not a run on this machine; expected one that `peer runs` lists.")
+        raise UsageFault(f"{run[:80]!a} is not a run on this machine; expected a run that `peer runs` lists.")
     named = [folder for _, folder in known_places(run_id)]
     folders = [folder for folder in folders_of(run_id) if folder.is_dir() and folder not in named]
     if running := running_in_any([*folders, *named]):
-        raise UsageFault(f"{running[0].named} takes part in {run_id}; expected none; run `peer stop {run_id}` first.")
+        raise UsageFault(
+            f"{running[0].named} takes part in {run_id}; expected no running peer; run `peer stop {run_id}` first."
+        )
     if owned := [folder for folder in folders if has_owner_key(folder)]:
         raise UsageFault(
-            f"{owned[0]} has the owner's key of {run_id}, which alone can change the run; expected a run of somebody "
-            "else; move that folder away yourself."
+            f"{owned[0]} contains the owner's key of {run_id}, the only key that can change the run; expected a run of "
+            "another owner; move that folder away yourself."
         )
     shown = ", ".join(map(str, folders)) or "no folder"
     if not yes:
         if not sys.stdin.isatty():
-            raise UsageFault(f"{shown} would be deleted; expected a terminal to confirm, or --yes.")
+            raise UsageFault(f"{shown} would be deleted; expected a terminal for the confirmation, or --yes.")
         if not typer.confirm(f"Delete {shown}, with this peer's key and its checkpoints?"):
             print("Nothing was deleted.")
             return 0
     for folder in folders:
-        with writing(folder, "give its rights back"):
+        with writing(folder, "restore its permissions"):
             shutil.rmtree(folder)
     forget_run(run_id)
     print_fitting(
-        f"Forgot {run_id}. Deleted: {shown}." + (f" Still there: {', '.join(map(str, named))}." if named else "")
+        f"Forgot {run_id}. Deleted: {shown}." + (f" Not deleted: {', '.join(map(str, named))}." if named else "")
     )
     return 0

@@ -85,7 +85,7 @@ def init(
     ] = False,
     force: Annotated[
         bool,
-        typer.Option("--force", help="Sign your run NAME (or the one in DIR) again: same owner key, next revision."),
+        typer.Option("--force", help="Sign your run NAME (or the run in DIR) again: same owner key, next revision."),
     ] = False,
     as_json: options.AsJson = False,
 ) -> None:
@@ -106,8 +106,9 @@ def init(
         out = own[0]
     elif out is None and own:
         raise UsageFault(
-            f"A run of yours has the name {name} already: {', '.join(map(str, own))}; choose another name, give --out "
-            "DIR for one more run of that name, or --force and its folder as --out to sign its manifest again."
+            f"You already own a run with the name {name}: {', '.join(map(str, own))}; expected a new name; choose "
+            "another name, give --out DIR to create an additional run with this name, or give --force and that folder "
+            "as --out to sign its manifest again."
         )
     if out is not None:
         check_out(out)
@@ -119,14 +120,14 @@ def init(
         *(("--targets", targets, "--lora", lora), ("--freeze", freeze, "--model", model)),
     ):
         if value is not None and its_value is None:
-            raise UsageFault(f"{flag} is given without {needed}; expected both; give {needed} too.")
+            raise UsageFault(f"{flag} is given without {needed}; expected both; add {needed}.")
     described = None
     trial_notes: list[str] = []
     if model is not None:
         if not Path(model).exists() and ("/" not in model or model.startswith((".", "/", "~"))):
             raise UsageFault(
-                f"{model}: No such file or directory; expected a folder with a config.json of a Hugging Face model, "
-                "such a file, or org/name@REVISION; check --model."
+                f"{model}: No such file or directory; expected the config.json of a Hugging Face model, a folder that "
+                "contains it, or org/name@REVISION; check --model."
             )
         with loading("loading the model libraries"):
             from peer.trainer.hf.manifest_from_config import describe_model
@@ -149,7 +150,7 @@ def init(
     remember_place(made.run_id, made.folder)
     for other in same_name:
         if other != made.run_id:
-            notice(f"{other} has the same name and is known here, too: commands need the whole id of either.")
+            notice(f"{other} on this machine has the same name, so commands need the complete id of each run.")
     is_private = made.manifest.access.mode != "open"
     seed_line = f"peer seed {made.run_id}"
     if out is not None:
@@ -191,11 +192,11 @@ def init(
     print(f"Start it:   {seed_line}")
     print(f"Join it:    {join_line}")
     if is_private:
-        print(f"            FILE is what `peer invite --data-dir {made.folder}` writes, once the seed is up.")
+        print(f"            `peer invite --data-dir {made.folder}` writes FILE, once the seed runs.")
     elif page is None:
-        print("            `peer seed` prints this line with its address when it is up.")
+        print("            `peer seed` prints this line with its address once it runs.")
     else:
-        print(f"            The page answers once `peer dashboard` serves it at {page}.")
+        print(f"            The page is available once `peer dashboard` serves it at {page}.")
 
 
 @contextlib.contextmanager

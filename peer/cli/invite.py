@@ -64,12 +64,13 @@ def invite(
     mode = owned.manifest.access.mode
     if mode == "open":
         raise UsageFault(
-            f"{owned.run_id} is open, so anybody can join without an invite; expected a private run; set "
+            f"{owned.run_id} is open, so anyone can join without an invite; expected a private run; set "
             "mode in [access] of the run file when you create a run"
         )
     if mode == "allowlist" and invited is None:
         raise UsageFault(
-            f"{owned.run_id} takes only listed keys; expected --key PEERID; run `peer key` on that machine to print it"
+            f"{owned.run_id} accepts only listed keys; expected --key PEERID; `peer key` prints it on the invited "
+            "machine"
         )
     addresses = peers or owned.known_addresses()
     published = None
@@ -98,14 +99,14 @@ def invite(
     if as_json:
         print(json.dumps(facts))
         return
-    whose = f"the key {invited}" if invited is not None else "the first to use it"
+    whose = f"the key {invited}" if invited is not None else "the first peer that uses it"
     print(f"Invite      {name}  for {whose}")
     if made.ticket is not None:
-        print(f"Serial      {serial}, good until {date_text(made.ticket.expires_at)}")
+        print(f"Serial      {serial}, valid until {date_text(made.ticket.expires_at)}")
     if made.secret:
         print("            The file is a secret: send it over a private channel, then delete it.")
     if not made.addresses:
-        print("            It names no address; give --peers to `peer join`, or to this command.")
+        print("            The invite contains no address; give --peers to `peer join`, or to this command.")
     if published is not None:
         print(f"Listed      in revision {owned.manifest.revision}{and_published(owned, published)}")
     print(f"Use it:     peer join --invite {name}")

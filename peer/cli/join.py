@@ -76,7 +76,7 @@ def run_peer(
         raise
     from peer.panel.terminal import opened_terminal
 
-    # The terminal first, so that a child's output on standard error does not disturb the panel.
+    # Open the terminal first, so that a child's output on standard error does not disturb the panel.
     with opened_terminal(config, what, held) as terminal:
         if seed_only:
             wait_for_members(config, terminal, trains=False)

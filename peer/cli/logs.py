@@ -55,14 +55,14 @@ def logs(
     if not folders:
         what = f"of {named} " if named else ""
         raise UsageFault(
-            f"No peer {what}has written a log {f'in {data_dir}' if data_dir else 'on this machine'}; expected the run "
-            "of a peer that runs or ran here; `peer runs` lists them."
+            f"No peer {what}has written a log {f'in {data_dir}' if data_dir else 'on this machine'}; expected a run "
+            "with a peer that runs or ran here; `peer runs` lists these runs."
         )
     running = {folder: words for folder in folders if len(folders) > 1 and (words := told_holder_of(folder))}
     if len(folders) > 1 and not running:
         newest = max(folders, key=lambda one: (one / "events.jsonl").stat().st_mtime)
         where = shlex.join(["--data-dir", str(newest)])
-        notice(f"Shown is the newest of {len(folders)} logs here: {where}")
+        notice(f"Showing the newest of {len(folders)} logs on this machine: {where}")
         folders = [newest]
     labels = _labels(list(running) or folders)
     if len(labels) > 1:
@@ -80,7 +80,7 @@ def logs(
         raise  # the reader has closed the pipe
     except OSError as error:
         raise LocalFault(
-            f"{error.filename} cannot be read ({error.strerror or error}); expected a log of your own"
+            f"{error.filename} cannot be read ({error.strerror or error}); expected a log that you may read"
         ) from error
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED

@@ -46,7 +46,7 @@ def show(run: OwnedRun = None, run_id: RunId = None, data_dir: DataDir = None, a
     print(f"Rules       {manifest.rules}")
     print(f"Revision    {manifest.revision}, hash {manifest.hash.hex()[:16]}")
     listed = plural(len(manifest.access.members), "listed key")
-    print(f"Access      {manifest.access.mode}, {listed} when the run was made")
+    print(f"Access      {manifest.access.mode}, {listed} when the run was created")
     for file in manifest.files:
         print(f"File        {file.name}, {file.bytes} bytes, BLAKE3 {file.digest[:16]}")
     if manifest.own_code_hint:
@@ -129,7 +129,7 @@ def edit(
     }
     if not any(given.values()) and cooldown_from is None and page is None:
         raise UsageFault(
-            "Nothing to change is given; expected --admit, --revoke, --outer-lr, --minimum-software, --page, "
+            "No change is given; expected --admit, --revoke, --outer-lr, --minimum-software, --page, "
             "--cooldown-tokens or --end."
         )
     if cooldown_from is not None and cooldown_tokens is None:
@@ -193,10 +193,10 @@ def publish(
 
     num_copies = publish(owned, peers or owned.known_addresses(), timeout)
     members = plural(num_copies, "member")
-    print(f"Published   revision {owned.manifest.revision} to {members}; the others take it from there")
+    print(f"Published   revision {owned.manifest.revision} to {members}, which forward it to the others")
 
 
 def _to_discard(owned: Any) -> str:
     from peer.owner.owned_run import DRAFT_NAME
 
-    return f"{shlex.join(['rm', str(owned.folder / DRAFT_NAME)])} removes the whole draft; nothing of it was signed"
+    return f"{shlex.join(['rm', str(owned.folder / DRAFT_NAME)])} removes the complete draft, which was never signed"

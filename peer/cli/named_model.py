@@ -33,8 +33,8 @@ def check_choices(device: str, base: Path | None, data: str | None = None) -> No
 
 
 _SOURCES = {
-    True: "--model PATH (what `peer export` wrote), RUN (its id, page or link), or --checkpoint DIR",
-    False: "RUN (its id, page or link), or --checkpoint DIR, the data folder of a peer here",
+    True: "--model PATH (a folder that `peer export` wrote), RUN (its id, page or link), or --checkpoint DIR",
+    False: "RUN (its id, page or link), or --checkpoint DIR, the data folder of a peer on this machine",
 }
 
 
@@ -51,7 +51,7 @@ def named_model(
     run_id, peers, end, _ = named
     if model is not None:
         if checkpoint is not None or run_id is not None or peers or invite:
-            raise UsageFault("--model is given beside another source; expected --model alone, or RUN.")
+            raise UsageFault("--model is given together with another source; expected --model alone, or RUN.")
         run_json(model)
         return model
     if checkpoint is not None:
@@ -62,7 +62,8 @@ def named_model(
             raise UsageFault(f"--checkpoint and {other} are given together; expected one of them.")
         if not (checkpoint / "run.record").exists():
             raise UsageFault(
-                f"{checkpoint} holds no run.record; expected the data folder of a peer of this run; check --checkpoint."
+                f"{checkpoint} contains no run.record; expected the data folder of a peer of the run; check "
+                "--checkpoint."
             )
         return model_source.CheckpointSource(
             load_config({"run_id": run_id or model_source.run_in(checkpoint)}).run_id, checkpoint

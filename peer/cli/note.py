@@ -43,7 +43,7 @@ def note(
         if as_json:
             print(json.dumps([{"noted_at": at, "note": words} for at, words in notes]))
         elif not notes:
-            print(f'There are no notes yet. `peer note {run} "raised H to 40"` writes one.')
+            print(f'There are no notes yet. `peer note {run} "raised H to 40"` adds a note.')
         else:
             for at, words in notes:
                 print(f"{date_text(at)}  {words}")

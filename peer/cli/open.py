@@ -30,7 +30,7 @@ def open_(run: Run = None, run_id: RunId = None) -> int:
         named = known[0]
     if named is None:
         raise UsageFault(
-            "Which run? Expected its id or its name: `peer open RUN`; `peer runs` lists those of this machine."
+            "Which run? Expected an id or a name: `peer open RUN`; `peer runs` lists the runs on this machine."
         )
     page = find_page(named, PAGE_PORT)
     print(page)

@@ -32,7 +32,7 @@ def owned_run(run: str | None, run_id: str | None, data_dir: str | None) -> Any:
         place = expanded(run)
         return open_owned_run(None, place if place.is_dir() else place.parent)
     if run is not None and (run.startswith((".", "~")) or ("/" in run and "://" not in run)):
-        raise UsageFault(f"there is not a folder {run}; expected one that `peer init` wrote, or a run id or name")
+        raise UsageFault(f"{run} does not exist; expected a folder that `peer init` wrote, or a run id or name")
     named = named_run(run, run_id, None)[0]
     if data_dir is None and named is not None:
         data_dir = next(map(str, owned_folders(named)), None)

@@ -37,7 +37,7 @@ def revoke(
 ) -> None:
     """Revoke a key or an invite: sign the next revision of the manifest and publish it."""
     if (key is None) == (invite is None):
-        got = "Nothing to revoke is given" if key is None else "Both --key and --invite are given"
+        got = "Neither --key nor --invite is given" if key is None else "Both --key and --invite are given"
         raise UsageFault(f"{got}; expected either --key PEERID or --invite SERIAL; `peer members` shows them.")
     from peer.config.access_sections import ChangeSection
     from peer.owner.owned_run import checked_key, checked_serial
@@ -46,7 +46,9 @@ def revoke(
     entry = serial or str(checked_key(key or ""))
     owned = owned_run(run, run_id, data_dir)
     if serial is not None and serial not in {given["serial"] for given in owned.given()}:
-        raise UsageFault(f"invite {serial} was not issued from {owned.folder}; expected one that `peer members` lists")
+        raise UsageFault(
+            f"invite {serial} was not issued from {owned.folder}; expected an invite that `peer members` lists"
+        )
     owned.change_now(ChangeSection(at_version=at_version, revoke=(entry,)))
     published = publish_if_known(owned, peers or owned.known_addresses(), timeout)
     print(f"Revoked     {key or f'invite {invite}'}, {f'from version {at_version}' if at_version else 'at once'}")

@@ -26,7 +26,7 @@ def runs(as_json: AsJson = False) -> int:
         print(json.dumps([one.facts() for one in found]))
         return 0
     if not found:
-        print_fitting("No run on this machine yet. Join one: `peer join https://PAGE`. Try it alone: `peer demo`.")
+        print_fitting("No run on this machine yet. Join a run: `peer join https://PAGE`. Try a demo: `peer demo`.")
         return 0
     print("\n".join(run_lines(found, shutil.get_terminal_size().columns if sys.stdout.isatty() else None)))
     return 0

@@ -43,7 +43,7 @@ def sample(
         int, typer.Option("--max-tokens", min=1, max=10**6, metavar="N", help="Tokens to generate.")
     ] = 200,
     temperature: Annotated[
-        float, typer.Option("--temperature", min=0, max=100, metavar="X", help="0 always takes the likeliest token.")
+        float, typer.Option("--temperature", min=0, max=100, metavar="X", help="0 always chooses the likeliest token.")
     ] = 0.8,
     seed: Annotated[
         int,

@@ -44,8 +44,8 @@ def seed(
 def _run_in_folder(data_dir: object) -> dict[str, object]:
     """Return run id and data folder of the run in `data_dir`, and print a notice; empty if there is no single run.
 
-    Without `data_dir`, use the run in the working folder, or in the only run folder inside it. The content of the
-    folder is checked later.
+    Without `data_dir`, use the run in the working folder, or in the only run folder inside it. Later code checks
+    the content of the folder.
     """
     from dht.ground.regular_files import read_regular
     from dht.records.signed_manifest import MAX_RUN_RECORD_BYTES, claimed_run_id
@@ -62,5 +62,5 @@ def _run_in_folder(data_dir: object) -> dict[str, object]:
     if len(found) != 1:
         return {}
     ((folder, run_id),) = found.items()
-    notice(f"Seeding {run_id}, whose folder is {folder}.")
+    notice(f"Seeding {run_id} from {folder}.")
     return {"run_id": run_id, "data_dir": str(folder)}

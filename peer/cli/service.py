@@ -23,7 +23,7 @@ from peer.observe.named_run import named_run
 app = Commands()
 
 STOP_SECONDS = 120
-"""Time for a peer to finish its step and its round after it was asked to leave: far longer than a round."""
+"""Time for a peer to finish its step and its round after a request to leave: far longer than a round."""
 RESTART_SECONDS = 60
 """Delay of a restart after a failure: short enough to rejoin the same evening, long enough for a run that has ended."""
 NICENESS = 10
@@ -139,7 +139,7 @@ def service_file(
     for word in (*command, str(folder), *environment.values()):
         if not all(character.isprintable() for character in word):
             raise UsageFault(
-                f"{word!r} has a control character, such as a line break; expected none in what a service file names; "
+                f"{word!r} has a control character, such as a line break; expected none in a service file; "
                 "rename the file or folder."
             )
     if platform == "darwin":

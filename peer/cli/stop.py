@@ -60,7 +60,8 @@ def stop(
     print_fitting(f"Asked {chosen.named} to leave: it finishes its step and its round.")
     if not has_left(chosen, timeout):
         raise LocalFault(
-            f"it still runs after {timeout:g} s; expected it to leave; `peer stop` once more ends it without a goodbye"
+            f"the peer still runs after {timeout:g} s; expected it to leave in that time; `peer stop` again ends it at "
+            "once, without notice to the members"
         )
     print("It has left.")
     return 0

@@ -29,7 +29,7 @@ def check_module(module: OwnModule) -> None:
     check_trained(module)
     for name, parameter in trained_parameters(module):
         if not (parameter.is_meta or bool(parameter.isfinite().all())):
-            raise UsageFault(f"parameter {name!r} has values that are NaN or infinite; expected numbers to begin with.")
+            raise UsageFault(f"parameter {name!r} has values that are NaN or infinite; expected finite initial values.")
 
 
 def check_trained(module: OwnModule) -> None:
@@ -43,23 +43,27 @@ def check_trained(module: OwnModule) -> None:
     for name, parameter in module.named_parameters():
         if type(parameter).__name__ == "UninitializedParameter":
             raise UsageFault(
-                f"parameter {name!r} has no shape yet; expected all of them; call the module once on an example."
+                f"parameter {name!r} has no shape yet; expected a shape for each parameter; call the module once on an "
+                "example."
             )
     found = trained_parameters(module)
     if not found:
-        raise UsageFault("the module has no parameter with requires_grad; expected something to train.")
+        raise UsageFault("the module has no parameter with requires_grad; expected at least one to train.")
     for name, parameter in found:
         if not parameter.dtype.is_floating_point:
             raise UsageFault(
-                f"parameter {name!r} is {parameter.dtype}, which cannot be averaged; expected real numbers; keep it as "
-                "one of these, or as a buffer."
+                f"parameter {name!r} is {parameter.dtype}, which cannot be averaged; expected a floating-point type; "
+                "convert it, or register it as a buffer."
             )
 
 
 def check_has_values(name: str, parameter: Any) -> None:
-    """Raise UsageFault for a parameter on the device meta, where libraries put parameters that they keep on disk."""
+    """Raise UsageFault for a parameter on the meta device, where libraries put parameters that they keep on disk."""
     if parameter.is_meta:
-        raise UsageFault(f"parameter {name!r} is on the device meta, without values; make the module on a real one")
+        raise UsageFault(
+            f"parameter {name!r} is on the meta device and has no values; expected values; create the module on a "
+            "real device"
+        )
 
 
 def chosen_buffers(module: OwnModule, asked: str | None) -> Buffers:
@@ -71,10 +75,11 @@ def chosen_buffers(module: OwnModule, asked: str | None) -> Buffers:
     num_values = sum(buffer.numel() for _, buffer in shared_buffers(module))
     num_parameters = sum(parameter.numel() for _, parameter in trained_parameters(module))
     if asked not in (None, "local", "mean"):
-        raise UsageFault(f"buffers is {asked!r}; expected 'local' or 'mean'; leave it out for the usual choice.")
+        raise UsageFault(f"buffers is {asked!r}; expected 'local' or 'mean'; omit it for the default.")
     if asked == "mean" and not num_values:
         raise UsageFault(
-            "buffers is 'mean', and the module has none of real numbers that are saved, besides masks; leave it out."
+            "buffers is 'mean', but the module has no saved floating-point buffers apart from masks; expected at least "
+            "one; omit buffers."
         )
     is_mean = averages_few_buffers(num_values, num_parameters) if asked is None else asked == "mean"
     return "mean" if is_mean else "local"
@@ -106,18 +111,16 @@ def check_frozen_digest(manifest: RunManifest, module: OwnModule) -> None:
     """Check the frozen parameters before a peer trains.
 
     Raises:
-        Incompatible: the run was made with other frozen values.
+        Incompatible: the run was created with different frozen values.
     """
     expected = manifest.model.frozen_digest
     if expected is None:
         return
     found = frozen_digest(module)
     if found != expected:
-        got = (
-            f"other frozen parameters ({found[:16]}) than" if found else "no frozen parameter, but frozen ones are what"
-        )
+        got = f"different frozen parameters ({found[:16]})" if found else "no frozen parameters"
         raise Incompatible(
-            f"this module has {got} the run was made with ({expected[:16]}); expected the same base model, frozen "
-            "in the same places; what is trained beside another one is worth nothing: load the base that "
-            "the run's owner names"
+            f"this module has {got}; expected those of the run ({expected[:16]}), because training beside a different "
+            "base model is useless; load the base model that the run's owner specifies, and freeze the same "
+            "parameters"
         )

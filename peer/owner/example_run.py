@@ -5,35 +5,35 @@ from __future__ import annotations
 from typing import Final
 
 EXAMPLE: Final = """\
-# A run of your own: change what you like, then `peer init NAME --config run.toml`.
-# What is left out has its default; docs/organiser/manifest.md has every field.
+# An example run: change any field, then run `peer init NAME --config run.toml`.
+# Omitted fields have their defaults; docs/organiser/manifest.md lists every field.
 
-description = "A small model that completes Python, for editors that are offline"    # what it is for: people ask first
+description = "A small model that completes Python, for editors that are offline"    # its purpose, for volunteers
 licence = "MIT"
-# page = "https://run.example.org"        # where `peer dashboard` will show it: people join with `peer join URL`
+# page = "https://run.example.org"        # address of `peer dashboard`; volunteers run `peer join URL`
 
-[model]                                   # the built-in one has 4 layers, 4 heads and a width of 128; this has 27 M:
-# num_layers = 8                          # with `--model` leave these three out
+[model]                                   # default: 4 layers, 4 heads, width 128; the values below give 27 M parameters
+# num_layers = 8                          # with `--model`, omit these three fields
 # d_model = 512
 # num_heads = 8
-context = 128                             # tokens that it reads at once
+context = 128                             # tokens that the model reads at once
 
 [data]
-source = "stdlib:"                        # Python's own library, which every machine has; or "text:" for own files
-# source = "https://example.org/shards/meta.json"    # or what `peer data prepare` made
+source = "stdlib:"                        # Python's standard library, on every machine; or "text:": each peer's files
+# source = "https://example.org/shards/meta.json"    # or shards that `peer data prepare` wrote
 
 [training]
 batch_size = 8
 learning_rate = 0.003
 
 [training.schedule]
-tokens = 2_000_000_000                    # of the swarm: the bar on the page fills up to them; nothing ends there
+tokens = 2_000_000_000                    # end of the page's progress bar, for the whole swarm; training continues
 
 [averaging]
-num_fragments = 4                         # the model is averaged in so many parts, one after the other
-sync_every = 30                           # inner steps between two sends of one part; `peer plan` says what fits
-codec = "int4"                            # 4 bits per value on the line
+num_fragments = 4                         # the run averages the model in this many parts, one after another
+sync_every = 30                           # inner steps between two rounds of one part; `peer plan` helps to choose
+codec = "int4"                            # 4 bits for each value that a peer sends
 
 [access]
-mode = "open"                             # everybody; or "invite", with `peer invite` for each person
+mode = "open"                             # anyone can join; or "invite", with a `peer invite` for each person
 """

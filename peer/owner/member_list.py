@@ -24,7 +24,7 @@ def member_facts(owned: OwnedRun, addresses: list[str], timeout_seconds: float) 
     except NobodyReachable as fault:
         unseen = str(fault)
     now = time.time()
-    # The owner's own peer, which keeps its data in this folder, records the users it saw or was told about.
+    # The owner's own peer, which keeps its data in this folder, records the users that it or other members saw.
     users = {use.serial.hex(): str(use.peer_id) for use in read_users(owned.folder / INVITE_USERS_NAME)}
     invites = []
     for given in owned.given():
@@ -64,7 +64,7 @@ def show_members(facts: dict[str, Any]) -> None:
     for peer_id, peer in sorted(present.items()):
         print(f"Present     {peer_id}  {_state(peer)}")
     if facts["not_seen_because"]:
-        print(f"The members that are there now are not known: {facts['not_seen_because']}")
+        print(f"The members that are online are not known: {facts['not_seen_because']}")
 
 
 def _state(peer: dict[str, Any] | None) -> str:

@@ -39,7 +39,7 @@ from peer.user_folders import OWNER_KEY_NAME, user_data_dir_here
 OTHER_FOLDER = "give another --out (in Python folder)"
 """Advice shown if the owner's folder cannot be written."""
 ROBUST_COMBINE = "centered_clip"
-"""The default for an open run: with the mean, one member that commits alone moves everybody; see open-run.md."""
+"""The default for an open run: with the mean, a single member could change every model; see open-run.md."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +155,7 @@ def create_custom_run(
     check_module(module)
     paths, place = [Path(path) for path in files], None if folder is None else Path(folder)
     if "model" in (settings or {}):
-        raise UsageFault("settings has a section 'model', which follows from the module here; remove it.")
+        raise UsageFault("settings has a section 'model'; expected none, because the module determines it; remove it.")
     earlier = None if place is None else _earlier_manifest(place)
     kept: Buffers | None = None if earlier is None else "mean" if earlier.model.num_buffer_values else "local"
     shared = chosen_buffers(module, buffers or kept)
@@ -183,7 +183,7 @@ def create_custom_run(
                 fields["model"]["frozen_digest"] = digest
             manifest = RunManifest.from_fields(fields)
         except ValueError as error:
-            raise UsageFault(f"run {name!r} cannot be made: {error}") from error
+            raise UsageFault(f"run {name!r} cannot be created: {error}") from error
         return _write_run(manifest, place, replace, paths, is_combine_chosen_here=is_chosen_here)
 
 
@@ -192,7 +192,7 @@ def _check_kinds(name: Any, folder: Any, files: Any) -> None:
     if not isinstance(name, str):
         raise UsageFault(f"name is {name!r}; expected text, such as 'my-run'.")
     if not isinstance(folder, str | Path | None):
-        raise UsageFault(f"folder is {folder!r}; expected a path, or None for the usual place.")
+        raise UsageFault(f"folder is {folder!r}; expected a path, or None for the default folder.")
     if (
         not isinstance(files, Sequence)
         or isinstance(files, str)
@@ -256,11 +256,10 @@ def _check_vocabulary(manifest: RunManifest, files: Sequence[Path]) -> None:
         if num_tokens > manifest.model.vocab_size:
             place = "section [model] of the run file"
             if manifest.model.kind == "hf":
-                place = "the model's config.json (pretrained weights have their own: take the tokenizer beside them)"
+                place = "the model's config.json (pretrained weights need the tokenizer that was published with them)"
             raise UsageFault(
                 f"{path} has {num_tokens} tokens, and model.vocab_size is {manifest.model.vocab_size}; expected no "
-                f"more tokens than the model has; write vocab_size = {num_tokens} into {place}, or take a smaller "
-                "tokenizer"
+                f"more tokens than the model has; set vocab_size = {num_tokens} in {place}, or use a smaller tokenizer"
             )
 
 
@@ -296,14 +295,15 @@ def _write_run(
             return _signed(run_id, _with_own_peer(manifest, folder), folder, owner, files)
     if not replace and (folder / OWNER_KEY_NAME).exists():
         raise UsageFault(
-            f"{folder} holds the owner key of {_run_in(folder) or 'a run'} already; expected an empty folder; choose "
-            "another folder (--out), or sign the manifest again with that key (--force; in Python replace=True)."
+            f"{folder} already contains the owner's key of {_run_in(folder) or 'a run'}; expected an empty folder; "
+            "choose another folder (--out), or sign the manifest again with that key (--force; in Python "
+            "replace=True)."
         )
     earlier = _run_in(folder)
     if earlier is not None and earlier.partition(".")[0] != name:
         raise UsageFault(
-            f"{folder} holds the run {earlier}; expected its name, not {name!r}: with one key and folder the earlier "
-            "run would be lost; choose another --out for a run of another name"
+            f"{folder} contains the run {earlier}; expected its name instead of {name!r}, because a new run in this "
+            "folder would replace it; choose another --out for a run with a different name"
         )
     with _whole_or_nothing(folder):
         make_secret_folder(folder, OTHER_FOLDER)
@@ -324,7 +324,7 @@ def _signed(run_id: str, manifest: RunManifest, folder: Path, owner: Identity, f
 
 @contextlib.contextmanager
 def _whole_or_nothing(folder: Path) -> Iterator[None]:
-    """Remove the files that the block wrote if it fails: a key without its run would only be in the way."""
+    """Remove the files that the block wrote if it fails: a key without its run would block the next attempt."""
     named = (OWNER_KEY_NAME, IDENTITY_NAME, RUN_RECORD_NAME, FILES_NAME)
     fresh = FreshFolder(folder, (folder / name for name in named))
     try:

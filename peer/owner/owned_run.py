@@ -1,7 +1,7 @@
 """The owner's operations with the key: invites, revocations, and signed revisions of the manifest.
 
 All files are in the owner's folder (the one that `peer init` wrote): the key, the signed manifest, an unsigned draft,
-and a list of the given invites. Nothing here uses the network; `peer.owner.publish` does.
+and a list of the issued invites. Nothing in this file uses the network; `peer.owner.publish` does.
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ from peer.version import full_version, is_older
 DRAFT_NAME = "manifest.draft"
 """The next revision before it is signed, in the owner's folder."""
 LEDGER_NAME = "invites.jsonl"
-"""One line for each invite that was given; it holds no secrets."""
+"""A file with one line for each issued invite, without secrets."""
 MAX_LEDGER_BYTES = 64 << 20
-"""About 150 bytes per invite: far more invites than an owner gives."""
+"""At about 150 bytes per invite, far more invites than an owner issues."""
 LONGEST_INVITE_SECONDS = 366 * 86400.0
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
@@ -96,7 +96,7 @@ class OwnedRun:
         return list(dict.fromkeys([*own, *read_cached_peers(self.folder / "cached_peers.json")]))
 
     def edit(self, change: ChangeSection) -> RunManifest:
-        """Add a change to the draft, and begin one if there is none.
+        """Add a change to the draft, and begin a draft if there is none.
 
         Raises:
             UsageFault: the manifest would be too large or hold too many changes, or the change requires software that
@@ -106,7 +106,7 @@ class OwnedRun:
         if minimum is not None and is_older(full_version(), minimum):
             raise UsageFault(
                 f"--minimum-software {minimum} is newer than this software ({full_version()}), which cannot tell "
-                f"whether {minimum} follows the run's rules {self.manifest.rules}; expected at most its own version; "
+                f"whether {minimum} follows the run's rules {self.manifest.rules}; expected at most this version; "
                 "update this software first"
             )
         basis = self.draft or self.manifest
@@ -118,10 +118,10 @@ class OwnedRun:
             del changes[notes[0]]
         fields["changes"] = [*changes, change.model_dump(mode="json")]
         try:
-            # Decoded from its bytes, so that the revision signed later is readable by everybody.
+            # Decoded from its bytes, so that every member can read the revision that is signed later.
             draft = RunManifest.from_bytes(RunManifest.from_fields(fields).to_bytes())
         except ValueError as error:
-            raise UsageFault(f"the manifest cannot hold this change: {error}") from error
+            raise UsageFault(f"this change does not fit in the manifest: {error}") from error
         write_secret(self.folder / DRAFT_NAME, draft.to_bytes(), OTHER_FOLDER)
         return draft
 
@@ -134,13 +134,13 @@ class OwnedRun:
         draft = self.draft
         if draft is None:
             raise UsageFault(
-                f"{self.folder} has no draft; expected changes that are not signed yet; make them with "
-                "`peer manifest edit`"
+                f"{self.folder} has no draft; expected changes that are not signed yet; `peer manifest edit` adds a "
+                "change"
             )
         if draft.revision <= self.manifest.revision:
             raise UsageFault(
-                f"the draft is revision {draft.revision} and revision {self.manifest.revision} is signed already; "
-                f"expected a later one; remove {self.folder / DRAFT_NAME} and edit again"
+                f"the draft is revision {draft.revision}, but revision {self.manifest.revision} is already signed; "
+                f"expected a later revision; remove {self.folder / DRAFT_NAME} and edit again"
             )
         self.record = sign_run_record(self.run_id, draft.to_bytes(), self.owner)
         self.manifest = draft
@@ -156,8 +156,8 @@ class OwnedRun:
         """
         if self.draft is not None:
             raise UsageFault(
-                f"{self.folder / DRAFT_NAME} holds changes that are not signed; expected none, so that they are not "
-                "signed unseen; run `peer manifest sign` first, or remove the file"
+                f"{self.folder / DRAFT_NAME} contains changes that are not signed; expected none, because this "
+                "command would sign them unseen; run `peer manifest sign` first, or remove the file"
             )
         self.edit(change)
         return self.sign()
@@ -180,7 +180,7 @@ class OwnedRun:
         return Invite(run_id, kept, public_key, ticket, seed)
 
     def given(self) -> list[dict[str, Any]]:
-        """Return the invites that were given from this folder, oldest first."""
+        """Return the invites that were issued from this folder, oldest first."""
         try:
             lines = read_regular(self.folder / LEDGER_NAME, MAX_LEDGER_BYTES).decode().splitlines()
             return [json.loads(line) for line in lines]
@@ -202,7 +202,7 @@ class OwnedRun:
             with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NONBLOCK, 0o600), "w") as file:
                 file.write(json.dumps(line) + "\n")
         except OSError as error:
-            raise LocalFault(f"{path} cannot be written: {error.strerror}; no invite was given") from error
+            raise LocalFault(f"{path} cannot be written: {error.strerror}; no invite was issued") from error
 
 
 def open_owned_run(run_id: str | None, folder: str | Path | None) -> OwnedRun:
@@ -214,15 +214,15 @@ def open_owned_run(run_id: str | None, folder: str | Path | None) -> OwnedRun:
     if folder is None:
         if run_id is None:
             raise UsageFault(
-                "Which run? Expected RUN: the id or name of a run that was made here, or the folder that `peer init` "
-                "wrote."
+                "Which run? Expected RUN: the id or name of a run that was created on this machine, or the folder that "
+                "`peer init` wrote."
             )
         folder = user_data_dir_here() / run_id
     path = expanded(folder)
     if not (path / OWNER_KEY_NAME).exists():
         raise UsageFault(
-            f"{path} holds no {OWNER_KEY_NAME}; expected the folder that `peer init` wrote, because only the owner's "
-            "key can do this; give it with --data-dir"
+            f"{path} contains no {OWNER_KEY_NAME}; expected the folder that `peer init` wrote, because this command "
+            "needs the owner's key; give that folder with --data-dir"
         )
     owner = Identity.load(path / OWNER_KEY_NAME)
     record_path = path / RUN_RECORD_NAME
@@ -231,22 +231,22 @@ def open_owned_run(run_id: str | None, folder: str | Path | None) -> OwnedRun:
             data = read_regular(record_path, MAX_RUN_RECORD_BYTES)
         if (found := run_id or claimed_run_id(data)) is None:
             raise UsageFault(
-                f"{record_path} is damaged: it names no run; expected it as `peer init` or `peer manifest sign` wrote "
-                "it; take it from a copy, or from any member's folder"
+                f"{record_path} is damaged: it contains no run id; expected the file that `peer init` or `peer "
+                "manifest sign` wrote; restore it from a copy, or from any member's folder"
             )
         record = decode_run_record(data, run_id=found)
         manifest = RunManifest.from_bytes(record.manifest)
     except PeerFault as fault:
         raise UsageFault(
-            f"{record_path} is not signed by the owner of this run ({fault.what}); expected it as `peer init` or "
-            "`peer manifest sign` wrote it; take it from a copy"
+            f"{record_path} is not signed by the owner of this run ({fault.what}); expected the file that `peer init` "
+            "or `peer manifest sign` wrote; restore it from a copy"
         ) from fault
     except ValueError as error:
-        raise UsageFault(f"{record_path} does not fit this software: {error}") from error
+        raise UsageFault(f"{record_path} is not compatible with this software: {error}") from error
     if fingerprint(owner.public_key) != fingerprint(record.owner_public_key):
         raise UsageFault(
-            f"{path / OWNER_KEY_NAME} is the key of another run; expected the owner key of {record.run_id}; take it "
-            "from a copy"
+            f"{path / OWNER_KEY_NAME} is the key of another run; expected the owner's key of {record.run_id}; restore "
+            "it from a copy"
         )
     return OwnedRun(path, owner, record, manifest)
 
@@ -260,7 +260,7 @@ def checked_key(text: str) -> PeerId:
     try:
         public_key_of(text)
     except ValueError as error:
-        raise UsageFault(f"{error}; `peer key` prints it on the machine that wants to join.") from error
+        raise UsageFault(f"{error}; `peer key` prints the key on the machine that wants to join.") from error
     return PeerId(text)
 
 

@@ -1,4 +1,4 @@
-"""A short connection of the owner to the members, and what they announce."""
+"""A short connection of the owner to the members, and the records that they announce."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ def look_for_members(owned: OwnedRun, addresses: list[str], timeout_seconds: flo
     if not addresses:
         raise NobodyReachable(
             f"no address of a member of {owned.run_id} is known in {owned.folder}; expected --peers MULTIADDR of any "
-            "live member; take one from what `peer seed` prints"
+            "online member; `peer seed` prints such an address"
         )
-    tell_progress(f"asking members of {owned.run_id}, for {timeout_seconds:.0f} s at most")
+    tell_progress(f"asking members of {owned.run_id}, for at most {timeout_seconds:.0f} s")
     look_first(owned.run_id, addresses, timeout_seconds, asks=False)
 
 
@@ -48,7 +48,7 @@ def look_for_members(owned: OwnedRun, addresses: list[str], timeout_seconds: flo
 async def on_errand(
     owned: OwnedRun, addresses: list[str], timeout_seconds: float
 ) -> AsyncIterator[tuple[RunObserver, RunRecord | None]]:
-    """Connect with a temporary key, which the owner's key vouches for during some minutes.
+    """Connect with a temporary key, for which the owner's key vouches for some minutes.
 
     Yields:
         an observer of the run, and the newest revision that members have.

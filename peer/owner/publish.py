@@ -1,4 +1,4 @@
-"""Send a signed revision to the members, who pass it on."""
+"""Send a signed revision to the members, which forward it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from peer.owner.revision_start import check_lead, new_rates
 
 
 def publish(owned: OwnedRun, addresses: list[str], timeout_seconds: float) -> int:
-    """Send the signed manifest to members, who pass it on, and return how many accepted it at once.
+    """Send the signed manifest to members, which forward it, and return how many accepted it at once.
 
     Raises:
         UsageFault: there are unsigned changes, the swarm has this or a later revision, or a change of the outer rate
@@ -23,8 +23,8 @@ def publish(owned: OwnedRun, addresses: list[str], timeout_seconds: float) -> in
     """
     if owned.draft is not None:
         raise UsageFault(
-            f"{owned.folder} has changes that are not signed; expected a signed manifest, because nobody takes "
-            "another; run `peer manifest sign` first"
+            f"{owned.folder} has changes that are not signed; expected a signed manifest, because members accept no "
+            "other; run `peer manifest sign` first"
         )
     look_for_members(owned, addresses, timeout_seconds)
     return asyncio.run(_publish(owned, addresses, timeout_seconds))
@@ -34,14 +34,14 @@ async def _publish(owned: OwnedRun, addresses: list[str], timeout_seconds: float
     async with on_errand(owned, addresses, timeout_seconds) as (observer, held):
         if held is not None and held.revision > owned.record.revision:
             raise UsageFault(
-                f"the swarm has revision {held.revision} of the manifest and this folder revision "
-                f"{owned.record.revision}; expected a later one, because an older one never replaces a newer; take "
-                "the newest run.record from the machine that signed it"
+                f"the swarm has revision {held.revision} of the manifest, but this folder has revision "
+                f"{owned.record.revision}; expected a later revision, because an older revision never replaces a newer "
+                "one; copy the newest run.record from the machine that signed it"
             )
         if held is not None and held.revision == owned.record.revision and held.manifest != owned.record.manifest:
             raise UsageFault(
-                f"the swarm has another manifest of revision {held.revision}; expected one manifest per revision; sign "
-                "your change as the next revision"
+                f"the swarm has a different manifest of revision {held.revision}; expected one manifest per revision; "
+                "sign your change as the next revision"
             )
         if rates := new_rates(owned, held):
             check_lead(rates, await observer.run_view(await observer.records()))
@@ -49,6 +49,7 @@ async def _publish(owned: OwnedRun, addresses: list[str], timeout_seconds: float
         num_copies = await observer.store.publish_run(owned.run_id, encoded, life)
         if not num_copies and (held is None or held.revision < owned.record.revision):
             raise NobodyReachable(
-                f"no member of {owned.run_id} took revision {owned.record.revision}; expected at least one; try again"
+                f"no member of {owned.run_id} accepted revision {owned.record.revision}; expected at least one; "
+                "try again"
             )
         return num_copies

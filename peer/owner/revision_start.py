@@ -50,14 +50,14 @@ def ask_first_token(owned: OwnedRun, addresses: list[str], at_version: int, time
         raise NobodyReachable(f"{fault}; or give --cooldown-from TOKENS yourself") from fault
     if found is None:
         raise NobodyReachable(
-            f"no member of {owned.run_id} says how many tokens are committed; expected one that trains or serves; give "
-            "--cooldown-from TOKENS, or try again"
+            f"no member of {owned.run_id} reports how many tokens are committed; expected a member that trains or "
+            "serves; give --cooldown-from TOKENS, or try again"
         )
     return found
 
 
 def end_in_words(owned: OwnedRun, at_version: int, addresses: list[str], timeout_seconds: float) -> str:
-    """Describe when a run ends that its owner ends at `at_version`, with the current version if a member answers."""
+    """Describe when the run ends if its owner ends it at `at_version`; add the current version if a member answers."""
     if not at_version:
         return "as soon as this is published"
     now = None
@@ -91,7 +91,7 @@ def check_lead(rates: Sequence[ChangeSection], view: RunView) -> None:
     for change in rates:
         if change.at_version < newest_version + LEAST_LEAD_VERSIONS:
             raise UsageFault(
-                f"outer_lr {change.outer_lr:g} counts from version {change.at_version}, and the run is at version "
+                f"outer_lr {change.outer_lr:g} applies from version {change.at_version}, and the run is at version "
                 f"{newest_version}; expected at least {newest_version + LEAST_LEAD_VERSIONS}, so that it reaches every "
                 "peer before that round; edit with a later --at-version and sign again"
             )

@@ -72,13 +72,16 @@ def exits_with_sentence(command: Callable[..., int | None]) -> Callable[..., Non
             code = 1
         except OSError as error:
             if _is_nowhere():
-                _say("the current folder no longer exists; expected an existing folder; change to another one.")
+                _say("the current folder no longer exists; expected an existing folder; change to another folder.")
                 return LocalFault.exit_code
             if error.errno in _NO_PATH:
                 _say(f"{str(error.filename)[:80]!r}: {error.strerror}; expected the path of a file or folder.")
                 return UsageFault.exit_code
             if isinstance(error, PermissionError) and error.filename:
-                _say(f"{error.filename}: {error.strerror}; expected what you may read and write; choose another place.")
+                _say(
+                    f"{error.filename}: {error.strerror}; expected a path that you may read and write; choose another "
+                    "path."
+                )
                 return LocalFault.exit_code
             if error.errno not in _REFUSED_BY_THE_MACHINE:
                 _say(_bug(error, began))
@@ -130,8 +133,8 @@ def _terminable() -> Iterator[None]:
 def _bug(error: Exception, began: float) -> str:
     if (path := replaced_since(began)) is not None:
         return (
-            f"this software was replaced while the command ran ({path} is another file now), and a part that it needed "
-            f"({type(error).__name__}) is gone; expected the version that was started; run the command again."
+            f"this software was replaced while the command ran ({path} is a different file now), and a part that it "
+            f"needed ({type(error).__name__}) is gone; expected the version that was started; run the command again."
         )
     return f"this is a bug ({type(error).__name__}); please report it with the file {_write_traceback(error)}."
 
@@ -176,7 +179,7 @@ def _write_traceback(error: Exception) -> str:
 
 
 def _typed(values: Iterable[Any]) -> Iterator[str]:
-    """Yield the texts and paths among a command's values, whole, and split at `:` and `,`."""
+    """Yield each text or path among a command's values, first unchanged, then split at `:` and `,`."""
     for value in values:
         if isinstance(value, str | Path):
             yield from filter(None, (str(value), *re.split("[:,]", str(value))))

@@ -38,7 +38,7 @@ class PlainCommand(TyperCommand):
             if flag in flags and not value.strip():
                 raise UsageError(f"{flag} is empty; expected the path of a file or folder", ctx)
             if not value and not flag.startswith("-") and not (takes_text and flag):
-                raise UsageError("One argument is empty, as from an unset shell variable; expected none", ctx)
+                raise UsageError("An argument is empty, as from an unset shell variable; expected a value", ctx)
         try:
             return super().parse_args(ctx, args)
         except UsageError as mistake:

@@ -195,7 +195,7 @@ def test_init_with_a_tokenizer_above_the_vocabulary_leaves_nothing(
     assert app.run(asked) == 2
     said = capsys.readouterr().err
     assert "has 301 tokens, and model.vocab_size is 300" in said
-    assert "write vocab_size = 301 into section [model]" in said
+    assert "set vocab_size = 301 in section [model]" in said
     assert not Path("out").exists()
     Path("run.toml").write_text("[model]\nvocab_size = 301\n")
     assert app.run(asked) == 0
@@ -235,7 +235,7 @@ def test_what_this_user_may_not_read_is_no_bug(
     with pytest.raises(typer.Exit) as ended:
         exits_with_sentence(refused)()
     assert ended.value.exit_code == 1
-    assert capsys.readouterr().err.startswith("peer: /locked/run.record: Permission denied; expected what you may read")
+    assert capsys.readouterr().err.startswith("peer: /locked/run.record: Permission denied; expected a path that you")
     monkeypatch.setattr(os, "access", lambda *_, **__: False)
     (tmp_path / "proof").write_text("")
     assert app.run(["receipts", "verify", str(tmp_path / "proof")]) == 2
@@ -304,7 +304,7 @@ def test_a_seed_takes_the_one_run_of_the_working_folder(
     for folder in (tmp_path / "runs", tmp_path / "runs" / "one"):
         monkeypatch.chdir(folder)
         assert app.run(["seed"]) == 0
-        assert f"whose folder is {tmp_path / 'runs' / 'one'}." in capsys.readouterr().err
+        assert f" from {tmp_path / 'runs' / 'one'}." in capsys.readouterr().err
     for config, _ in calls:
         assert config.run_id.startswith("one.")
         assert config.data_dir == tmp_path / "runs" / "one"
@@ -350,7 +350,10 @@ def test_a_seed_takes_the_run_of_its_data_folder(
         (["dashboard", "--run-id", RUN_ID, "--peers", ADDRESS, "--token-file", "nowhere"], "nowhere cannot be read"),
         (["dashboard", "--run-id", RUN_ID, "--peers", ADDRESS, "--db", "no/x.sqlite"], "does not exist; create it"),
         (["export", "--run-id", RUN_ID, "--peers", ADDRESS, "--checkpoint", "d"], "--checkpoint and --peers are given"),
-        (["sample", "--prompt", "x", "--model", "m", "--run-id", RUN_ID], "--model is given beside another source"),
+        (
+            ["sample", "--prompt", "x", "--model", "m", "--run-id", RUN_ID],
+            "--model is given together with",
+        ),
         (["sample", "--prompt", "x", "--temperature", "-1"], "Invalid value for '--temperature'"),
         (["evaluate", "--run-id", RUN_ID], "expected the run's whole link (murmuration://"),
     ],
@@ -413,7 +416,7 @@ def test_a_run_of_several_that_nobody_can_reach_does_not_keep_the_others_away(
     assert app.run(["dashboard", "--runs", "runs.toml", "--port", "0"]) == 0
     ((shown, unusable),) = page
     assert ([run.run_id for run in shown], list(unusable)) == ([other], [RUN_ID])
-    assert unusable[RUN_ID].endswith("Its entry in runs.toml may name peers and invite.")
+    assert unusable[RUN_ID].endswith("Add peers or invite to its entry in runs.toml.")
 
 
 def test_a_model_comes_from_one_source(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:

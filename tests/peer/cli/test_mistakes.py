@@ -141,7 +141,7 @@ def test_a_run_that_is_none(name: str, capsys: pytest.CaptureFixture[str]) -> No
         (["plan"], "Which run? Expected a run file (`peer plan run.toml`), or RUN"),
         (["invite"], "No key is given; expected either --key"),
         (["invite", "--key", "x", "--one-time"], "Both --key and --one-time are given"),
-        (["revoke"], "Nothing to revoke is given; expected"),
+        (["revoke"], "Neither --key nor --invite is given; expected"),
         (["export"], "No model is given; expected RUN"),
         (["evaluate"], "No model is given; expected --model PATH"),
         *(
@@ -164,7 +164,7 @@ def test_a_run_that_is_none(name: str, capsys: pytest.CaptureFixture[str]) -> No
             "a.jsonl cannot be read (No such file or directory); expected the receipts of",
         ),
         (["profile", "set", "--country", "Netherlands"], "'Netherlands' is not a country"),
-        (["note", "./owner", "x"], "There is not a folder ./owner; expected one that `peer init` wrote"),
+        (["note", "./owner", "x"], "./owner does not exist; expected a folder that `peer init` wrote"),
     ],
 )
 def test_what_is_wrong_is_said_first(arguments: list[str], sentence: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -286,7 +286,7 @@ def test_the_run_of_a_member_is_read_from_its_refusal_and_nothing_else() -> None
         assert other_run(text) is None
 
 
-OF_A_PATH, OF_A_WORD = "is empty; expected the path of a file or folder", "One argument is empty, as from an unset"
+OF_A_PATH, OF_A_WORD = "is empty; expected the path of a file or folder", "An argument is empty, as from an unset"
 
 
 @pytest.mark.parametrize(
@@ -351,7 +351,7 @@ def test_a_file_in_the_place_of_a_folder(tmp_path: Path, capsys: pytest.CaptureF
 def test_a_host_that_is_none_is_refused(host: str, capsys: pytest.CaptureFixture[str]) -> None:
     """An empty one would serve the page to everybody."""
     assert app.run(["dashboard", "own." + "a" * 20, "--peers", NOBODY_THERE, "--host", host]) == 2
-    assert "is not an address; expected one of this machine" in capsys.readouterr().err
+    assert "is not an address; expected an address of this machine" in capsys.readouterr().err
 
 
 def test_what_keeps_a_page_from_being_served_is_said_before_anybody_is_looked_for(

@@ -52,6 +52,6 @@ def test_a_note_is_one_short_line(tmp_path: Path, capsys: pytest.CaptureFixture[
     (line,) = capsys.readouterr().err.splitlines()
     assert sentence in line
     assert app.run(["note", str(tmp_path), "hello"]) == 2
-    assert "holds no" in capsys.readouterr().err
+    assert "contains no" in capsys.readouterr().err
     assert app.run(["note", "no-run", "hello"]) == 2
     assert "run id" in capsys.readouterr().err

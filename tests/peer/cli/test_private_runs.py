@@ -218,7 +218,7 @@ def test_a_wrong_kind_of_key(owner: Path, capsys: pytest.CaptureFixture[str], ke
     for command in (["invite", "--key", key], ["revoke", "--key", key], ["manifest", "edit", "--admit", key]):
         said = refused(capsys, [*command, "--data-dir", str(owner)])
         assert "expected a libp2p Ed25519 id such as 12D3KooW..." in said
-        assert "`peer key` prints it" in said
+        assert "`peer key` prints the key" in said
     assert not (owner / DRAFT_NAME).exists()
 
 
@@ -322,7 +322,7 @@ def test_a_slip_in_a_draft_can_be_taken_out(fresh: Path, capsys: pytest.CaptureF
     for command in ([*edit, "0.9"], ["manifest", "show", "--data-dir", str(fresh)]):
         capsys.readouterr()
         assert app.run(command) == 0
-        assert f"rm {fresh / DRAFT_NAME} removes the whole draft" in capsys.readouterr().out
+        assert f"rm {fresh / DRAFT_NAME} removes the complete draft" in capsys.readouterr().out
     (fresh / DRAFT_NAME).unlink()
     assert app.run([*edit, "0.3"]) == 0
     assert app.run(["manifest", "sign", "--data-dir", str(fresh)]) == 0
@@ -368,7 +368,7 @@ def test_an_older_draft_is_not_signed(fresh: Path, capsys: pytest.CaptureFixture
     assert app.run(["manifest", "sign", "--data-dir", str(fresh)]) == 0
     (fresh / DRAFT_NAME).write_bytes(older)
     said = refused(capsys, ["manifest", "sign", "--data-dir", str(fresh)])
-    assert "The draft is revision 2 and revision 2 is signed already; expected a later one" in said
+    assert "The draft is revision 2, but revision 2 is already signed; expected a later revision" in said
 
 
 def test_a_manifest_that_was_changed_after_it_was_signed(fresh: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -376,14 +376,14 @@ def test_a_manifest_that_was_changed_after_it_was_signed(fresh: Path, capsys: py
     path.write_bytes(path.read_bytes().replace(b'"mode":"invite"', b'"mode":"closed"'))
     said = refused(capsys, ["manifest", "show", "--data-dir", str(fresh)])
     assert "is not signed by the owner of this run" in said
-    assert "take it from a copy" in said
+    assert "restore it from a copy" in said
     path.write_bytes(path.read_bytes()[:300])
-    assert f"{path} is damaged: it names no run" in refused(capsys, ["manifest", "show", "--data-dir", str(fresh)])
+    assert f"{path} is damaged: it contains no run" in refused(capsys, ["manifest", "show", "--data-dir", str(fresh)])
 
 
 def test_only_the_owner_revises(tmp_path: Path, owner: Path, capsys: pytest.CaptureFixture[str]) -> None:
     said = refused(capsys, ["revoke", "--key", OTHER.peer_id, "--data-dir", str(tmp_path)])
-    assert "only the owner's key can do this" in said
+    assert "this command needs the owner's key" in said
     stolen = tmp_path / "other"
     assert app.run(["init", "other", "--out", str(stolen)]) == 0
     (stolen / "run.record").write_bytes((owner / "run.record").read_bytes())

@@ -233,7 +233,7 @@ def test_of_several_old_logs_the_newest_is_shown(
     assert app.run(["logs", RUN]) == 0
     said = capsys.readouterr()
     assert len(said.out.splitlines()) == 2
-    assert said.err == f"Shown is the newest of 2 logs here: --data-dir {elsewhere}\n"
+    assert said.err == f"Showing the newest of 2 logs on this machine: --data-dir {elsewhere}\n"
 
 
 def test_of_several_that_run_all_are_shown_in_order(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -336,7 +336,7 @@ def test_a_second_run_of_a_name_is_made_only_where_it_is_asked_for(
     first = json.loads(capsys.readouterr().out)
     assert app.run(["init", "mine"]) == 2
     folder = home / "data" / "murmuration" / first["run_id"]
-    assert f"A run of yours has the name mine already: {folder}; choose another name" in capsys.readouterr().err
+    assert f"You already own a run with the name mine: {folder}; expected a new name" in capsys.readouterr().err
     assert app.run(["init", "mine", "--force", "--json"]) == 0
     again = json.loads(capsys.readouterr().out)
     assert (again["run_id"], again["revision"]) == (first["run_id"], first["revision"] + 1)
@@ -344,14 +344,14 @@ def test_a_second_run_of_a_name_is_made_only_where_it_is_asked_for(
     said = capsys.readouterr()
     second = json.loads(said.out)["run_id"]
     assert said.err == (
-        f"{first['run_id']} has the same name and is known here, too: commands need the whole id of either.\n"
+        f"{first['run_id']} on this machine has the same name, so commands need the complete id of each run.\n"
     )
     assert app.run(["init", "mine", "--force"]) == 2  # of which?
     said = capsys.readouterr()
     assert all(str(place) in said.err for place in (folder, home / "other"))  # in the order of their ids
     before = (home / "other" / "run.record").read_bytes()
     assert app.run(["init", "yours", "--out", "other", "--force"]) == 2
-    assert f"other holds the run {second}; expected its name, not 'yours'" in capsys.readouterr().err
+    assert f"other contains the run {second}; expected its name instead of 'yours'" in capsys.readouterr().err
     assert (home / "other" / "run.record").read_bytes() == before
 
 
@@ -407,17 +407,17 @@ def test_a_run_is_forgotten_with_its_folders_but_not_one_that_runs_or_that_is_ow
     folder.mkdir(parents=True)
     (folder / "identity.key").touch()
     assert app.run(["forget", "demo"]) == 2
-    assert "expected a terminal to confirm, or --yes" in capsys.readouterr().err
+    assert "expected a terminal for the confirmation, or --yes" in capsys.readouterr().err
     lock = FolderLock(folder, "peer join")
     assert app.run(["forget", "demo", "--yes"]) == 2
     assert f"run `peer stop {RUN}` first" in capsys.readouterr().err
     lock.close()
     (folder / "owner.key").touch()
     assert app.run(["forget", RUN, "--yes"]) == 2
-    assert "has the owner's key" in capsys.readouterr().err
+    assert "contains the owner's key" in capsys.readouterr().err
     (folder / "owner.key").unlink()
     assert app.run(["forget", RUN, "--yes"]) == 0
-    assert f"Still there: {elsewhere}" in " ".join(capsys.readouterr().out.split())
+    assert f"Not deleted: {elsewhere}" in " ".join(capsys.readouterr().out.split())
     assert not folder.exists()
     assert elsewhere.is_dir()
     assert known_places() == []

@@ -70,7 +70,7 @@ def test_a_custom_run_says_what_is_trained_and_any_seed_can_cut_it(tmp_path: Pat
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        ({"averaging": {"num_fragments": 64}, "model": {}}, "follows from the module"),
+        ({"averaging": {"num_fragments": 64}, "model": {}}, "the module determines it"),
         ({"averagin": {}}, "averaging"),
         ({"averaging": 3}, "averaging"),
     ],
@@ -216,7 +216,7 @@ def test_running_statistics_are_averaged_unless_they_are_many_or_that_is_not_wan
         create_custom_run("own", many, None, tmp_path / "asked", buffers="mean").manifest.model.num_buffer_values == 16
     )
     assert create_custom_run("own", small_module(), None, tmp_path / "none").manifest.model.num_buffer_values is None
-    for buffers, said in (("newest", "expected 'local' or 'mean'"), ("mean", "has none of real numbers")):
+    for buffers, said in (("newest", "expected 'local' or 'mean'"), ("mean", "has no saved floating-point buffers")):
         with pytest.raises(UsageFault, match=said):
             create_custom_run("own", small_module(), None, tmp_path / "wrong", buffers=buffers)
     assert not (tmp_path / "wrong").exists()
@@ -289,9 +289,9 @@ def test_frozen_parameters_are_those_of_the_run(tmp_path: Path) -> None:
     check_frozen_digest(manifest, with_base(0.5))
     # Held at 16 bits the values are the same ones.
     check_frozen_digest(manifest, with_base(0.5).to(torch.bfloat16))
-    with pytest.raises(Incompatible, match=r"other frozen parameters .* load the base"):
+    with pytest.raises(Incompatible, match=r"different frozen parameters .* load the base"):
         check_frozen_digest(manifest, with_base(0.25))
-    with pytest.raises(Incompatible, match=r"has no frozen parameter, but frozen ones are what the run was made with"):
+    with pytest.raises(Incompatible, match=r"has no frozen parameters; expected those of the run"):
         check_frozen_digest(manifest, small_module())
     check_frozen_digest(create_custom_run("own", small_module(), None, tmp_path / "all").manifest, with_base(1.0))
 

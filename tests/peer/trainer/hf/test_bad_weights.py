@@ -208,7 +208,7 @@ def test_a_tokenizer_in_another_form_is_refused_with_or_without_weights(model: P
     with pytest.raises(UsageFault, match=rf"has {named} and no tokenizer.json.*AutoTokenizer.from_pretrained\('"):
         describe_model(model)
     small_tokenizer(model)
-    with pytest.raises(UsageFault, match=r"tokens, and model.vocab_size is 64.*take the tokenizer beside them"):
+    with pytest.raises(UsageFault, match=r"tokens, and model.vocab_size is 64.*need the tokenizer that was published"):
         create_run("small", None, model / "owner", model=describe_model(model))
 
 
