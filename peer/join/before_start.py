@@ -166,7 +166,7 @@ def _kept_record(config: PeerConfig) -> tuple[bool, RunRecord | None]:
         what, *_ = fault.what.split("; ")
         raise Incompatible(
             f"{path} holds {what}; expected the manifest of {config.run_id}, signed by the run's owner; move that file "
-            "away, and give --peers of a member"
+            "away, and pass a member's address with --peers"
         ) from fault
 
 

@@ -45,8 +45,8 @@ def room_warning(needed: int, free: int, here: int, folder: Path) -> str:
     if needed <= free + here:
         return ""
     return (
-        f"Work may be lost on leaving: checkpoints need {bytes_text(needed)}, and {bytes_text(free)} are free at "
-        f"{folder}; free some space, or choose a data folder elsewhere"
+        f"Work may be lost on leaving: checkpoints need {bytes_text(needed)}, but only {bytes_text(free)} are free at "
+        f"{folder}; free some space, or choose a data folder on another disk"
     )
 
 

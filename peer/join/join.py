@@ -62,7 +62,7 @@ def run_rank() -> int:
         LocalFault: the environment variables from torchrun are wrong, or another process has ended.
     """
     place = place_from(os.environ)
-    assert place is not None, "asked for where WORLD_SIZE says that there are several"
+    assert place is not None, "called without several processes in WORLD_SIZE"
     check_meeting_place(place)
     return follow(place)
 
@@ -161,8 +161,8 @@ def _num_devices(config: PeerConfig, place: Place | None) -> int:
     """
     if place is not None and config.devices not in (None, place.size):
         raise UsageFault(
-            f"--devices {config.devices} is given, and torchrun started {place.size} processes; expected the same; "
-            "drop --devices, or start without torchrun"
+            f"--devices is {config.devices}, but torchrun started {place.size} processes; expected equal numbers; "
+            "leave --devices out, or start without torchrun"
         )
     if place is not None:
         return place.size
@@ -209,7 +209,7 @@ def _load(
         limit_bytes=int(config.data_limit_gib * 2**30),
         is_own=config.data is not None,
     )
-    chooser = "as the run says" if config.data is None else "as chosen here"
+    chooser = "chosen by the run" if config.data is None else "chosen with --data"
     what = "Python's own library" if source == LIBRARY else source
     terminal.mention(f"training on {what} ({chooser}; {corpus.facts})")
     return _Loaded(model, corpus, ranks)

@@ -95,8 +95,8 @@ class RunSchedulers:
         inner = innermost(optimizer)
         if inner not in self._base_rates:
             raise UsageFault(
-                f"this {type(inner).__name__} was not given to join(); expected one of the {len(self._base_rates)} "
-                "that were; give join() all optimizers of the module."
+                f"this {type(inner).__name__} was not passed to join(); expected one of the {len(self._base_rates)} "
+                "optimizers that were; pass all optimizers of the module to join()."
             )
         if inner not in self._schedulers:
             self._schedulers[inner] = RunScheduler(inner, self._base_rates[inner], self._share)

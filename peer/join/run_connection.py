@@ -41,7 +41,7 @@ class RunConnection:
         show: called with each event, from a reader thread.
         note: called with plain sentences for the owner.
         child: the network process, if it has been started already.
-        hear: a callback, as for `NetworkProcess`.
+        hear: the callback of the same name of `NetworkProcess`.
 
     Attributes:
         network: the network process, for its addresses, limits and faults, and the end of the run.
@@ -179,12 +179,12 @@ def fitting_layout(
         prefixes = {name.partition(".")[0] for name, _ in [*shapes, *buffers]}
         if len(prefixes) == 1 and _is_wrapped(manifest, shapes, buffers):
             raise Incompatible(
-                f"all names of this module begin with {prefixes.pop()!r}, as those of a wrapper do, and the run has "
-                "them without it; expected the module itself; pass the bare module to join()"
+                f"all names in this module begin with {prefixes.pop()!r}, as in a wrapper, and the run's names do "
+                "not; expected the module without its wrapper; pass the bare module to join()"
             )
         first = ", ".join(f"{name} {list(shape)}" for name, shape in shapes[:3])
         raise Incompatible(
-            f"this module begins with {first} (layout {layout.digest.hex()[:16]}); the run's parameters have other "
+            f"this module begins with {first} (layout {layout.digest.hex()[:16]}); the run's parameters have different "
             f"names, shapes or order (layout {layout_digest_of(manifest).hex()[:16]}); build the module as the run's "
             "owner does"
         )

@@ -121,10 +121,10 @@ def join(
     """
     defaults = {name: PeerConfig.model_fields[name].default for name in NOT_OF_AN_OWN_LOOP}
     if unused := [name for name, usual in defaults.items() if choices.get(name, usual) != usual]:
-        where = " (max_steps: of Swarm.positions and Swarm.samples)" if "max_steps" in unused else ""
+        where = " (max_steps is an argument of Swarm.positions and Swarm.samples)" if "max_steps" in unused else ""
         raise UsageFault(
-            f"join() got {', '.join(unused)}, which your own training loop does not use; expected only network "
-            f"options; leave {'it' if len(unused) == 1 else 'them'} out, and let the loop do it{where}."
+            f"join() got {', '.join(unused)}, which has no effect on your own training loop; expected only network "
+            f"options; leave {'it' if len(unused) == 1 else 'them'} out, and do this in your loop{where}."
         )
     _check_arguments(module, optimizer, state, on_event, stop)
     with faults_in_python():
@@ -252,7 +252,7 @@ class Swarm:
     def abandon(self) -> None:
         """Leave the run as after an exception, if the loop has ended without leaving."""
         log.warning(
-            "the session in %s was still open although its loop is over; it ends now, and a new one begins",
+            "the session in %s was still open although its loop has ended; it is closed now, and a new session begins",
             self._config.data_dir,
         )
         self.__exit__(RuntimeError, RuntimeError("the loop is over"), None)
@@ -275,7 +275,7 @@ class Swarm:
     def _enter(self, connection: RunConnection) -> None:
         manifest = connection.open(self._stop)
         if manifest is None:
-            raise LocalFault("asked to stop before the run was found; nothing was trained; join again")
+            raise LocalFault("this peer was asked to stop before the run was found; nothing was trained; join again")
         self._manifest = manifest
         parameters, buffers = averaged_parts(self._module, manifest)
         check_frozen_digest(manifest, self._module)
@@ -382,13 +382,13 @@ class Swarm:
     def _open_training(self) -> LocalTraining:
         if self._is_copy:
             raise UsageFault(
-                "this Swarm was entered before this process was forked, and is the other one's; expected its use there "
-                "alone; call join() here, with a data_dir of its own, for another peer"
+                "this Swarm was entered before this process was forked, and belongs to the parent process; expected "
+                "its use only there; for another peer, call join() here with a different data_dir"
             )
         if self._has_left:
             raise UsageFault(
-                "this Swarm's with block is over, and nothing follows a loop outside it; call join() again for another "
-                "session"
+                "this Swarm's with block has ended, and the swarm follows no loop outside it; call join() again for "
+                "another session"
             )
         return self.training
 
@@ -461,8 +461,8 @@ class Swarm:
         _check_counts(num_blocks=num_blocks, context=context)
         if not num_tokens > context:
             raise UsageFault(
-                f"num_tokens is {num_tokens} and context {context}; expected more, a block has context + 1 tokens; "
-                "give a longer text or a shorter context."
+                f"num_tokens is {num_tokens} and context is {context}; expected more tokens, because a block has "
+                "context + 1 tokens; use a longer text or a shorter context."
             )
         return self._open_training.positions(num_blocks, context, num_tokens, max_steps)
 
@@ -525,7 +525,7 @@ class Swarm:
             self._on_event(event)
         except Exception:  # the user's code, in the thread that watches the network process
             if not self._is_told_of_on_event:
-                log.warning("on_event failed; training goes on, and further failures are not logged", exc_info=True)
+                log.warning("on_event failed; training continues, and further failures are not logged", exc_info=True)
             self._is_told_of_on_event = True
 
 
@@ -546,19 +546,19 @@ def _after_fork() -> None:
 def _check_arguments(module: Any, optimizer: Any, state: Any, on_event: Any, stop: Any) -> None:
     """Check the arguments without the network, including types, because many loops run without a type checker."""
     if not isinstance(module, nn.Module):
-        raise UsageFault(f"module is a {type(module).__name__}; expected the torch.nn.Module that is trained.")
+        raise UsageFault(f"module is a {type(module).__name__}; expected the torch.nn.Module to train.")
     check_trained(module)
     for name, parameter in module.named_parameters():
         check_has_values(name, parameter)
     Optimizers(optimizer, module)
     if not isinstance(state, Mapping | None):
         raise UsageFault(
-            f"state is a {type(state).__name__}; expected a mapping of names to what is kept, such as "
+            f"state is a {type(state).__name__}; expected a mapping of names to objects, such as "
             '{"scheduler": scheduler}.'
         )
     for name, callback in {"on_event": on_event or _log_event, "stop": stop}.items():
         if not callable(callback):
-            raise UsageFault(f"{name} is {callback!r}; expected a function, or no such argument.")
+            raise UsageFault(f"{name} is {callback!r}; expected a function; or leave the argument out.")
 
 
 def _check_counts(**counts: int) -> None:

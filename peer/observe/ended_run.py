@@ -38,7 +38,7 @@ class RunEnd:
 
     def refusal(self) -> Incompatible:
         """Return the fault for a peer that wants to join."""
-        return Incompatible(f"{self.known}; nobody can join it any more. {self.remedy}")
+        return Incompatible(f"{self.known}; no peer can join it any more. {self.remedy}")
 
     def nobody_left(self, addresses: Sequence[str] = ()) -> Incompatible | NobodyReachable:
         """Return the fault for an observer if no member answers at these addresses, or none is known.
@@ -46,13 +46,13 @@ class RunEnd:
         The exit code is that of `refusal` if the run is over, because waiting is useless.
         """
         others = f" or at {plural(len(addresses) - 1, 'more address')}" if len(addresses) > 1 else ""
-        where = f"nobody answers at {addresses[0]}{others}" if addresses else "no address of a member is known"
+        where = f"no member answers at {addresses[0]}{others}" if addresses else "no address of a member is known"
         fault = Incompatible if self.is_over else NobodyReachable
         return fault(f"{self.known}, and {where}. {self.remedy}")
 
 
 class NamedRun(NamedTuple):
-    """A run that a person named: its id, addresses of members, and what its page reports; None: not given."""
+    """A run that a person specified: its id, addresses of members, and the report of its page; None: not given."""
 
     run_id: str | None
     peers: list[str] | None = None
@@ -62,9 +62,9 @@ class NamedRun(NamedTuple):
 
 
 def end_signed_here(run_id: str, data_dir: Path) -> RunEnd | None:
-    """Return the end in a manifest on this machine: in this data folder, or in that of another peer of the run.
+    """Return the end in a manifest on this machine: in this data folder, or in the folder of another peer of the run.
 
-    None if there is no manifest, or none contains an end. An end already reached takes precedence over a future one.
+    None if no manifest contains an end. An end already reached takes precedence over a future one.
     """
     from peer.data_folder.run_folders import folders_of
 
@@ -82,7 +82,7 @@ def _end_signed_in(run_id: str, folder: Path) -> RunEnd | None:
     from peer.observe.kept_manifest import manifest_here
 
     manifest = manifest_here(path, run_id)
-    return None if manifest is None else end_in(manifest, run_id, folder, "kept here")
+    return None if manifest is None else end_in(manifest, run_id, folder, "stored here")
 
 
 def end_in(manifest: Any, run_id: str, data_dir: Path, whence: str) -> RunEnd | None:
@@ -96,7 +96,7 @@ def end_in(manifest: Any, run_id: str, data_dir: Path, whence: str) -> RunEnd | 
     if first is None:
         return None
     when = f"from version {first} on" if first else "at once"
-    known = f"the owner of {run_id} has ended it ({when}, says revision {manifest.revision} of its manifest, {whence})"
+    known = f"the owner of {run_id} has ended it ({when}, by revision {manifest.revision} of its manifest, {whence})"
     is_over = not first or _has_seen_end(data_dir / "events.jsonl")
     return RunEnd(known, is_over, what_is_left(run_id, data_dir, manifest.page_address))
 
@@ -106,7 +106,7 @@ def end_on_page(run_id: str, url: str, *, is_served: bool) -> RunEnd:
     present.
     """
     left = what_is_left(run_id, None, url, is_served=is_served)
-    return RunEnd(f"the run {run_id} has ended, says its page {url}", True, left)
+    return RunEnd(f"the run {run_id} has ended, according to its page {url}", True, left)
 
 
 def what_is_left(run_id: str, data_dir: Path | None, page: str | None, *, is_served: bool = False) -> str:
@@ -123,10 +123,10 @@ def what_is_left(run_id: str, data_dir: Path | None, page: str | None, *, is_ser
             command = shlex.join(["peer", "export", run_id, "--checkpoint", str(folder), "--out", _free_name(run_id)])
             return f"This machine has its model: `{command}`."
     if is_served:
-        return f"A member still gives its model: `peer export {page}`."
+        return f"A member still serves its model: `peer export {page}`."
     if page:
-        return f"Its page says what it came to, and who has the model: {page}"
-    return "Everybody who took part has its model: ask one of them, or the owner."
+        return f"Its page shows the results, and who has the model: {page}"
+    return "All who took part have its model: ask one of them, or the owner."
 
 
 def _free_name(run_id: str) -> str:

@@ -57,7 +57,7 @@ def page_of(config: PeerConfig) -> NamedRun | None:
     """
     if not config.run_record_path.exists():
         return None
-    # They load many classes and HTTP, which most command lines do not need.
+    # These modules load many classes and HTTP, which most command lines do not need.
     from peer.observe import run_page
     from peer.observe.kept_manifest import manifest_here
 
@@ -68,10 +68,10 @@ def page_of(config: PeerConfig) -> NamedRun | None:
     try:
         says = run_page.ask_page(page, of_manifest=True)
     except LocalFault as fault:
-        say(f"{fault} Going on with the addresses of earlier sessions.")
+        say(f"{fault} Continuing with the addresses from earlier sessions.")
         return None
     if says.run_id != config.run_id:
-        say(f"The page {page} names {says.run_id} now, not {config.run_id}; its addresses are not used.")
+        say(f"The page {page} now belongs to {says.run_id}, not {config.run_id}; its addresses are not used.")
         return None
     return says
 
@@ -91,13 +91,13 @@ def is_anybody_known(run_id: str) -> bool:
 def no_address(run_id: str, data_dir: Path) -> UsageFault:
     """Return the fault for a run without a known member."""
     elsewhere = [folder for _, folder in known_places(run_id) if folder != data_dir.absolute()]
-    hint = f" A folder of this run is {elsewhere[0]}: add --data-dir for it." if elsewhere else ""
+    hint = f" This machine has a folder of this run, {elsewhere[0]}: select it with --data-dir." if elsewhere else ""
     running = next((holder for folder in elsewhere if (holder := told_holder_of(folder))), None)
     if running is not None:
         hint = f" On this machine {running} is in this run: try again when it shows its address."
     elif owned := owned_folders(run_id):
         hint = f" This run is yours: start its seed with `{seed_command(run_id, owned[0])}`."
     return UsageFault(
-        f"No address of a member of {run_id} is known in {data_dir}; expected the run's whole link "
-        f"(murmuration://RUN@HOST:PORT/PEERID), which `peer seed` prints, or a page that knows one.{hint}"
+        f"No address of a member of {run_id} is known in {data_dir}; expected the run's complete link "
+        f"(murmuration://RUN@HOST:PORT/PEERID), which `peer seed` prints, or the address of its page.{hint}"
     )

@@ -36,7 +36,7 @@ def named_run(
     if not meant.peers and not peers and (near := near_run(found)):
         raise UsageFault(_did_you_mean(found, near))
     if run is not None and run_id not in (None, found):
-        raise UsageFault(f"Two runs are named: {found} and --run-id {run_id[:80]!a}; expected one; leave --run-id out.")
+        raise UsageFault(f"Two runs are given: {found} and --run-id {run_id[:80]!a}; expected one; leave --run-id out.")
     return NamedRun(found, list(peers)) if peers else meant
 
 
@@ -109,7 +109,7 @@ def _meant(text: str, tell: Callable[[str], None], *, needs_address: bool) -> Na
         says = ask_page(text)
         tell(in_words(says, text))
         if is_unprotected(text):
-            tell("This page is not protected (http), so somebody on the way can name another run: compare the run id.")
+            tell("This page is not protected (http), so a third party can replace the run: compare the run id.")
         if needs_address and not says.peers and not says.is_private and says.end is None:
             _check_known_somewhere(says.run_id or "", text)
         return says
@@ -120,7 +120,7 @@ def _meant(text: str, tell: Callable[[str], None], *, needs_address: bool) -> Na
         if same:
             raise UsageFault(
                 f"{text!a} is the name of {len(same)} runs here; expected one of {', '.join(same)}; "
-                "`peer forget RUN` takes one away."
+                "`peer forget RUN` removes one."
             )
     try:
         split_run_id(text)
@@ -137,8 +137,8 @@ def _check_known_somewhere(run_id: str, page: str) -> None:
 
     if not is_anybody_known(run_id):
         raise NobodyReachable(
-            f"The page {page} knows no address of a member of {run_id} yet, as one that has just come up; expected at "
-            "least one member that is up; try again in a minute."
+            f"The page {page} has no address of a member of {run_id} yet, perhaps because the page has just "
+            "started; expected at least one running member; try again in a minute."
         )
 
 
@@ -150,9 +150,9 @@ def _no_run(text: str, fault: str) -> str:
     """
     got = f"{text[:80]!a}"
     if text.startswith(("/ip4/", "/ip6/", "/dns")):
-        return f"{got} is the address of a member; expected RUN; such addresses go behind --peers."
+        return f"{got} is the address of a member; expected RUN; pass such addresses with --peers."
     if "@" in text or "12D3KooW" in text:
-        return f"{got} is a link without its beginning; expected murmuration://RUN@HOST:PORT/PEERID; copy it whole."
+        return f"{got} is a link without its beginning; expected murmuration://RUN@HOST:PORT/PEERID; copy all of it."
     if "." in text and not {"/", ":"} & set(text):
         return fault
     return (

@@ -124,8 +124,8 @@ class RunObserver:
         missing = sorted(set(nothing) - set(found))
         if missing:
             raise LocalFault(
-                f"fragments {missing} of {len(sizes)} could not be had from {plural(len(records), 'member')} "
-                f"({'; '.join(members.reasons)[:300] or 'what they sent was refused'}); expected members that confirm "
+                f"fragments {missing} of {len(sizes)} could not be fetched from {plural(len(records), 'member')} "
+                f"({'; '.join(members.reasons)[:300] or 'their data was refused'}); expected members that confirm "
                 "each other's digests; try again while more of them are online"
             )
         return [found[index] for index in sorted(found)]
@@ -229,8 +229,8 @@ async def observe(
             if isinstance(other, str):
                 raise in_other_run(run_id, other)
             if time.monotonic() >= end:
-                answered = f"{plural(num_members, 'member')} answered but none knows it"
-                what = answered if num_members else "nobody answered"
+                answered = f"{plural(num_members, 'member')} answered, but none knows the run"
+                what = answered if num_members else "no member answered"
                 if not num_members and lacks_network(addresses):
                     raise NobodyReachable(nobody_answered(run_id, addresses, timeout_seconds, {}))
                 raise NobodyReachable(
@@ -259,7 +259,7 @@ def _why(faults: dict[str, str]) -> str:
     from peer.network.membership.run_finding import dial_reason  # imported here because it loads the daemon's network
 
     def reason(address: str, what: str) -> str:
-        return "another peer answers there" if "mismatch" in what else dial_reason(address, what)
+        return "a different peer answers there" if "mismatch" in what else dial_reason(address, what)
 
     shown = [f"{address}: {reason(address, what)}" for address, what in list(faults.items())[:MAX_FAULTS_SHOWN]]
     more = f" and {len(faults) - len(shown)} more" if len(faults) > len(shown) else ""

@@ -1,4 +1,4 @@
-"""Admission of an observer to a private run: with an invite for a key of its own.
+"""Admission of an observer to a private run, with an invite for the observer's own key.
 
 In an open run an observer's key is new each time. In a private run members must know the key. So the key is stored,
 with the pass made from the invite, in a folder beside the run's data. The key of a peer on this machine is not used,
@@ -72,6 +72,6 @@ async def _learn_rules(admission: Admission, host: Host, addresses: list[str]) -
     elif refusals:
         reason = next(iter(refusals.values()))
         raise Incompatible(
-            f"a member of {admission.run_id} {reason}; expected an invite that is still good; ask the owner for a new "
-            "one and give it with --invite"
+            f"a member of {admission.run_id} {reason}; expected a valid invite; ask the owner for a new invite "
+            "and pass it with --invite"
         )

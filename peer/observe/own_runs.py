@@ -71,7 +71,7 @@ def own_run(run_id: str, data_dir: Path | None = None) -> OwnRun:
         fault = error.strerror or str(error)
     manifest = manifest_here(config.run_record_path, run_id)
     page = None if manifest is None else manifest.page_address
-    end = None if manifest is None else end_in(manifest, run_id, folder, "kept here")
+    end = None if manifest is None else end_in(manifest, run_id, folder, "stored here")
     return OwnRun(
         *(run_id, folder, held_by, last_at, has_owner_key(folder), page),
         has_ended=end is not None and end.is_over,
@@ -80,7 +80,7 @@ def own_run(run_id: str, data_dir: Path | None = None) -> OwnRun:
 
 
 def find_page(run_id: str, usual_port: int) -> str:
-    """Return the page of a run: the one in its manifest, or that of a dashboard on this machine.
+    """Return the page of a run: the one in its manifest, or the page of a dashboard on this machine.
 
     Raises:
         UsageFault: there is no page.
@@ -91,8 +91,8 @@ def find_page(run_id: str, usual_port: int) -> str:
     if is_page_here(run_id, address):
         return address
     raise UsageFault(
-        f"No page of {run_id} is known here: its manifest names none, and this run is not shown at {address}; ask its "
-        "owner for the address, or serve one: `peer dashboard RUN`."
+        f"No page of {run_id} is known: its manifest contains none, and {address} does not show this run; ask its "
+        "owner for the address, or serve a page: `peer dashboard RUN`."
     )
 
 
@@ -144,7 +144,7 @@ def _state(run: OwnRun, now: float) -> str:
     elif run.held_by is not None:
         state = f"running now ({run.held_by})"
     elif run.last_at is not None:
-        state = f"last here {seconds_text(round(max(0.0, now - run.last_at)))} ago"
+        state = f"last active {seconds_text(round(max(0.0, now - run.last_at)))} ago"
     elif last_use_of(run.folder) is not None:
         state = "stopped before it joined"
     else:

@@ -37,7 +37,9 @@ def show_profile(key_path: Path, as_json: bool) -> int:
         UsageFault: there is no key, or it cannot be read.
     """
     if not key_path.exists():
-        raise UsageFault(f"you have no profile yet ({key_path} is not there); `peer profile set --name Ada` makes one")
+        raise UsageFault(
+            f"you have no profile yet ({key_path} does not exist); `peer profile set --name Ada` creates one"
+        )
     contributor = load_contributor(key_path, create=False)
     choice = read_choice(choice_path(key_path))
     if as_json:
@@ -63,7 +65,7 @@ def set_profile(
         LocalFault: the run was not reached.
     """
     if (name, country, team, machines) == (None,) * 4 and (run_id is None or not key_path.exists()):
-        raise UsageFault("nothing to set is given; expected --name, --country, --team or --machine")
+        raise UsageFault("no value is given; expected --name, --country, --team or --machine")
     _check_run(run_id, peers)
     ids = None if machines is None else tuple(PeerId(machine) for machine in machines)
     contributor = load_contributor(key_path, create=True)
@@ -100,8 +102,8 @@ def _keep(contributor: Identity, choice: Choice, key_path: Path, run_id: str | N
     write_choice(choice_path(key_path), choice)
     _print(contributor, choice, key_path)
     if run_id is None:
-        print("Your peers that run on this machine with this key file publish it within seconds.")
-        print("If none runs here, publish it yourself: add --run-id ID.")
+        print("Your running peers on this machine that use this key file publish it within seconds.")
+        print("If no peer runs here, publish it yourself: add --run-id ID.")
         return 0
     target = checked_target(run_id, peers)
     num_copies = asyncio.run(_publish(contributor, choice, target))

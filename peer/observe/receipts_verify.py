@@ -36,12 +36,12 @@ def verify_receipts(path: Path, run_id: str | None, as_json: bool) -> int:
         split_run_id(run_id)
     try:
         with (
-            reading(path, "the receipts of a person, as a run's page gives them; check the path"),
+            reading(path, "a person's receipts, as downloaded from a run's page; check the path"),
             io.TextIOWrapper(open_regular(path), encoding="utf-8") as file,
         ):
             receipts = read_receipts(_lines(file), verify, run_id or "")
     except UnicodeDecodeError as error:
-        raise LocalFault(f"{path} is not text; expected JSON lines as a run's page gives them") from error
+        raise LocalFault(f"{path} is not text; expected JSON lines, as downloaded from a run's page") from error
     except ReceiptFault as fault:
         raise LocalFault(f"{path} proves nothing: {fault}") from fault
     rounds = counted(receipts.rounds)
@@ -98,7 +98,7 @@ def _print(receipts: Receipts, rows: Sequence[MachineTotal], num_counted: int) -
             str(row.rounds),
             str(row.rounds_missed),
         )
-    console.print(f"All signatures hold: {plural(len(receipts.rounds), 'receipt')} of run {receipts.run_id}")
+    console.print(f"All signatures are valid: {plural(len(receipts.rounds), 'receipt')} of run {receipts.run_id}")
     # A receipt does not state the unit of its tokens.
     console.print("Work is counted in tokens.")
     if console.measure(table, options=console.options.update(width=PIPE_COLUMNS)).maximum <= console.width:
@@ -130,7 +130,7 @@ def _closing(num_counted: int, num_left_out: int, num_missing: int) -> str:
     """Return sentences about what was counted, what was not, and what the file does not cover."""
     sentences = [f"{plural(num_counted, 'round')} counted."]
     if num_left_out:
-        sentences.append(f"Left out: {num_left_out}, in the file twice or of a side history with less work.")
+        sentences.append(f"Left out: {num_left_out}, duplicates or rounds of a side history with less work.")
     else:
         sentences.append("Nothing is counted twice.")
     if num_missing:

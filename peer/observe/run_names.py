@@ -35,8 +35,8 @@ def every_run_here() -> list[str]:
         names = set()
     except OSError as error:
         raise LocalFault(
-            f"{home} cannot be read ({error.strerror}), so that nobody knows which runs are here; expected a folder of "
-            "your own; give its rights back, or set XDG_DATA_HOME"
+            f"{home} cannot be read ({error.strerror}), so the runs on this machine are unknown; expected a readable "
+            "folder; restore its permissions, or set XDG_DATA_HOME"
         ) from error
     found = []
     for name in sorted(names | {run_id for run_id, _ in known_places()}):

@@ -66,8 +66,8 @@ def ask_page(url: str, timeout_seconds: float = PAGE_SECONDS, *, of_manifest: bo
         if answer is not None:
             return read_answer(answer, url)
     raise UsageFault(
-        f"{url} is not the page of a run: it has nothing at /{JOIN_PATH}; expected what `peer dashboard` serves; copy "
-        "the address from the run's page, with its path, or give the run id and --peers."
+        f"{url} is not the page of a run: it has nothing at /{JOIN_PATH}; expected a page of `peer dashboard`; copy "
+        "the address of the run's page with its path, or pass the run id and --peers."
     )
 
 
@@ -103,8 +103,8 @@ def read_answer(content: bytes, url: str) -> NamedRun:
 def in_words(says: NamedRun, url: str) -> str:
     """Return a sentence about the run of a page, for the person who gave the page's address."""
     how_many = f"with {plural(len(says.peers), 'address')}" if says.peers else "and no address"
-    ended = "; it says that the run has ended" if says.end is not None else ""
-    return f"{printable(urllib.parse.urlsplit(url).netloc)} names the run {says.run_id}, {how_many}{ended}."
+    ended = "; according to the page, the run has ended" if says.end is not None else ""
+    return f"{printable(urllib.parse.urlsplit(url).netloc)} refers to the run {says.run_id}, {how_many}{ended}."
 
 
 def _candidates(url: str) -> list[str]:
@@ -132,18 +132,18 @@ def _candidates(url: str) -> list[str]:
 def unreachable(url: str, reason: str) -> LocalFault:
     """Return the fault for a page that does not answer."""
     if not has_way_to([urllib.parse.urlsplit(url).hostname or ""]):
-        return NobodyReachable(f"{NO_NETWORK}, so {url} cannot be asked for the run; {CONNECT}.")
+        return NobodyReachable(f"{NO_NETWORK}, so {url} cannot be reached; {CONNECT}.")
     return NobodyReachable(
-        f"{url} cannot be asked for the run: {printable(reason)}; expected the page of a run; check the address and "
-        "this machine's network, or give the run id and --peers."
+        f"{url} cannot be reached: {printable(reason)}; expected the page of a run; check the address and "
+        "this machine's network, or pass the run id and --peers."
     )
 
 
 def no_answer(url: str, reason: str) -> UsageFault:
     """Return the fault for a page with an invalid answer."""
     return UsageFault(
-        f"{url} does not say how to join: {printable(reason)[:300].rstrip('.')}; expected what `peer dashboard` "
-        "answers; check the address, or give the run id and --peers."
+        f"{url} gave no valid answer: {printable(reason)[:300].rstrip('.')}; expected the answer of `peer "
+        "dashboard`; check the address, or pass the run id and --peers."
     )
 
 
@@ -205,26 +205,26 @@ def _get(place: str, url: str, timeout_seconds: float, *, is_own: bool) -> bytes
             return None
         if error.code in (401, 403):
             raise UsageFault(
-                f"{url} asks for a token ({error.code}); expected a page that everybody may read; ask its owner "
-                "for the run id and an address, and give --peers."
+                f"{url} requires a token ({error.code}); expected a public page; ask its owner "
+                "for the run id and an address, and pass them with --peers."
             ) from error
-        raise unreachable(url, f"it answers {error.code}") from error
+        raise unreachable(url, f"it answered {error.code}") from error
     except RedirectRefused as error:
         raise UsageFault(
-            f"{url} leads to {printable(error.target)[:120]!a}, which is not followed ({error.reason}); expected the "
-            "page itself; if you trust that address, give it instead."
+            f"{url} redirects to {printable(error.target)[:120]!a}, which is not followed ({error.reason}); expected "
+            "the page itself; if you trust that address, use it instead."
         ) from error
     except PrivateAddress as error:
         raise UsageFault(
-            f"{url} is not asked ({error.reason}); expected a public page, because you did not name this address; if "
-            "you trust it, give it to `peer join` yourself."
+            f"{url} was not opened ({error.reason}); expected a public page, because you did not choose this address; "
+            "if you trust it, pass it to `peer join` yourself."
         ) from error
     except urllib.error.URLError as error:
         raise unreachable(url, _reason(error.reason)) from error
     except TimeoutError as error:
         raise unreachable(url, f"no answer within {timeout_seconds:.0f} s") from error
     except BROKEN as error:
-        raise unreachable(url, f"what answers there does not speak HTTP ({type(error).__name__})") from error
+        raise unreachable(url, f"the server there does not use HTTP ({type(error).__name__})") from error
     if len(content) > MAX_ANSWER_BYTES:
         raise no_answer(url, f"it is longer than {MAX_ANSWER_BYTES} bytes")
     return content if kind == "application/json" else None
@@ -232,11 +232,11 @@ def _get(place: str, url: str, timeout_seconds: float, *, is_own: bool) -> bytes
 
 def _reason(reason: object) -> str:
     if isinstance(reason, ssl.SSLCertVerificationError):
-        return f"its certificate is not good ({reason.verify_message})"
+        return f"its certificate is not valid ({reason.verify_message})"
     if isinstance(reason, TimeoutError):
         return "no answer in time"
     if isinstance(reason, ssl.SSLError):
-        return "it does not speak TLS; is it an http:// address?"
+        return "it does not use TLS; is it an http:// address?"
     if isinstance(reason, OSError):
         return reason.strerror or type(reason).__name__
     return str(reason)

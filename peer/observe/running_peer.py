@@ -85,13 +85,13 @@ def ask_to_leave(running: Running) -> bool:
     Raises:
         LocalFault: the process belongs to another user, or is not on this machine.
     """
-    hint = "expected a process of yours on this machine; end it where it was started"
+    hint = "expected one of your processes on this machine; end it where it was started"
     if running.process is None or not _holds(running.process, running.folder / LOCK_NAME):
         # An ending process closes its files in any order, so the lock may be released last.
         if has_left(running, LOOK_SECONDS):
             return False
         raise LocalFault(
-            f"{running.words} holds {running.folder}, but it cannot be seen from here, as in a container; {hint}"
+            f"{running.words} holds {running.folder}, but is not visible here, perhaps because of a container; {hint}"
         )
     try:
         os.kill(running.process, signal.SIGTERM)

@@ -90,7 +90,7 @@ async def _checked(givers: Mapping[bytes, int], run: RunFrame, verify: Verify) -
         try:
             credited = round_of(commit_of(frame, run, verify), sum(run.fragment_sizes))
         except ReceiptFault as fault:
-            log.info("a commit that proves nothing: %s", fault)
+            log.info("ignored an invalid commit: %s", fault)
             continue
         found[credited] = found.get(credited, 0) + number
     return found

@@ -111,7 +111,7 @@ def _print_table(run_id: str, manifest: RunManifest, records: list[PeerRecord], 
     view = run_view_of(records) if view is None else view
     facts = status_facts(run_id, manifest, records, time.time(), view)
     console = console_of_output()
-    loss = "not measured by anybody here"
+    loss = "not measured by any member"
     if view.evaluation is not None:
         loss = loss_text(view.evaluation.loss, manifest.loss_unit)
     done = f"{count_text(facts['committed_tokens'])} tokens"
@@ -165,9 +165,9 @@ def _print_table(run_id: str, manifest: RunManifest, records: list[PeerRecord], 
         table.add_row(*(cells[row] for cells in columns.values()))
     console.print(table)
     if any(differing.values()):
-        console.print("! another anchor than the one with most weight; that peer fetches the fragment again")
+        console.print("! a different anchor from most of the signed work; the peer downloads this fragment again")
     num_electors = facts["num_electors"]
     if num_electors < len(records):
-        told = f"{num_electors} of {len(records)} members have signed work; the first line goes by them."
+        told = f"{num_electors} of {len(records)} members have work in signed rounds; the first line covers only these."
         console.tell(told, style="dim", highlight=False)
     console.print("Figures are reported by the peers themselves.", style="dim")

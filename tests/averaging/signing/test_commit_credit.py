@@ -229,7 +229,7 @@ def test_the_command_says_what_a_file_proves(
     assert f"{speakable_name(A.peer_id)} (yours)" in shown
     assert shown.count("(yours)") == 1
     assert "Work is counted in tokens." in shown
-    assert "15 rounds counted. Left out: 2, in the file twice or of a side history with less work." in shown
+    assert "15 rounds counted. Left out: 2, duplicates or rounds of a side history with less work." in shown
     assert "3 rounds of the run in between did not involve these machines." in shown
     with monkeypatch.context() as narrow:
         narrow.setenv("COLUMNS", "60")

@@ -340,7 +340,7 @@ def test_a_seed_takes_the_run_of_its_data_folder(
         (["join", "--run-id", RUN_ID, "--json", "--plain"], "--json and --plain are given together"),
         (["join", "--run-id", RUN_ID, "--config", "absent.toml"], "absent.toml cannot be read (No such file"),
         (["seed", "--run-id", RUN_ID, "--device", "cpu"], "No such option: --device"),
-        (["status", "--run-id", RUN_ID], "expected the run's whole link (murmuration://"),
+        (["status", "--run-id", RUN_ID], "expected the run's complete link (murmuration://"),
         (["status", "--run-id", RUN_ID, "--peers", "x"], "--peers: 'x' is not a multiaddr"),
         (["dashboard", "--run-id", "x"], "'x' is neither a run id nor the name of a run here"),
         (["dashboard", "--run-id", RUN_ID, "--peers", ADDRESS, "--samples-every", "1"], "such as 90s, 20min, 1h"),
@@ -355,7 +355,7 @@ def test_a_seed_takes_the_run_of_its_data_folder(
             "--model is given together with",
         ),
         (["sample", "--prompt", "x", "--temperature", "-1"], "Invalid value for '--temperature'"),
-        (["evaluate", "--run-id", RUN_ID], "expected the run's whole link (murmuration://"),
+        (["evaluate", "--run-id", RUN_ID], "expected the run's complete link (murmuration://"),
     ],
 )
 def test_wrong_flags_cost_one_sentence_and_exit_2(

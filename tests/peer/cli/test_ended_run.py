@@ -51,8 +51,8 @@ def test_an_end_that_is_signed_here_is_said_first(owned: OwnedRun, capsys: pytes
     for command in ("status", "export"):
         assert app.run([command, owned.run_id, *ask]) == 3
         said = capsys.readouterr().err
-        assert said.startswith(f"peer: The owner of {owned.run_id} has ended it (from version 400 on, says revision 2")
-        assert f"nobody answers at {NOBODY_THERE}. Everybody who took part has its model" in said
+        assert said.startswith(f"peer: The owner of {owned.run_id} has ended it (from version 400 on, by revision 2")
+        assert f"no member answers at {NOBODY_THERE}. All who took part have its model" in said
 
 
 def test_an_end_that_another_folder_of_this_machine_holds_shortens_the_wait(
@@ -102,11 +102,11 @@ def test_a_machine_that_saw_the_end_joins_no_more(
     for command in ("join", "seed"):
         assert app.run([command, owned.run_id]) == 4
         said = capsys.readouterr().err
-        assert "nobody can join it any more. This machine has its model: `peer export" in said
+        assert "no peer can join it any more. This machine has its model: `peer export" in said
         assert f"--checkpoint {owned.folder} --out ours-model`" in said
     for command in ("status", "export"):
         assert app.run([command, owned.run_id, "--peers", NOBODY_THERE, "--timeout", "0.1"]) == 4
-        assert f"nobody answers at {NOBODY_THERE}. This machine has its model" in capsys.readouterr().err
+        assert f"no member answers at {NOBODY_THERE}. This machine has its model" in capsys.readouterr().err
     # It can be typed as it stands, so it names what is not there yet.
     monkeypatch.chdir(tmp_path)
     (tmp_path / "ours-model").mkdir()
@@ -126,7 +126,7 @@ def test_a_doctor_and_the_list_of_runs_know_an_end_that_was_seen_here(
     assert app.run(["doctor", owned.run_id, "--peers", NOBODY_THERE, "--device", "cpu", "--json"]) == 4
     (found,) = [one for one in json.loads(capsys.readouterr().out)["findings"] if one["subject"] == "run"]
     assert found["what"].startswith(f"the owner of {owned.run_id} has ended it")
-    assert found["remedy"].startswith("Everybody who took part has its model")
+    assert found["remedy"].startswith("All who took part have its model")
     assert app.run(["runs"]) == 0
     assert capsys.readouterr().out.splitlines()[1].startswith(f"{owned.run_id}  ended, ")
 
@@ -145,8 +145,8 @@ def test_a_doctor_says_an_end_to_come_before_it_says_that_nobody_answers(
         found += [one for one in json.loads(capsys.readouterr().out)["findings"] if one["subject"] == "run"]
         owned.change_now(ChangeSection(at_version=400, ends_run=True))
     assert (found[0]["what"], found[0]["remedy"]) == ("run ours: nobody answered", "check the run id")
-    assert found[1]["what"].endswith(f"and nobody answers at {NOBODY_THERE}")
-    assert found[1]["remedy"].startswith("Everybody who took part")
+    assert found[1]["what"].endswith(f"and no member answers at {NOBODY_THERE}")
+    assert found[1]["remedy"].startswith("All who took part")
 
 
 @pytest.mark.usefixtures("ended_page")
@@ -154,8 +154,8 @@ def test_a_page_that_tells_the_end_saves_the_wait(owned: OwnedRun, capsys: pytes
     for command, code in (("join", 4), ("doctor", 4), ("status", 4), ("export", 4)):
         assert app.run([command, PAGE]) == code
         said = capsys.readouterr().err
-        assert f"the run {owned.run_id} has ended, says its page {PAGE}".lower() in said.lower()
-        assert f"Its page says what it came to, and who has the model: {PAGE}" in said
+        assert f"the run {owned.run_id} has ended, according to its page {PAGE}".lower() in said.lower()
+        assert f"Its page shows the results, and who has the model: {PAGE}" in said
 
 
 def test_a_machine_without_a_state_does_not_train_the_past_again(

@@ -84,7 +84,7 @@ def test_a_folder_that_another_process_took_meanwhile_is_left_alone(tmp_path: Pa
         (
             {"changes": [{"at_version": 0, "ends_run": True}]},
             4,
-            "has ended it (at once, says revision 1 of its manifest",
+            "has ended it (at once, by revision 1 of its manifest",
         ),
     ],
     ids=["without data", "without weights", "ended"],

@@ -62,8 +62,8 @@ VOLUNTEER = [
     (f"peer join murmuration://{RUN}", 2, NO_MEMBER),
     ("peer join murmuration://", 2, "The link is cut off"),
     ("peer join example.org", 2, "is not a run id; expected NAME.FINGERPRINT such as"),
-    ("peer join http://127.0.0.1:1/", 3, "cannot be asked for the run: Connection refused"),
-    (f"peer join {MEMBER}", 2, "is the address of a member; expected RUN; such addresses go behind --peers."),
+    ("peer join http://127.0.0.1:1/", 3, "cannot be reached: Connection refused"),
+    (f"peer join {MEMBER}", 2, "is the address of a member; expected RUN; pass such addresses with --peers."),
     (f"peer join {RUN} --device gpu", 2, "--device is 'gpu'; expected something like auto or cpu or cuda"),
     (f"peer join {RUN} --gpu 0", 2, "No such option: --gpu"),
     (f"peer join {RUN} --peers 1.2.3.4:4001", 2, "'1.2.3.4:4001' is not a multiaddr"),
@@ -79,7 +79,7 @@ VOLUNTEER = [
     (f"peer export {RUN} --out m", 2, NO_MEMBER),
     ("peer sample --model missing --prompt hi", 2, "missing"),
     ("peer doctor nothing", 2, f"'nothing' {NOT_A_RUN}"),
-    ("peer profile set", 2, "Nothing to set is given; expected --name"),
+    ("peer profile set", 2, "No value is given; expected --name"),
 ]
 ORGANISER = [
     ("peer init", 2, "NAME is missing; expected `peer init NAME`"),

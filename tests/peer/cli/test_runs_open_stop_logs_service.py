@@ -104,7 +104,7 @@ def test_stop_sends_nothing_to_a_process_that_does_not_hold_the_folder(
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as bystander:
         (elsewhere / "peer.lock").write_text(f"process {bystander.pid} (peer seed), since 2026-01-01 00:00\n")
         assert app.run(["stop"]) == 1
-        assert "it cannot be seen from here" in capsys.readouterr().err
+        assert "is not visible here" in capsys.readouterr().err
         assert bystander.poll() is None
         bystander.kill()
     lock.close()
@@ -369,7 +369,7 @@ def test_open_says_when_no_browser_opened(
 ) -> None:
     monkeypatch.setattr("peer.observe.own_runs.ask_page", lambda url, *_: NamedRun("other." + "a" * 20))
     assert app.run(["open", RUN]) == 2
-    assert "is not shown at http://127.0.0.1:8080; ask its owner" in capsys.readouterr().err
+    assert "http://127.0.0.1:8080 does not show this run; ask its owner" in capsys.readouterr().err
     monkeypatch.setattr("peer.observe.own_runs.ask_page", lambda url, *_: NamedRun(RUN))
     monkeypatch.setattr("sys.stdout.isatty", lambda: True)
     for has_browser in (False, True):

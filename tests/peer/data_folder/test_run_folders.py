@@ -49,7 +49,7 @@ def test_the_owner_of_a_run_that_never_began_hears_how(tmp_path: Path, monkeypat
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
     folder = tmp_path / "murmuration" / RUN_ID
     folder.mkdir(parents=True)
-    with pytest.raises(UsageFault, match=r"which `peer seed` prints, or a page that knows one\.$"):
+    with pytest.raises(UsageFault, match=r"which `peer seed` prints, or the address of its page\.$"):
         checked_target(RUN_ID, None)
     (folder / OWNER_KEY_NAME).touch()
     with pytest.raises(UsageFault, match=rf"This run is yours: start its seed with `peer seed {RUN_ID}`\.$"):

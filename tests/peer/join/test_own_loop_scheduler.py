@@ -49,7 +49,7 @@ def test_the_base_is_what_was_given_and_not_what_a_checkpoint_brings_back() -> N
 
 def test_an_optimizer_that_was_not_given_is_refused() -> None:
     schedulers = RunSchedulers([torch.optim.SGD([nn.Parameter(torch.ones(2))], lr=0.5)], lambda: 1.0)
-    with pytest.raises(UsageFault, match=r"this AdamW was not given to join\(\); expected one of the 1"):
+    with pytest.raises(UsageFault, match=r"this AdamW was not passed to join\(\); expected one of the 1"):
         schedulers.of(torch.optim.AdamW([nn.Parameter(torch.ones(2))]))
 
 

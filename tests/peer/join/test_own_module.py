@@ -168,7 +168,7 @@ def test_a_module_of_ones_own_that_is_called_as_a_wrapper_keeps_its_names() -> N
 def test_an_unknown_wrapper_is_named(tmp_path: Path) -> None:
     manifest = create_custom_run("own", normed(), None, tmp_path).manifest
     parts = [[(name, tuple(t.shape)) for name, t in part] for part in averaged_parts(Holder(normed(), "_w"), manifest)]
-    with pytest.raises(Incompatible, match=r"begin with '_w', as those of a wrapper do.* pass the bare module"):
+    with pytest.raises(Incompatible, match=r"begin with '_w', as in a wrapper.* pass the bare module"):
         fitting_layout(manifest, *parts)
 
 
@@ -176,7 +176,7 @@ def test_an_unknown_wrapper_is_named(tmp_path: Path) -> None:
 def test_a_choice_that_an_own_loop_cannot_follow_is_refused(name: str) -> None:
     module = small_module()
     optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
-    with pytest.raises(UsageFault, match=f"got {name}, which your own training loop does not use") as refused:
+    with pytest.raises(UsageFault, match=f"got {name}, which has no effect on your own training loop") as refused:
         join("own.aaaaaaaaaaaaaaaaaaaa", module=module, optimizer=optimizer, **{name: 3})
     assert ("(max_steps: " in str(refused.value)) == (name == "max_steps")
     # Its default asks for nothing, as track=None.
@@ -435,7 +435,7 @@ def test_a_session_is_used_inside_its_block_with_counts_that_can_be(tmp_path: Pa
         *(lambda: swarm.report(1.0), lambda: swarm.samples(2, 3), lambda: swarm.should_stop, swarm.anchor),
         lambda: swarm.scheduler(optimizer),
     ):
-        with pytest.raises(UsageFault, match="with block is over"):
+        with pytest.raises(UsageFault, match="with block has ended"):
             use()
 
 

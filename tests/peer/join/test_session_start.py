@@ -136,7 +136,7 @@ def test_a_run_is_named_as_on_the_command_line(
     monkeypatch.setattr(
         run_page, "ask_page", lambda url: NamedRun(run_id, [address], end_on_page(run_id, "", is_served=True))
     )
-    with pytest.raises(Incompatible, match=r"has ended.*nobody can join it"):
+    with pytest.raises(Incompatible, match=r"has ended.*no peer can join it"):
         named("https://run.example.org")
 
 
@@ -174,8 +174,8 @@ def test_a_session_whose_loop_is_over_gives_its_folder_to_the_next(
     second = cell(module=module)  # the same one, made in an earlier cell
     assert folder_of(second) == ""
     assert Connection.closed == ["own "]
-    assert "although its loop is over; it ends now" in caplog.text
-    with pytest.raises(UsageFault, match="block is over"):
+    assert "although its loop has ended; it is closed now" in caplog.text
+    with pytest.raises(UsageFault, match="block has ended"):
         first.report(1.0)
     first.__exit__(None, None, None)  # of a callback, or as the process ends
     assert Connection.closed == ["own "]

@@ -35,7 +35,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Addresses of pages that were asked; each names the run and says where it can be joined."""
+    """Addresses of pages that were asked; each refers to the run and says where it can be joined."""
     urls: list[str] = []
 
     def answer(url: str, **_: bool) -> NamedRun:
@@ -60,7 +60,7 @@ def test_an_id_a_link_and_a_page_name_the_same_run(asked: list[str], capsys: pyt
     assert named_run(f"murmuration://{RUN_ID}@203.0.113.5:4001/{OWNER.peer_id}", None, None)[:2] == (RUN_ID, [ADDRESS])
     assert not asked
     assert named_run(PAGE, None, None)[:2] == (RUN_ID, [ADDRESS])
-    assert capsys.readouterr().err == f"run.example.org names the run {RUN_ID}, with 1 address.\n", "no fault"
+    assert capsys.readouterr().err == f"run.example.org refers to the run {RUN_ID}, with 1 address.\n", "no fault"
     assert named_run("http://run.example.org", RUN_ID, [ELSEWHERE])[:2] == (RUN_ID, [ELSEWHERE])
     assert "not protected (http)" in capsys.readouterr().err
     assert named_run(None, RUN_ID, [ADDRESS])[:2] == (RUN_ID, [ADDRESS])
@@ -89,7 +89,7 @@ def test_a_link_of_which_only_a_part_was_copied_is_no_wrong_run_id() -> None:
     for part in (link.partition("//")[2], link.partition("@")[2], link[-60:]):
         with pytest.raises(UsageFault, match=r"is a link without its beginning"):
             named_run(part, None, None)
-    with pytest.raises(UsageFault, match=r"is the address of a member; .* behind --peers"):
+    with pytest.raises(UsageFault, match=r"is the address of a member; .* with --peers"):
         named_run(ADDRESS, None, None)
     with pytest.raises(UsageFault, match=r"or a page \(https://"):
         named_run("run.example.org:8080", None, None)
@@ -106,14 +106,14 @@ def test_a_name_is_enough_for_a_run_that_was_joined_here(home: Path) -> None:
     (home / second).mkdir()
     with pytest.raises(UsageFault, match="the name of 2 runs here"):
         named_run("demo", None, None)
-    with pytest.raises(UsageFault, match="Two runs are named"):
+    with pytest.raises(UsageFault, match="Two runs are given"):
         named_run(RUN_ID, OTHER_ID, None)
 
 
 def test_a_page_that_knows_nobody_yet_is_told_as_such(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     says = NamedRun(RUN_ID)
     monkeypatch.setattr(run_page, "ask_page", lambda url: says)
-    with pytest.raises(NobodyReachable, match=f"The page {PAGE} knows no address of a member of .* in a minute"):
+    with pytest.raises(NobodyReachable, match=f"The page {PAGE} has no address of a member of .* in a minute"):
         named_run(PAGE, None, None)
     assert named_run(PAGE, None, [ADDRESS])[:2] == (RUN_ID, [ADDRESS])
     (home / RUN_ID).mkdir(parents=True)
@@ -132,7 +132,7 @@ def test_a_name_stands_for_the_run_that_was_joined_and_not_for_one_that_was_mist
         (home / RUN_ID / kept).touch()
         assert named_run("demo", None, None)[:2] == (RUN_ID, None)
         (home / RUN_ID / kept).unlink()
-    with pytest.raises(UsageFault, match="`peer forget RUN` takes one away"):
+    with pytest.raises(UsageFault, match="`peer forget RUN` removes one"):
         named_run("demo", None, None)
 
 
@@ -171,14 +171,14 @@ def test_a_page_of_another_run_or_of_nobody_changes_nothing(
     write_cached_peers(config.cached_peers_path, [ELSEWHERE])
     monkeypatch.setattr(run_page, "ask_page", lambda url, **_: NamedRun(OTHER_ID, [ADDRESS]))
     check_addresses(config)
-    assert f"names {OTHER_ID} now, not {RUN_ID}" in capsys.readouterr().err
+    assert f"now belongs to {OTHER_ID}, not {RUN_ID}" in capsys.readouterr().err
 
     def nobody(url: str, **_: bool) -> NamedRun:
         raise NobodyReachable("The page is down.")
 
     monkeypatch.setattr(run_page, "ask_page", nobody)
     check_addresses(config)
-    assert "The page is down. Going on with" in capsys.readouterr().err
+    assert "The page is down. Continuing with" in capsys.readouterr().err
     assert read_cached_peers(config.cached_peers_path) == [ELSEWHERE]
 
 

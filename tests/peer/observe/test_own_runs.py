@@ -88,7 +88,7 @@ def test_a_seed_that_is_still_starting_is_worth_a_wait(tmp_path: Path, monkeypat
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "home"))
     (tmp_path / "owner").mkdir()
     remember_place(RUN_ID, tmp_path / "owner")
-    assert "add --data-dir for it" in str(no_address(RUN_ID, tmp_path / "mine"))
+    assert "select it with --data-dir" in str(no_address(RUN_ID, tmp_path / "mine"))
     held = FolderLock(tmp_path / "owner", "peer seed")
     try:
         said = str(no_address(RUN_ID, tmp_path / "mine"))

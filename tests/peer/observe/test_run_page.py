@@ -78,7 +78,7 @@ def test_the_path_says_which_of_several_runs_is_meant() -> None:
             ask_page(url)
         says = ask_page(f"{url}/r/one")
     assert says.peers == [ADDRESS]
-    assert in_words(says, url) == f"{url.removeprefix('http://')} names the run {ONE}, with 1 address."
+    assert in_words(says, url) == f"{url.removeprefix('http://')} refers to the run {ONE}, with 1 address."
     assert not is_unprotected(url)
     assert is_unprotected("http://run.example.org")
     assert not is_unprotected("https://run.example.org")
@@ -87,8 +87,8 @@ def test_the_path_says_which_of_several_runs_is_meant() -> None:
 @pytest.mark.parametrize(
     ("answer", "fault", "sentence"),
     [
-        (401, UsageFault, "asks for a token"),
-        (500, NobodyReachable, "it answers 500"),
+        (401, UsageFault, "requires a token"),
+        (500, NobodyReachable, "it answered 500"),
         (b"<html>", UsageFault, "it is not JSON"),
         (b"[]", UsageFault, "it is not a JSON object"),
         (b"{}", UsageFault, "run_id or addresses are missing"),
@@ -170,7 +170,7 @@ def test_a_long_address_is_not_told_back() -> None:
 
 @pytest.mark.parametrize("place", ["ftp://127.0.0.1/x", "http://127.0.0.1:1/x", "http://192.168.1.1/x", "file:///x"])
 def test_a_page_leads_to_no_other_server(place: str) -> None:
-    with page({"/api/v1/join": place}) as url, pytest.raises(UsageFault, match=r"is not followed .* give it instead"):
+    with page({"/api/v1/join": place}) as url, pytest.raises(UsageFault, match=r"is not followed .* use it instead"):
         ask_page(url)
 
 

@@ -34,7 +34,7 @@ def test_a_peer_with_another_anchor_is_marked(capsys: pytest.CaptureFixture[str]
     _print_table(RUN_ID, MANIFEST, records)
     shown = capsys.readouterr().out
     assert shown.count("0/9!") == 1
-    assert "another anchor" in shown
+    assert "a different anchor" in shown
     _print_table(RUN_ID, MANIFEST, records_of(A=b"b", B=b"b"))
     assert "!" not in capsys.readouterr().out
 
@@ -95,7 +95,7 @@ def test_one_record_does_not_decide_what_the_status_says(capsys: pytest.CaptureF
     _print_table(RUN_ID, MANIFEST, [*honest, *free], by_work)
     shown = capsys.readouterr().out
     assert " trainers 2  versions 0/9 " in shown
-    assert "2 of 12 members have signed work" in shown
+    assert "2 of 12 members have work in signed rounds" in shown
 
 
 def test_a_custom_run_invites_to_its_code_and_not_to_peer_join(capsys: pytest.CaptureFixture[str]) -> None:
@@ -127,5 +127,5 @@ def test_the_runs_clock_its_budget_and_the_rate_are_told(capsys: pytest.CaptureF
 def test_why_nobody_answers_is_a_plain_word_for_each_address() -> None:
     dialled = "failed to dial: all dials failed * [/ip4/127.0.0.1/tcp/1] dial tcp 127.0.0.1:1: connect: {}"
     faults = {"/a": dialled.format("network is unreachable"), "/b": "peer id mismatch", "/c": "?", "/d": "?"}
-    assert _why(faults) == " (/a: network is unreachable; /b: another peer answers there; /c: no answer and 1 more)"
+    assert _why(faults) == " (/a: network is unreachable; /b: a different peer answers there; /c: no answer and 1 more)"
     assert _why({}) == ""

@@ -71,5 +71,5 @@ def test_the_volunteer_chooses_and_sees_what_is_read(tmp_path: Path) -> None:
     process = start(tmp_path / "peer", run_id, "--data", f"text:{tmp_path}/books.txt", "--max-steps", "3", "--json")
     code, shown, said = ended(process)
     assert code == 0, said
-    assert f"Training on text:{tmp_path}/books.txt (as chosen here; 1 file, 48.9 kB)" in said
+    assert f"Training on text:{tmp_path}/books.txt (chosen with --data; 1 file, 48.9 kB)" in said
     assert '"JoinedRun"' in shown
