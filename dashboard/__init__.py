@@ -2,7 +2,7 @@
 
 The files, each built on those above it:
 
-    history_facts.py  all displayed values (pure)
+    history_facts.py  values that the history keeps and the page shows (pure)
     app.py            combines the rooms
 
 The rooms, from the bottom up:
