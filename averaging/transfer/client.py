@@ -182,7 +182,7 @@ class ChunkStream:
         length, donor = self._piece.chunk_bytes(index), self._stream.remote
         chunk = await in_time(self._stream.receive(length), donor, seconds)
         if len(chunk) != length or digest_of(chunk) != self._piece.chunk_digests[index]:
-            raise PeerFault(donor, f"sent a chunk of {self._piece.name} that does not have its digest")
+            raise PeerFault(donor, f"sent a chunk of {self._piece.name} that does not match its digest")
         return chunk
 
     async def close(self) -> None:

@@ -59,9 +59,9 @@ def read_json(path: Path) -> dict[str, Any]:
     except OSError as error:
         raise ValueError(f"{path.name} cannot be read ({error.strerror})") from error
     except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise ValueError(f"{path.name} is damaged or of another version ({type(error).__name__})") from error
+        raise ValueError(f"{path.name} is damaged or from a different version ({type(error).__name__})") from error
     if type(content) is not dict or check != _check_of(content):
-        raise ValueError(f"{path.name} was changed: its content does not have its check sum")
+        raise ValueError(f"{path.name} was changed: its content does not match its checksum")
     return content
 
 
@@ -73,7 +73,7 @@ def check_file(path: Path, written: WrittenFile) -> None:
     """
     check_length(path, written)
     if measure_file(path).digest != written.digest:
-        raise ValueError(f"{path.name} is damaged: it does not have its SHA-256")
+        raise ValueError(f"{path.name} is damaged: it does not match its SHA-256")
 
 
 def check_length(path: Path, written: WrittenFile) -> None:

@@ -338,7 +338,7 @@ class CheckpointFolder:
             ("number of values per fragment", tuple(facts.num_values for facts in metadata.fragments), owner.sizes),
         ):
             if got != expected:
-                raise ValueError(f"it is of another {what} ({got!s:.60}); expected {expected!s:.60}")
+                raise ValueError(f"it has a different {what} ({got!s:.60}); expected {expected!s:.60}")
         files = {_fragment_name(index): facts.file for index, facts in enumerate(metadata.fragments)}
         if metadata.trainer is not None:
             checked_files.check_file(path / TRAINER_FACTS_NAME, metadata.trainer)
@@ -408,7 +408,7 @@ def _read_metadata(path: Path) -> Metadata:
         content = upgraded(content)
     elif found != FORMAT_VERSION:
         expected = f"{EARLIER_FORMAT} or {FORMAT_VERSION}"
-        raise ValueError(f"it is of format version {found!r:.20}; expected {expected}: other software wrote it")
+        raise ValueError(f"it has format version {found!r:.20}; expected {expected}: other software wrote it")
     with _as_damage(METADATA_NAME):
         return Metadata.model_validate_json(json.dumps(content))
 
@@ -418,7 +418,7 @@ def _read_trainer(path: Path, number: int) -> TrainerFile:
     with _as_damage(TRAINER_FACTS_NAME):
         part = TrainerFile.model_validate_json(json.dumps(content))
     if part.number != number:
-        raise ValueError(f"{TRAINER_FACTS_NAME} is of moment {part.number}; expected {number}")
+        raise ValueError(f"{TRAINER_FACTS_NAME} belongs to moment {part.number}; expected {number}")
     return part
 
 
@@ -427,7 +427,9 @@ def _as_damage(name: str) -> Iterator[None]:
     try:
         yield
     except ValidationError as error:
-        raise ValueError(f"{name} is damaged or of another version ({error.error_count()} wrong fields)") from error
+        raise ValueError(
+            f"{name} is damaged or from a different version ({error.error_count()} wrong fields)"
+        ) from error
 
 
 def _check_fragment(path: Path, index: int, facts: FragmentFacts) -> None:
@@ -438,7 +440,7 @@ def _check_fragment(path: Path, index: int, facts: FragmentFacts) -> None:
         if not all_finite(file.get(name)):
             raise ValueError(f"{name} in {path.name} has values that are not finite")
     if anchor_digest(file.get("anchor"), file.get("momentum")).hex() != facts.digest:
-        raise ValueError(f"the anchor of fragment {index} does not have its digest")
+        raise ValueError(f"the anchor of fragment {index} does not match its digest")
     waiting = Waiting(facts.unsent_tokens, facts.unsent_steps, facts.unsent_base_version, facts.unsent_parts)
     under_way = facts.contribution
     if not is_whole(waiting, facts.num_values) or (under_way and not is_whole(under_way, facts.num_values)):

@@ -46,7 +46,7 @@ def earlier_commits(folder: Path, fragment: int) -> U8 | None:
         data = read_regular(path, 2 * MAX_LOGGED_BYTES)
         check, body = data[:_CHECK_BYTES], data[_CHECK_BYTES:]
         if hashlib.sha256(body).digest() != check:
-            raise ValueError("it does not have its SHA-256")
+            raise ValueError("it does not match its SHA-256")
         *_, frames = msgpack.unpackb(body, max_array_len=MAX_LOGGED_COMMITS)
     except FileNotFoundError:
         return None
@@ -72,12 +72,12 @@ def unpacked_commits(
             data, raw=False, max_map_len=0, max_ext_len=0, max_str_len=0, max_array_len=MAX_LOGGED_COMMITS
         )
     except (ValueError, RecursionError, msgpack.UnpackException) as error:
-        raise ValueError(f"they are damaged or of another version ({type(error).__name__})") from error
+        raise ValueError(f"they are damaged or from a different version ({type(error).__name__})") from error
     if type(frames) is not list or not all(type(frame) is bytes for frame in frames):
-        raise ValueError("they are of another version; expected a list of frames")
+        raise ValueError("they are from a different version; expected a list of frames")
     commits = newest_run([_decoded(frame, sizes) for frame in frames])
     if any(commit.fragment != fragment for commit in commits):
-        raise ValueError(f"some are of another fragment; expected those of fragment {fragment}")
+        raise ValueError(f"some belong to another fragment; expected commits of fragment {fragment}")
     if commits and commits[-1].version + 1 != version:
         raise ValueError(f"they lead to version {commits[-1].version + 1}; expected version {version}")
     for commit in commits:
@@ -90,7 +90,7 @@ def _decoded(frame: bytes, sizes: Sequence[int]) -> Commit:
     try:
         commit, _ = wire.decode(frame, PeerId(""), Limits(tuple(sizes), 0))
     except PeerFault as fault:
-        raise ValueError(f"there are bytes among them that are not a commit: {fault.what}") from fault
+        raise ValueError(f"some of the bytes are not a commit: {fault.what}") from fault
     if not isinstance(commit, Commit):
-        raise ValueError(f"there is a {commit.KIND} among them; expected commits")
+        raise ValueError(f"one of them is a {commit.KIND}; expected only commits")
     return commit

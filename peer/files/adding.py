@@ -35,8 +35,8 @@ def with_files(fields: Mapping[str, Any], paths: Sequence[Path]) -> dict[str, An
         same_name = [one for one in listed if isinstance(one, Mapping) and one.get("name") == described["name"]]
         if same_name and dict(same_name[0]) != described:
             raise UsageFault(
-                f"the file {path}: the run has another file of the name {described['name']} already; expected it once, "
-                "with one content"
+                f"the file {path}: the run already has a different file named {described['name']}; expected one file "
+                "with this name"
             )
         if not same_name:
             listed.append(described)
@@ -53,8 +53,8 @@ def describe_file(path: Path) -> FileSection:
         num_bytes = os.stat(path).st_size
         if path.is_file() and not 0 < num_bytes <= MAX_FILE_BYTES:
             raise UsageFault(
-                f"the file {path}: it has {num_bytes} bytes; expected 1 to {MAX_FILE_BYTES}; larger ones belong to a "
-                "place of their own, which the run can name"
+                f"the file {path}: it has {num_bytes} bytes; expected 1 to {MAX_FILE_BYTES}; publish a larger file "
+                "elsewhere and refer to it from the run"
             )
         try:
             return measure_file(path, path.name).file
@@ -74,8 +74,8 @@ def check_at_hand(data_dir: Path | None, manifest: RunManifest, paths: Sequence[
             continue
         if data_dir is None or objection_to(files_folder(data_dir, manifest) / file.name, file):
             raise UsageFault(
-                f"the run lists the file {file.name}, which is not here; expected it, so that members can fetch it; "
-                f"give it with --file PATH/{file.name} (in Python files)"
+                f"the run lists the file {file.name}, which was not given; expected every listed file, so that "
+                f"members can fetch it; give it with --file PATH/{file.name} (in Python files)"
             )
 
 
@@ -102,4 +102,6 @@ def keep_files(data_dir: Path, manifest: RunManifest, paths: Sequence[Path]) -> 
                 "free space; no run was signed"
             ) from error
         if objection_to(target, file):
-            raise UsageFault(f"the file {source}: it changed while it was copied; expected a file at rest; try again")
+            raise UsageFault(
+                f"the file {source}: it changed while it was copied; expected a file that does not change; try again"
+            )

@@ -44,7 +44,9 @@ def run_file_path(data_dir: Path, manifest: RunManifest, name: str) -> Path:
         if file.name == name:
             path = files_folder(data_dir, manifest) / name
             if objection := objection_to(path, file):
-                raise LocalFault(f"{path} {objection}; expected it as the run's manifest has it; start this peer again")
+                raise LocalFault(
+                    f"{path} {objection}; expected the file that the run's manifest describes; start this peer again"
+                )
             return path
     known = ", ".join(file.name for file in manifest.files) or "none"
     raise LocalFault(f"the run has no file {name[:80]!r}; expected one of its files: {known}")
@@ -84,7 +86,7 @@ def objection_to(path: Path, file: FileSection) -> str:
         found = measure_file(path, file.name)
     except (OSError, ValueError) as error:
         return f"cannot be read ({getattr(error, 'strerror', None) or error})"
-    return "" if found.file == file else "is another file: it does not have its digest"
+    return "" if found.file == file else "is a different file: it does not match its digest"
 
 
 def measure_file(path: Path, name: str) -> Measured:

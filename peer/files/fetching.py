@@ -152,7 +152,7 @@ class FileFetcher:
             num_chunks = num_file_chunks(file.bytes)
             found = await fetch_file_header(self.host, self.handshake_policy, donor, digest, num_chunks)
             if found is not None and digest_of(b"".join(found)) != digest:
-                raise PeerFault(donor, f"sent digests for the chunks of the file {file.name} that are wrong")
+                raise PeerFault(donor, f"sent wrong digests for the chunks of the file {file.name}")
         except PeerFault as fault:
             self._note(donor, fault)
             return None
@@ -162,15 +162,15 @@ class FileFetcher:
         if isinstance(fault, PeerUnreachable):
             self._silent[donor] = fault.what
             return
-        log.warning("%s %s; it is not asked for files of the run again", short_peer(donor), fault.what)
+        log.warning("%s %s; this peer does not ask it for files of the run again", short_peer(donor), fault.what)
         self._wrong[donor] = fault.what
 
     def _reason(self, file: FileSection, donors: Sequence[PeerId]) -> str:
         num_asked = len({*donors, *self._wrong})
-        here = f"; the one in {self._folder} {self._spoilt[file.name]}" if file.name in self._spoilt else ""
+        here = f"; the copy in {self._folder} {self._spoilt[file.name]}" if file.name in self._spoilt else ""
         if not num_asked:
-            return f"nobody is there who could give the file {file.name} of the run{here}"
-        return f"none of {plural(num_asked, 'member')} gives the file {file.name} of the run{self._why()}{here}"
+            return f"no member is online that could send the file {file.name} of the run{here}"
+        return f"none of {plural(num_asked, 'member')} sent the file {file.name} of the run{self._why()}{here}"
 
     def _why(self) -> str:
         reasons = [f"{short_peer(name)} {what}" for name, what in (self._wrong | self._silent).items()]
@@ -180,5 +180,6 @@ class FileFetcher:
     def _given_up(self, file: FileSection, donors: Sequence[PeerId]) -> NobodyReachable:
         return NobodyReachable(
             f"{self._reason(file, donors)}; expected a member that has it ({bytes_text(file.bytes)}, BLAKE3 "
-            f"{file.digest[:16]}...), or the file in {self._folder}; try again while the seed of the run's owner is up"
+            f"{file.digest[:16]}...), or the file in {self._folder}; try again while the seed of the run's owner is "
+            "up"
         )

@@ -83,8 +83,8 @@ class FileDraft:
             if objection := objection_to(self._path, self.file):
                 self._path.unlink()
                 raise LocalFault(
-                    f"the file {self.file.name} of the run {objection}, though its chunks came right; expected a disk "
-                    "that keeps them; check the disk, and start again"
+                    f"the file {self.file.name} of the run {objection}, although its chunks arrived intact; expected "
+                    "a disk that stores them unchanged; check the disk, and start again"
                 )
             sync(self._path)
             os.replace(self._path, target)
@@ -94,6 +94,7 @@ class FileDraft:
 
     def _unwritable(self, error: OSError) -> LocalFault:
         return LocalFault(
-            f"{self.folder / self.file.name} cannot be written: {error.strerror or error}; expected a writable "
-            f"folder with {self.file.bytes} bytes of free space; make room and start again: what has come is kept"
+            f"{self.folder / self.file.name} cannot be written: {error.strerror or error}; expected a writable folder "
+            f"with {self.file.bytes} bytes of free space; free some space and start again: the chunks that have "
+            "arrived are kept"
         )

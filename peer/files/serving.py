@@ -46,7 +46,7 @@ class ServedFiles:
             return b""
         if digest_of(chunk) == digests[index]:
             return chunk
-        log.warning("%s was changed or removed; it is given to nobody before this peer is started again", path)
+        log.warning("%s was changed or removed; it is not served again until this peer is restarted", path)
         self.known.pop(digest, None)
         return b""
 
@@ -58,7 +58,7 @@ def read_served(data_dir: Path, manifest: RunManifest) -> dict[bytes, tuple[Path
         try:
             found = measure_file(folder / file.name, file.name)
         except (OSError, ValueError) as error:
-            log.warning("%s is given to nobody: %s", folder / file.name, error)
+            log.warning("%s is not served: %s", folder / file.name, error)
             continue
         if found.file == file:
             known[bytes.fromhex(file.digest)] = folder / file.name, found.chunk_digests

@@ -140,8 +140,8 @@ class Mailbox:
         if buffer is None or found != expected or buffer[: len(head)] != head:
             raise LocalFault(
                 f"file descriptor {fd} holds {found} bytes that are not a mailbox of version {MAILBOX_VERSION} for "
-                f"{len(sizes)} fragments of {_brief(sizes)} values ({expected} bytes); expected one: trainer and "
-                "network process run different software or read different manifests; restart both"
+                f"{len(sizes)} fragments of {_brief(sizes)} values ({expected} bytes); expected a matching one: the "
+                "trainer and the network process run different software or read different manifests; restart both"
             )
         return cls(buffer, tuple(sizes), fd, tuple(sent_bytes))
 

@@ -200,7 +200,10 @@ def test_a_cache_that_cannot_be_written_is_told_once_for_what_it_is(
         asyncio.run(addresses.keep())
         asyncio.run(addresses.keep())
     assert len(caplog.records) == 1
-    assert "cached_peers.json cannot be written (No space left on device): where members are is not kept" in caplog.text
+    assert (
+        "cached_peers.json cannot be written (No space left on device): the addresses of members are not stored"
+        in caplog.text
+    )
     assert "looking for members" not in caplog.text
     asyncio.run(addresses.keep())
     assert read_cached_peers(tmp_path / "cached_peers.json") == [address]

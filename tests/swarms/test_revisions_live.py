@@ -191,6 +191,6 @@ def test_who_is_revoked_or_too_old_stops_at_the_version_and_says_why() -> None:
         await swarm.revise(listed(revoked, {"at_version": at, "minimum_software": "99.0.0"}, revision=3), 0, 1)
         await swarm.until(lambda: all(swarm.life(index).running.done() for index in range(2)))
         for index in range(2):
-            assert "asks for software 99.0.0 or newer" in "".join(swarm.life(index).failures)
+            assert "requires software 99.0.0 or newer" in "".join(swarm.life(index).failures)
 
     run(scene)

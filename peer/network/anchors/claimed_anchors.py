@@ -103,7 +103,7 @@ class Claims:
             found = found if fork is None else found.since(fork)
             for commit in found.commits:
                 if objection := self.checker.objection(commit):
-                    raise PeerFault(member, f"showed a commit that proves nothing: {objection}")
+                    raise PeerFault(member, f"sent a commit that proves nothing: {objection}")
                 await asyncio.sleep(0)
         except PeerFault as fault:
             self.donors.note_fault(member, fragment, fault)

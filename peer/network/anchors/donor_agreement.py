@@ -146,7 +146,7 @@ class Agreement:
         is_refuted = most > len(confirmed_by) or is_majority(most, len(answers))
         if is_refuted:
             log.warning(
-                "version %d of fragment %d is not taken from donor %s: its digest is not that of %d others",
+                "version %d of fragment %d is not taken from donor %s: %d others have a different digest",
                 version,
                 fragment,
                 donor[-8:],

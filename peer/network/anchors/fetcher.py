@@ -193,7 +193,7 @@ class Fetcher:
                 commits = {commit.version: commit for commit in await self.claims.commits(fragment, donor, first)}
                 for commit in commits.values():
                     if objection := self.checker.objection(commit):
-                        raise PeerFault(donor, f"gave an unsigned commit: {objection}")
+                        raise PeerFault(donor, f"sent an unsigned commit: {objection}")
                     await asyncio.sleep(0)
                 leaving = commits.get(snapshot.version)
                 if leaving is not None:

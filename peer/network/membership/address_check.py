@@ -131,7 +131,7 @@ def why_nobody(addresses: Sequence[str], reasons: Mapping[str, str], until: floa
     others = f" and {plural(len(addresses) - 1, 'other address')}" if len(addresses) > 1 else ""
     reason = reasons.get(addresses[0], _NO_ANSWER)
     why = " (members of a private run answer only invited keys)" if reason == _NO_ANSWER else f": {reason}"
-    return f"nobody answers at {addresses[0]}{others}{why}; trying until {clock}"
+    return f"no member answers at {addresses[0]}{others}{why}; trying until {clock}"
 
 
 def nobody_answered(
@@ -139,13 +139,13 @@ def nobody_answered(
 ) -> str:
     """Return the error sentence; `advice` is added if this machine has a network."""
     if lacks_network(addresses):
-        return f"{NO_NETWORK}, so nobody of {run_id} can be reached; {CONNECT}."
+        return f"{NO_NETWORK}, so no member of {run_id} can be reached; {CONNECT}."
     where = "at the address" if len(addresses) == 1 else f"at any of {plural(len(addresses), 'address')}"
     reason = reasons.get(addresses[0], _NO_ANSWER)
     why = "" if reason == _NO_ANSWER else f": {reason}"
     return (
-        f"nobody of {run_id} answered {where} within {waited:.0f} s ({addresses[0]}{why}); expected one live member; "
-        f"check the address and this machine's network{advice}."
+        f"no member of {run_id} answered {where} within {waited:.0f} s ({addresses[0]}{why}); expected one live "
+        f"member; check the address and this machine's network{advice}."
     )
 
 
@@ -165,7 +165,8 @@ def another_peer(address: str) -> NobodyReachable:
     """Return the error for an address at which a peer with a different key answers."""
     return NobodyReachable(
         f"another peer answers at {address}; expected the PeerId at the end of the address, which its key must prove; "
-        "the address is mistyped, or somebody else has it now: copy the run's link again, or ask who gave it to you"
+        "the address is mistyped, or it now belongs to another peer: copy the run's link again, or ask who gave it "
+        "to you"
     )
 
 
@@ -173,7 +174,7 @@ def own_address(address: str) -> UsageFault:
     """Return the error for a peer that is to join at its own address."""
     return UsageFault(
         f"{address} is the address of this peer's own identity; expected another member's; if another process uses "
-        "this key file, give this one its own --identity file"
+        "this key file, give this process its own --identity file"
     )
 
 

@@ -34,7 +34,7 @@ def read_invite(source: str) -> tickets.Invite:
     """
     if source.startswith(tickets.INVITE_PREFIX[:-3]):
         raise UsageFault(
-            "the invite itself stands on the command line, where every user of this machine sees it in the list of "
+            "the invite itself is on the command line, where every user of this machine can read it in the list of "
             "processes; expected a file or - for standard input; save it to a file of mode 0600 and ask for a new "
             "invite if others use this machine"
         )
@@ -61,7 +61,9 @@ def with_invite(flags: Mapping[str, object], invite: tickets.Invite) -> dict[str
     """
     given = flags.get("run_id")
     if given is not None and given != invite.run_id:
-        raise UsageFault(f"the invite is for run {invite.run_id}; expected {given}, as --run-id says; drop one of them")
+        raise UsageFault(
+            f"the invite is for run {invite.run_id}; expected {given}, the run of --run-id; give only one of them"
+        )
     return {**flags, "run_id": invite.run_id, "peers": flags.get("peers") or invite.addresses or None}
 
 
@@ -82,13 +84,15 @@ def _pass_of(invite: tickets.Invite, identity: Identity) -> bytes:
         return b""
     if ticket.expires_at <= time.time():
         day = date_text(ticket.expires_at)
-        raise UsageFault(f"the invite expired at {day}; expected one that is still good; ask the owner for a new one")
+        raise UsageFault(
+            f"the invite expired at {day}; expected an invite that has not expired; ask the owner for a new invite"
+        )
     if ticket.kind == "once":
         return tickets.encode_pass(tickets.bind_ticket(invite.run_id, ticket, invite.secret, identity.peer_id))
     if ticket.holder != identity.public_key:
         raise UsageFault(
             f"the invite is for the key {peer_id_of(ticket.holder)}; expected {identity.peer_id}, the key of this "
-            "peer; give --identity the file of that key, or ask the owner for an invite for this one"
+            "peer; give --identity the file of that key, or ask the owner for an invite for this key"
         )
     return tickets.encode_pass(tickets.Pass(ticket))
 
@@ -105,12 +109,12 @@ def load_pass(folder: Path) -> bytes | None:
     except FileNotFoundError:
         return None
     except OSError as error:
-        raise UsageFault(f"{path} cannot be read ({error.strerror}); expected a file of your own") from error
+        raise UsageFault(f"{path} cannot be read ({error.strerror}); expected a readable file") from error
     try:
         if data:
             tickets.decode_pass(data)
     except ValueError as error:
-        raise UsageFault(f"{path} is damaged: {error}; remove it and join with --invite once more") from error
+        raise UsageFault(f"{path} is damaged: {error}; remove it and join with --invite again") from error
     return data
 
 

@@ -208,7 +208,7 @@ class ManifestRevisions:
     def refused(self, told: str) -> None:
         """Record that members no longer admit this peer; `reached` raises the fault from now on."""
         self._fault = self._fault or Incompatible(
-            f"members of the run refuse this peer ({told}); expected to stay a member; ask the owner of the run"
+            f"members of the run refuse this peer ({told}); expected to remain a member; ask the owner of the run"
         )
 
     def _enforce(self, version: int) -> None:
@@ -223,12 +223,12 @@ class ManifestRevisions:
         if self.me in rules.revoked:
             self._fault = Incompatible(
                 f"the owner of the run revoked this peer's key (revision {self.manifest.revision} of the manifest); "
-                "expected to stay a member; ask the owner"
+                "expected to remain a member; ask the owner"
             )
         wanted = minimum_software_at(self.manifest, self._version)
         if wanted and is_older(full_version(), wanted):
             self._fault = Incompatible(
-                f"the owner of the run asks for software {wanted} or newer (revision {self.manifest.revision}); this "
+                f"the owner of the run requires software {wanted} or newer (revision {self.manifest.revision}); this "
                 f"is {software()}; update it with {update_command()} and join again"
             )
         end = self.manifest.end_version

@@ -399,7 +399,9 @@ class Membership:
 
     async def _hear_introduction(self, stream: Stream) -> None:
         if not self._allowances.spend(stream.remote, asyncio.get_running_loop().time()):
-            raise PeerUnreachable(stream.remote, "introduces itself again and again; its record comes from others")
+            raise PeerUnreachable(
+                stream.remote, "introduces itself too often; this peer reads its record from other members"
+            )
         await greet_incoming(stream, self.handshake_policy)
         try:
             async with asyncio.timeout(OPEN_SECONDS):
@@ -453,7 +455,7 @@ class Membership:
             try:
                 record = decode_peer_record(data, run_id=self.run_id, now=now, verified=self.verified)
                 if record.manifest_hash != self.manifest_hash:
-                    raise PeerFault(record.peer_id, "announces another manifest of this run")
+                    raise PeerFault(record.peer_id, "announces a different manifest of this run")
                 if record.rules != self.rules:
                     raise PeerFault(record.peer_id, f"announces rules {record.rules}; expected {self.rules}")
                 records.append(record)
@@ -514,7 +516,7 @@ class Membership:
         if self.handshake_policy.may_exclude:
             doubtful |= {record.peer_id for record in self.members()} ^ self._known.keys()
         for peer_id in sorted(doubtful):
-            self._take(peer_id, "it is not reached", now)
+            self._take(peer_id, "it cannot be reached", now)
         self._show()
 
     def _show(self) -> None:

@@ -27,5 +27,5 @@ def other_run(refusal: str) -> str | None:
 def in_other_run(asked: str, other: str) -> UsageFault:
     """Return the error for members that train a different run than the requested one."""
     return UsageFault(
-        f"The members there train {other}, not {asked}; did you mean that? Check the run id, or the address."
+        f"The members there train {other}, not {asked}; did you mean that run? Check the run id, or the address."
     )

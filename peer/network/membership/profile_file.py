@@ -44,8 +44,8 @@ def load_contributor(path: Path, *, create: bool) -> Identity:
     """
     if not create and not path.exists():
         raise UsageFault(
-            f"there is no key file {path}; expected the one that `peer profile set --name NAME` makes; check "
-            "--contributor-key, or make it with that command"
+            f"the key file {path} does not exist; expected the key file that `peer profile set --name NAME` creates; "
+            "check --contributor-key, or create the file with that command"
         )
     try:
         return Identity.load_or_create(path) if create else Identity.load(path)
@@ -70,7 +70,9 @@ def read_choice(path: Path) -> Choice:
     except FileNotFoundError:
         return Choice()
     except OSError as error:
-        raise UsageFault(f"{path} cannot be read ({error.strerror}); expected what `peer profile set` wrote") from error
+        raise UsageFault(
+            f"{path} cannot be read ({error.strerror}); expected a file that `peer profile set` wrote"
+        ) from error
     try:
         return _checked(json.loads(content))
     except (ValueError, TypeError, RecursionError) as error:
@@ -136,8 +138,8 @@ def _showable(label: str, text: str) -> str:
     wanted = visible(text.strip())
     if clean_name(wanted) != wanted or bool(text.strip()) > bool(wanted):
         raise UsageFault(
-            f"the {label} {text[:60]!a} cannot be shown; expected at most 40 printable characters, "
-            "one of which people see; take another one"
+            f"the {label} {text[:60]!a} cannot be shown; expected at most 40 printable characters, at least one of "
+            f"them visible; choose another {label}"
         )
     return wanted
 
@@ -172,7 +174,10 @@ def unused_key(config: PeerConfig) -> str | None:
             return None
     except (OSError, UsageFault):
         return None  # without a home folder there is not a profile
-    return f"this work is not under your profile; to put it there, add {shlex.join(['--contributor-key', str(path)])}"
+    return (
+        "this work does not count towards your profile; to change this, add "
+        f"{shlex.join(['--contributor-key', str(path)])}"
+    )
 
 
 def _checked(found: Any) -> Choice:

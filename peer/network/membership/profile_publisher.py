@@ -49,7 +49,7 @@ class Contributing:
             try:
                 num_copies = await self.publish()
             except (LocalFault, PeerFault) as fault:
-                log.warning("the profile was not published: %s", fault)
+                log.warning("the profile could not be published: %s", fault)
                 num_copies = 0
             for _ in range(int((PUBLISH_SECONDS if num_copies else ALONE_SECONDS) / GLANCE_SECONDS)):
                 await asyncio.sleep(GLANCE_SECONDS)

@@ -136,7 +136,7 @@ async def find_run(
         if ((local is None or config.peers) and is_alone) or complaints.is_final:
             raise _not_found(config, host.peer_id, addresses, num_members, waited, complaints)
         reason = (
-            f"{plural(num_members, 'member')} answered, but none has the record of {config.run_id} yet"
+            f"{plural(num_members, 'member')} answered, but no member has the record of {config.run_id} yet"
             if num_members
             else why_nobody(addresses, complaints.reasons, time.time() + patience - waited)
         )
@@ -175,7 +175,7 @@ def _not_found(
     if complaints.invalid:
         return Incompatible(
             f"no valid record of {config.run_id} was found: {complaints.invalid[0]}; expected one signed by the run's "
-            "owner; ask the person who gave you the run id, and give --peers of another member"
+            "owner; ask the person who gave you the run id, and give the address of another member with --peers"
         )
     if addresses and all(parse_peer_multiaddr(address)[0] == me for address in addresses):
         return own_address(addresses[0])
@@ -221,7 +221,7 @@ def keep_record(path: Path, record: RunRecord) -> None:
     try:
         write_whole(path, encode_run_record(record))
     except OSError as error:
-        log.warning("%s could not be written (%s); the run record will be fetched again next time", path, error)
+        log.warning("%s could not be written (%s); this peer will fetch the run record again next time", path, error)
 
 
 def refuse_two_manifests(local: RunRecord, found: RunRecord, manifest: RunManifest, path: Path) -> None:

@@ -52,8 +52,8 @@ class RunHandshakePolicy:
         if self.minimum_software and is_older(read.software, self.minimum_software):
             raise PeerFault(
                 remote,
-                f"introduced itself with software {read.software}; expected {self.minimum_software} or newer, as the "
-                "run's owner asks; update it",
+                f"introduced itself with software {read.software}; expected {self.minimum_software} or newer, which "
+                "the run's owner requires; update it",
             )
         return read.role
 

@@ -83,12 +83,12 @@ async def ask_for_run(
                 on_refused(peer_id, refusal.what)
                 continue
             except (PeerFault, TimeoutError) as fault:
-                log.debug("%s did not give the run record: %s", address, fault)
+                log.debug("%s did not send the run record: %s", address, fault)
                 continue
             try:
                 return decode_run_record(found, run_id=admission.run_id)
             except PeerFault as fault:
-                on_invalid(f"{address} gave {fault.what}")
+                on_invalid(f"{address} sent {fault.what}")
     return None
 
 
@@ -112,7 +112,7 @@ def serve_run(host: Host, admission: Admission, current: Callable[[], RunRecord]
                     if not admission.is_private:
                         # An open run's id is public, so a peer that asks with a mistyped id gets the right one.
                         await _send_last(stream, make_refusal(answer_to_other_run(record.run_id)))
-                    raise PeerFault(stream.remote, f"asked for another run than {record.run_id}")
+                    raise PeerFault(stream.remote, f"asked for a run other than {record.run_id}")
         except TimeoutError as error:
             raise PeerUnreachable(stream.remote, f"asked for no run within {ASK_SECONDS:.0f} s") from error
 
@@ -132,7 +132,7 @@ async def run_of(host: Host, asked: str, addresses: Sequence[str]) -> RunRecord 
             if (other := other_run(refusal.what)) is not None:
                 return other
         except (PeerFault, TimeoutError) as fault:
-            log.debug("%s did not say which run is its own: %s", address, fault)
+            log.debug("%s did not return its run id: %s", address, fault)
     return None
 
 

@@ -10,7 +10,7 @@ from typing import Final
 _ELSEWHERE: Final = ("198.51.100.1", "2001:db8::1")
 """Addresses assigned to no machine (RFC 5737, RFC 3849), which use the default route."""
 CONNECT: Final = "connect it, by cable or wireless, and try again"
-NO_NETWORK: Final = "this machine has no network: no way leads out of it"
+NO_NETWORK: Final = "this machine has no network connection"
 
 
 def has_way_out() -> bool:

@@ -168,7 +168,7 @@ class AnchorRepairs:
                 if found.is_fork:
                     version, num_others = fragment.state.version, len(found.behind)
                     self.report(AnchorRepair(fragment.index, version, is_done=False, num_others=num_others))
-                reason = reason or f"more weight stands behind that of {len(found.behind)} other members"
+                reason = reason or f"the anchor of {len(found.behind)} other members has more weight"
                 is_replaced = await self._replace(fragment, found, reason)
             finally:
                 self.exchange.applying.end_repair(fragment)

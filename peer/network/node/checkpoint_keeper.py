@@ -74,7 +74,7 @@ class CheckpointKeeper:
             try:
                 aside = await self.compute(partial(self.folder.put_aside, one.path))
             except OSError as error:
-                log.warning("%s could not be put aside (%s)", one.path, error.strerror)
+                log.warning("%s could not be set aside (%s)", one.path, error.strerror)
                 aside = one.path
             self.report(
                 CheckpointFailed(one.reason, has_earlier=saved is not None, kept_at=str(aside), num_others=num_others())
@@ -87,8 +87,8 @@ class CheckpointKeeper:
             commits = await self.compute(partial(saved.commits, fragment.index, fragment.machine.notary))
         except ValueError as error:
             log.warning(
-                "nothing is lost, model and work are whole: only the signed commits of fragment %d in %s cannot be "
-                "used (%s); new ones come with the next rounds",
+                "the signed commits of fragment %d in %s cannot be used (%s); the model and its work are complete, "
+                "and the next rounds add new commits",
                 fragment.index,
                 saved.path,
                 error,
@@ -107,7 +107,7 @@ class CheckpointKeeper:
             return
         if kept is not None:
             # The owner does not have to act: this happens at each return after a pause.
-            log.info("%s stays for a week: the anchors are replaced by those that most members have", kept)
+            log.info("%s is kept for a week, because the anchors are replaced by those of most members", kept)
 
     async def run(self) -> None:
         """Save repeatedly; never ends."""
@@ -203,8 +203,8 @@ class CheckpointKeeper:
 def _reason(error: OSError | ValueError, folder: str, has_trainer: bool) -> str:
     if isinstance(error, OSError) and error.errno == errno.EDOM:
         return (
-            "the live parameters are not finite; expected numbers; join again with a lower learning rate (in a loop of "
-            "your own set it in `optimizer.param_groups` after `join`)"
+            "the live parameters are not finite; expected finite numbers; join again with a lower learning rate (in "
+            "a loop of your own set it in `optimizer.param_groups` after `join`)"
         )
     what = f"{error.filename or folder}: {error.strerror}" if isinstance(error, OSError) else f"{folder}: {error}"
     room = "three copies of the model and what the trainer holds" if has_trainer else "three copies of the model"

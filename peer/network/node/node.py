@@ -448,15 +448,15 @@ class Node:
     def _check_welcome(self, refusal: str) -> None:
         if refusal:
             raise Incompatible(
-                f"all members of {self.who.run_id} that answered refused this peer ({refusal}); expected a welcome; "
-                f"this is {self.who.software}: install the version that the run uses"
+                f"all members of {self.who.run_id} that answered refused this peer ({refusal}); expected to be "
+                f"admitted; this is {self.who.software}: install the version that the run uses"
             )
 
     def _check_identity(self) -> None:
         if self.membership.is_duplicate():
             raise LocalFault(
-                f"another live process of this run uses the identity {self.me} and was there first; expected one "
-                "process per identity: stop the other one, or give this one its own --identity file"
+                f"another running process of this run already uses the identity {self.me}; expected one process per "
+                "identity; stop the other process, or give this process its own --identity file"
             )
 
     async def _audit(self) -> None:

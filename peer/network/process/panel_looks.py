@@ -52,7 +52,7 @@ class PanelLooks:
         try:
             found = await newest_profiles(self.store, self.config.run_id, self.wall_clock(), MAX_NAMES)
         except (PeerFault, LocalFault) as fault:
-            log.debug("profiles were not found: %s", fault)
+            log.debug("profiles could not be looked up: %s", fault)
             return {}
         return {public_key_of(key): one for key, one in found.items()}
 
@@ -65,7 +65,7 @@ class PanelLooks:
         try:
             choice = read_choice(choice_path(self.config.contributor_key))
         except UsageFault as fault:
-            log.debug("the profile of this person was not read: %s", fault)
+            log.debug("the profile of this person could not be read: %s", fault)
             return None
         return profile_of(choice, self.contributor, self.config.run_id, self.wall_clock())
 

@@ -101,7 +101,7 @@ class RecordUpkeep:
         else:
             differing = before.model_copy(update={"revision": newer.revision, "changes": newer.changes})
             reason = "; ".join(differing.differences(newer))
-            what = f"it counts once this peer is started again, because it is another run in effect ({reason})"
+            what = f"it takes effect once this peer restarts, because it describes a different run ({reason})"
         if node.revisions.take(newer):
             self.record = record
             keep_record(self.config.run_record_path, record)

@@ -100,8 +100,8 @@ class KeptAddresses:
         except OSError as error:
             if not self._is_failing:
                 log.warning(
-                    "%s cannot be written (%s): where members are is not kept for the next start, and everything else "
-                    "goes on; free some space, or check the folder",
+                    "%s cannot be written (%s): the addresses of members are not stored for the next start; all else "
+                    "continues; free some space, or check the folder",
                     path,
                     error.strerror or error,
                 )

@@ -213,8 +213,8 @@ class NetworkProcess:
             if pause_seconds is None:
                 often = f"{MAX_RESTARTS} times within an hour" if self._found.is_set() else "again and again"
                 self._fault = passing or LocalFault(
-                    f"the network process ended {often}, now with code {code}; expected it to run; see the lines above "
-                    "for its reason; start again when that is gone"
+                    f"the network process ended {often}, now with code {code}; expected it to keep running; see the "
+                    "lines above for the reason, fix it, and start again"
                 )
                 break
             is_training = self._mailbox is not None and bool(self._mailbox[0].network.ready)

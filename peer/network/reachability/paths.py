@@ -146,7 +146,7 @@ class Paths:
                     continue
                 self._answers[member] = DialBack()
             except PeerFault as fault:
-                log.info("nobody says whether others can dial this peer: %s", fault)
+                log.info("no member reports whether others can dial this peer: %s", fault)
                 self._answers[member] = DialBack()
             if await self._decide(askable, networks):
                 return

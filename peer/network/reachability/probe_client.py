@@ -145,11 +145,11 @@ class Probe:
             answer = messages.unpacked(await self.stream.receive(messages.MAX_PROBE_FRAME_BYTES), self.stream.remote)
         match answer:
             case ["busy", int(seconds) | float(seconds)] if 0 <= seconds < 3600:
-                raise Busy(self.stream.remote, f"measures with others now; ask again in {seconds:.0f} s")
+                raise Busy(self.stream.remote, f"is measuring with other peers; ask again in {seconds:.0f} s")
         return answer
 
     def _strange(self, answer: object) -> PeerFault:
-        return PeerFault(self.stream.remote, f"answered a probe with {answer!r:.60}; expected what was asked for")
+        return PeerFault(self.stream.remote, f"answered a probe with {answer!r:.60}; expected an answer to the request")
 
 
 @asynccontextmanager

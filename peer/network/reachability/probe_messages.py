@@ -61,11 +61,11 @@ def read_addresses(value: object, remote: PeerId) -> list[Multiaddr]:
         PeerFault: there are too many, or some are not addresses.
     """
     if not isinstance(value, list) or len(value) > MAX_LISTED or not all(isinstance(text, str) for text in value):
-        raise PeerFault(remote, f"named addresses in an unknown form; expected at most {MAX_LISTED} texts")
+        raise PeerFault(remote, f"listed addresses in an unknown form; expected at most {MAX_LISTED} texts")
     try:
         return [parse_multiaddr(text) for text in value]
     except UsageFault as fault:
-        raise PeerFault(remote, f"named an address that is none ({fault})") from fault
+        raise PeerFault(remote, f"listed an invalid address ({fault})") from fault
 
 
 def to_dial(seen: Sequence[Multiaddr], named: Sequence[Multiaddr], remote: PeerId) -> list[str]:

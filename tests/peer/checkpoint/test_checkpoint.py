@@ -421,6 +421,6 @@ def test_a_file_that_changes_after_its_check_touches_nothing(tmp_path: Path) -> 
     before = bits_of(state)
     path = next(saved.path.glob("fragment-0000*"))
     path.write_bytes(bytes(path.stat().st_size))
-    with pytest.raises(ValueError, match="does not have its SHA-256"):
+    with pytest.raises(ValueError, match="does not match its SHA-256"):
         saved.restore(0, state)
     assert bits_of(state) == before

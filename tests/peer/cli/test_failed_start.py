@@ -130,11 +130,11 @@ def test_a_port_that_is_taken_is_told_before_anything_is_shown(
         (["seed", "--contributor-key", "folder"], "folder"),
         (
             ["join", "--contributor-key", "absent"],
-            "There is no key file absent; expected the one that `peer profile",
+            "The key file absent does not exist; expected the key file that `peer profile",
         ),
         (
             ["seed", "--contributor-key", "absent"],
-            "There is no key file absent; expected the one that `peer profile",
+            "The key file absent does not exist; expected the key file that `peer profile",
         ),
     ],
 )

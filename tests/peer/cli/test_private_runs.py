@@ -121,7 +121,7 @@ def with_the_secret_of_another(owned: OwnedRun) -> Invite:
 @pytest.mark.parametrize(
     ("make", "more", "sentence"),
     [
-        (partial(ticketed, lasts=-60), [], "The invite expired at .*; expected one that is still good; ask the owner"),
+        (partial(ticketed, lasts=-60), [], "The invite expired at .*; expected an invite that has not expired; ask"),
         (partial(ticketed, kind="key"), [], f"{FRIEND.peer_id}.*expected 12D3Koo.*--identity"),
         (
             partial(ticketed, signed_by=OTHER),

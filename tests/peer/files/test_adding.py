@@ -48,7 +48,7 @@ def test_what_changed_on_the_disk_is_not_used(tmp_path: Path, paths: list[Path])
     path = files_folder(run.folder, run.manifest) / "weights.safetensors"
     path.write_bytes(LARGE[:-1] + b"!")
     with pytest.raises(
-        LocalFault, match=r"weights.safetensors is another file: it does not have its digest; expected it as"
+        LocalFault, match=r"weights.safetensors is a different file: it does not match its digest; expected the file"
     ):
         run_file_path(run.folder, run.manifest, "weights.safetensors")
     path.write_bytes(LARGE[:-1])
@@ -69,7 +69,7 @@ def test_signing_again_takes_the_files_that_are_there(tmp_path: Path, paths: lis
     run_file.write_text("".join(map("".join, zip(lines, digests, strict=True))))
     again = create_run("tiny", run_file, tmp_path / "owner", replace=True)
     assert (again.manifest.files, again.manifest.revision) == (first.manifest.files, 2)
-    with pytest.raises(UsageFault, match=r"the run lists the file tokenizer.json, which is not here; .* --file"):
+    with pytest.raises(UsageFault, match=r"the run lists the file tokenizer.json, which was not given; .* --file"):
         create_run("tiny", run_file, tmp_path / "other")
     assert not (tmp_path / "other").exists()
 
@@ -98,7 +98,7 @@ def test_wrong_files_are_refused_before_a_key_is_made(tmp_path: Path, paths: lis
         ([empty], f"it has 0 bytes; expected 1 to {MAX_FILE_BYTES}"),
         ([long], f"it has {MAX_FILE_BYTES + 1} bytes; expected 1 to {MAX_FILE_BYTES}"),
         ([hidden], "name is '.hidden'; expected something like tokenizer.json"),
-        ([paths[0], other], "the run has another file of the name tokenizer.json already"),
+        ([paths[0], other], "the run already has a different file named tokenizer.json"),
         ([paths[0], twin], "expected names that differ in more than capitals"),
     ):
         with pytest.raises(UsageFault) as caught:

@@ -187,7 +187,7 @@ def test_a_member_that_comes_later_is_waited_for(tmp_path: Path) -> None:
         await asyncio.sleep(PATIENCE_SECONDS / 2)
         scene.serve(HONEST)
         assert (await fetching).donors == (HONEST,)
-        assert set(scene.waits) == {"nobody is there who could give the file README.md of the run"}
+        assert set(scene.waits) == {"no member is online that could send the file README.md of the run"}
 
     in_scene(tmp_path, play)
 
@@ -201,8 +201,8 @@ def test_a_file_here_that_is_another_one_is_told_and_replaced(tmp_path: Path) ->
         await asyncio.sleep(PATIENCE_SECONDS / 2)
         scene.serve(HONEST)
         await fetching
-        there = f"; the one in {folder} has {len(SMALL) + 1} bytes, not {len(SMALL)}"
-        assert set(scene.waits) == {f"nobody is there who could give the file README.md of the run{there}"}
+        there = f"; the copy in {folder} has {len(SMALL) + 1} bytes, not {len(SMALL)}"
+        assert set(scene.waits) == {f"no member is online that could send the file README.md of the run{there}"}
 
     in_scene(tmp_path, play)
 
@@ -213,7 +213,7 @@ def test_a_file_that_changes_on_a_donors_disk_comes_from_others(tmp_path: Path) 
         path = files_folder(scene.owner, scene.manifest) / "weights.safetensors"
         path.write_bytes(LARGE[:-1] + b"!")
         (digest,) = [bytes.fromhex(one.digest) for one in scene.manifest.files if one.name == "weights.safetensors"]
-        with pytest.raises(NobodyReachable, match=r"none of 1 member gives the file weights.safetensors"):
+        with pytest.raises(NobodyReachable, match=r"none of 1 member sent the file weights.safetensors"):
             await scene.fetch()
         assert damaged.chunk_digests(digest) == ()
         path.write_bytes(LARGE)
@@ -376,7 +376,7 @@ def test_among_hostile_members_alone_a_sentence_says_which_file_and_nothing_wron
         with pytest.raises(NobodyReachable) as caught:
             await scene.fetch()
         said = str(caught.value)
-        assert said.startswith("none of 1 member gives the file README.md of the run")
+        assert said.startswith("none of 1 member sent the file README.md of the run")
         folder = files_folder(scene.mine, scene.manifest)
         assert said.endswith(
             f"; expected a member that has it (2 B, BLAKE3 {digest_of(SMALL).hex()[:16]}...), or the file in {folder}; "
@@ -390,7 +390,7 @@ def test_among_hostile_members_alone_a_sentence_says_which_file_and_nothing_wron
 def test_a_liar_is_asked_once(tmp_path: Path) -> None:
     async def play(scene: Scene) -> None:
         asked = scene.lie(HOSTILE, wrong_bytes)
-        with pytest.raises(NobodyReachable, match=r"\(.* sent a chunk of the file README.md that does not have"):
+        with pytest.raises(NobodyReachable, match=r"\(.* sent a chunk of the file README.md that does not match"):
             await scene.fetch()
         assert asked == ["file-chunks"]
 
@@ -416,7 +416,7 @@ def test_a_full_disk_is_said_and_what_has_come_is_kept(tmp_path: Path, monkeypat
         with monkeypatch.context() as patch:
             patch.setattr(os, "open", full_after_three)
             with pytest.raises(
-                LocalFault, match=r"weights.safetensors cannot be written: No space left on device; .* is kept"
+                LocalFault, match=r"weights.safetensors cannot be written: No space left on device; .* are kept"
             ):
                 await scene.fetch()
         sent = scene.network.sent_bytes(HONEST)

@@ -103,7 +103,7 @@ def test_the_printed_lines_make_a_swarm_on_one_machine() -> None:
         assert [typed.leave() for typed in (third, second, seed)] == [0, 0, 0]
         # One waits at the address of the link; the seed comes back on another port of this machine.
         waiting = Typed(swarm, link)
-        wait_until(lambda: f"nobody answers at {address[0]}" in waiting.shown, "it says that nobody answers there")
+        wait_until(lambda: f"no member answers at {address[0]}" in waiting.shown, "it says that nobody answers there")
         seed = Typed(swarm, printed("Start it", made.stdout))
         wait_until(lambda: f"Joined {run_id}" in waiting.shown, "it finds the seed")
         assert address[0] not in seed.shown

@@ -62,13 +62,13 @@ def test_nobody_in_time(closed: int) -> None:
             RUN, [address(closed)], 0.1, asks=False, on_waiting=lambda why, _: waits.append(why), advice="; or X"
         )
     said = re.fullmatch(
-        rf"nobody of {re.escape(RUN)} answered at the address within 0 s \({address(closed)}: connection refused\); "
+        rf"no member of {re.escape(RUN)} answered at the address within 0 s \({address(closed)}: connection refused\); "
         r"expected one live member; check the address and this machine's network; or X\.",
         str(caught.value),
     )
     assert said is not None, str(caught.value)
     assert waits
-    assert waits[0].startswith(f"nobody answers at {address(closed)}: connection refused; trying until ")
+    assert waits[0].startswith(f"no member answers at {address(closed)}: connection refused; trying until ")
 
 
 def test_ones_own_address_alone(closed: int) -> None:
@@ -157,12 +157,12 @@ def test_what_one_member_says_counts_also_when_another_is_mute(monkeypatch: pyte
 def test_a_machine_without_a_network_is_told_that_first(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(way_out, "_has_route", lambda host: host == "127.0.0.1")
     far = [address(4001, "ip4/203.0.113.5"), address(4001, "dns/seed.example.org")]
-    assert re.match("this machine has no network: no way leads out of it; trying until", why_nobody(far, {}, 0))
+    assert re.match("this machine has no network connection; trying until", why_nobody(far, {}, 0))
     assert nobody_answered(RUN, far, 20, {}, "; raise --join-timeout") == (
-        f"this machine has no network: no way leads out of it, so nobody of {RUN} can be reached; connect it, by cable "
-        "or wireless, and try again."
+        f"this machine has no network connection, so no member of {RUN} can be reached; connect it, by cable or "
+        "wireless, and try again."
     )
-    with pytest.raises(NobodyReachable, match=r"^this machine has no network: .*, so https://run"):
+    with pytest.raises(NobodyReachable, match=r"^this machine has no network connection, so https://run"):
         raise unreachable("https://run.example.org/demo", "Temporary failure in name resolution")
     for near in ([address(1)], [*far, address(1)], [address(1, "dns/localhost")]):
         assert "answered at" in nobody_answered(RUN, near, 20, {})
