@@ -244,7 +244,7 @@ WRONG: dict[str, tuple[Callable[[list[Any]], object], str]] = {
     "of another fragment": (lambda _: [encode(one) for one in chain_to(VERSION, 1, SIZES[1], 3)], "another fragment"),
     "the newest one taken away": (lambda frames: frames[:-1], f"lead to version {VERSION - 1}"),
     "heavier": (heavier, "is not signed"),
-    "no list": (lambda _: 7, "another version"),
+    "no list": (lambda _: 7, "different version"),
     "a map": (lambda _: {"a": 1}, "damaged"),
     "texts": (lambda _: ["x"], "damaged"),
     "no commits": (lambda _: [b"x"], "not a commit"),
