@@ -156,7 +156,7 @@ def test_a_damaged_checkpoint_or_one_of_another_run_is_refused(tmp_path: Path) -
 
 
 def test_a_checkpoint_of_nobody(tmp_path: Path) -> None:
-    with pytest.raises(UsageFault, match="expected the data folder of a peer of the run"):
+    with pytest.raises(UsageFault, match="expected the data folder of a peer of this run"):
         export_model(CheckpointSource(RUN_ID, tmp_path), tmp_path / "model", False, False)
     assert list(tmp_path.iterdir()) == []
 

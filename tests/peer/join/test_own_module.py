@@ -369,7 +369,7 @@ def test_the_example_is_short() -> None:
             {"module": nn.ParameterList([torch.ones(3), nn.UninitializedParameter(requires_grad=False)])},
             "'1' has no sh",
         ),
-        ({"module": nn.Sequential(small_module(), frozen_on_meta())}, "'1.weight' is on the device meta"),
+        ({"module": nn.Sequential(small_module(), frozen_on_meta())}, "'1.weight' is on the meta device"),
     ],
 )
 def test_what_no_run_can_be_made_of_costs_one_sentence(tmp_path: Path, wrong: dict[str, Any], said: str) -> None:
@@ -388,7 +388,7 @@ def test_what_no_run_can_be_made_of_costs_one_sentence(tmp_path: Path, wrong: di
         ({"peers": "/ip4/127.0.0.1/tcp/1"}, "peers is .*; expected a list"),
         ({"data_dir": 5}, "data_dir is 5; expected"),
         ({"module": nn.LazyLinear(3)}, "'weight' has no shape yet"),
-        ({"module": nn.Linear(3, 3, device="meta")}, "'weight' is on the device meta"),
+        ({"module": nn.Linear(3, 3, device="meta")}, "'weight' is on the meta device"),
         ({"module": small_module().requires_grad_(False)}, "no parameter with requires_grad"),
         ({"module": nn.Linear(3, 3, dtype=torch.complex64)}, "'weight' is torch.complex64, which cannot be averaged"),
         ({"module": nn.Linear(3, 3)}, "the optimizer does not hold parameter 'weight'"),
