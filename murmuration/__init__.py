@@ -44,7 +44,7 @@ _HOMES = {
 __all__ = [*_HOMES]
 
 _USED_HERE = ("dht", "averaging", "peer")
-"""Packages behind the names above. Our `dashboard` is not among them, so a script may have its own `dashboard`."""
+"""Packages that define the names above. `dashboard` is not included, so a script may have its own `dashboard`."""
 
 
 def __getattr__(name: str) -> object:

@@ -65,7 +65,7 @@ class CallbackSession:
         Raises:
             UsageFault, LocalFault, Incompatible: as `murmuration.join`; the loop must not continue.
         """
-        self.leave(RuntimeError("the loop before"))
+        self.leave(RuntimeError("the previous loop"))
         self._module, self._replicas = module, Replicas(module)
         if self._replicas.is_main:
             state = {f"scheduler.{place}": _KeptByItsLoop(scheduler) for place, scheduler in enumerate(schedulers)}

@@ -25,7 +25,7 @@ try:
     from lightning.pytorch.callbacks import Callback
 except ImportError as error:
     raise ImportError(
-        f"murmuration.integrations.lightning needs lightning ({error}); expected it installed; pip install lightning"
+        f"murmuration.integrations.lightning needs lightning ({error}); run `pip install lightning`"
     ) from error
 
 log = logging.getLogger(__name__)
@@ -102,8 +102,8 @@ class SwarmCallback(Callback):
         self._last_step = trainer.global_step
         if schedulers and self._session.has_schedule:
             log.warning(
-                "the run has a schedule of the learning rate, which %d schedulers of the module would override; "
-                "expected none: return optimizers alone from configure_optimizers",
+                "the run has a learning-rate schedule, with which the module's %d schedulers conflict; expected no "
+                "schedulers; return only optimizers from configure_optimizers",
                 len(schedulers),
             )
 

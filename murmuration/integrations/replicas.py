@@ -26,8 +26,8 @@ class Replicas:
     def __init__(self, module: nn.Module) -> None:
         if any(hasattr(parameter, "placements") for parameter in module.parameters()):
             raise UsageFault(
-                "the module's parameters are shared out among processes, as FSDP does; expected whole ones in each, as "
-                "with DDP; use that, or one device."
+                "the module's parameters are split among processes, as with FSDP; expected complete parameters in each "
+                "process, as with DDP; use DDP, or one device."
             )
         self._parameters = [parameter for parameter in module.parameters() if parameter.requires_grad]
         self._seen = -1

@@ -24,7 +24,7 @@ try:
     from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 except ImportError as error:
     raise ImportError(
-        f"murmuration.integrations.transformers needs transformers ({error}); expected it installed; "
+        f"murmuration.integrations.transformers needs transformers ({error}); "
         "run `pip install '.[hf]'` in the folder of Murmuration"
     ) from error
 
@@ -91,8 +91,8 @@ class SwarmCallback(TrainerCallback):
         """Join the run."""
         if args.load_best_model_at_end:
             raise UsageFault(
-                "load_best_model_at_end is set, which puts an older model in place of the swarm's; expected False; "
-                "the anchor of each checkpoint lies in its folder 'anchor'."
+                "load_best_model_at_end is set, which replaces the swarm's model with an older model; expected False; "
+                "each checkpoint contains its anchor in the folder 'anchor'."
             )
         self._seen_tokens = state.num_input_tokens_seen
         self._session.enter(given["model"], [given["optimizer"]], [given["lr_scheduler"]])
@@ -101,14 +101,14 @@ class SwarmCallback(TrainerCallback):
             return
         if self._session.has_schedule and str(args.lr_scheduler_type).rpartition(".")[2].lower() not in _CONSTANT:
             log.warning(
-                "the run has a learning-rate schedule of its own, so that of the trainer (%s) has no effect; expected "
+                "the run has a learning-rate schedule, so the trainer's schedule (%s) has no effect; expected "
                 'lr_scheduler_type="constant"',
                 args.lr_scheduler_type,
             )
         if swarm.inner_steps and not state.global_step:
             log.warning(
-                "this peer has done %d steps in this run already, and the trainer begins its count, data and learning "
-                "rate anew, from 0 to %d; expected train(resume_from_checkpoint=True) to continue them",
+                "this peer has already done %d steps in this run, but the trainer starts its count, data and learning "
+                "rate again, from 0 to %d; call train(resume_from_checkpoint=True) to continue them",
                 swarm.inner_steps,
                 state.max_steps,
             )

@@ -117,7 +117,7 @@ class ChangeSection(Section):
     @model_validator(mode="after")
     def _check_together(self) -> Self:
         if (self.cooldown_from is None) != (self.cooldown_tokens is None):
-            raise ValueError("cooldown_from and cooldown_tokens belong together, and one is missing; give both")
+            raise ValueError("only one of cooldown_from and cooldown_tokens is given; expected both")
         if bool(self.note) != (self.noted_at is not None):
-            raise ValueError("note and noted_at belong together, and one is missing; give both")
+            raise ValueError("only one of note and noted_at is given; expected both")
         return self

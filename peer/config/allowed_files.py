@@ -1,6 +1,6 @@
 """The manifest's list of files that a run needs, such as a tokenizer, each with its digest. Pure.
 
-Members serve the files to each other (`averaging/transfer`), so a new member needs no other server. All files lie in
+Members serve the files to each other (`averaging/transfer`), so a new member needs no other server. All files are in
 one folder, and a name never leads out of that folder.
 """
 
@@ -48,7 +48,7 @@ class FileSection(Section):
     def _check_name(cls, name: str) -> str:
         if name.lower().endswith(CODE_ENDINGS):
             raise ValueError(
-                f"{name} may hold code that a library would run; expected a file that is only read, such as JSON, text "
+                f"{name} may contain code that a library would run; expected a file without code, such as JSON, text "
                 "or safetensors"
             )
         return name
@@ -61,16 +61,16 @@ def check_files(files: Sequence[FileSection]) -> None:
         ValueError: the list is too long, two files have the same name, or the total length is too large.
     """
     if len(files) > MAX_FILES:
-        raise ValueError(f"files has {len(files)} entries; expected at most {MAX_FILES}; put small ones into one")
+        raise ValueError(f"files has {len(files)} entries; expected at most {MAX_FILES}; merge small files")
     names = Counter(file.name.lower() for file in files)
     twice = [file.name for file in files if names[file.name.lower()] > 1]
     if twice:
         raise ValueError(
-            f"files has {' and '.join(twice[:2])}; expected names that differ in more than capitals, because they lie "
-            "in one folder"
+            f"files has {' and '.join(twice[:2])}; expected names that differ in more than capitals, because all files "
+            "are in one folder"
         )
     total = sum(file.bytes for file in files)
     if total > MAX_TOTAL_BYTES:
         raise ValueError(
-            f"files names {total} bytes together; expected at most {MAX_TOTAL_BYTES}, because every member keeps them"
+            f"files has {total} bytes in total; expected at most {MAX_TOTAL_BYTES}, because every member stores them"
         )

@@ -88,12 +88,12 @@ class DataSection(Section):
         if self.digest is None and self.source.startswith(WEB):
             raise ValueError(
                 f"data.source is {self.source!r} without data.digest; expected the digest that `peer data prepare` "
-                "printed, or a web server could choose what is trained on"
+                "printed, because the web server could otherwise replace the data"
             )
         if self.digest is not None and not self.source.startswith((TOKENS, WEB)):
             raise ValueError(
-                f"data.digest is given with data.source {self.source!r}; expected tokens: or https://, because it is "
-                "that of prepared shards"
+                f"data.digest is given with data.source {self.source!r}; expected tokens: or https://, because only "
+                "prepared shards have a digest"
             )
         return self
 
@@ -123,18 +123,18 @@ def source_here(named: str, own: str | None, has_tokenizer: bool = False, digest
     if own is not None:
         if digest is not None and not own.startswith((TOKENS, WEB)):
             raise UsageFault(
-                f"everybody trains this run on the same prepared shards (data.digest), and --data {own} is other data; "
-                f"expected those; give --data {TOKENS}PATH with the folder of the run's owner"
+                f"all peers of this run train on the same prepared shards (data.digest), but --data {own} is different "
+                f"data; expected these shards; give --data {TOKENS}PATH with the folder of the run's owner"
             )
         if not own.startswith((TOKENS, WEB)) and not has_tokenizer:
             if not reads_bytes(named):
                 raise UsageFault(
-                    f"this run reads token shards (data.source is {named!r}), and --data {own} holds bytes; expected "
-                    f"shards of the run's own tokenizer; give --data {TOKENS}PATH"
+                    f"this run reads token shards (data.source is {named!r}), but --data {own} contains bytes; "
+                    f"expected shards made with the run's tokenizer; give --data {TOKENS}PATH"
                 )
             if not reads_bytes(own):
                 raise UsageFault(
-                    f"--data {own} holds rows, and this run reads the bytes of text (it has no tokenizer); expected "
+                    f"--data {own} contains rows, but this run reads the bytes of text (it has no tokenizer); expected "
                     f"plain text; give --data {TEXT}PATH"
                 )
         return own

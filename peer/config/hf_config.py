@@ -51,7 +51,7 @@ def canonical_config(fields: Mapping[str, Any]) -> str:
     try:
         text = _text(_of_the_model(_decoded(dict(fields))))
     except RecursionError as error:
-        raise ValueError(f"the model's config has more than {MAX_CONFIG_DEPTH} sections in each other") from error
+        raise ValueError(f"the model's config has more than {MAX_CONFIG_DEPTH} nested sections") from error
     checked_config(text)
     return text
 
@@ -68,8 +68,8 @@ def checked_config(text: str) -> dict[str, Any]:
     """
     if len(text.encode()) > MAX_CONFIG_BYTES:
         raise ValueError(
-            f"the model's config takes {len(text.encode())} bytes; expected at most {MAX_CONFIG_BYTES}; remove what "
-            "says nothing about the architecture"
+            f"the model's config takes {len(text.encode())} bytes; expected at most {MAX_CONFIG_BYTES}; remove fields "
+            "that do not describe the architecture"
         )
     try:
         fields = _decoded(json.loads(text, parse_constant=refuse_constant))
@@ -124,7 +124,7 @@ def _decoded(value: Any) -> Any:
 
 def _entries(value: Any, depth: int, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
     if depth > MAX_CONFIG_DEPTH:
-        raise ValueError(f"the model's config has more than {MAX_CONFIG_DEPTH} sections in each other")
+        raise ValueError(f"the model's config has more than {MAX_CONFIG_DEPTH} nested sections")
     if isinstance(value, dict):
         for name, entry in value.items():
             yield (*path, name), entry
@@ -139,11 +139,11 @@ def _check_entry(path: tuple[str, ...], value: Any) -> None:
     name = path[-1]
     if name in LEADS_ELSEWHERE or (name == "use_pretrained_backbone" and value):
         raise ValueError(
-            f"the model's config has {'.'.join(path)!r}, which names code, kernels or weights of another place; "
-            "expected an architecture and its sizes alone; remove it"
+            f"the model's config has {'.'.join(path)!r}, which refers to external code, kernels or weights; "
+            "expected only an architecture and its sizes; remove it"
         )
     if isinstance(value, str) and any(sign in value for sign in "/\\"):
         raise ValueError(
             f"the model's config has {'.'.join(path)!r} = {value[:60]!r}, which looks like a path or an address; "
-            "expected an architecture and its sizes alone; remove it"
+            "expected only an architecture and its sizes; remove it"
         )

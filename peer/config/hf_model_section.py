@@ -27,7 +27,7 @@ class DescribedModel:
         adapter: fields of the section on an adapter; None if the whole model is trained.
         mask_token: token that replaces hidden tokens; None if the task hides no tokens.
         files: files of the tokenizer, which the run's members serve.
-        buffer_shapes: (name, shape) of the saved buffers of real numbers, such as running statistics, in order.
+        buffer_shapes: (name, shape) of the saved floating-point buffers, such as running statistics, in order.
         frozen: names of parameters that are not trained; empty if all are trained, or if there is an adapter.
         notes: sentences about settings that the run's owner may want to change.
     """
@@ -65,7 +65,7 @@ class DescribedModel:
             layout = with_buffers(layout, self.buffer_shapes)
         given = asked.get("context")
         if isinstance(given, int) and self.max_context is not None and given > self.max_context:
-            raise ValueError(f"model.context is {given}, and the model has {self.max_context}; expected at most that")
+            raise ValueError(f"model.context is {given}; expected at most {self.max_context}, the model's own limit")
         follows: dict[str, Any] = {
             "config": self.config,
             "num_parameters": num_parameters,
@@ -79,17 +79,17 @@ class DescribedModel:
         if self.frozen:
             follows["frozen"] = list(self.frozen)
         elif "frozen" in asked:
-            raise ValueError("model.frozen is given; expected `peer init --freeze NAMES` in its place")
+            raise ValueError("model.frozen is given; expected `peer init --freeze NAMES` instead")
         for name, value in follows.items():
             if name in asked and asked[name] != value:
                 raise ValueError(
-                    f"model.{name} is {_short(asked[name])}, and the model has {_short(value)}; expected the model's "
-                    "own; leave it out of section [model], or change the model's config.json or the flags"
+                    f"model.{name} is {_short(asked[name])}, but the model has {_short(value)}; expected the model's "
+                    "value; remove it from section [model], or change the model's config.json or the flags"
                 )
         mask_token = asked.get("mask_token", self.mask_token)
         if (self.task == "masked-lm") != (mask_token is not None):
             raise ValueError(
-                f"task is {self.task!r} with mask_token {mask_token}; expected mask_token with 'masked-lm' alone"
+                f"task is {self.task!r} with mask_token {mask_token}; expected mask_token only with 'masked-lm'"
             )
         defaults = {"context": self.max_context, "mask_token": self.mask_token}
         return {name: value for name, value in defaults.items() if value is not None} | dict(asked) | follows

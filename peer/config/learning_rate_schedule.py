@@ -37,7 +37,7 @@ class ScheduleSection(Section):
         ge=1,
         le=MAX_WHOLE_NUMBER,
         description="number of tokens committed by the swarm at which the schedule ends; with constant, only the "
-        "budget against which progress is shown",
+        "budget for the progress bar",
     )
 
     @property
@@ -59,7 +59,9 @@ class ScheduleSection(Section):
     @model_validator(mode="after")
     def _check_together(self) -> Self:
         if self.kind != "constant" and self.tokens is None:
-            raise ValueError(f"kind is {self.kind!r} without tokens; expected the tokens at which the schedule ends")
+            raise ValueError(
+                f"kind is {self.kind!r} without tokens; expected the number of tokens at which the schedule ends"
+            )
         return self
 
 

@@ -83,10 +83,10 @@ class UnknownRules(ValueError):
 
             remedy = f"update this software: {update_command()}"
         else:
-            remedy = "the run is older and needs an update by its owner: docs/organiser/update.md"
+            remedy = "the run is older, and its owner must update it: docs/organiser/update.md"
         super().__init__(
-            f"the run follows rules {rules}; expected rules {RULES}, the only ones that this software ({software()}) "
-            f"knows, because members with different rules would compute different models; {remedy}"
+            f"the run follows rules {rules}; expected rules {RULES}, the only rules that this software ({software()}) "
+            f"supports, because members with different rules would compute different models; {remedy}"
         )
 
 
@@ -160,7 +160,7 @@ class RunManifest(Section):
     def _check_together(self) -> Self:
         if self.model.kind != "custom" and self.code is not None:
             raise ValueError(
-                "code is given, and the model is not a module of your own; `peer join` needs no other code; remove it"
+                "code is given, but the model is not a custom module, so `peer join` needs no other code; remove it"
             )
         check_files(self.files)
         if self.tokenizer is None and self.data.source.startswith((JSON_LINES, PARQUET, HUB)):
@@ -282,8 +282,8 @@ class RunManifest(Section):
         manifest = cls._validated(parsed, takes_part)
         if manifest.to_bytes() != data:
             raise ValueError(
-                "manifest is not in canonical form; expected every field once, sorted keys, no spaces; it was probably "
-                "written by another software version."
+                "manifest is not in canonical form; expected every field once, sorted keys, no spaces; a different "
+                "software version probably wrote it."
             )
         return manifest
 
@@ -331,7 +331,7 @@ def run_file_fields(path: str | Path, *, name: str | None = None) -> dict[str, A
     """
     fields = read_toml(path, "run file")
     if not fields:
-        raise UsageFault(f"{path} sets no field; expected a run file; `peer init --example` prints one to begin with.")
+        raise UsageFault(f"{path} sets no field; expected a run file; `peer init --example` prints an example.")
     return fields if name is None else fields | {"name": name}
 
 
@@ -344,9 +344,7 @@ def manifest_hash(data: bytes) -> bytes:
 
 
 def manifest_rules(data: bytes) -> int:
-    """Return the number of the rules in signed bytes, including bytes that this software cannot read otherwise; 0 if
-    they name none.
-    """
+    """Return the number of the rules in signed bytes, even if this software cannot read the rest; 0 without it."""
     try:
         return _rules_in(json.loads(data)) or 0
     except (ValueError, RecursionError):

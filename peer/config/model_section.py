@@ -35,8 +35,8 @@ class InitSection(Section):
     def not_given(self) -> UsageFault:
         """Return the error for a volunteer who must bring the weights and gave no folder."""
         return UsageFault(
-            f"--base is missing; expected --base DIR with the weights that this run stands on (digest "
-            f"{self.digest[:16]}); its owner knows where they are published"
+            f"--base is missing; expected --base DIR with this run's pretrained weights (digest {self.digest[:16]}); "
+            "ask the run's owner where they are published"
         )
 
 
@@ -105,7 +105,7 @@ class ModelSection(Section):
         default=None,
         ge=1,
         le=10**10,
-        description="custom and hf only: number of values in the saved buffers of real numbers, such as a batch norm's "
+        description="custom and hf only: number of values in the saved floating-point buffers, such as a batch norm's "
         "running statistics, which are averaged as a separate fragment; absent: each peer keeps its own buffers",
     )
     frozen: tuple[Annotated[str, Field(pattern=r"^[A-Za-z0-9_.]{1,120}$")], ...] | None = Field(
@@ -120,7 +120,7 @@ class ModelSection(Section):
         default=None,
         pattern=DIGEST["pattern"],
         examples=DIGEST["examples"],
-        description="custom and hf only: BLAKE3 of the parameters that are not trained; a peer with different ones "
+        description="custom and hf only: BLAKE3 of the parameters that are not trained; a peer with different values "
         "cannot join",
     )
 
@@ -159,19 +159,22 @@ class ModelSection(Section):
     def _check_together(self) -> Self:
         is_described = self.config is not None or bool(self._given(_DESCRIBED))
         if is_described and len(self._given(_DESCRIBED)) < len(_DESCRIBED):
-            raise ValueError(f"the model is not the built-in one; expected {' and '.join(_DESCRIBED)} together")
+            raise ValueError(f"the model is not the built-in model; expected both {' and '.join(_DESCRIBED)}")
         if self.kind != "hf" and (stray := self._given(("mask_token", "init", "adapter", "frozen"))):
-            raise ValueError(f"{' and '.join(stray)} are given without config; `peer init --model` writes them")
+            raise ValueError(
+                f"{' and '.join(stray)} are given without config; expected them only with config, as `peer init "
+                "--model` writes them"
+            )
         if self.kind == "gpt" and (stray := self._given(("num_buffer_values", "frozen_digest"))):
-            raise ValueError(f"{' and '.join(stray)} are given for the built-in model, which has none; remove them")
+            raise ValueError(f"{' and '.join(stray)} are given for the built-in model; expected neither; remove them")
         if self.mask_token is not None and self.mask_token >= self.vocab_size:
-            raise ValueError(f"mask_token is {self.mask_token}; expected one below vocab_size {self.vocab_size}")
+            raise ValueError(f"mask_token is {self.mask_token}; expected a token below vocab_size {self.vocab_size}")
         if self.adapter is not None and self.init is None:
-            raise ValueError("adapter is given without init; expected the given weights that it stands on")
+            raise ValueError("adapter is given without init; expected init with the adapter's pretrained weights")
         if self.kind == "hf" and (set_here := [name for name in _OF_THE_GPT if name in self.model_fields_set]):
-            raise ValueError(f"{', '.join(set_here)} are given beside config, which says them too; remove them")
+            raise ValueError(f"{', '.join(set_here)} are given together with config, which contains them; remove them")
         if self.frozen is not None and self.adapter is not None:
-            raise ValueError("frozen is given with an adapter, which freezes all of its base; expected one of them")
+            raise ValueError("frozen is given with an adapter, which freezes its complete base; expected one of them")
         if self.kind == "gpt" and self.d_model % (2 * self.num_heads):
             raise ValueError(
                 f"d_model is {self.d_model} with num_heads {self.num_heads}; expected d_model to be a multiple "

@@ -23,7 +23,7 @@ WRAPPER_CLASSES = ("DataParallel", "DistributedDataParallel", "AveragedModel")
 
 
 _LARGEST_STATISTIC = 2.0**126
-"""Limit of a value in running statistics; larger numbers, and infinity, cannot be averaged."""
+"""Limit of a value in running statistics; larger values, and infinity, cannot be averaged."""
 _LARGEST_OF_ADDED_MASKS = -1000.0
 """Largest value with which an added mask hides a position: its share of a softmax is zero in any format."""
 
@@ -153,7 +153,7 @@ def layout_of(manifest: RunManifest, shapes: Shapes, buffer_shapes: Shapes | Non
         return with_buffers(layout, buffer_shapes or [])
     except ValueError as error:
         raise Incompatible(
-            f"the model of this run cannot be cut as its manifest says: {error}; tell the run's owner"
+            f"the model of this run cannot be cut as its manifest specifies: {error}; tell the run's owner"
         ) from error
 
 
@@ -166,7 +166,7 @@ def cut_of(manifest: RunManifest) -> Cut:
 
 
 def seed_sizes(manifest: RunManifest) -> tuple[int, ...]:
-    """Return the sizes of the fragments of a run's model, without creating it; a seed needs no weights of its own."""
+    """Return the sizes of the fragments of a run's model, without creating it, for a seed, which has no weights."""
     return seed_layout(manifest).sizes
 
 

@@ -35,7 +35,7 @@ ADDRESSES_NAME = "addresses.json"
 """File in a peer's data folder with the addresses at which members last reached it; its owner's invites use them."""
 
 MAX_CACHED_PEERS = 50
-"""Maximum number of kept addresses of earlier sessions: far more than a join dials, so that some still work after a
+"""Maximum number of stored addresses of earlier sessions: far more than a join dials, so that some still work after a
 month of absence."""
 
 MAX_CACHED_PEERS_BYTES = 64 * 1024
@@ -105,7 +105,7 @@ def _with_ports(addresses: tuple[str, ...]) -> tuple[str, ...]:
         if parsed.transport is None:
             raise ValueError(f"{address!r} has no port; {example}")
         if parsed.peer_id is not None:
-            raise ValueError(f"{address!r} names a peer; {example}, because this peer's id follows by itself")
+            raise ValueError(f"{address!r} names a peer; {example}, because this peer's id is added automatically")
     return addresses
 
 
@@ -116,12 +116,12 @@ def _own(addresses: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _with_kind(source: object) -> object:
-    """Return a data source unchanged; refuse a bare path, which lacks the kind of its files in front."""
+    """Return a data source unchanged; refuse a bare path, which lacks the prefix with the kind of its files."""
     if isinstance(source, str) and ":" not in source:
         kind = {".jsonl": "jsonl", ".ndjson": "jsonl", ".parquet": "parquet"}.get(Path(source).suffix.lower(), "text")
         raise ValueError(
-            f"{shown(source)} has no kind in front; expected text:, jsonl:, parquet: or tokens: and a path, or "
-            f"hf:ORG/NAME@REVISION; for a file or folder of this machine put {kind}: in front"
+            f"{shown(source)} has no kind; expected text:, jsonl:, parquet: or tokens: and a path, or "
+            f"hf:ORG/NAME@REVISION; for a file or folder on this machine, write {kind}: before the path"
         )
     return source
 
@@ -129,14 +129,14 @@ def _with_kind(source: object) -> object:
 def _dialable(addresses: tuple[str, ...]) -> tuple[str, ...]:
     for address in _with_ports(addresses):
         if parse_multiaddr(address).port == 0:
-            raise ValueError(f"{address!r} has port 0, which nobody can dial; give the forwarded port")
+            raise ValueError(f"{address!r} has port 0, which no member can dial; give the forwarded port")
     return addresses
 
 
 def _seen(name: str) -> str:
     """Return the name without invisible characters."""
     if name.strip() and not visible(name).strip():
-        raise ValueError(f"{name!a} shows nothing; expected at least one character that people see")
+        raise ValueError(f"{name!a} is invisible; expected at least one visible character")
     return visible(name)
 
 
@@ -182,7 +182,7 @@ class PeerConfig(BaseModel):
     listen: Annotated[tuple[str, ...], Shown("MULTIADDR"), AfterValidator(_own)] = Field(
         default=(),
         strict=False,
-        description="addresses to listen on; port 0 takes a free port; default: all interfaces, any port",
+        description="addresses to listen on; port 0 chooses a free port; default: all interfaces, any port",
     )
     announce: Annotated[tuple[str, ...], Shown("MULTIADDR"), AfterValidator(_dialable)] = Field(
         default=(),
@@ -201,7 +201,7 @@ class PeerConfig(BaseModel):
         default=20.0,
         ge=0.01,
         le=10**6,
-        description="disk space for downloaded and tokenized data, in GiB; the oldest is deleted",
+        description="disk space for downloaded and tokenized data, in GiB; the oldest data is deleted",
     )
     precision: Annotated[Precision, ChoiceMark.TRAINING] = Field(
         default="auto",
@@ -263,7 +263,7 @@ class PeerConfig(BaseModel):
         default=None, ge=1, le=4096, description="CPU threads of the trainer; default: all"
     )
     checkpoint_minutes: float = Field(
-        default=10.0, gt=0, le=10**6, description="minutes between checkpoints; the first ones are sooner"
+        default=10.0, gt=0, le=10**6, description="minutes between checkpoints; the first checkpoints come sooner"
     )
     track: Annotated[TrackerKind | None, ChoiceMark.TRAINING] = Field(
         default=None,
@@ -279,7 +279,7 @@ class PeerConfig(BaseModel):
         default=None,
         ge=0.2,
         le=10**6,
-        description="highest rate in Mbit/s for newcomers' downloads; default: what rounds leave",
+        description="highest rate in Mbit/s for newcomers' downloads; default: what rounds do not use",
     )
     map_ports: bool = Field(
         default=False, description="ask the router to forward the port (UPnP, NAT-PMP: multicast in the local network)"
@@ -291,7 +291,7 @@ class PeerConfig(BaseModel):
     )
     output: Annotated[Literal["auto", "panel", "plain", "json"], ChoiceMark.OWN_TERMINAL] = Field(
         default="auto",
-        description="auto: the panel on a terminal, else plain: news and a line every 30 s",
+        description="auto: the panel on a terminal, otherwise plain: news and a line every 30 s",
     )
 
     @property
@@ -345,7 +345,7 @@ def load_config(flags: Mapping[str, object], path: str | Path | None = None) -> 
     if "run_id" not in given and "run_id" not in from_file:
         raise UsageFault(
             "Which run? Expected RUN: its id, its page (https://...) or its murmuration:// link, as in `peer join "
-            "RUN`; its owner has them. To try it alone: `peer demo`."
+            "RUN`; ask the run's owner for it. To train on your own: `peer demo`."
         )
     try:
         return PeerConfig.model_validate(from_file | given)
@@ -395,7 +395,7 @@ def other_run_in(config: PeerConfig) -> str:
         claimed = claimed_run_id(read_regular(config.run_record_path, MAX_RUN_RECORD_BYTES))
     except OSError:
         return ""
-    return "" if claimed in (None, config.run_id) else f"the data folder {config.data_dir} is of the run {claimed}"
+    return "" if claimed in (None, config.run_id) else f"the data folder {config.data_dir} belongs to the run {claimed}"
 
 
 def read_cached_peers(path: Path) -> list[str]:

@@ -32,7 +32,7 @@ class TrainingSection(Section):
         """A description of the inner learning rate for people."""
         if self.schedule.changes_rate:
             return f"{self.learning_rate:g} at its peak, {self.schedule.in_words}"
-        return f"{self.learning_rate:g} and never less; training.schedule lets it fall"
+        return f"{self.learning_rate:g} throughout; training.schedule can lower it"
 
 
 def check_optimizer_bits(optimizer: str, bits: str) -> None:
@@ -43,6 +43,6 @@ def check_optimizer_bits(optimizer: str, bits: str) -> None:
     """
     if bits != "32" and optimizer != "adamw":
         raise UsageFault(
-            f"--optimizer-bits {bits} was given, and the run's inner optimizer is {optimizer}; expected adamw; leave "
-            "it out."
+            f"--optimizer-bits {bits} was given, but the run's inner optimizer is {optimizer}; expected adamw; omit "
+            "--optimizer-bits."
         )

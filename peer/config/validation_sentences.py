@@ -20,7 +20,7 @@ MAX_TOML_BYTES = 1 << 20
 """Far above the size of any run file, configuration or profile; avoids reading a whole model by mistake."""
 
 MAX_SHOWN_CHARACTERS = 60
-"""Maximum length of a quoted value: enough to recognise your own typing, too short to flood a terminal."""
+"""Maximum length of a quoted value: long enough to recognise it, too short to flood a terminal."""
 
 
 def explain(error: ValidationError, model: type[BaseModel], name_of: Callable[[str], str] = str) -> str:
@@ -133,7 +133,7 @@ def _sentence(detail: dict[str, Any], model: type[BaseModel], name_of: Callable[
     section, held = section_of(field.annotation), _held_section_of(field.annotation)
     is_named = get_origin(field.annotation) is dict
     if is_named and path[-1] in owner.model_fields:
-        return f"{name} is {got}; expected at least one section [{name}.NAME]."
+        return f"{name} is {got}; expected one or more sections [{name}.NAME]."
     if (found := section or held) is not None:
         what = "a section" if section is not None or is_named else "a list of sections"
         return f"{name} is {got}; expected {what} with the fields {', '.join(found.model_fields)}."
@@ -217,9 +217,9 @@ def read_toml(path: str | Path, kind: FileKind | None = None) -> dict[str, Any]:
         with reading(path, "a TOML file; check the path."):
             fields = tomllib.loads(read_regular(path, MAX_TOML_BYTES).decode("utf-8-sig"))
     except UnicodeDecodeError as error:
-        raise UsageFault(f"{path} is not a TOML file: it is not text; expected one, or a whole run.record.") from error
+        raise UsageFault(f"{path} is not text; expected a TOML file, or a complete run.record.") from error
     except (ValueError, RecursionError) as error:
-        raise UsageFault(f"{path} is not a TOML file ({error}); expected TOML; correct that line.") from error
+        raise UsageFault(f"{path} is not a TOML file ({error}); expected TOML; correct this line.") from error
     found = _kind_of(fields)
     if kind is not None and found not in (None, kind):
         raise UsageFault(f"{path} is a {found}, for {_KINDS[found][1]}; expected a {kind}: {_KINDS[kind][0]}.")

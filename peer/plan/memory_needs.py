@@ -1,6 +1,6 @@
-"""How much memory and disk a peer of a run needs, from the sizes of its fragments. Pure.
+"""The memory and disk space that a peer of a run needs, from the sizes of its fragments. Pure.
 
-Data of our own code is counted; memory of libraries was measured.
+Sizes of our own data are computed; the memory of libraries was measured.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from peer.memory.least_memory import FLOAT_BYTES
 from peer.plan.round_seconds import MemberTraffic
 
 TRAINER_LIBRARIES_BYTES = 258_000_000
-"""Resident memory of a process that has loaded torch and ours and no model: Linux x86-64, Python 3.11, torch 2.13.0
-(CPU)."""
+"""Resident memory of a process that has loaded torch and our code, but no model: Linux x86-64, Python 3.11, torch
+2.13.0 (CPU)."""
 VALUES_PER_SCALE = 256
 """Values per block of 8-bit moments in bitsandbytes: each block has a float32 scale (arXiv 2110.02861)."""
 NETWORK_LIBRARIES_BYTES = 74_000_000
@@ -38,7 +38,7 @@ class TrainerMemory:
     Attributes:
         checkpoint_bytes: copies that wait for the disk while a checkpoint is written, up to a quarter of the machine's
             memory.
-        base_bytes: pretrained weights under an adapter, of which nothing else is kept.
+        base_bytes: pretrained weights under an adapter, without gradients or copies.
     """
 
     parameters_bytes: int
@@ -81,9 +81,7 @@ class NetworkMemory:
 
 
 def optimizer_bytes(num_parameters: int, num_orthogonalised: int = 0, bits: OptimizerBits = "32") -> int:
-    """Return the bytes of an inner optimizer: AdamW's two moments, or one float32 velocity where Muon
-    orthogonalises.
-    """
+    """Return the bytes of an inner optimizer: AdamW's two moments, or Muon's single velocity in float32."""
     value_bytes = FLOAT_BYTES if bits == "32" else 1 + FLOAT_BYTES / VALUES_PER_SCALE
     return int(value_bytes * (2 * num_parameters - num_orthogonalised))
 
@@ -118,8 +116,8 @@ def network_memory(
         encoded_bytes=(1 + 2 * HISTORY_COMMITS) * encoded,
         copies_bytes=sum(sorted(2 * FLOAT_BYTES * size for size in sizes)[-MAX_SNAPSHOTS:]),
         velocity_bytes=FLOAT_BYTES * sum(sizes) if mode == "eager" else 0,
-        # Broadcast errors are kept at 8 bits (`averaging.fragment.broadcast_errors`), and as much again as is averaged
-        # now while rounds are open.
+        # Broadcast errors are stored at 8 bits (`averaging.fragment.broadcast_errors`); open rounds need the same
+        # amount again for the values that they average.
         reducing_bytes=max((num_members - 1) * codec.encoded_num_bytes(own) + FLOAT_BYTES * own for own in reduced)
         + (1 + MOST_OF_AVERAGED) * sum(kept_error_num_bytes(own, codec.block_size) for own in reduced),
         libraries_bytes=NETWORK_LIBRARIES_BYTES,

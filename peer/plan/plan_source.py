@@ -1,4 +1,4 @@
-"""Read the run that `peer plan` plans: a run file, a manifest as JSON, or a signed run record."""
+"""Reads the run that `peer plan` plans: a run file, a manifest as JSON, or a signed run record."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from peer.plan.planning import RunPlan, plan_run
 UNNAMED = "unnamed"
 """Placeholder for the name that `peer init NAME` would set."""
 MAX_RUN_FILE_BYTES = 1 << 20
-"""Far above any run file with comments. A model file given by mistake is not read whole."""
+"""Far above any run file with comments. Only this part of a model file given by mistake is read."""
 
 
 def load_planned_run(path: Path) -> RunManifest:
@@ -27,7 +27,7 @@ def load_planned_run(path: Path) -> RunManifest:
         path: path of the file, or of the folder with the signed record that `peer init` wrote.
 
     Raises:
-        UsageFault: the file cannot be read or is none of the three; the message names the invalid field.
+        UsageFault: the file cannot be read, or is not a run file, manifest or record; the message names a wrong field.
     """
     if path.is_dir():
         path /= RUN_RECORD_NAME
@@ -47,7 +47,7 @@ def plan_of(manifest: RunManifest, base_bits: BaseBits = "full", optimizer_bits:
     """Run `plan_run` with the run's own model.
 
     Raises:
-        Incompatible: the model cannot be cut as its manifest says.
+        Incompatible: the model cannot be cut as its manifest specifies.
         LocalFault: a library or file from which the shapes are derived is missing.
     """
     return plan_run(manifest, seed_sizes(manifest), num_orthogonalised(manifest), base_bits, optimizer_bits)

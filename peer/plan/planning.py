@@ -1,8 +1,8 @@
-"""What a run will need at home: bytes, rates, round times, utilisation, memory, disk, time to a number of tokens. Pure.
+"""The needs of a run at home: bytes, rates, round times, utilisation, memory, disk, time to a number of tokens. Pure.
 
 Everything is the steady state of a run of `NUM_HOMES` usual homes in which nothing fails. Each fragment has one round
-per interval, and every home is in it. Bytes are those on the line, TCP and IP headers included. Estimates are called
-so; docs/organiser/planning.md explains each figure and what is left out.
+per interval, and every home is in it. Bytes are those on the line, TCP and IP headers included. Docstrings
+mark the estimates; docs/organiser/planning.md explains each figure and its limits.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ LOOKS_PER_ANNOUNCEMENT = 2
 
 @dataclass(frozen=True, slots=True)
 class HomePlan:
-    """What the run needs of each home.
+    """The needs of the run at each home.
 
     Attributes:
         utilisation: share of the time spent in inner steps; below 1 in mode `sync` only, where a step waits.
@@ -133,7 +133,7 @@ def plan_run(
         ),
         network_memory=network_memory(sizes, codec, section.mode, traffic, NUM_HOMES),
     )
-    # Over all members and fragments: a member that reduces a small fragment whole sends nothing of it.
+    # Over all members and fragments, because a member that reduces a complete small fragment sends none of it.
     crossing = [part for round_ in rounds for part in round_.traffic]
     num_crossing = sum(part.values for part in crossing)
     tokens_per_second = NUM_HOMES * manifest.step_tokens / STEP_SECONDS * utilisation
@@ -193,7 +193,7 @@ def _record_bytes_per_hour(announce_seconds: float) -> float:
 def _warnings(manifest: RunManifest, home: HomePlan, slowest_round: float) -> list[str]:
     warnings = [
         f"the {way} of a usual home ({rate / 1e6:g} Mbit/s) is {share:.2g} times too slow for rounds at this pace; "
-        "raise sync_every, or take a smaller model"
+        "raise sync_every, or choose a smaller model"
         for share, way, rate in (
             (home.upload_share, "upload", LINE.upload_bits_per_second),
             (home.download_share, "download", LINE.download_bits_per_second),
@@ -203,8 +203,8 @@ def _warnings(manifest: RunManifest, home: HomePlan, slowest_round: float) -> li
     deadline = manifest.averaging.round_deadline_seconds
     if slowest_round > deadline:
         warnings.append(
-            f"a round takes {slowest_round:.0f} s and round_deadline_seconds is {deadline:g}: rounds would end before "
-            "all work is there; raise it or use more fragments"
+            f"a round takes {slowest_round:.0f} s, but round_deadline_seconds is {deadline:g}, so rounds would end "
+            "before all work arrives; raise round_deadline_seconds, or use more fragments"
         )
     return warnings
 

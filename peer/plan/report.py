@@ -1,4 +1,4 @@
-"""`peer plan`: print what a run needs at home, in five lines, a table or JSON."""
+"""`peer plan`: prints the needs of a run at home, in five lines, a table or JSON."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ def run_plan(
     """Print what a run needs at home, in five lines or, with `is_full`, as tables, and return the exit code.
 
     Raises:
-        UsageFault: the weights cannot be held in so few bits.
-        Incompatible: the run's model cannot be cut as its manifest says.
+        UsageFault: the weights cannot be stored in these few bits.
+        Incompatible: the run's model cannot be cut as its manifest specifies.
     """
     check_base_bits(manifest, base_bits)
     check_optimizer_bits(manifest.training.optimizer, optimizer_bits)
@@ -64,14 +64,14 @@ def lines_for_a_home(plan: RunPlan, data_limit_gib: float | None = None) -> list
     together = f"{plural(NUM_HOMES, 'such machine')}: {count_text(plan.tokens_per_second)} tokens/s together"
     step = seconds_text(STEP_SECONDS)
     return [
-        f"Traffic     about {bytes_text(up)} up and {bytes_text(down)} down a day; {_two_digits(mbit_up)} Mbit/s up "
+        f"Traffic     about {bytes_text(up)} up and {bytes_text(down)} down per day; {_two_digits(mbit_up)} Mbit/s up "
         f"and {_two_digits(mbit_down)} Mbit/s down are enough",
-        f"Memory      about {bytes_text(memory)}, and what the model computes with",
+        f"Memory      about {bytes_text(memory)}, and the activations of the model",
         f"Disk        {bytes_text(plan.disk_bytes)} for checkpoints; joining downloads {bytes_text(plan.join_bytes)}"
         + ("" if data_limit_gib is None else f"; data at most {bytes_text(data_limit_gib * 2**30)} (--data-limit-gib)"),
         f"Time        {count_text(float(plan.goal_tokens))} tokens in {seconds_text(plan.goal_seconds)} with "
         f"{together}",
-        f"Counted for machines that take {step} for a step; if the fastest takes half of that, all need twice the "
+        f"Estimated for machines that take {step} per step; if the fastest takes half of that, all need twice the "
         "bandwidth.",
     ]
 
@@ -110,8 +110,8 @@ def _print_plan(console: PlainConsole, manifest: RunManifest, plan: RunPlan) -> 
     )
     console.print(
         f"A round of each fragment every {seconds_text(plan.interval_seconds)}; from its last offer to its commit "
-        f"{seconds_text(plan.round_seconds)} (codec not counted); {plan.contribution_bits_per_parameter:.3f} bits "
-        f"per parameter there, {plan.result_bits_per_parameter:.3f} back.\n",
+        f"{seconds_text(plan.round_seconds)} (without the codec); {plan.contribution_bits_per_parameter:.3f} bits "
+        f"per parameter out, {plan.result_bits_per_parameter:.3f} back.\n",
     )
     _print_traffic(console, plan.home)
     _print_memory(console, plan.home)
@@ -147,7 +147,7 @@ def _print_memory(console: PlainConsole, home: HomePlan) -> None:
     for process, memory in (("trainer", home.trainer_memory), ("network", home.network_memory)):
         table.add_row(process, bytes_text(memory.total_bytes), _parts(memory))
     console.print(table)
-    console.print("Activations not counted.\n", style="dim", highlight=False)
+    console.print("Without activations.\n", style="dim", highlight=False)
 
 
 def _table(titles: Sequence[str]) -> Table:

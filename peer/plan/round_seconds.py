@@ -1,7 +1,7 @@
 """Cost of one round of one fragment for each member, counted on the frames that the exchange sends. Pure.
 
 Shards come from `plan_shards`, payloads from the codec, headers from `averaging.wire.frames.encode`. A member sends
-its contribution except the shards that it reduces itself, and sends the mean of those to every other member. Members
+its contribution, except the shards that it reduces itself, and sends their mean to every other member. Members
 lead in turn, so the count of control messages is a mean over the leaders.
 """
 
@@ -21,7 +21,7 @@ LINE_SHARE = 1448 / 1500
 """Share of a line that carries frames: the payload of a full TCP segment over IPv4 with timestamps."""
 
 ONE_WAY_MESSAGES = 5
-"""Offer, plan, contribution, result (or the report of one), commit: each waits for the one before it."""
+"""Offer, plan, contribution, result (or its report), commit: each message waits for the previous message."""
 
 _PEER = PeerId("12D3KooW" + "A" * 44)
 _DIGEST = bytes(messages.DIGEST_BYTES)
@@ -30,7 +30,7 @@ _VERSION = 1000
 _TOKENS = 1 << 20
 _STEPS = 100
 _SEQUENCE = 1 << 40
-"""Numbers of an ordinary round. msgpack encodes smaller ones in fewer bytes, so a header may be a few bytes shorter."""
+"""Numbers of a typical round. msgpack encodes smaller numbers in fewer bytes, so a header may be slightly shorter."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,8 +117,7 @@ def round_traffic(
 
 
 def round_seconds(traffic: Sequence[MemberTraffic], lines: Sequence[MemberLink]) -> float:
-    """Estimate the time from the last offer to the commit: contributions, then results, each at the slowest line's
-    rate.
+    """Estimate the time from the last offer to the commit: contributions, then results, at the slowest line's rate.
 
     Latency is included. Encoding, decoding and averaging are not; `benchmarks/bench_codec.py` measures them.
     """

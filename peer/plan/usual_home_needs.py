@@ -1,4 +1,4 @@
-"""What a run needs of a usual home. Pure."""
+"""The needs of a run at a usual home. Pure."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def home_needs(manifest: RunManifest, base_bits: BaseBits = "full", optimizer_bi
     """Count what `manifest` needs of a usual home.
 
     Raises:
-        Incompatible: the run's model cannot be cut as its manifest says.
+        Incompatible: the run's model cannot be cut as its manifest specifies.
         LocalFault: a library or file from which the shapes are derived is missing.
     """
     plan = plan_of(manifest, base_bits, optimizer_bits)

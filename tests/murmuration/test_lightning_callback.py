@@ -86,7 +86,7 @@ def test_a_run_with_a_schedule_decides_the_rate(
         assert "schedulers of the module" not in caplog.text
         fit(tmp_path, small_module(), integration.SwarmCallback(RUN))
     assert sessions[0].training.link.mailbox.trainer.learning_rate == pytest.approx(0.1 * 0.6)
-    assert "1 schedulers of the module would override" in caplog.text
+    assert "the module's 1 schedulers conflict" in caplog.text
 
 
 def test_a_part_of_the_module_may_be_the_runs(tmp_path: Path, sessions: list[LoneSwarm]) -> None:

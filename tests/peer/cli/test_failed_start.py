@@ -79,7 +79,7 @@ def test_a_folder_that_another_process_took_meanwhile_is_left_alone(tmp_path: Pa
         (
             {"model": ON_GIVEN_WEIGHTS},
             2,
-            "--base is missing; expected --base DIR with the weights that this run stands on (digest abababababababab)",
+            "--base is missing; expected --base DIR with this run's pretrained weights (digest abababababababab)",
         ),
         (
             {"changes": [{"at_version": 0, "ends_run": True}]},

@@ -271,7 +271,7 @@ def test_a_run_file_to_begin_with_makes_a_run(tmp_path: Path, capsys: pytest.Cap
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in lines[:5]] == ["Traffic", "Memory", "Disk", "Time", "Counted"]
     assert app.run(["plan", "run.toml", "--full"]) == 0
-    assert "Activations not counted" in capsys.readouterr().out
+    assert "Without activations" in capsys.readouterr().out
 
 
 def test_the_run_of_a_member_is_read_from_its_refusal_and_nothing_else() -> None:

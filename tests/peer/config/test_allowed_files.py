@@ -49,7 +49,7 @@ def test_a_name_leads_nowhere_else(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["model.py", "pytorch_model.bin", "a.PKL", "weights.pt", "x.tar.so"])
 def test_no_file_is_one_that_a_library_would_run(name: str) -> None:
-    with pytest.raises(ValueError, match=f"files.0.name: {name} may hold code that a library would run; expected a f"):
+    with pytest.raises(ValueError, match=f"files.0.name: {name} may contain code that a library would run"):
         with_files(file(name))
 
 
@@ -58,7 +58,7 @@ def test_no_file_is_one_that_a_library_would_run(name: str) -> None:
     [
         ([file("A.json"), file("a.JSON")], "files has A.json and a.JSON; expected names that differ in more"),
         ([file(str(index)) for index in range(MAX_FILES + 1)], "files has 17 entries; expected at most 16"),
-        ([large(str(index)) for index in range(5)], "files names 335544320 bytes together; expected at most 268435456"),
+        ([large(str(index)) for index in range(5)], "files has 335544320 bytes in total; expected at most 268435456"),
         ([large("a", MAX_FILE_BYTES + 1)], "files.0.bytes is 67108865; expected a whole number from 1 to 67108864"),
         ([file("a", 0)], "files.0.bytes is 0; expected a whole number from 1"),
         ([{**file(), "digest": "AB" * 32}], "files.0.digest is 'ABAB"),
@@ -106,5 +106,5 @@ def test_code_is_an_address_at_a_commit(code: str) -> None:
 
 
 def test_what_peer_join_trains_names_no_code() -> None:
-    with pytest.raises(ValueError, match="code is given, and the model is not a module of your own"):
+    with pytest.raises(ValueError, match="code is given, but the model is not a custom module"):
         RunManifest.from_fields({"name": "tiny", "code": f"https://example.org/a@{COMMIT}"})

@@ -51,7 +51,7 @@ def test_a_kind_asks_the_volunteer(kind: str) -> None:
 def test_bytes_are_not_trained_on_as_tokens_of_a_tokenizer() -> None:
     for named in ("tokens:", "tokens:/old/path"):
         for own in ("text:books", "stdlib:"):
-            with pytest.raises(UsageFault, match=r"this run reads token shards.*holds bytes"):
+            with pytest.raises(UsageFault, match=r"this run reads token shards.*contains bytes"):
                 source_here(named, own)
     # Shards of bytes are text all the same.
     assert source_here("text:", "tokens:bytes.u16") == "tokens:bytes.u16"

@@ -46,7 +46,7 @@ def test_labels_are_left_out() -> None:
         ({"backbone_config": {"use_pretrained_backbone": True}}, "use_pretrained_backbone"),
         ({"hidden_act": "../act"}, "hidden_act"),
         ({"note": "x" * MAX_CONFIG_BYTES}, "bytes"),
-        ({"a": {"b": {"c": {"d": {"e": {"f": {"g": {"h": 1}}}}}}}}, "sections in each other"),
+        ({"a": {"b": {"c": {"d": {"e": {"f": {"g": {"h": 1}}}}}}}}, "nested sections"),
     ],
 )
 def test_what_leads_elsewhere_is_named(more: dict[str, Any], said: str) -> None:
@@ -88,7 +88,7 @@ def test_where_a_config_came_from_is_dropped_at_every_depth_and_refused_in_a_man
     kept = {"width": 3, "dtype": "float16"}
     assert json.loads(canonical_config(written)) == {**LLAMA, "section": {**kept, "parts": [kept, {}]}}
     for more in ({"_name_or_path": ""}, {"section": {"_name_or_path": "x"}}, {"parts": [{"_commit_hash": "x"}]}):
-        with pytest.raises(ValueError, match="names code, kernels or weights of another place"):
+        with pytest.raises(ValueError, match="refers to external code, kernels or weights"):
             hf_manifest(config=json.dumps({**LLAMA, **more}, sort_keys=True, separators=(",", ":")))
 
 
@@ -109,5 +109,5 @@ def test_sections_without_end_are_a_sentence() -> None:
     deep: dict[str, Any] = {}
     for _ in range(3000):
         deep = {"a": deep}
-    with pytest.raises(ValueError, match="sections in each other"):
+    with pytest.raises(ValueError, match="nested sections"):
         canonical_config({**LLAMA, "deep": deep})

@@ -63,7 +63,7 @@ def test_the_rate_is_told_in_words() -> None:
     def said(**training: Any) -> str:
         return RunManifest.from_fields({"name": "told", "training": training}).training.rate_in_words
 
-    assert said() == "0.003 and never less; training.schedule lets it fall"
+    assert said() == "0.003 throughout; training.schedule can lower it"
     wsd = {"kind": "wsd", "tokens": 2 * 10**9}
     assert said(schedule=wsd) == "0.003 at its peak, stable, then a decay over 2.00 G tokens of the swarm"
 
@@ -83,7 +83,7 @@ def test_a_cool_down_begins_where_the_middle_member_will_be() -> None:
 @pytest.mark.parametrize(
     ("training", "sentence"),
     [
-        ({"schedule": {"kind": "cosine"}}, "training.schedule: kind is 'cosine' without tokens; expected the tokens"),
+        ({"schedule": {"kind": "cosine"}}, "training.schedule: kind is 'cosine' without tokens; expected the number"),
         (
             {"schedule": {"kind": "wds", "tokens": 9}},
             "training.schedule.kind is 'wds'; expected one of constant, cosin",
@@ -118,5 +118,5 @@ def test_a_cool_down_counts_from_its_version_on_and_the_last_one_counts() -> Non
     assert "the learning rate falls to its floor over 50 tokens after the first 100, from version 5" in said
     at_once = plain.model_copy(update={"changes": (ChangeSection(at_version=0, cooldown_from=7, cooldown_tokens=5),)})
     assert describe_changes(at_once, plain).endswith("over 5 tokens after the first 7")  # the token says when
-    with pytest.raises(ValueError, match="one is missing; give both"):
+    with pytest.raises(ValueError, match="is given; expected both"):
         ChangeSection(at_version=5, cooldown_tokens=50)

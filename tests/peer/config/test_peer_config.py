@@ -67,11 +67,11 @@ def test_file_faults_name_the_file_and_the_field(tmp_path: Path, text: str, sent
         ),
         (
             {"listen": ["/ip4/0.0.0.0/tcp/4001/p2p/12D3KooWLRzoSPvLjnytUUFXy3hdc5x5QXiCiPKfPfU9jGn1cqUJ"]},
-            "names a peer; expected something like /ip4/0.0.0.0/tcp/4001, because this peer's id follows by itself",
+            "names a peer; expected something like /ip4/0.0.0.0/tcp/4001, because this peer's id is added",
         ),
         ({"join_timeout_seconds": -1.0}, "--join-timeout is -1.0; expected a finite number from 0"),
         ({"name": "a\x1b[2J"}, "--name is 'a\\x1b[2J'; expected something like one line of printable text"),
-        ({"data": "books.txt"}, "--data: 'books.txt' has no kind in front; expected text:, jsonl:"),
+        ({"data": "books.txt"}, "--data: 'books.txt' has no kind; expected text:, jsonl:"),
         ({"run_id": None}, "Which run? Expected RUN"),
     ],
 )

@@ -167,7 +167,9 @@ def test_the_folder_of_another_run_is_refused_and_keeps_its_manifest(tmp_path: P
     content = encode_run_record(sign_run_record(other, RunManifest.from_fields({"name": "other"}).to_bytes(), owner))
     (tmp_path / "run.record").write_bytes(content)
     for what in ("peer join", "peer seed", "a training loop"):
-        with pytest.raises(UsageFault, match=rf"{tmp_path} is of the run {other}; expected one of {RUN_ID}, or a new"):
+        with pytest.raises(
+            UsageFault, match=rf"{tmp_path} belongs to the run {other}; expected one of {RUN_ID}, or a new"
+        ):
             hold_folder(PeerConfig(run_id=RUN_ID, data_dir=tmp_path), what)
     assert [path.name for path in tmp_path.iterdir()] == ["run.record"]
     assert (tmp_path / "run.record").read_bytes() == content

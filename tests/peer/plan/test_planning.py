@@ -268,7 +268,7 @@ def test_people_are_told_the_same(tmp_path, capsys):
     plan = plan_of(RunManifest(name="tiny"))
     assert "tiny" in told
     assert f"{plan.home.needed_upload_bits_per_second / 1e6:.3g}" in told
-    assert "Activations not counted" in " ".join(told.split())
+    assert "Without activations" in " ".join(told.split())
 
 
 @pytest.mark.parametrize(("sync_every", "shown"), [(1, "5.4"), (30, "0.18"), (10_000, "0.00054")])
@@ -278,7 +278,7 @@ def test_a_home_reads_its_rate_without_powers_of_ten(sync_every, shown):
     traffic = report.lines_for_a_home(plan)[0]
     assert f" {shown} Mbit/s up and {shown} Mbit/s down are enough" in traffic
     assert "1.00 G tokens in" in report.lines_for_a_home(plan)[-2]
-    assert report.lines_for_a_home(plan)[-1].startswith("Counted for machines that take 1 s for a step;")
+    assert report.lines_for_a_home(plan)[-1].startswith("Estimated for machines that take 1 s per step;")
     huge = replace(plan.home, needed_upload_bits_per_second=1.4534e8)
     assert " 150 Mbit/s up" in report.lines_for_a_home(replace(plan, home=huge))[0]
 
@@ -312,7 +312,7 @@ BAD_RUNS = {
     "no TOML": (b"[averaging", "is not a TOML file"),
     "unknown field": (b"[averaging]\nsync_evry = 3", "did you mean sync_every?"),
     "out of range": (b"[averaging]\nsync_every = 0", "averaging.sync_every is 0"),
-    "bytes": (bytes(range(256)), "is not a TOML file: it is not text"),
+    "bytes": (bytes(range(256)), "is not text; expected a TOML file"),
     "wrong JSON": (b'{"name": ', "expecting value"),
     "JSON with another field": (b'{"name": "a", "nam": 1}', "nam is not a field"),
     "large": (b" " * (2 << 20), "expected a run file or a manifest"),

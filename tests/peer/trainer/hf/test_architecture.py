@@ -242,7 +242,7 @@ def test_what_the_config_says_is_not_said_otherwise(tmp_path: Path, name: str, v
     model = described(tmp_path, {"model_type": "llama", **TEXT})
     right = model.section(2, {})
     assert model.section(2, right) == right
-    with pytest.raises(ValueError, match=f"model.{name} is {value!r}, and the model has {right[name]!r}"):
+    with pytest.raises(ValueError, match=f"model.{name} is {value!r}, but the model has {right[name]!r}"):
         model.section(2, {name: value})
 
 

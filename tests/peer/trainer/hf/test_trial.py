@@ -92,7 +92,7 @@ def test_a_run_takes_the_longest_context_and_a_longer_one_is_refused(tmp_path: P
     assert (made.manifest.model.context, asked) == (64, [66])
     run_file = tmp_path / "run.toml"
     run_file.write_text("[model]\ncontext = 65\n")
-    with pytest.raises(UsageFault, match=r"model\.context is 65, and the model has 64; expected at most that"):
+    with pytest.raises(UsageFault, match=r"model\.context is 65; expected at most 64"):
         create_run("tiny", run_file, tmp_path / "other", model=model, usable_context=usable)
     assert not (tmp_path / "other").exists()
     run_file.write_text("[model]\ncontext = 16\n")
