@@ -70,7 +70,7 @@ VOLUNTEER = [
     (f"peer join {RUN} --base gpt2", 2, "gpt2 is not a folder; expected a folder with a model's weights"),
     (f"peer join {RUN} --invite missing", 2, "The invite missing cannot be read (No such file or directory)"),
     (f"peer join {RUN} --data input.txt", 2, "--data: 'input.txt' has no kind; expected text:"),
-    (f"peer join {RUN} --data rows.jsonl", 2, "put jsonl: in front"),
+    (f"peer join {RUN} --data rows.jsonl", 2, "write jsonl: before the path"),
     (f"peer join {RUN} --data text:missing.txt", 2, "missing.txt does not exist; expected a file or folder to read"),
     (f"peer join {RUN} --data hf:wikitext", 2, "--data is 'hf:wikitext'; expected something like"),
     (f"peer join {RUN} --max-steps 0", 2, "--max-steps is 0; expected a whole number from 1"),

@@ -74,7 +74,7 @@ def test_a_manifest_says_nothing_of_the_built_in_model() -> None:
 def test_fields_belong_to_their_kind() -> None:
     with pytest.raises(ValueError, match="mask_token are given without config"):
         hf_manifest(config=None, mask_token=1)
-    with pytest.raises(ValueError, match="expected num_parameters and layout_digest together"):
+    with pytest.raises(ValueError, match="expected both num_parameters and layout_digest"):
         RunManifest.from_fields({"name": "tiny", "model": {"config": canonical_config(LLAMA)}})
 
 

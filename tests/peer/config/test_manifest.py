@@ -108,7 +108,7 @@ def test_too_long_is_refused_before_it_is_parsed() -> None:
         ("training.optimizer", "sgd", "training.optimizer is 'sgd'; expected one of adamw, muon."),
         ("model.num_heads", 3, "model: d_model is 128 with num_heads 3; expected d_model to be a multiple of 6"),
         ("model.kind", "custom", "model.kind was removed; remove it; config, or num_parameters and layout"),
-        ("model.num_parameters", 5, "expected num_parameters and layout_digest together"),
+        ("model.num_parameters", 5, "expected both num_parameters and layout_digest"),
         ("model.num_buffer_values", 5, "num_buffer_values are given for the built-in model; expected neither"),
         ("format_version", 3, "format_version was removed; remove it; only the number in rules"),
         ("seed", 10**400, "seed is a whole number of 1329 bits; expected a whole number from 0 to"),
