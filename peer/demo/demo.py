@@ -33,7 +33,7 @@ from peer.demo.swarm import LOOK_SECONDS, DemoPeer, DemoSwarm, port_near
 from peer.owner.new_run import create_run
 
 DEMO_RUN = """
-description = "A try on one machine: it learns to write Python, letter by letter, from the standard library"
+description = "A trial on one machine: the model learns to write Python, letter by letter, from the standard library"
 seed = 1
 [model]
 num_layers = 4
@@ -52,9 +52,9 @@ announce_seconds = 4.0
 """
 EXPLAINED = """\
 steps   how often the peer has changed its own copy of the model
-tokens  pieces of text that it has read for that; here each is a letter
-rounds  how often its work went into an average with the work of others
-loss    how badly it guesses the next piece, in nats: blind guessing gives 5.5"""
+tokens  pieces of text that the peer has trained on; here each is a letter
+rounds  how often its work was averaged with the work of others
+loss    how badly the model guesses the next letter, in nats: random guessing gives 5.5"""
 START_SECONDS = 240.0
 """Time for a process to import torch and join: 5 s on an idle machine, 80 s on two cores shared with twenty others."""
 SETTLED_SECONDS = 20.0
@@ -103,7 +103,7 @@ class Demo:
         for peer in self.swarm.peers:
             if not peer.is_alive and not peer.is_killed:
                 raise LocalFault(
-                    f"{peer.log.name} ended by itself; expected it to train. Its last words:\n{peer.last_lines()}"
+                    f"{peer.log.name} ended unexpectedly; expected it to train. Its last output:\n{peer.last_lines()}"
                 )
         self.show()
 
@@ -126,9 +126,9 @@ class Demo:
             self.look()
             if time.monotonic() >= end:
                 raise LocalFault(
-                    f"{waiting[0].log.name} did not join within {seconds:.0f} s; expected a quarter of a minute. On a "
-                    "busy machine close other programs, or try two peers: `peer demo --peers 2`. "
-                    f"Its last words:\n{waiting[0].last_lines()}"
+                    f"{waiting[0].log.name} did not join within {seconds:.0f} s; expected about 15 s. On a "
+                    "busy machine, close other programs or try two peers: `peer demo --peers 2`. "
+                    f"Its last output:\n{waiting[0].last_lines()}"
                 )
             time.sleep(LOOK_SECONDS)
 
@@ -160,7 +160,7 @@ def run_demo(num_peers: int, minutes: float, as_json: bool, page_port: int | Non
         signal.signal(signal.SIGHUP, signal.default_int_handler)
     with _temporary_folder() as folder, contextlib.ExitStack() as running:
         with contextlib.closing(DemoView(console)) as view:
-            view.stage("Making a run: the key of its owner, and what all peers agree on")
+            view.stage("Creating a run: the owner's key, and the manifest on which all peers agree")
             (folder / "run.toml").write_text(DEMO_RUN)
             swarm = DemoSwarm(folder, create_run("demo", folder / "run.toml", folder / "owner").run_id)
             running.enter_context(_stopped(swarm, view))
@@ -173,11 +173,11 @@ def run_demo(num_peers: int, minutes: float, as_json: bool, page_port: int | Non
             _print_report(console, demo, summary, text, program)
         problems = summary.problems()
         for problem in problems:
-            console.print(f"not as it should be: {problem}", style="red")
+            console.print(f"unexpected: {problem}", style="red")
         if problems and (load := os.getloadavg()[0]) > (os.cpu_count() or 1):
             console.print(
-                f"This machine is busy (load {load:.0f} on {plural(os.cpu_count() or 1, 'core')}), so they may have "
-                "had too little time: end other programs, or give more --minutes or fewer --peers."
+                f"This machine is busy (load {load:.0f} on {plural(os.cpu_count() or 1, 'core')}), so the peers may "
+                "have had too little time: end other programs, or use more --minutes or fewer --peers."
             )
         page = swarm.page_address
         if page is not None and console.is_terminal and sys.stdin.isatty() and not as_json:
@@ -189,13 +189,13 @@ def run_demo(num_peers: int, minutes: float, as_json: bool, page_port: int | Non
 def _play(demo: Demo, num_peers: int, minutes: float, page_port: int | None) -> None:
     view, swarm = demo.view, demo.swarm
     length = max(60.0 * minutes, 2 * SETTLED_SECONDS)
-    shortest = ", the shortest there is" if length > 60.0 * minutes else ""
+    shortest = ", the minimum" if length > 60.0 * minutes else ""
     view.say(
-        f"{num_peers} peers train one model on this machine for {length:.0f} s{shortest}. Starting them and letting "
-        "the model write takes a quarter of a minute each on two idle cores.\n"
+        f"{num_peers} peers train one model on this machine for {length:.0f} s{shortest}. Starting them and generating "
+        "text take about 15 s each on two idle cores.\n"
     )
     view.say(f"{EXPLAINED}\n")
-    view.stage("Starting the first peer: it loads torch and makes the model")
+    view.stage("Starting the first peer: it loads torch and creates the model")
     first = swarm.start_peer("peer-1")
     demo.wait_joined([first])
     view.say("peer-1 trains alone; others need only its address and the run's id to join")
@@ -204,25 +204,24 @@ def _play(demo: Demo, num_peers: int, minutes: float, page_port: int | None) -> 
     if page_port is not None:
         port = port_near(page_port)
         if page_port and port != page_port:
-            view.say(f"port {page_port} is taken by another program, so the page is at port {port}")
+            view.say(f"port {page_port} is taken by another program, so the page uses port {port}")
         swarm.start_page(port)
     demo.wait_joined(others)
     demo.clock = (time.monotonic(), length)
     victim = others[-1]
-    view.stage(f"All train together; after {length / 2:.0f} s {victim.log.name} is killed")
+    view.stage(f"All peers train together; after {length / 2:.0f} s {victim.log.name} is killed")
     demo.train_until(length / 2)
     demo.kill(victim)
     view.say(
-        f"killed {victim.log.name} with SIGKILL, as a power cut would: watch how the others go on without it, and "
-        "without a pause"
+        f"killed {victim.log.name} with SIGKILL, like a power cut: the others continue without it, and without a pause"
     )
     late = swarm.start_peer(f"peer-{num_peers + 1}", is_late=True)
-    view.say(f"started {late.log.name}, which comes late and must catch up")
-    view.stage(f"{late.log.name} fetches the model from the others and begins where they are")
+    view.say(f"started {late.log.name}, which joins late and must catch up")
+    view.stage(f"{late.log.name} downloads the model from the others and starts from it")
     demo.wait_joined([late])
     length = max(length, demo.passed() + SETTLED_SECONDS)
     demo.clock = (demo.clock[0], length)
-    view.stage("All train together until the end")
+    view.stage("All peers train together until the end")
     demo.train_until(length)
     demo.wait_contributed(late)
 
@@ -231,11 +230,11 @@ def _end(demo: Demo) -> tuple[Summary, str]:
     """End the peers, each of which evaluates the model once more, and let the model generate text."""
     swarm, view = demo.swarm, demo.view
     live = tuple(peer.log for peer in swarm.peers if peer.is_alive)
-    view.stage("The peers measure the model once more and say goodbye")
+    view.stage("The peers measure the model once more and leave the run")
     demo.clock = None
     swarm.stop_peers()
     demo.show()
-    view.stage("The model writes")
+    view.stage("The model generates text")
     folder = str(swarm.peers[0].folder)
     text = swarm.call("sample", [swarm.run_id, "--checkpoint", folder, *SAMPLE], COMMAND_SECONDS, demo.show)
     logs = tuple(peer.log for peer in swarm.peers)
@@ -247,7 +246,7 @@ def _print_report(console: PlainConsole, demo: Demo, summary: Summary, text: str
     facts = summary.facts()
     console.print("What each peer did", style="bold")
     console.print(peers_table({peer.log.name: (peer.doing, peer.log.own) for peer in demo.swarm.peers}))
-    console.print(f"\nAsked to go on from {PROMPT!r}, the model writes:")
+    console.print(f"\nAsked to continue {PROMPT!r}, the model writes:")
     for line in text.rstrip().expandtabs().splitlines():
         # Not wrapped at words: spaces are part of the text of a character-level model.
         for part in chop_cells(line, max(20, console.width - 2 * INDENT)) or [""]:
@@ -261,8 +260,8 @@ def _print_report(console: PlainConsole, demo: Demo, summary: Summary, text: str
     console.print(f"The late peer took part: {'yes' if facts['late_joiner_contributed'] else 'NO'}.")
     console.print("\nNow for real:", style="bold")
     for command, what in (
-        ("init my-run", "makes a run of your own, and says how to start it and how to join it"),
-        ("doctor", "says what this machine and its connection can give to a run of others"),
+        ("init my-run", "creates your own run, and prints how to start and join it"),
+        ("doctor", "checks whether this machine and its connection suit another person's run"),
     ):
         console.print(f"  {program} {command}", style="bold", soft_wrap=True)
         console.print(f"      {what}")
@@ -274,8 +273,8 @@ def _temporary_folder() -> Iterator[Path]:
         folder = Path(tempfile.mkdtemp(prefix="murmuration-demo-"))
     except OSError as error:
         raise LocalFault(
-            f"no folder for the demo could be made ({error.strerror}); expected one for temporary files that can be "
-            "written; set TMPDIR to it"
+            f"the demo's folder could not be created ({error.strerror}); expected a writable folder for temporary "
+            "files; set TMPDIR to one"
         ) from error
     try:
         yield folder

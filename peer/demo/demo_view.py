@@ -124,10 +124,10 @@ def picture(figures: Figures, stage: str) -> RenderableType:
         parts.insert(1, Text(f"{bar}  {figures.clock()}", style="bold"))
     shown: list[RenderableType] = [*parts]
     if figures.peers:
-        model = Text(f"The model they share: {figures.of_model()}", "bold")
+        model = Text(f"The shared model: {figures.of_model()}", "bold")
         shown += [Text(), peers_table(figures.peers), Text(), model]
     if figures.rounds_since_kill is not None:
-        shown.append(Text(f"Rounds that the others have closed since the kill: {figures.rounds_since_kill}"))
+        shown.append(Text(f"Rounds completed by the others since the kill: {figures.rounds_since_kill}"))
     if figures.page is not None:
         shown.append(Text(f"Page: {figures.page}"))
     return Group(*shown, Text("Ctrl+C ends the demo and leaves nothing behind."))

@@ -122,7 +122,7 @@ class Summary:
         if first is None or last is None or last >= CLEARLY_BELOW * first:
             problems.append(f"the validation loss went from {loss_text(first)} to {loss_text(last)}")
         if not facts["anchors_equal"]:
-            problems.append("nothing shows that all peers hold the same model")
+            problems.append("the logs do not show that all peers hold the same model")
         if not facts["late_joiner_contributed"]:
             problems.append("the late joiner contributed to no commit")
         return problems

@@ -128,7 +128,7 @@ class DemoSwarm:
         while process.poll() is None:
             if time.monotonic() >= end:
                 raise LocalFault(
-                    f"peer {command} took more than {seconds:.0f} s; expected it done; is the machine busy?"
+                    f"peer {command} took more than {seconds:.0f} s; expected it to finish; is the machine busy?"
                 )
             meanwhile()
             with contextlib.suppress(subprocess.TimeoutExpired):

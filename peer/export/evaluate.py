@@ -64,7 +64,7 @@ def evaluate_model(
         print(json.dumps(facts))
         return 0
     print(f"Run         {opened.run_id}, versions {'/'.join(map(str, opened.versions))}")
-    more_than_once = ": all that it has, some of them more than once" if overlaps else ""
+    more_than_once = ": all that it has, some of them repeated" if overlaps else ""
     print(f"Data        held-out part of {used}, {count_text(num_held_out)} tokens{more_than_once}")
     print(f"Loss        {loss_text(loss, manifest.loss_unit)}")
     if facts["bits_per_byte"] is not None:
@@ -103,8 +103,8 @@ def evaluate_tasks(folder: Path, tasks: str, limit: int | None, device_name: str
         raise
     except Exception as error:  # of the harness, of a task's data, or of a task's code
         raise LocalFault(
-            f"lm-eval cannot measure {tasks}: {type(error).__name__}: {str(error)[:300]}; expected names of "
-            "`lm-eval ls tasks` or YAML files of tasks; try one task with --limit 1"
+            f"lm-eval cannot measure {tasks}: {type(error).__name__}: {str(error)[:300]}; expected task names "
+            "from `lm-eval ls tasks`, or YAML files of tasks; try one task with --limit 1"
         ) from error
     if not as_json:
         print(f"Run         {header.run_id}, versions {'/'.join(map(str, header.versions))}")

@@ -60,8 +60,8 @@ def export_model(
 def _kind_text(config: Mapping[str, Any]) -> str:
     """Return how the folder is loaded, as a continuation of the size."""
     if config.get("architecture") == ADAPTER:
-        return ", an adapter: peft loads the folder beside its base"
+        return ", an adapter: peft loads the folder together with its base"
     if config.get("architecture"):
         return f", {config['architecture']}: transformers loads the folder"
     custom = config["manifest"]["model"]["kind"] == "custom"
-    return ", of a module from its owner's own code: load it with murmuration.load_export" if custom else ""
+    return ", a module from its owner's own code: load it with murmuration.load_export" if custom else ""

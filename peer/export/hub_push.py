@@ -21,11 +21,11 @@ def check_push(repository: str) -> None:
         UsageFault: the repository name is invalid, this machine has no token, or the library is not installed.
     """
     if len(repository) > _MAX_NAME_LENGTH or not _NAME.fullmatch(repository):
-        raise UsageFault(f"--push {repository!r}; expected ORGANISATION/NAME, as the Hugging Face Hub names models.")
+        raise UsageFault(f"--push is {repository!r}; expected ORGANISATION/NAME, a name on the Hugging Face Hub.")
     if not _library().get_token():
         raise UsageFault(
-            "--push finds no token for the Hugging Face Hub; expected one that may write; run `hf auth login`, or set "
-            "HF_TOKEN."
+            "--push found no token for the Hugging Face Hub; expected one with write access; run `hf auth login`, or "
+            "set HF_TOKEN."
         )
 
 
@@ -42,8 +42,8 @@ def push_folder(folder: Path, repository: str, message: str) -> str:
     except Exception as error:  # of its HTTP client, its checks and its storage, which share no base class
         said = ": ".join(map(_first_line, [error] if error.__cause__ is None else [error, error.__cause__]))
         raise LocalFault(
-            f"{folder} is written, and could not be pushed to {repository}: {said:.300}; expected a network and a "
-            f"token that may write there; try again with `hf upload {repository} {folder}`"
+            f"{folder} was written, but could not be uploaded to {repository}: {said:.300}; expected a network and a "
+            f"token with write access; try again with `hf upload {repository} {folder}`"
         ) from error
     return f"{api.endpoint}/{repository}"
 

@@ -30,10 +30,10 @@ def run_in(folder: Path) -> str:
     with reading(path, "the record of a run."):
         found = claimed_run_id(read_regular(path, MAX_RUN_RECORD_BYTES))
     if found is None:
-        raise UsageFault(f"{path} names no run; expected the record that a peer keeps there; name RUN, too.")
+        raise UsageFault(f"{path} contains no run; expected the run record of a peer; pass RUN as well.")
     split_run_id(found)
     return found
 
 
 ModelSource = Path | CheckpointSource | Target
-"""A path is that of an exported folder, a target a live run."""
+"""A `Path` is an exported folder, a `Target` a live run."""

@@ -86,7 +86,7 @@ async def _anchors_of_members(source: Target, on_progress: Callable[[int, int], 
             index, snapshot.version, snapshot.lineage_tokens, snapshot.anchor, snapshot.momentum, num_confirmed
         )
         if fact.digest != snapshot.digest.hex():
-            raise LocalFault(f"fragment {index} does not have the digest that was agreed on; try again")
+            raise LocalFault(f"fragment {index} does not have the digest on which members agree; try again")
         values[index] = snapshot.anchor
         facts.append(fact)
     origin = f"run {source.run_id}, {plural(len(records), 'member')}"
@@ -110,7 +110,7 @@ async def _members_with_state(observer: RunObserver, timeout_seconds: float) -> 
         if loop.time() >= end:
             raise NobodyReachable(
                 f"run {observer.run_id}: no member announced a state within {timeout_seconds:.0f} s; expected at least "
-                "one that trains or serves; try again when somebody has joined"
+                "one that trains or serves; try again when a member has joined"
             )
         await asyncio.sleep(LOOK_SECONDS)
 
@@ -155,7 +155,7 @@ def anchors_of_checkpoint(source: CheckpointSource) -> Anchors:
         reason = reason or f"{source.folder / CHECKPOINTS_NAME} has none"
         raise UsageFault(f"no usable checkpoint: {reason}; expected one of run {source.run_id}.")
     for one in unusable:
-        say(f"{one.path} cannot be used: {one.reason}; the one before it is taken.")
+        say(f"{one.path} cannot be used: {one.reason}; the previous checkpoint is used instead.")
     values, facts, codecs = {}, [], codecs_of(manifest, len(sizes))
     for index, size in enumerate(sizes):
         anchor, momentum, residual = (np.zeros(size, dtype=np.float32) for _ in range(3))
@@ -166,6 +166,6 @@ def anchors_of_checkpoint(source: CheckpointSource) -> Anchors:
     files = checked_folder(source.folder, manifest) if manifest.files else None
     anchors = Anchors(source.run_id, manifest, tuple(facts), values, f"checkpoint {saved.path}", files=files)
     age = seconds_text(max(0.0, time.time() - saved.saved_at))
-    newer = "" if saved.is_settled else "; a peer that runs has more: name RUN in place of --checkpoint"
+    newer = "" if saved.is_settled else "; the running peer has newer work: pass RUN instead of --checkpoint"
     notice(f"The checkpoint was saved {age} ago, with {count_text(anchors.tokens)} tokens committed{newer}.")
     return anchors

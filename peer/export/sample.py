@@ -60,7 +60,7 @@ def written(
     temperature: float,
     seed: int,
 ) -> Iterator[str]:
-    """Yield text piece by piece, the prompt first; faults are raised before any text.
+    """Return an iterator over pieces of text, the prompt first. Faults are raised by this call, not by the iterator.
 
     Args:
         model: `opened.model`, on the device that computes.
@@ -70,7 +70,7 @@ def written(
     """
     if opened.manifest.model.task != "causal-lm":
         raise Incompatible(
-            f"run {opened.run_id} trains a model for {opened.manifest.model.task}; expected one that writes on from a "
+            f"run {opened.run_id} trains a model for {opened.manifest.model.task}; expected a model that continues "
             "text (causal-lm); load its folder with transformers"
         )
 
@@ -84,14 +84,14 @@ def written(
         if num_tokens > vocab_size:
             tokenizer.close()
             raise Incompatible(
-                f"the tokenizer of run {opened.run_id} has {num_tokens} tokens, and its model {vocab_size}; expected "
-                "no more tokens than the model has; tell the run's owner"
+                f"the tokenizer of run {opened.run_id} has {num_tokens} tokens, but its model has {vocab_size}; "
+                "expected at most as many as the model has; tell the run's owner"
             )
         return _from_tokenizer(tokenizer, prompt, drawn)
     if not opened.manifest.has_byte_tokens or opened.manifest.model.vocab_size < NUM_BYTES:
         raise Incompatible(
-            f"run {opened.run_id} reads tokens of its own ({opened.manifest.data.source}) and no tokenizer is beside "
-            "the model; expected a run that reads bytes or brings its tokenizer; export the model as a folder"
+            f"run {opened.run_id} uses its own tokens ({opened.manifest.data.source}), and there is no tokenizer "
+            "beside the model; expected a run that reads bytes or includes its tokenizer; export the model as a folder"
         )
     # Restores the bytes of an argument that the shell passed undecoded.
     begin = prompt.encode("utf-8", "surrogateescape")
@@ -128,7 +128,7 @@ def sample_tokens(
         ValueError: the prompt is empty.
     """
     if not prompt:
-        raise ValueError("an empty prompt; expected at least one token")
+        raise ValueError("the prompt is empty; expected at least one token")
     generator = torch.Generator().manual_seed(seed)
     device = next(model.parameters()).device
     language: Any = model
@@ -138,6 +138,8 @@ def sample_tokens(
         past: Any = None
         num_seen = 0
         for _ in range(num_tokens):
+            # `continued` takes only the tokens that follow those cached in `past`, and returns the logits of the next
+            # token with the new cache. A cache of None means that the model has none: the next call takes all tokens.
             if num_seen < len(tokens) <= context and hasattr(model, "continued"):
                 following, past = language.continued(torch.tensor([tokens[num_seen:]], device=device), past)
                 num_seen = 0 if past is None else len(tokens)
@@ -180,7 +182,7 @@ def spoken_text(tokens: Iterable[int], before: Sequence[int], decode: Callable[[
     with the tokens before it.
 
     Args:
-        before: tokens before them that are not shown.
+        before: tokens that precede `tokens`, as context for decoding; their text is not yielded.
         decode: returns the text of tokens.
     """
     seen = list(before)[-_SEEN_BEHIND:]

@@ -83,7 +83,7 @@ class Recorder:
         process.end(0.0)
 
     def _tell(self, reason: str) -> None:
-        self.warn(f"--track {self.record.kind}: {reason}; nothing more is recorded, everything else goes on")
+        self.warn(f"--track {self.record.kind}: {reason}; nothing more is recorded, but everything else continues")
 
 
 @contextlib.contextmanager

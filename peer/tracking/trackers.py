@@ -52,8 +52,8 @@ def check_tracker(kind: TrackerKind) -> None:
     """
     if kind != "csv" and importlib.util.find_spec(kind) is None:
         raise UsageFault(
-            f"--track {kind} needs {kind}, which is not installed here; expected it, or --track csv, which needs "
-            f"nothing; run: pip install {kind}"
+            f"--track {kind} needs {kind}, which is not installed; expected it, or --track csv, which needs "
+            f"no library; run: pip install {kind}"
         )
 
 
@@ -95,7 +95,7 @@ class CsvTracker:
     """Writes a line for each row: its time in UTC (ISO 8601), its step, and its values; unmeasured ones are empty.
 
     Raises:
-        UsageFault: the file exists and has other columns.
+        UsageFault: the file exists and has different columns.
         OSError: the file cannot be written.
     """
 

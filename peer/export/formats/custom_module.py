@@ -54,14 +54,14 @@ def load_export(module: nn.Module, path: str | Path) -> ModelHeader:
             _, header, manifest = read_header(path, run_json(path))
             if manifest.model.kind != "custom":
                 raise Incompatible(
-                    f"{path} is of a run of kind {manifest.model.kind!r}; expected one of its owner's code; read it "
-                    "with murmuration.read_model"
+                    f"{path} is of a run of kind {manifest.model.kind!r}; expected a model from its owner's code; read "
+                    "this one with murmuration.read_model"
                 )
             found = {name: file.get_tensor(name) for name, file in files.items()}
     except (OSError, SafetensorError) as error:
         raise UsageFault(f"{path} is not a complete safetensors file ({error}); export the model again.") from error
     if header.parameters_sha256 != custom_sha256(found):
-        raise LocalFault(f"{path} is damaged: its values do not have the digest of its config; export it again")
+        raise LocalFault(f"{path} is damaged: its values do not match the digest in its config; export it again")
     _fill(module, manifest, found)
     return header
 
@@ -78,9 +78,9 @@ def fill_module(module: nn.Module, manifest: RunManifest, values: Mapping[int, F
     layout = layout_of(manifest, shapes, buffer_shapes)
     if layout.digest != layout_digest_of(manifest):
         raise Incompatible(
-            f"the module has the layout {layout.digest.hex()[:16]}, with {layout.num_values} values; the run trains "
-            f"one with {layout_digest_of(manifest).hex()[:16]}; expected the same parameters in the same order; build "
-            "it as for the run"
+            f"the module has the layout {layout.digest.hex()[:16]}, with {layout.num_values} values; the run trains a "
+            f"module with {layout_digest_of(manifest).hex()[:16]}; expected the same parameters in the same order; "
+            "build the module as for the run"
         )
     _copy(tensors_of(layout, [*shapes, *buffer_shapes], values), dict([*parameters, *buffers]))
 
@@ -100,8 +100,8 @@ def _fill(module: nn.Module, manifest: RunManifest, found: Mapping[str, Tensor])
     if wrong:
         name = wrong[0]
         raise Incompatible(
-            f"{name} is {_shape(targets.get(name)) or 'not there'} in the module and "
-            f"{_shape(found.get(name)) or 'not there'} in the export; expected the same names and shapes; build the "
+            f"{name} is {_shape(targets.get(name)) or 'missing'} in the module and "
+            f"{_shape(found.get(name)) or 'missing'} in the export; expected the same names and shapes; build the "
             "module as for the run"
         )
     _copy(found, targets)

@@ -35,8 +35,8 @@ ADAPTER_CONFIG = "adapter_config.json"
 ADAPTER_WEIGHTS = "adapter_model.safetensors"
 _HUB = "hub:"
 _NOT_WRITTEN = ("use_cache", "_from_model_config")
-"""Fields left out. The cache is off in training, but generation needs its default. The other states that a
-generation config follows the model's, which its end token here does not.
+"""Fields that are not written. The cache is off in training, but generation needs the cache's default. The other field
+states that the generation config was derived from the model's config, which is wrong for the end token.
 """
 
 
@@ -122,8 +122,8 @@ def read_architecture(manifest: RunManifest, folder: Path) -> nn.Module:
     wrong = sorted({str(name) for problem in report.values() for name in problem})
     if wrong:
         raise LocalFault(
-            f"{folder} has other parameters than its manifest describes ({', '.join(wrong)[:200]}); export the model "
-            "again"
+            f"{folder} does not have the parameters that its manifest describes ({', '.join(wrong)[:200]}); export the "
+            "model again"
         )
     found: nn.Module = module
     return found
@@ -204,7 +204,7 @@ def read_adapter(manifest: RunManifest, folder: Path, base: Path | None) -> nn.M
     shapes = get_peft_model_state_dict(model, save_embedding_layers=False)
     expected = {name: tuple(tensor.shape) for name, tensor in shapes.items()}
     if expected != {name: tuple(tensor.shape) for name, tensor in tensors.items()}:
-        raise LocalFault(f"{path} has other parameters than its manifest describes; export the adapter again")
+        raise LocalFault(f"{path} does not have the parameters that its manifest describes; export the adapter again")
     set_peft_model_state_dict(model, tensors)
     merged: nn.Module = model.merge_and_unload()
     return merged.eval()

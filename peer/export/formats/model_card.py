@@ -78,10 +78,10 @@ def _says_data(manifest: RunManifest) -> bool:
 def _tokens(manifest: RunManifest, has_tokenizer: bool) -> str:
     if not has_tokenizer:
         return (
-            "The run reads tokens that each volunteer brings: its tokenizer is not part of the run, nor of this folder."
+            "The run reads tokens that each volunteer brings: its tokenizer is part of neither the run nor this folder."
         )
     if manifest.files:
-        return "The tokenizer is the run's own, by its digest."
+        return "The tokenizer is the run's own, verified by its digest."
     return "Token n is byte n of the text in UTF-8. Byte 0, which no text contains, ends and pads texts."
 
 

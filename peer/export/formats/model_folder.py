@@ -103,8 +103,8 @@ def contents_of(anchors: Anchors, base: Path | None = None, *, merge: bool = Fal
     kind = section.kind
     if section.adapter is None and (merge or (base is not None and not stands_on_base(anchors.manifest))):
         raise UsageFault(
-            f"{'--merge' if merge else '--base'} is given, and run {anchors.run_id} trains no adapter; expected "
-            "neither of --merge and --base; leave it out."
+            f"{'--merge' if merge else '--base'} is given, but run {anchors.run_id} trains no adapter; expected "
+            "neither --merge nor --base; leave it out."
         )
     if section.adapter is not None and not merge:
         if base is not None:
@@ -206,8 +206,8 @@ def write_folder(
     except (OSError, SafetensorError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise LocalFault(
-            f"{folder} cannot be written: {reason}; expected a writable folder with room for the model; nothing "
-            "half-written is left there"
+            f"{folder} cannot be written: {reason}; expected a writable folder with room for the model; no "
+            "partial files are left there"
         ) from error
     return facts
 

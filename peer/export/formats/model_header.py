@@ -116,24 +116,22 @@ def read_header(path: Path, text: str) -> tuple[dict[str, Any], ModelHeader, Run
     except (ValueError, RecursionError):
         config = None
     if not isinstance(config, dict):
-        raise UsageFault(f"{path} does not name its run; expected a folder that `peer export` wrote.")
+        raise UsageFault(f"{path} does not specify its run; expected a folder that `peer export` wrote.")
     schema = config.get("schema")
     if type(schema) is not int or schema != SCHEMA:
         raise Incompatible(
-            f"{path} was written in form {shown(schema)}; expected form {SCHEMA}; use the software version "
+            f"{path} has the format {shown(schema)}; expected format {SCHEMA}; use the software version "
             f"that wrote it ({shown(config.get('software'))})"
         )
     if config.get(DIGEST_NAME) != config_digest(config):
-        raise LocalFault(f"{path} is damaged: what it says of itself does not have its digest; export the model again")
+        raise LocalFault(f"{path} is damaged: its facts do not match their digest; export the model again")
     try:
         header = ModelHeader.model_validate(config)
     except ValidationError as error:
         raise LocalFault(f"{path} is damaged: {explain(error, ModelHeader)} Export the model again.") from error
     manifest = _manifest_of(path, header)
     if manifest.hash.hex() != header.manifest_hash:
-        raise LocalFault(
-            f"{path} is damaged: its manifest does not have the hash that stands beside it; export the model again"
-        )
+        raise LocalFault(f"{path} is damaged: its manifest does not match the hash beside it; export the model again")
     return config, header, manifest
 
 

@@ -91,8 +91,8 @@ def read_model(path: Path, base: Path | None = None) -> ExportedModel:
     except RuntimeError as error:
         # Raised by torch, which maps the file: a sparse file may be longer than the memory.
         raise DeviceFault(
-            f"{path} cannot be mapped into memory ({str(error).splitlines()[0]:.200}); expected a machine with room "
-            "for it; end other programs, or export the model again"
+            f"{path} cannot be mapped into memory ({str(error).splitlines()[0]:.200}); expected a machine with enough "
+            "memory; end other programs, or export the model again"
         ) from error
     return _checked(path, ExportedModel(model, manifest, config, header), parameters_digest(model).hex())
 
@@ -124,7 +124,7 @@ def check_no_base(what: object, base: Path | None) -> None:
         UsageFault: a base was given.
     """
     if base is not None:
-        raise UsageFault(f"--base is given, and {what} needs none; expected it with an adapter; leave it out.")
+        raise UsageFault(f"--base is given, but {what} needs none; expected --base only with an adapter; leave it out.")
 
 
 def check_built_in(run_id: str, manifest: RunManifest) -> None:
@@ -143,5 +143,5 @@ def check_built_in(run_id: str, manifest: RunManifest) -> None:
 
 def _checked(path: Path, exported: ExportedModel, digest: str) -> ExportedModel:
     if digest != exported.header.parameters_sha256:
-        raise LocalFault(f"{path} is damaged: its parameters do not have the digest of its config; export it again")
+        raise LocalFault(f"{path} is damaged: its parameters do not match the digest in its config; export it again")
     return exported

@@ -19,7 +19,9 @@ def _check_parent(path: Path) -> None:
         LocalFault: the parent folder is not writable.
     """
     if not path.parent.is_dir():
-        raise UsageFault(f"{path.parent} is not a folder; expected one that exists; make it or choose another --out.")
+        raise UsageFault(
+            f"{path.parent} is not a folder; expected an existing folder; create it or choose another --out."
+        )
     if not os.access(path.parent, os.W_OK):
         raise LocalFault(f"{path.parent} cannot be written; expected a writable folder; choose another --out.")
 
@@ -31,20 +33,20 @@ def check_folder(folder: Path, *, replace: bool) -> None:
         UsageFault: there is a file or folder that may not be replaced, or no place for a new folder.
     """
     if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
-        raise UsageFault(f"--out {folder} is not a folder; expected a new one; choose another --out.")
+        raise UsageFault(f"--out {folder} is not a folder; expected a new folder; choose another --out.")
     _check_parent(folder.absolute())
     if not folder.is_dir() or not any(folder.iterdir()):
         return
     if not replace:
         raise UsageFault(
-            f"{folder} is there already, with files in it; expected a new folder; choose another --out or give --force."
+            f"{folder} already exists and contains files; expected a new folder; choose another --out or use --force."
         )
     # --force replaces only an earlier model, no other files.
     others = sorted({entry.name for entry in folder.iterdir()} - _files_of_earlier(folder))
     if others:
         raise UsageFault(
-            f"{folder} holds {others[0]!r}, which no export wrote there; expected an earlier export or a new folder; "
-            "move that file away or choose another --out."
+            f"{folder} contains {others[0]!r}, which is not from an export; expected an earlier export or a new "
+            "folder; move that file away or choose another --out."
         )
 
 

@@ -23,7 +23,7 @@ def check_shapes(path: Path, files: Mapping[str, Any], shapes: Mapping[str, tupl
         LocalFault: tensors, shapes or types differ.
     """
     if set(files) != set(shapes):
-        raise LocalFault(f"{path} has other parameters than its manifest describes; export the model again")
+        raise LocalFault(f"{path} does not have the parameters that its manifest describes; export the model again")
     for name, shape in shapes.items():
         found = files[name].get_slice(name)
         if found.get_shape() != list(shape) or found.get_dtype() != "F32":
@@ -45,7 +45,7 @@ def open_stored(path: Path) -> Iterator[Mapping[str, Any]]:
     """
     names = sorted(entry.name for entry in path.iterdir() if _WEIGHTS.fullmatch(entry.name) and entry.is_file())
     if not names or len(names) > _MAX_SHARDS:
-        raise UsageFault(f"{path} has {len(names)} files of weights; expected model.safetensors or its shards.")
+        raise UsageFault(f"{path} has {len(names)} weights files; expected model.safetensors or its shards.")
     with ExitStack() as stack:
         files: dict[str, Any] = {}
         for name in names:

@@ -139,7 +139,7 @@ def end_token_of(tokenizer: Path) -> tuple[str, int] | None:
         with OpenTokenizer(tokenizer) as opened:
             return opened.decode([opened.facts.eos]), opened.facts.eos
     except LocalFault as fault:
-        notice(f"The export names no token that ends a text: {fault}")
+        notice(f"The export specifies no token that ends a text: {fault}")
         return None
 
 

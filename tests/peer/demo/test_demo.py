@@ -46,8 +46,8 @@ def test_the_table_shows_each_peer_and_the_model_that_they_share(width: int) -> 
     assert ["peer-1", "training", "120", "61.4", "k", "44", "2.151"] in rows
     assert any("21 of 42 s" in line for line in lines)
     told = " ".join(captured.get().split())
-    assert "The model they share: rounds: 50 validation loss: 2.100 nats after round 44" in told
-    assert "closed since the kill: 21" in told
+    assert "The shared model: rounds: 50 validation loss: 2.100 nats after round 44" in told
+    assert "since the kill: 21" in told
     assert "http://127.0.0.1:8080/" in told
 
 
@@ -107,5 +107,5 @@ def test_a_working_swarm_has_one_model_that_learned(
     assert (facts["loss_first"], facts["loss_last"], facts["inner_steps"]["peer-1"]) == (5.5, 2.5, 3)
     assert (facts["bits_per_parameter_up"], facts["num_rounds"], facts["late_joiner_contributed"]) == (4.0, 2, True)
     assert summary.anchors_equal is is_equal
-    problems = [] if is_equal else ["nothing shows that all peers hold the same model"]
+    problems = [] if is_equal else ["the logs do not show that all peers hold the same model"]
     assert summary.problems() == problems

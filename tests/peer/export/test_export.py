@@ -139,7 +139,7 @@ def test_a_checkpoint_can_be_taken_home(tmp_path: Path, capsys: pytest.CaptureFi
     assert "\nTokens      99 committed" in said.out
     assert f"Model       {out}  (" in said.out
     # What is old is said to be, and where the newest is.
-    assert re.search(r"saved 7 min( \d+ s)? ago, with 99 tokens committed; .* RUN in place", said.err)
+    assert re.search(r"saved 7 min( \d+ s)? ago, with 99 tokens committed; .* RUN instead", said.err)
 
 
 def test_a_damaged_checkpoint_or_one_of_another_run_is_refused(tmp_path: Path) -> None:
@@ -189,7 +189,7 @@ def test_without_temperature_the_likeliest_token_is_taken() -> None:
 def test_only_bytes_are_drawn_and_an_empty_prompt_is_none() -> None:
     model = trained_model()
     assert max(drawn(model, temperature=100.0, num_choices=10, num_tokens=100)) < 10
-    with pytest.raises(ValueError, match="empty prompt"):
+    with pytest.raises(ValueError, match="the prompt is empty"):
         next(sample_tokens(model, b"", num_tokens=1, temperature=1.0, seed=0, num_choices=256))
 
 
@@ -269,4 +269,4 @@ def test_held_out_tokens_are_counted_once(written: Path, tmp_path: Path, capsys:
     # The first token is predicted from nothing, and so by nobody.
     assert facts["num_held_out_tokens"] == corpus.held_out.num_tokens - 1 < 96
     assert evaluate_model(written, f"text:{text}", "cpu", False) == 0
-    assert "tokens: all that it has, some of them more than once" in capsys.readouterr().out
+    assert "tokens: all that it has, some of them repeated" in capsys.readouterr().out

@@ -74,7 +74,9 @@ def test_what_the_hub_refuses_or_a_line_cuts_off_leaves_the_folder_and_one_sente
     ):
         push_folder(folder, "org/name", "a test")
     monkeypatch.setenv("HF_TOKEN", "hf_of_somebody_else")
-    with pytest.raises(LocalFault, match=r"could not be pushed to org/name: .*401 Unauthorized.*; expected .* a token"):
+    with pytest.raises(
+        LocalFault, match=r"could not be uploaded to org/name: .*401 Unauthorized.*; expected .* a token"
+    ):
         push_folder(folder, "org/name", "a test")
     assert (hub.files, hub.commits) == ({}, [])
     assert contents(folder) == {"model.safetensors": bytes(5000)}
@@ -88,7 +90,7 @@ def test_a_wrong_name_is_found_before_anything_is_fetched(name: str, token: None
 
 def test_what_else_is_missing_is_found_before_anything_is_fetched(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(huggingface_hub, "get_token", lambda: None)
-    with pytest.raises(UsageFault, match=r"finds no token .* run `hf auth login`"):
+    with pytest.raises(UsageFault, match=r"found no token .* run `hf auth login`"):
         check_push("org/name")
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
     with pytest.raises(UsageFault, match=r"pip install (-e )?'\.\[hf\]'"):

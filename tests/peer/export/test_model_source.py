@@ -39,7 +39,7 @@ def test_a_data_folder_names_its_run(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert run_in(tmp_path) == record.run_id
     (tmp_path / "run.record").write_bytes(b"no record")
     assert app.run(["export", "--checkpoint", str(tmp_path)]) == 2
-    assert "run.record names no run; expected the record" in capsys.readouterr().err
+    assert "run.record contains no run; expected the run record" in capsys.readouterr().err
 
 
 def test_contributors_are_people_whose_machines_have_trained() -> None:

@@ -79,7 +79,7 @@ def test_another_tokenizer_in_the_folder_is_refused(tmp_path: Path) -> None:
     with pytest.raises(LocalFault, match=r"tokenizer\.json .*expected the run's tokenizer"):
         sample_model(source, "a", 9, 0.8, 1, "cpu")
     path.unlink()
-    with pytest.raises(Incompatible, match="no tokenizer is beside the model"):
+    with pytest.raises(Incompatible, match="no tokenizer beside the model"):
         sample_model(source, "a", 9, 0.8, 1, "cpu")
 
 

@@ -66,7 +66,7 @@ def test_what_is_no_file_is_a_warning(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     (warning,) = record_rows(record("csv", tmp_path / "file"))
     assert warning.startswith("--track csv: ")
-    assert warning.endswith("; nothing more is recorded, everything else goes on")
+    assert warning.endswith("; nothing more is recorded, but everything else continues")
 
 
 def test_trackio_has_one_run_after_a_restart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -111,7 +111,9 @@ def test_a_tracker_that_fails_is_one_warning(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
     monkeypatch.syspath_prepend(tmp_path)
     warnings = record_rows(record("wandb", tmp_path), *(Row(step, 1.0, {"loss": 1.0}) for step in range(2000)))
-    assert warnings == ["--track wandb: RuntimeError: not logged in; nothing more is recorded, everything else goes on"]
+    assert warnings == [
+        "--track wandb: RuntimeError: not logged in; nothing more is recorded, but everything else continues"
+    ]
 
 
 def test_a_tracker_that_hangs_is_left_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

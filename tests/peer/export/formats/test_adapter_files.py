@@ -88,7 +88,7 @@ def test_an_adapter_is_read_with_its_base(base: Path, tmp_path: Path) -> None:
             assert torch.allclose(model(TOKENS), expected, rtol=0, atol=1e-5)
     weights = tmp_path / "adapter" / "adapter_model.safetensors"
     save_file({"other": torch.zeros(3)}, weights)
-    with pytest.raises(LocalFault, match="other parameters than its manifest"):
+    with pytest.raises(LocalFault, match="the parameters that its manifest"):
         read_model(tmp_path / "adapter", base)
     weights.write_bytes(b"x")
     with pytest.raises(UsageFault, match="is not a complete safetensors file"):
@@ -128,5 +128,5 @@ def test_what_needs_the_base_says_so(base: Path, tmp_path: Path) -> None:
         with pytest.raises(UsageFault, match="expected --base DIR"):
             use()
     write_folder(anchors, tmp_path / "merged", NOW, replace=False, merge=True, base=base)
-    with pytest.raises(UsageFault, match=r"--base is given, and .* needs none"):
+    with pytest.raises(UsageFault, match=r"--base is given, but .* needs none"):
         read_model(tmp_path / "merged", base)

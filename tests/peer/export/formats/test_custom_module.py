@@ -94,11 +94,13 @@ def test_what_does_not_fit_is_refused_and_nothing_is_written(tmp_path: Path) -> 
     assert all(torch.equal(value, before[name]) for name, value in other.state_dict().items())
     whole = (path / "model.safetensors").read_bytes()
     (path / "model.safetensors").write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
-    with pytest.raises(LocalFault, match="do not have the digest"):
+    with pytest.raises(LocalFault, match="do not match the digest"):
         murmuration.load_export(network(), path)
     (path / "model.safetensors").write_bytes(whole[:-9])
     with pytest.raises(UsageFault, match="is not a complete safetensors file"):
         murmuration.load_export(network(), path)
     write_folder(anchors_of(trained_model()), tmp_path / "gpt", NOW, replace=False)
-    with pytest.raises(Incompatible, match=r"expected one of its owner's code; read it with murmuration\.read_model"):
+    with pytest.raises(
+        Incompatible, match=r"expected a model from its owner's code; read this one with murmuration\.read_model"
+    ):
         murmuration.load_export(network(), tmp_path / "gpt")

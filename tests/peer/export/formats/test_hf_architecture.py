@@ -102,7 +102,7 @@ def test_averaged_buffers_come_home(tmp_path: Path) -> None:
     read_model(folder)
     stored = load_file(folder / "model.safetensors")
     save_file(stored | {name: stored[name] + 1}, folder / "model.safetensors", metadata={"format": "pt"})
-    with pytest.raises(LocalFault, match="do not have the digest"):
+    with pytest.raises(LocalFault, match="do not match the digest"):
         read_model(folder)
 
 
@@ -111,7 +111,7 @@ def test_a_model_that_does_not_write_on_is_refused_where_text_is_asked_for(tmp_p
     folder = tmp_path / "model"
     write_folder(anchors, folder, NOW, replace=False)
     assert "pipeline_tag: fill-mask" in (folder / "README.md").read_text()
-    with pytest.raises(Incompatible, match="trains a model for masked-lm; expected one that writes on"):
+    with pytest.raises(Incompatible, match="trains a model for masked-lm; expected a model that continues"):
         sample_model(folder, "a", 3, 1.0, 0, "cpu")
 
 
@@ -164,7 +164,7 @@ def test_a_changed_folder_is_refused(tmp_path: Path) -> None:
     read_model(folder)
     whole = (folder / "model.safetensors").read_bytes()
     (folder / "model.safetensors").write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
-    with pytest.raises(LocalFault, match="do not have the digest"):
+    with pytest.raises(LocalFault, match="do not match the digest"):
         read_model(folder)
     (folder / "model.safetensors").write_bytes(whole[:-9])
     with pytest.raises(UsageFault, match="is not a complete safetensors file"):

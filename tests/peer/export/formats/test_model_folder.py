@@ -131,7 +131,7 @@ def test_no_library_of_models_is_needed_to_write_or_read_it(tmp_path: Path, monk
 def test_an_earlier_export_is_replaced_when_forced(tmp_path: Path) -> None:
     folder = tmp_path / "model"
     write_folder(anchors_of(trained_model()), folder, NOW, replace=False)
-    with pytest.raises(UsageFault, match="is there already, with files in it"):
+    with pytest.raises(UsageFault, match="already exists and contains files"):
         write_folder(anchors_of(trained_model()), folder, NOW, replace=False)
     write_folder(replace(anchors_of(trained_model()), origin="another"), folder, NOW, replace=True)
     assert read_model(folder).header.origin == "another"
@@ -143,7 +143,7 @@ def test_force_deletes_nothing_that_an_export_did_not_write(tmp_path: Path, name
     folder = tmp_path / "model"
     write_folder(anchors_of(trained_model()), folder, NOW, replace=False)
     (folder / name).write_text("precious")
-    with pytest.raises(UsageFault, match=rf"holds '{name}', which no export wrote there"):
+    with pytest.raises(UsageFault, match=rf"contains '{name}', which is not from an export"):
         write_folder(anchors_of(trained_model()), folder, NOW, replace=True)
     assert (folder / name).read_text() == "precious"
 
@@ -153,7 +153,7 @@ def test_a_folder_of_something_else_is_never_replaced(tmp_path: Path) -> None:
     (tmp_path / "home" / "run.json").write_text('{"files": 3}')
     (tmp_path / "file").write_text("")
     for out, sentence in (
-        ("home", "'run.json', which no export wrote"),
+        ("home", "'run.json', which is not from an export"),
         ("file", "is not a folder"),
         ("a/b", "is not"),
     ):
@@ -196,16 +196,16 @@ def test_a_damaged_folder_is_refused_with_a_sentence(tmp_path: Path) -> None:
     weights, said = folder / "model.safetensors", folder / "run.json"
     whole = weights.read_bytes()
     weights.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
-    with pytest.raises(LocalFault, match="do not have the digest"):
+    with pytest.raises(LocalFault, match="do not match the digest"):
         read_model(folder)
     weights.write_bytes(whole[:-9])
     with pytest.raises(UsageFault, match="is not a complete safetensors file"):
         read_model(folder)
     weights.unlink()
-    with pytest.raises(UsageFault, match="has 0 files of weights"):
+    with pytest.raises(UsageFault, match="has 0 weights files"):
         read_model(folder)
     said.write_text(said.read_text().replace("a test", "A test"))
-    with pytest.raises((LocalFault, UsageFault), match=r"files of weights|does not have its digest"):
+    with pytest.raises((LocalFault, UsageFault), match=r"weights files|do not match their digest"):
         read_model(folder)
     said.unlink()
     with pytest.raises(UsageFault, match=r"has no run\.json"):

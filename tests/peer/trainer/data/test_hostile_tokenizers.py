@@ -111,5 +111,5 @@ def test_tokens_above_the_model_s_are_a_sentence(tmp_path: Path) -> None:
     path = hostile_tokenizer(tmp_path, AT_ENCODE[0])
     manifest = RunManifest.model_validate({"name": "tiny", "model": {"vocab_size": 4}})
     opened = OpenedModel(nn.Linear(1, 1), manifest, "tiny-0", (), 0, path)
-    with pytest.raises(LocalFault, match="the tokenizer of run tiny-0 has 5 tokens, and its model 4"):
+    with pytest.raises(LocalFault, match="the tokenizer of run tiny-0 has 5 tokens, but its model has 4"):
         written(opened, opened.model, "a", 3, 0.0, 1)
