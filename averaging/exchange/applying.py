@@ -191,7 +191,7 @@ class Applying:
             return
         self._give_household(fragment, commit, payloads)
         arrived, leader = clock(), fragment.machine.leader
-        # Meanwhile this peer may have met others, of which the only contributor is too few.
+        # This peer may have met members meanwhile, so that one contributor is too few of them.
         is_too_small = len(commit.included) == 1 and not context.guard.follows([commit], fragment.machine)
         if is_too_small or not await self._audits.passes(fragment, commit, payloads):
             self._not_applied(fragment, commit)
@@ -208,7 +208,7 @@ class Applying:
         await self._audits.applied(fragment, commit, payloads)
 
     def _give_household(self, fragment: FragmentRuntime, commit: Commit, payloads: Mapping[int, Buffer]) -> None:
-        """In a large round, send each result to one of the peers without work in it that this peer serves."""
+        """Send each result of a large round to one of the peers without work in the round that this peer serves."""
         household = fragment.machine.household_of(commit)
         for index, payload in sorted(payloads.items()) if household else ():
             shard = commit.shards[index]
@@ -218,7 +218,7 @@ class Applying:
     async def _step_and_show(
         self, fragment: FragmentRuntime, commit: Commit, payloads: Mapping[int, Buffer]
     ) -> _Applied:
-        """Step the anchor, and show the change to the trainer as soon as it is complete, before the digest is."""
+        """Step the anchor. The trainer gets the change as soon as it is complete, before the digest is computed."""
         shown = asyncio.Event()
         loop, here = asyncio.get_running_loop(), threading.get_ident()
         with self._context.ports.lend(fragment.index) as change:
@@ -315,7 +315,7 @@ class Applying:
         """
         context, state, is_shown = self._context, fragment.state, False
         with context.ports.lend(fragment.index) as change:
-            # After a change that ended half-way, it is unknown which part of it was shown.
+            # After a change that ended halfway, it is unknown which part of it was shown.
             shown = change if isinstance(change, np.ndarray) and not fragment.is_torn else None
             if shown is not None:
                 await context.ports.compute(lambda: state.shown(shown))
@@ -390,7 +390,7 @@ def stored_result(fragment: FragmentRuntime, to: PeerId, request: ResultRequest)
 
 
 def _place_in_commit(fragment: FragmentRuntime, request: ResultRequest) -> tuple[int, int] | None:
-    """Return the first value of a result of the followed commit, and the value behind its last."""
+    """Return the (start, end) of a result's values in the followed commit; None if the result is not in it."""
     commit = fragment.machine.known_commit(request.version)
     if commit is None or request.shard >= len(commit.shards):
         return None

@@ -57,7 +57,7 @@ from dht.ground.host import PeerId
 
 SHARES_SECONDS = 30.0
 """Least time for the members' answers: one shard over the slowest line of a member, queued behind the shards of a
-round. Where rounds take longer, answers may come for as long as members keep what they answer with."""
+round. If rounds take longer, answers may arrive for as long as members keep the audited shares."""
 ASKED_AGAIN_SECONDS = 15.0
 """Time after which members that have not answered are asked again."""
 HOLD_SECONDS = 15.0
@@ -184,7 +184,7 @@ class Audits:
 
         kept, unsigned, inputs = await self._context.ports.compute(check)
         for member in unsigned:
-            what = f"its contribution to fragment {plan.fragment} is not signed by it"
+            what = f"its contribution to fragment {plan.fragment} does not carry its signature"
             self._blame(plan.roster[member].peer_id, "malformed", what, (plan.fragment, plan.version, "unsigned"))
         cut = plan.shards[shard]
         self._keep_inputs(fragment, plan.version, (cut.start, cut.end), tuple(inputs))
@@ -348,11 +348,11 @@ class Audits:
         is_silent = (audit.inputs is None or audit.reducer in missing) and audit.reducer in live
         evidence = (fragment.index, audit.commit.version, "evasive")
         if is_lie or (is_silent and not is_own_fault):
-            what = f"did not show whose work its mean of fragment {fragment.index} is made of"
+            what = f"did not show which contributions its mean of fragment {fragment.index} contains"
             self._blame(audit.reducer, "evasive", what, evidence)
         for peer_id in missing if not is_own_fault else ():
             if peer_id in live & signed & {*self._context.members()} and peer_id != self._context.me:
-                what = f"did not show what it sent to {audit.reducer} for fragment {fragment.index}"
+                what = f"did not show its contribution to {audit.reducer} for fragment {fragment.index}"
                 self._blame(peer_id, "evasive", what, evidence)
 
     def _signers(self, fragment: FragmentRuntime, audit: _Audit) -> set[PeerId]:
@@ -378,8 +378,8 @@ class Audits:
             self._blame(liar, "two_faced", what, evidence)
             return
         what = (
-            f"its mean of values [{shard.start}, {shard.end}) of fragment {fragment.index} at version "
-            f"{commit.version}, which it signed, is not that of the {len(audit.shares)} signed contributions in it"
+            f"signed a mean of values [{shard.start}, {shard.end}) of fragment {fragment.index} at version "
+            f"{commit.version} that differs from the mean of its {len(audit.shares)} signed contributions"
         )
         self._blame(audit.reducer, "wrong_mean", what, evidence)
 
@@ -505,8 +505,8 @@ def _sent_for(fragment: FragmentRuntime, version: int) -> Sent | None:
 
 
 def _own_work(fragment: FragmentRuntime, commit: Commit, me: PeerId) -> tuple[Sent | None, int | None]:
-    """Return this peer's contribution to the commit and its number in the roster, or otherwise its latest work that is
-    still here and None.
+    """Return this peer's contribution to the commit and its number in the roster, or, if it has none there, its latest
+    stored work and None.
     """
     state, entry, sent = fragment.state, own_entry(commit.roster, me), _sent_for(fragment, commit.version)
     if entry is not None and sent is not None and entry[1].sequence == sent.sequence:

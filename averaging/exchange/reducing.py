@@ -49,9 +49,12 @@ class Averaging:
         context.links.watch(self._deliveries.note_read, self._deliveries.is_stale)
 
     def take_contribution(
-        self, fragment: FragmentRuntime, sender: PeerId, message: Contribution, payload: memoryview, _: int
+        self, fragment: FragmentRuntime, sender: PeerId, message: Contribution, payload: memoryview, _frame_bytes: int
     ) -> bool:
-        """Store a contribution.
+        """Store a contribution, and report it to the fragment's machine. A handler of messages (`exchange.Hear`).
+
+        Returns:
+            False: the machine gets the event `ContributionArrived` instead of the message.
 
         Raises:
             PeerFault: the payload has the wrong size, or the sender exceeds its share of memory here.
@@ -100,7 +103,7 @@ class Averaging:
         context.step(fragment, ShardReduced(plan.attempt, effect.leader, index, digest, reduction.included))
 
     def send_result(self, fragment: FragmentRuntime, effect: SendResult) -> None:
-        """Send a mean of this peer that was not delivered before."""
+        """Send a mean of this peer, unless `make_mean` already sent it to the members of the round."""
         payload = fragment.store.own_result(effect.result)
         if not self._deliveries.has(effect.result, payload):
             self._post(effect.to, effect.result, payload)
@@ -153,14 +156,16 @@ class Averaging:
 
 @dataclass(frozen=True, slots=True)
 class _Unread:
-    """A mean on its way to members that are alive, and an event that is set when waiting can end."""
+    """A sent mean: the members that may still read it, and an event that is set when one has, or when none can."""
 
     to: set[PeerId]
     read: asyncio.Event = field(default_factory=asyncio.Event)
 
 
 class Deliveries:
-    """Own means that no other peer is known to have.
+    """Means that this peer sent, and events that are set when a member has read them.
+
+    An entry stays until its round is over, so that `has` also knows means that were read.
 
     Args:
         version_of: returns the version of a fragment's anchor at this peer.
@@ -190,13 +195,15 @@ class Deliveries:
                 unread.read.set()
 
     def has(self, header: Result, payload: Buffer) -> bool:
+        """Return whether this mean was sent in a round that is not over, read or not."""
         return bytes(payload) in self._unread.get(frames.encode(header), {})
 
     def advanced(self, fragment: int, version: int) -> None:
         """End the rounds of a fragment before `version`."""
-        places = {head: frames.place_of(head) for head in self._unread}
-        for head in [head for head, (_, of, then) in places.items() if of == fragment and then < version]:
-            for unread in self._unread.pop(head).values():
+        places = {header: frames.place_of(header) for header in self._unread}
+        past = [header for header, (_, index, base) in places.items() if index == fragment and base < version]
+        for header in past:
+            for unread in self._unread.pop(header).values():
                 unread.read.set()
 
     def note_read(self, _remote: PeerId, parts: Parts) -> None:

@@ -49,7 +49,7 @@ class FragmentRuntime:
 
     Attributes:
         of_buffers: whether the values are running statistics, which have a separate rule and codec.
-        is_torn: whether a change of the anchor ended half-way. The anchor can then only be replaced.
+        is_torn: whether a change of the anchor ended halfway. The anchor can then only be replaced.
     """
 
     index: int

@@ -118,7 +118,7 @@ class ShardStore:
         """
         self._check_size(sender, message, payload)
         try:
-            # Checked now, because a commit with such values would be applied half-way and stop all rounds of this
+            # Checked now, because a commit with such values would be applied halfway and stop all rounds of this
             # fragment.
             self.codec.largest(self.unpack(message.end - message.start, payload))
         except ValueError as error:
@@ -222,8 +222,8 @@ class ShardStore:
         return self._results[(mean.version, mean.shard, self._tentative[(mean.start, mean.end)][0])]
 
     def unsettled_place(self, digest: bytes) -> tuple[int, int] | None:
-        """Return the first value of this peer's result with this digest, and the value behind its last, until a commit
-        decides.
+        """Return the (start, end) of this peer's result with this digest, until a commit decides; None if there is
+        none.
         """
         return next((place for place, (own, _) in self._tentative.items() if own == digest), None)
 

@@ -10,8 +10,8 @@ from dht.ground.errors import PeerFault, PeerUnreachable
 from dht.ground.host import Host, PeerId, Stream
 
 OPEN_SECONDS = 15.0
-"""Timeout for opening a stream: a relayed dial with hole punching takes up to 10 s. After a longer time the peer is not
-there."""
+"""Timeout for opening a stream: a relayed dial with hole punching takes up to 10 s. A peer that takes longer counts as
+unreachable."""
 MAX_HELLO_BYTES = 4096
 
 

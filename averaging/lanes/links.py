@@ -359,7 +359,7 @@ class Links:
         """Read the acknowledgements of the frames in `unread`, in order, until the stream ends.
 
         Raises:
-            PeerFault: the remote sent anything else, or the stream is over.
+            PeerFault: the remote sent anything else, or the stream ended.
         """
         while True:
             clock, now = await stream.receive(CLOCK_BYTES), self._clock()

@@ -13,7 +13,9 @@ from averaging.wire.messages import WorkPart
 class Sent:
     """Own work in flight: encoded, with the numbers that determine its weight (`averaging.wire.messages.Work`).
 
-    `sequence` never repeats on one peer.
+    `parts` gives these numbers for each range of values, if they differ; empty: they apply to all values.
+
+    `sequence` never repeats on one peer: `Exchange` counts up, and begins above all numbers of earlier processes.
     """
 
     sequence: int
@@ -28,9 +30,13 @@ class Sent:
 class OwnWork:
     """The fields of `FragmentState` that belong only to this peer, without the residual.
 
-    Stored in checkpoints.
+    Checkpoints contain these fields, so that work survives a restart and a contribution under way is not added twice.
 
     Attributes:
+        unsent_tokens, unsent_steps, unsent_base_version, unsent_parts: the work that waits in the residual, as in
+            `averaging.wire.messages.Work`: `unsent_parts` give its numbers by range of values, if ranges differ.
+        own_share: this peer's share of the weights in the last commit with own work.
+        shown_share: the share with which the overlay shows `pending`.
         pending: the contribution in flight.
         velocity: float32 [num_values], not a copy; None if the mode has none or nothing was sent.
     """

@@ -55,7 +55,9 @@ class LaterVersions:
             self._version_of[peer_id] = max(version, self._version_of.get(peer_id, 0))
 
     def ahead(self, me: PeerId) -> list[PeerId]:
-        """Return the peers that are ahead, beginning with the next one after `me`, so that peers ask different ones."""
+        """Return the peers that are ahead, beginning with the next one after `me`, so that peers ask different
+        members.
+        """
         return sorted(self._version_of, key=lambda peer_id: (peer_id <= me, peer_id))
 
     def was_asked(self, peer_id: PeerId) -> bool:

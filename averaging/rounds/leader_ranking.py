@@ -47,5 +47,5 @@ def _place_of(peer_id: PeerId) -> int:
 
 @lru_cache(maxsize=8192)
 def _score(run_id: str, fragment: int, version: int, peer_id: PeerId) -> bytes:
-    """Cached because each message needs the scores of all members at one version."""
+    """Return a member's rank score. Cached because each message needs the scores of all members at one version."""
     return hashlib.sha256(f"{run_id}|{fragment}|{version}|{peer_id}".encode()).digest()

@@ -74,7 +74,7 @@ class MemberPresence:
     _beside_me: dict[int, frozenset[PeerId]] = field(default_factory=dict)
     _in_fragments: Counter[PeerId] = field(default_factory=Counter)
     _met: Newest[PeerId, bool] = field(default_factory=lambda: Newest(MAX_MET))
-    """By member: whether it also took part. An answer alone costs a key less."""
+    """By member: whether it also took part. Merely answering costs a key less."""
     _have_worked: Newest[PeerId, None] = field(default_factory=lambda: Newest(MAX_MET))
     """Members that were ever established since this process began."""
 

@@ -224,7 +224,7 @@ class Lineage:
         if place == len(self._versions) or self._versions[place] != link.version:
             self._versions.insert(place, link.version)
             self._at.insert(place, [])
-            # Not read before it is weighed.
+            # A placeholder: `settle` weighs the version before any read.
             self._best.insert(place, _Chain(link))
         same = self._at[place]
         new = _Chain(link)

@@ -31,7 +31,7 @@ request."""
 SHORTEST_PATIENCE_SECONDS = 5.0
 """No donor counts as stalled earlier: home routers stall for seconds under load."""
 BUSY_PAUSE_SECONDS = 1.0
-"""Pause before a busy donor is asked again, or another one in its place."""
+"""Pause before a busy donor, or another donor instead, is asked again."""
 MAX_BUSY_ANSWERS = 60
 """A donor that was busy this often in succession is given up."""
 ANSWER_SECONDS = QUEUE_SECONDS + SHORTEST_PATIENCE_SECONDS

@@ -25,7 +25,8 @@ from dht.streams.fair_turns import NoTurn
 HOLD_SECONDS = 30.0
 """The longest time that a joiner may take for one chunk; after that it has given up."""
 IDLE_SECONDS = 10.0
-"""A copy that was not requested for this time makes room for another one: a joiner asks again within a range or two."""
+"""A copy that was not requested for this time makes room for another copy: a joiner asks again within a range or
+two."""
 DONE_SECONDS = 1.0
 """The same after all streams that read the copy have ended in order, because a waiting remote asks again at once."""
 MAX_SNAPSHOTS = 2

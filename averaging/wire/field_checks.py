@@ -36,12 +36,14 @@ WholeCheck = Callable[[Any, PeerId, Limits], None]
 
 
 def fail(got: object, expected: str) -> ValueError:
+    """Return the error for a wrong value, for the caller to raise; the received value is shortened to 60 characters."""
     shown = repr(got)
     return ValueError(f"got {shown[:60]}{'...' if len(shown) > 60 else ''}; expected {expected}")
 
 
 def integer(low: int, high: int) -> Check:
     def check(value: Any, _limits: Limits) -> int:
+        # Not isinstance: a bool is an int.
         if type(value) is not int or not low <= value <= high:
             raise fail(value, f"a whole number from {low} to {high}")
         return value
@@ -117,7 +119,9 @@ _NUMBERS_IN_BYTE = tuple(tuple(bit for bit in range(8) if byte >> bit & 1) for b
 
 @lru_cache(maxsize=1024)
 def _numbers_in(mask: bytes) -> tuple[int, ...]:
-    """Cached because a large commit has a mask for each shard, and most are equal."""
+    """Return the numbers of the set bits. Cached because a large commit has a mask for each shard, mostly equal
+    ones.
+    """
     return tuple(8 * place + bit for place, byte in enumerate(mask) for bit in _NUMBERS_IN_BYTE[byte])
 
 

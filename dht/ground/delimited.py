@@ -20,7 +20,7 @@ def encode_varint(value: int) -> bytes:
 
 
 def decode_varint(data: bytes, position: int) -> tuple[int, int]:
-    """Return (value, position behind it).
+    """Return (value, position after it).
 
     Raises:
         ValueError: the number is cut off or longer than 64 bits.

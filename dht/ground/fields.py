@@ -66,7 +66,7 @@ def check_bytes(name: str, value: Any, num_bytes: int) -> None:
 
 
 def printable(text: str, keep: str = "") -> str:
-    """Return `text` with U+FFFD in place of characters that a terminal would obey or hide.
+    """Return `text` with U+FFFD instead of characters that a terminal would obey or hide.
 
     These are controls, escape sequences, bidirectional and invisible characters, and lone surrogates. `keep`:
     characters to keep.

@@ -142,7 +142,7 @@ class HivemindNode:
         """Return the live DHTNode, waiting while the daemon is down.
 
         Raises:
-            LocalFault: the member is closed, or the DHT is not back within `OPERATION_SECONDS`.
+            LocalFault: the member is closed, or the DHT did not restart within `OPERATION_SECONDS`.
         """
         await self._host.wait_up(OPERATION_SECONDS)
         try:

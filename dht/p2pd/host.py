@@ -191,7 +191,7 @@ class P2pdHost:
         """Wait until the daemon is usable.
 
         Raises:
-            LocalFault: the daemon is not back in time, or the host is closed.
+            LocalFault: the daemon did not restart in time, or the host is closed.
         """
         try:
             async with asyncio.timeout(timeout_seconds):
@@ -421,7 +421,7 @@ class P2pdHost:
         await self._serve(handler, FramedStream(connection, remote, self._paces, self.memory), protocol)
 
     def _has_room_for(self, remote: PeerId) -> bool:
-        """Return whether another stream fits. If all places are taken, end a stream of the remote with the most
+        """Return whether another stream fits. If all streams are in use, end a stream of the remote with the most
         streams.
         """
         if self._incoming.total() < MAX_INCOMING_STREAMS:

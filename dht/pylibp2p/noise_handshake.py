@@ -165,7 +165,7 @@ def _channel_of(session: Any) -> SecureChannel:
 
 
 class _RawConnection:
-    """Adapter for py-libp2p's Noise in place of a trio socket."""
+    """Adapter for py-libp2p's Noise instead of a trio socket."""
 
     def __init__(self, stream: RawStream) -> None:
         self._stream = stream

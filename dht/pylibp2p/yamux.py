@@ -95,7 +95,7 @@ class YamuxStream:
         """Queue `data`; `drain` sends it.
 
         Raises:
-            ConnectionResetError: the stream is over.
+            ConnectionResetError: the stream has ended.
         """
         if self._end is not None or self._is_closing:
             raise ConnectionResetError(self._end or "it was closed on this side")
@@ -228,7 +228,7 @@ class Yamux:
         """Open a new stream, which the remote may still refuse.
 
         Raises:
-            ConnectionResetError: the connection is over.
+            ConnectionResetError: the connection has ended.
         """
         if self._end is not None:
             raise ConnectionResetError(self._end)

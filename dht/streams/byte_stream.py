@@ -209,5 +209,5 @@ class ByteStream(asyncio.BufferedProtocol):
             self.transport.abort()
 
     async def wait_closed(self) -> None:
-        """Wait until the connection is over; never raises."""
+        """Wait until the connection has ended; never raises."""
         await asyncio.shield(self._closed)

@@ -90,7 +90,7 @@ class FramedStream:
     async def send(self, frame: bytes | bytearray | memoryview) -> None:
         """Write one frame, waiting while the transport is full.
 
-        A send that is cancelled half-way ends the stream, because the rest of the frame cannot follow.
+        A send that is cancelled halfway ends the stream, because the rest of the frame cannot follow.
 
         Raises:
             PeerUnreachable: the stream is closed or the remote is gone.

@@ -1,4 +1,4 @@
-"""Limit on the open streams of each remote, and choice of the stream to end if all places are taken."""
+"""Limit on the open streams of each remote, and choice of the stream to end if all streams are in use."""
 
 from __future__ import annotations
 

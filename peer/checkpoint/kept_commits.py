@@ -1,7 +1,7 @@
 """The signed commits that lead to a checkpoint's anchor, stored in the file of each fragment.
 
-Signed commits decide between two sides of a fork. So a peer that lost its own on a restart would give in to a peer with
-a few. Commits that prove nothing are dropped without affecting the checkpoint.
+Signed commits decide between two sides of a fork. So a peer that lost its commits on a restart would yield to a peer
+with only a few. Commits that prove nothing are dropped without affecting the checkpoint.
 """
 
 from __future__ import annotations

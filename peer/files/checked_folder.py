@@ -1,8 +1,8 @@
-"""Where the files of a run lie in a data folder, and how they are checked.
+"""Location of a run's files in a data folder, and checks of these files.
 
     DATA_DIR/files/0123456789abcdef/tokenizer.json
 
-The folder in between is named after all names and digests of the manifest. So one folder holds the files of one
+The name of the middle folder is a digest of all names and digests in the manifest. So one folder holds the files of one
 manifest and nothing older. A library that reads a whole folder finds nothing that the run does not know.
 """
 

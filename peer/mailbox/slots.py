@@ -44,8 +44,8 @@ class MergeKind(IntEnum):
     REBASE = 4
     """L = ref - x; ref = values; x = values - L: unsent work stays, also after a restart or with full slots.
 
-    Of SET and REBASE `values` count less the work that still lies in the outbox; the network side leaves it there
-    until then."""
+    For SET and REBASE, the trainer subtracts the work that still lies in the outbox from `values`; the network process
+    leaves that work there until then."""
 
 
 @dataclass(frozen=True, slots=True)

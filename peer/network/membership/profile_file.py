@@ -173,7 +173,7 @@ def unused_key(config: PeerConfig) -> str | None:
         if config.contributor_key is not None or not path.is_file():
             return None
     except (OSError, UsageFault):
-        return None  # without a home folder there is not a profile
+        return None  # without a home folder there is no profile
     return (
         "this work does not count towards your profile; to change this, add "
         f"{shlex.join(['--contributor-key', str(path)])}"

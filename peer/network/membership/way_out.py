@@ -1,4 +1,4 @@
-"""Checks whether a network leads out of this machine, the first cause to rule out when no peer answers."""
+"""Checks whether this machine has a route to other networks, the first cause to rule out when no peer answers."""
 
 from __future__ import annotations
 

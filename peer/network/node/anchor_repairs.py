@@ -157,8 +157,8 @@ class AnchorRepairs:
             found = await self._weigh(fragment, peer_id)
             if found is None:
                 self._refuse(key)
-                # The member may be the one that has to give in, without knowing so. Or a small round led there, whose
-                # commit was not applied here yet; it is requested again.
+                # Perhaps the member must adopt this peer's anchor, and does not know it yet. Or a small round led to
+                # its anchor, and its commit was not applied here yet; that commit is requested again.
                 fragment.machine.later.forget(peer_id)
                 self.exchange.applying.say_version(fragment, peer_id)
                 return False
@@ -224,7 +224,7 @@ class AnchorRepairs:
         guard = self.exchange.guard
         is_continued = fork == version and guard.follows(chain.commits, fragment.machine)
         if fork == version and not is_continued and not guard.presence.knows_workers and len(standing.behind) == 1:
-            return None  # in a first round, a claim of one member waits like its commit would
+            return None  # in a first round, the claim of a single member waits, as its commit would
         own = Side(digest, own_tokens, 1 if is_continued else standing.num_own, version)
         other = Side(chain.digest, chain.tokens if is_believed else 0, len(standing.behind), chain.version)
         num_elsewhere = standing.num_elsewhere
