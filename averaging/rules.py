@@ -18,6 +18,7 @@ does not know the number refuses the run before it trains. These modules belong 
     averaging/trust/                                  checks of claims and of means
     averaging/exchange/audit.py                       choice and outcome of audits
     dht/records/lineages.py                           choice between two anchors
+    peer/config/                                      the fields of a manifest: its canonical form has each of them
 
 `tests/averaging/test_rules.py` stores digests of the results of these modules, for each number. Once a number is
 released, a change of the results needs a new number.

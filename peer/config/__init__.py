@@ -18,5 +18,5 @@ The files, each built on those above it:
     model_shapes.py            shapes of the model's parameters, and how a manifest cuts a model into fragments
     averaging_rules.py         the outer rule, codec and limits that follow from a manifest
 
-The description of each field in `manifest.py` gives the source of its default.
+The docstrings below fields and constants give the sources of the defaults.
 """
