@@ -1,7 +1,8 @@
 """Every field of a manifest at its smallest and largest value, alone and together: what a peer does with it is a
 sentence or a run, at once and in bounded memory.
 
-The fields are found in the code: a new one is tried here, and needs a value in `CHOICES` or `TEXTS` unless it is a number.
+The fields are found in the code: a new one is tried here, and needs a value in `CHOICES` or `TEXTS`
+unless it is a number.
 """
 
 from __future__ import annotations
