@@ -1,16 +1,16 @@
-"""The command line: entry point of `python -m peer`, and what `murmuration/command.py` runs."""
+"""The command line: entry point of `python -m peer`; `murmuration/command.py` runs it too."""
 
-import _signal  # type: ignore[import-not-found]  # built in: no file of that name can stand in for it
+import _signal  # type: ignore[import-not-found]  # built in, so no file of that name can replace it
 import os
 import sys
 
-# Until `main` can say a sentence, Ctrl+C ends this process without a traceback.
+# Until `main` can print a sentence, Ctrl+C ends this process without a traceback.
 if _signal.getsignal(_signal.SIGINT) is _signal.default_int_handler:
     _signal.signal(_signal.SIGINT, _signal.SIG_DFL)
 
 from peer.import_path import leave_working_folder
 
-# Before anything else is imported: from the next line on nothing comes from the working folder.
+# Before all other imports: from the next line on, nothing is imported from the working folder.
 leave_working_folder()
 
 import atexit  # noqa: E402
@@ -22,7 +22,7 @@ from peer.console.notices import say  # noqa: E402
 from peer.process_setup import EARLY_LOADING, put_right  # noqa: E402
 
 _INTERRUPTED = 130
-"""As `dht.ground.errors.EXIT_INTERRUPTED`, which is not loaded yet when it is needed first."""
+"""Equal to `dht.ground.errors.EXIT_INTERRUPTED`, which may not be loaded yet when it is needed."""
 
 
 def main() -> NoReturn:
@@ -38,18 +38,18 @@ def main() -> NoReturn:
         code = run(sys.argv[1:])
         sys.stdout.flush()
     except OSError as error:
-        # Help and mistakes are printed outside of any command, which would say so itself.
+        # Help and usage errors are printed outside the commands, which report such errors themselves.
         code = _without_output(error)
     except KeyboardInterrupt:
         say("Interrupted.")
         code = _INTERRUPTED
     threads = [thread for thread in threading.enumerate() if thread is not threading.main_thread()]
-    # Threads that still load something would be waited for, or leave a traceback under the sentence.
+    # The interpreter would wait for threads that still load libraries, or print their traceback below the sentence.
     if code != _INTERRUPTED and not any(thread.name == EARLY_LOADING for thread in threads):
         if not all(thread.daemon for thread in threads):
             sys.exit(code)
         atexit._run_exitfuncs()
-    # At once: the interpreter would free every object of torch first, which takes a second.
+    # Exit at once, because the interpreter would first free every object of torch, which takes a second.
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError):
             stream.flush()
@@ -57,11 +57,11 @@ def main() -> NoReturn:
 
 
 def _without_output(error: OSError) -> int:
-    """One sentence, if somebody can read it; nothing where the reader (`| head`) has gone."""
+    """Print a sentence, unless the reader of the output (`| head`) has gone; return the exit code."""
     with contextlib.suppress(OSError):
         if not isinstance(error, BrokenPipeError):
-            say(f"The output cannot be written ({error.strerror or error}); expected room for it.")
-    # The interpreter would try once more when it ends.
+            say(f"The output cannot be written ({error.strerror or error}); expected free disk space.")
+    # Otherwise the interpreter would try to write again when it ends.
     nowhere = os.open(os.devnull, os.O_WRONLY)
     for number in (1, 2):
         os.dup2(nowhere, number)

@@ -1,6 +1,6 @@
-"""Starts, feeds and ends a process beside this one: the parent's end and the child's.
+"""Starts, feeds and ends a child process: the parent's side and the child's side.
 
-Loads nothing slow, and sentences only when something fails: a peer's two processes load side by side.
+Slow modules are not imported, and error sentences only on failure, because a peer's two processes load in parallel.
 """
 
 from __future__ import annotations
@@ -20,24 +20,24 @@ from peer.import_path import python_environment
 PIPE, DEVNULL, STDOUT = subprocess.PIPE, subprocess.DEVNULL, subprocess.STDOUT
 
 _ERROR_LINES, _LINE_BYTES = 20, 400
-"""Kept of a child's standard error, for the sentence on its death."""
+"""Lines of a child's standard error, and bytes per line, that are kept for the sentence about its end."""
 
 Stream = int | IO[bytes]
 
 
 class ChildProcess(subprocess.Popen[bytes]):
-    """A process of ours. Its standard input closes when this process dies, which ends it (`end_with_parent`).
+    """A child process. Its standard input closes when this process dies, which ends the child (`end_with_parent`).
 
     Args:
         command: see `peer.import_path.python_command`.
         purpose: completes the sentence "no process can be started ...".
-        stdin: `PIPE` to feed it and to end it by closing.
-        errors: `PIPE` keeps the last lines for `death`; None: as this process's.
-        environment: all of it; default: this process's, which may hold credentials.
-        has_own_group: a terminal's Ctrl+C does not reach it, and `kill` also ends what it has started.
+        stdin: `PIPE` to feed the child, and to end the child by closing.
+        errors: `PIPE` keeps the last lines for `death`; None: the standard error of this process.
+        environment: the complete environment; default: this process's, which may contain credentials.
+        has_own_group: a terminal's Ctrl+C does not reach the child, and `kill` also ends the child's own children.
 
     Raises:
-        LocalFault: it cannot be started.
+        LocalFault: the process cannot be started.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class ChildProcess(subprocess.Popen[bytes]):
             from dht.ground.errors import LocalFault
 
             raise LocalFault(
-                f"no process can be started {purpose} ({error.strerror or error}); expected one more; end other "
+                f"no process can be started {purpose} ({error.strerror or error}); expected room for one; end other "
                 "programs"
             ) from error
         self._error_reader = threading.Thread(target=self._keep_errors, daemon=True)
@@ -79,26 +79,26 @@ class ChildProcess(subprocess.Popen[bytes]):
             self._error_reader.start()
 
     def feed(self, data: bytes) -> None:
-        """Write to its standard input.
+        """Write to the child's standard input.
 
         Raises:
-            OSError: it has ended; `death` says how.
+            OSError: the child has ended; `death` returns the reason.
         """
         assert self.stdin is not None
         self.stdin.write(data)
         self.stdin.flush()
 
     def close_input(self) -> None:
-        """Let it read the end of its standard input."""
+        """Close the child's standard input."""
         if self.stdin is not None:
-            with contextlib.suppress(OSError):  # it has ended with input unread
+            with contextlib.suppress(OSError):  # the child ended without reading all input
                 self.stdin.close()
 
     def answer(self, max_bytes: int, seconds: float) -> bytes:
-        """Wait for its end; returns its standard output. The process and all that it started are gone afterwards.
+        """Wait until the child ends, and return its standard output; all processes that it started are killed.
 
         Raises:
-            LocalFault: it wrote nothing or more than `max_bytes`, or took longer than `seconds`.
+            LocalFault: the child wrote nothing or more than `max_bytes`, or took longer than `seconds`.
         """
         assert self.stdout is not None
         limit = threading.Timer(seconds, self.end_for, [f"took longer than {seconds:.0f} s"])
@@ -111,7 +111,7 @@ class ChildProcess(subprocess.Popen[bytes]):
             self.wait()
         finally:
             limit.cancel()
-            self._kill_all()  # a daemon of it may be left
+            self._kill_all()  # the child's daemon may still run
             self.end(0.0)
         if self._ended_for or not output:
             from dht.ground.errors import LocalFault
@@ -123,17 +123,17 @@ class ChildProcess(subprocess.Popen[bytes]):
         return output
 
     def end_for(self, reason: str) -> None:
-        """Kill it for the first of these reasons, which `death` gives then."""
+        """Kill the child; `death` then returns the reason of the first such call."""
         self._ended_for = self._ended_for or reason
         self._kill_all()
 
     def kill(self) -> None:
-        """End it at once, and its group where it has one; does not wait."""
+        """End the child and its own group at once, without waiting."""
         if self.poll() is None:
             self._kill_all()
 
     def end(self, seconds: float) -> None:
-        """Close its input, wait so long for it to end, kill it otherwise, and close the other pipes."""
+        """Close the child's input, wait until it ends, kill it after `seconds`, and close the other pipes."""
         end_all([self], seconds)
         if self._error_reader.is_alive():
             self._error_reader.join()
@@ -142,13 +142,13 @@ class ChildProcess(subprocess.Popen[bytes]):
                 stream.close()
 
     def death(self) -> str:
-        """Wait for its end; returns how it died, with its last words."""
+        """Wait until the child ends; return how it ended, with its last output."""
         code, last = self.wait(), self.last_words()
         return self._ended_for or f"{how_it_ended(code)}{f' ({last})' if last else ''}"
 
     def last_words(self) -> str:
-        """The end of what it wrote to standard error until it died."""
-        self._kill_all()  # what it has started may hold the pipe open
+        """Return the end of the child's standard error."""
+        self._kill_all()  # the child's own children may hold the pipe open
         if self._error_reader.is_alive():
             self._error_reader.join()
         from dht.ground.fields import printable
@@ -171,9 +171,9 @@ class ChildProcess(subprocess.Popen[bytes]):
 
 
 def end_all(children: Iterable[ChildProcess], seconds: float, number: int | None = None) -> None:
-    """Ask children to end, with a closed input and the signal `number`, and kill those that are left after `seconds`.
+    """Ask children to end, by closing their input and with the signal `number`; kill the rest after `seconds`.
 
-    Ctrl+C meanwhile kills them at once.
+    Ctrl+C during the wait kills them at once.
     """
     running = list(children)
     deadline = time.monotonic() + seconds
@@ -193,18 +193,18 @@ def end_all(children: Iterable[ChildProcess], seconds: float, number: int | None
 
 
 def how_it_ended(code: int) -> str:
-    """Words for an exit status as `Popen` has it."""
+    """Return a phrase for an exit status of `Popen`."""
     return f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
 
 
-# The child's end
+# The child's side
 
 
 def end_with_parent(stream: Any, end: Callable[[], None]) -> None:
-    """Call `end` when `stream` closes, as it does when the holder of its other end dies."""
+    """Call `end` when `stream` closes, for example because the process at its other end dies."""
 
     def watch() -> None:
-        # Not through the stream's buffer: its lock, held by a thread that still reads, aborts the interpreter's end.
+        # The stream's buffer is not used: a reading thread that holds its lock would abort the interpreter at exit.
         with contextlib.suppress(OSError, ValueError):
             while os.read(stream.fileno(), 1):
                 pass
@@ -214,14 +214,14 @@ def end_with_parent(stream: Any, end: Callable[[], None]) -> None:
 
 
 def end_own_group() -> None:
-    """End this process without clean-up, and what it has started where it has a group."""
+    """End this process without cleanup, and all processes of its own group."""
     if os.getpgrp() == os.getpid():
         os.killpg(0, signal.SIGKILL)
     os._exit(1)
 
 
 def taken_stream(number: int) -> TextIO:
-    """Take standard output (1) or standard error (2) for answers alone: what libraries print leads nowhere."""
+    """Return standard output (1) or standard error (2) for answers only, and discard what libraries print."""
     stream = os.fdopen(os.dup(number), "w", encoding="utf-8")
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, 1)
@@ -230,7 +230,7 @@ def taken_stream(number: int) -> TextIO:
 
 
 def reason_of(error: Exception) -> str:
-    """One line on what a library raised, or our own sentence."""
+    """Return one line about an exception of a library, or the sentence of our own fault."""
     from dht.ground.errors import LocalFault
     from dht.ground.fields import printable
 

@@ -1,20 +1,20 @@
-"""Where our processes take code from: never from the folder in which somebody happens to type `peer`.
+"""The import path of our processes, which never contains the working folder of the user.
 
-`python -m` and `python -c` put the working folder before everything else, so that a `random.py` in a folder of
-downloads would run in its reader's name. This module imports nothing that is not loaded when Python starts, and nothing
-of ours: `murmuration` loads it by its place.
+`python -m` and `python -c` put the working folder first, so a `random.py` in a folder of downloads would be executed.
+This module only imports modules that Python has already loaded at its start, and none of ours: `murmuration` loads this
+module by its path.
 """
 
 import os
 import sys
 
 SAFE_PATH = "PYTHONSAFEPATH"
-"""Tells every Python below us, those that libraries start too, to leave the working folder alone (Python 3.11)."""
+"""Variable that keeps all Python processes started from here from using the working folder (Python 3.11)."""
 
 _ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
 DISTRIBUTION = "murmuration-swarm"
-"""What `pip install` calls this software; `murmuration` alone is another project."""
+"""Name of this software for `pip install`; `murmuration` without a suffix is a different project."""
 
 _MARK = f"# A part of {DISTRIBUTION}:".encode()
 
@@ -25,30 +25,30 @@ _RUN = (
     "del sys.path[0]; peer.import_path.take_own_packages(); import runpy; "
     "runpy.run_module(name, run_name='__main__', alter_sys=True)"
 )
-"""`python -m NAME` without a look into the working folder, with the very code that runs here."""
+"""Runs the equivalent of `python -m NAME` without the working folder, with the code of this installation."""
 
 
 def python_command(module: str, *arguments: str) -> list[str]:
-    """What starts one of our modules as a process of its own; give it `python_environment` too."""
+    """Return the command that starts one of our modules as a separate process; also pass `python_environment`."""
     return [sys.executable, "-P", "-c", _RUN, module, _ROOT, *arguments]
 
 
 def python_environment() -> dict[str, str]:
-    """This process's environment, for a process that takes no code from its working folder."""
+    """Return this process's environment for a process that imports nothing from its working folder."""
     environment = {**os.environ, SAFE_PATH: "1"}
     if "PYTHONPATH" in environment:
-        # PYTHONPATH=$PYTHONPATH:/somewhere leaves an empty entry, which means the working folder; nobody wrote that.
+        # PYTHONPATH=$PYTHONPATH:/somewhere leaves an empty entry, which accidentally means the working folder.
         entries = [entry for entry in environment["PYTHONPATH"].split(os.pathsep) if entry]
         environment["PYTHONPATH"] = os.pathsep.join(entries)
     return environment
 
 
 def leave_working_folder() -> None:
-    """Take the working folder off this process's path, as far as nobody named it in PYTHONPATH."""
+    """Remove the working folder from this process's path, unless PYTHONPATH contains it."""
     try:
         here = os.getcwd()
     except OSError:
-        here = ""  # it was deleted: then nothing is found there
+        here = ""  # the folder was deleted, so nothing is found there
     library = os.path.dirname(os.path.abspath(os.__file__))
     sys.path[:] = path_without(sys.path, here, os.environ.get("PYTHONPATH", ""), library)
     os.environ[SAFE_PATH] = "1"
@@ -56,10 +56,10 @@ def leave_working_folder() -> None:
 
 
 def take_own_packages() -> None:
-    """Have all of our packages come from one place, whatever else is installed, and nothing but them from there.
+    """Import all of our packages from one place, whatever else is installed, and nothing else from there.
 
     Raises:
-        SystemExit: one of them has been written over, with a sentence.
+        SystemExit: another package has overwritten one of them; the message is a sentence.
     """
     if faults := [_overwritten(name) for name in PACKAGES if not _is_own(name)]:
         raise SystemExit(f"peer: {faults[0]}")
@@ -72,8 +72,8 @@ def take_own_packages() -> None:
 
 
 def package_fault(names: tuple[str, ...]) -> str:
-    """Why a script does not get our packages `names`, with the file that is to blame; empty: it gets them."""
-    # Not before: this module may be loaded where a script's own files stand before the library's.
+    """Return why a script cannot import our packages `names`, with the file that causes it; empty: it can."""
+    # Imported here, because a script's own files may precede the standard library when this module is loaded.
     import importlib.util
 
     for name in names:
@@ -81,12 +81,12 @@ def package_fault(names: tuple[str, ...]) -> str:
         try:
             spec = importlib.util.find_spec(name)
         except ValueError:
-            spec = None  # a module that somebody made by hand
+            spec = None  # a module created by hand
         found = None if spec is None else spec.origin or next(iter(spec.submodule_search_locations or ()), None)
         if found is None or os.path.realpath(found) != os.path.realpath(own):
             return (
-                f"Python finds {found or 'nothing'} under the name {name!r}, which is one of Murmuration's packages "
-                f"({own}); rename yours, or start your script from another folder"
+                f"Python finds {found or 'nothing'} for the name {name!r}, which is a package of Murmuration "
+                f"({own}); rename your file, or start your script from another folder"
             )
         if not _is_own(name):
             return _overwritten(name)
@@ -103,16 +103,16 @@ def _is_own(name: str) -> bool:
 
 def _overwritten(name: str) -> str:
     return (
-        f"{os.path.join(_ROOT, name, '__init__.py')} is not Murmuration's, another package has written over it; "
+        f"{os.path.join(_ROOT, name, '__init__.py')} is not from Murmuration: another package has overwritten it; "
         f"find it with: pip show --files {name}; then run: pip uninstall {name}, and install Murmuration again"
     )
 
 
 def path_without(path: list[str], here: str, python_path: str, library: str) -> list[str]:
-    """`path` without the folder `here`, where Python has put it before its own `library`.
+    """Return `path` without the folder `here`, if Python has put it before its own `library`.
 
     Args:
-        python_path: PYTHONPATH; a folder that stands there was asked for.
+        python_path: PYTHONPATH; a folder in it was requested, so it stays.
     """
     if any(entry and os.path.abspath(entry) == here for entry in python_path.split(os.pathsep)):
         return path

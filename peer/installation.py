@@ -1,7 +1,7 @@
-"""How this copy of the software was installed, and what others type to get the same one.
+"""The installation of this copy of the software, and the command that installs the same copy elsewhere.
 
-PyPI has no `murmuration-swarm` yet, and anybody may register that name. So it is told to nobody whose pip would look
-for it there, unless pip found this very copy in an index.
+PyPI has no `murmuration-swarm` yet, and anyone may register that name. So no command uses the name unless pip found
+this copy in an index.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from peer.import_path import DISTRIBUTION
 from peer.version import VERSION
 
 REPOSITORY_LABELS = ("repository", "source", "source code")
-"""Of a Project-URL from which `pip install git+URL` takes the software."""
+"""Labels of a Project-URL from which `pip install git+URL` can install the software."""
 
 
 def install_command() -> str:
-    """What a stranger types to get this copy; empty: it came from a folder or a file of this machine."""
+    """Return the command that installs this copy elsewhere; empty: it came from a folder or file of this machine."""
     try:
         found = importlib.metadata.distribution(DISTRIBUTION)
     except importlib.metadata.PackageNotFoundError:
-        return ""  # it runs from a folder
+        return ""  # runs from a folder
     return command_for(found.read_text("direct_url.json"), found.metadata.get_all("Project-URL") or ())
 
 
 def update_command() -> str:
-    """What a user types to get a newer version in place of this copy."""
+    """Return the command that updates this copy."""
     try:
         direct_url = importlib.metadata.distribution(DISTRIBUTION).read_text("direct_url.json")
     except importlib.metadata.PackageNotFoundError:
@@ -39,23 +39,23 @@ def update_command() -> str:
 
 
 def update_command_for(direct_url: str | None) -> str:
-    """`update_command` of a copy with this text of its `direct_url.json` (PEP 610); None: it came from an index."""
+    """Return `update_command` for a copy with this `direct_url.json` (PEP 610); None: it came from an index."""
     if direct_url is None:
         return f"`pip install --upgrade {DISTRIBUTION}`"
     source: dict[str, Any] = json.loads(direct_url)
     if "vcs_info" in source and _is_for_everybody(url := str(source.get("url", ""))):
-        # pip keeps a copy whose version did not grow.
+        # Otherwise pip keeps the installed copy if the version number is the same.
         address = shlex.quote(f"{source['vcs_info']['vcs']}+{url}")
         return f"`pip install --force-reinstall --no-deps {address}`"
     if "dir_info" not in source:
-        return "`pip install` with a newer file in place of the one it came from"
+        return "`pip install` with a newer file"
     if source["dir_info"].get("editable"):
         return "`git pull && pip install -e .` in its folder"
-    return "`git pull && pip install .` in the folder that it was installed from"
+    return "`git pull && pip install .` in the folder from which it was installed"
 
 
 def command_for(direct_url: str | None, project_urls: Sequence[str]) -> str:
-    """`install_command` of a copy with these metadata.
+    """Return `install_command` for a copy with these metadata.
 
     Args:
         direct_url: text of its `direct_url.json` (PEP 610); None: pip found the copy in an index.
@@ -75,7 +75,7 @@ def command_for(direct_url: str | None, project_urls: Sequence[str]) -> str:
 
 
 def extra_command(extra: str) -> str:
-    """What a user types to add an optional part to this copy, such as ``hf``."""
+    """Return the command that adds an optional part to this copy, such as ``hf``."""
     try:
         direct_url = importlib.metadata.distribution(DISTRIBUTION).read_text("direct_url.json")
     except importlib.metadata.PackageNotFoundError:
@@ -84,7 +84,7 @@ def extra_command(extra: str) -> str:
 
 
 def extra_command_for(direct_url: str | None, extra: str) -> str:
-    """`extra_command` of a copy with this text of its `direct_url.json`; None: it came from an index."""
+    """Return `extra_command` for a copy with this `direct_url.json`; None: it came from an index."""
     source: dict[str, Any] = {} if direct_url is None else json.loads(direct_url)
     if direct_url is None or ("dir_info" not in source and _is_for_everybody(str(source.get("url", "")))):
         return f"`{with_extra(command_for(direct_url, ()), extra)}`"
@@ -93,7 +93,7 @@ def extra_command_for(direct_url: str | None, extra: str) -> str:
 
 
 def with_extra(command: str, extra: str) -> str:
-    """`command` with an optional part of this software too, such as ``hf``; one of another form stays as it is."""
+    """Return `command` with an optional part of this software, such as ``hf``; other commands stay unchanged."""
     try:
         words = shlex.split(command)
     except ValueError:
@@ -113,6 +113,6 @@ def with_extra(command: str, extra: str) -> str:
 
 
 def _is_for_everybody(url: str) -> bool:
-    """Whether anybody can fetch it, without a user's name or password in it."""
+    """Return whether the address is public: http or https, without a user's name or password."""
     parts = urlsplit(url)
     return parts.scheme in ("https", "http") and "@" not in parts.netloc

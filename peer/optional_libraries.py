@@ -1,4 +1,4 @@
-"""Libraries that only some commands need: the sentence when one is not there."""
+"""Libraries that only some commands need, and the error if one is missing."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from peer.installation import extra_command
 
 @contextlib.contextmanager
 def needing(purpose: str, library: str, extra: str) -> Iterator[None]:
-    """Around the import of a library that may not be there.
+    """Context for the import of a library that may be missing.
 
     Args:
-        purpose: what needs it, as the beginning of a sentence: "`peer evaluate --tasks`".
-        extra: the group of optional dependencies that has it.
+        purpose: the function that needs the library, as the beginning of a sentence: "`peer evaluate --tasks`".
+        extra: the group of optional dependencies that contains the library.
 
     Raises:
-        UsageFault: it cannot be imported.
+        UsageFault: the library cannot be imported.
     """
     try:
         yield
     except ImportError as error:
-        # A library that is there and lacks a part of its own says which.
+        # The error of an installed library with a missing dependency names that dependency.
         there = "" if error.name in (None, library.replace("-", "_")) else f" ({error})"
         raise UsageFault(
             f"{purpose} needs {library}, which cannot be imported here{there}; expected the extra {extra}; run "
@@ -33,7 +33,7 @@ def needing(purpose: str, library: str, extra: str) -> Iterator[None]:
 
 
 def check_page_extra(purpose: str) -> None:
-    """Raises UsageFault: the libraries of the extra `page` are not all there. `purpose` as for `needing`."""
+    """Check the libraries of the extra `page`. Raises UsageFault: one is missing. `purpose` as for `needing`."""
     for name in ("PIL", "prometheus_client"):
         with needing(purpose, name, "page"):
             importlib.import_module(name)

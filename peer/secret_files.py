@@ -1,4 +1,4 @@
-"""Files and folders that nobody else on the machine may read."""
+"""Files and folders that no other user of the machine may read."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from dht.ground.regular_files import write_whole
 
 
 def write_secret(path: Path, content: str | bytes, advice: str = "choose another place for it") -> None:
-    """Write a file of mode 0600, from its first byte on; it appears whole or not at all.
+    """Write a file with mode 0600 from the first byte on, completely or not at all.
 
     Args:
-        advice: what to do if that fails.
+        advice: advice for the user if writing fails.
 
     Raises:
         LocalFault: the folder cannot be written.
@@ -22,10 +22,10 @@ def write_secret(path: Path, content: str | bytes, advice: str = "choose another
 
 
 def make_secret_folder(folder: Path, advice: str) -> None:
-    """Make a folder of mode 0700, unless it is there; `advice` as above.
+    """Create a folder with mode 0700 if it is missing; `advice` as for `write_secret`.
 
     Raises:
-        LocalFault: it cannot be made.
+        LocalFault: the folder cannot be created.
     """
     with writing(folder, advice):
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)

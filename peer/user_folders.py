@@ -1,4 +1,4 @@
-"""Where this software keeps what belongs to one user of the machine, and the paths that they write."""
+"""The folders of one user of the machine, and paths as users write them."""
 
 from __future__ import annotations
 
@@ -13,17 +13,16 @@ from dht.ground.errors import UsageFault
 DATA_DIR_NAME = "murmuration"
 OWNER_KEY_NAME = "owner.key"
 RUN_RECORD_NAME = "run.record"
-"""The signed manifest in a peer's data folder: made by `peer init`, or kept from the swarm."""
+"""The signed manifest in a peer's data folder, from `peer init` or from the swarm."""
 PASS_NAME = "membership.pass"
-"""What lets this peer into a private run."""
-"""In the folder of a run that was made here."""
+"""The file that admits this peer to a private run."""
 
 
 def user_data_dir_here() -> Path:
-    """The folder of this machine's user; see `user_data_dir`.
+    """Return the folder of this user; see `user_data_dir`.
 
     Raises:
-        UsageFault: this user has no home folder, and nothing says where else.
+        UsageFault: this user has no home folder, and no variable specifies another folder.
     """
     try:
         return user_data_dir(os.environ, sys.platform, Path.home())
@@ -37,19 +36,21 @@ def user_data_dir_here() -> Path:
 
 
 def expanded(path: str | Path) -> Path:
-    """The path with the home folder in place of ``~``.
+    """Return the path with the home folder instead of ``~``.
 
     Raises:
-        UsageFault: there is no such home folder.
+        UsageFault: the home folder does not exist.
     """
     try:
         return Path(path).expanduser()
     except RuntimeError as error:
-        raise UsageFault(f"{str(path)!r} begins with the home folder of nobody; give the whole path") from error
+        raise UsageFault(
+            f"{str(path)!r} begins with the home folder of an unknown user; give the complete path"
+        ) from error
 
 
 def paths_in(text: str) -> list[Path]:
-    """The paths of ``PATH[,PATH...]``; a comma that belongs to the name of something that exists separates nothing.
+    """Return the paths in ``PATH[,PATH...]``; a comma in the name of an existing file is not a separator.
 
     Raises:
         UsageFault: there is no home folder for a ``~``.
@@ -70,12 +71,12 @@ def _exists(path: Path) -> bool:
 
 
 def place_of(folder: Path) -> Path:
-    """The folder itself, or the nearest one above that is there."""
+    """Return the folder itself, or its nearest existing parent."""
     return next((one for one in (folder.absolute(), *folder.absolute().parents) if _exists(one)), folder)
 
 
 def folder_fault(folder: Path) -> str:
-    """Why nothing can be written into a folder, or it cannot be made; empty: it can, as far as its rights say."""
+    """Return why a folder cannot be created or written; empty: its permissions allow writing."""
     place = place_of(folder)
     if place.is_dir() and os.access(place, os.W_OK | os.X_OK):
         return ""
@@ -83,30 +84,30 @@ def folder_fault(folder: Path) -> str:
 
 
 def check_out(folder: Path) -> None:
-    """Before any work: may its result go there?
+    """Check, before any work, that the result can be written to the folder.
 
     Raises:
-        UsageFault: the folder of `--out` cannot be made or written.
+        UsageFault: the folder of `--out` cannot be created or written.
     """
     if fault := folder_fault(folder):
-        raise UsageFault(f"--out {folder}: {fault}; expected a folder of your own; choose another --out")
+        raise UsageFault(f"--out {folder}: {fault}; expected a writable folder; choose another --out")
 
 
 def contributor_key_path() -> Path:
-    """Where a person's contributor key is kept unless they say otherwise."""
+    """Return the default path of a person's contributor key."""
     return user_data_dir_here() / "contributor.key"
 
 
 def user_data_dir(environ: Mapping[str, str], platform: str, home: Path) -> Path:
-    """The folder in which this software keeps what belongs to one user of the machine.
+    """Return the folder in which this software stores the files of one user.
 
     Args:
-        environ: XDG_DATA_HOME (XDG Base Directory Specification) is looked up in it.
+        environ: may contain XDG_DATA_HOME (XDG Base Directory Specification).
         platform: as `sys.platform`.
         home: the user's home folder.
     """
     if platform == "darwin":
         return home / "Library" / "Application Support" / DATA_DIR_NAME
     configured = environ.get("XDG_DATA_HOME", "")
-    # The specification: relative values are to be ignored.
+    # According to the specification, relative values are ignored.
     return (Path(configured) if configured.startswith("/") else home / ".local" / "share") / DATA_DIR_NAME

@@ -1,7 +1,7 @@
-"""The version of this software, as peers tell each other.
+"""The version of this software, as peers report it to each other.
 
-Between two releases it names the commit, as in ``0.2.0.dev+g1234567``: a clone reads it from `.git`, an installed copy
-from the file that `hatch_build.py` put beside this one.
+Between two releases, the version includes the commit, as in ``0.2.0.dev+g1234567``. A clone reads the commit from
+`.git`, an installed copy from the file that `hatch_build.py` wrote beside this module.
 """
 
 from __future__ import annotations
@@ -11,32 +11,32 @@ import os
 import re
 
 VERSION = "0.2.0.dev"
-"""The next release with ``.dev`` behind it; that goes with the release itself."""
+"""The next release with the suffix ``.dev``, which the release itself drops."""
 COMMIT_NAME = "built_commit"
-"""File beside this one in an installed copy: the commit that it was built from."""
+"""Name of the file beside this module, in an installed copy, with the commit from which the copy was built."""
 
 _NUMBERS = re.compile(r"(\d{1,6})\.(\d{1,6})\.(\d{1,6})(\.dev)?")
 _COMMIT = re.compile(r"[0-9a-f]{40,64}")
 _SHOWN_DIGITS = 7
 _MAX_GIT_FILE_BYTES = 1 << 24
-"""Of packed-refs: 200,000 branches and tags."""
+"""Limit for git's files; packed-refs with 200,000 branches and tags fits."""
 
 
 @functools.cache
 def full_version() -> str:
-    """`VERSION`, between releases with the commit; at most `dht.records.peer_record.MAX_SOFTWARE_LENGTH` characters."""
+    """Return `VERSION`, between releases with the commit; at most `MAX_SOFTWARE_LENGTH` characters (`peer_record`)."""
     package = os.path.dirname(os.path.abspath(__file__))
     commit = clone_commit(os.path.dirname(package)) or _commit_in(_text(os.path.join(package, COMMIT_NAME)))
     return f"{VERSION}+g{commit[:_SHOWN_DIGITS]}" if commit and VERSION.endswith(".dev") else VERSION
 
 
 def software() -> str:
-    """Name and version, for people."""
+    """Return name and version for people."""
     return f"murmuration {full_version()}"
 
 
 def version_order(software: str) -> tuple[int, ...]:
-    """A key that sorts versions: a release comes after its ``.dev``; empty when `software` has no three numbers.
+    """Return a sort key: a release comes after its ``.dev``; empty if `software` does not contain three numbers.
 
     Commits between two releases are equal.
     """
@@ -45,14 +45,14 @@ def version_order(software: str) -> tuple[int, ...]:
 
 
 def is_older(software: str, minimum: str) -> bool:
-    """Whether `software`, as a peer tells it, is older than `minimum`; one without three numbers is older than any."""
+    """Return whether `software`, as a peer reports it, is older than `minimum`; without three numbers, it always is."""
     return version_order(software) < version_order(minimum)
 
 
 def clone_commit(root: str) -> str:
-    """The commit that a clone or work tree of git is at, in hexadecimal digits; empty for any other folder.
+    """Return the current commit of a git clone or work tree in hexadecimal digits; empty for any other folder.
 
-    Reads git's files, because starting git would take longer than all else that `peer --version` does.
+    Reads git's files, because starting git would take longer than the rest of `peer --version`.
     """
     folder = os.path.join(root, ".git")
     if os.path.isfile(folder):  # a work tree, or a submodule
@@ -75,7 +75,7 @@ def _commit_in(text: str) -> str:
 
 
 def _text(path: str) -> str:
-    """The text of a file; empty when it is not there or is not text."""
+    """Return the text of a file; empty if the file is missing or not text."""
     try:
         with open(path, encoding="utf-8") as file:
             return file.read(_MAX_GIT_FILE_BYTES)

@@ -2,7 +2,7 @@
 
 The files, each built on those above it:
 
-    folder_lock.py         the lock that one process holds, and the words for that process
+    folder_lock.py         the lock that one process holds, and a description of that process
     run_folders.py         the folders of a run on this machine, and its seed there
-    data_folder_choice.py  the folder that a start takes, and what it leaves when it fails
+    data_folder_choice.py  the folder for a new process, and the cleanup after a failed start
 """

@@ -1,4 +1,4 @@
-"""Which data folder a peer takes: the one it had last, or a further one beside those of other peers of the run."""
+"""Chooses a peer's data folder: its last folder, or an additional folder beside those of the run's other peers."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ from peer.data_folder.run_folders import SEED, stopped_seed
 from peer.user_folders import OWNER_KEY_NAME
 
 MOST_FOLDERS = 16
-"""Peers of one run on one machine that get a folder without being told: more than any machine trains well."""
+"""Maximum number of peers of one run on one machine with default folders; no machine trains well with more."""
 
 _TRAINERS = ("peer join", "a training loop")
 _FETCHED = (ADDRESSES_NAME, RUN_RECORD_NAME, "files")
-"""What the network process writes into a folder before its peer trains, but for checkpoints."""
+"""Files that the network process writes into a folder before its peer trains, except checkpoints."""
 
 
 class FreshFolder:
-    """Files that a start, or a new run, writes before another peer has seen its key; deleted when it fails.
+    """Files that a starting peer or a new run writes before another peer has seen its key; deleted after a failure.
 
     Create it before the folder, because it notes what is missing.
 
     Args:
-        files: that may be written, in the folder or elsewhere; folders of files too.
+        files: files and folders that may be written, in the folder or elsewhere.
     """
 
     def __init__(self, folder: Path, files: Iterable[Path]) -> None:
@@ -47,7 +47,7 @@ class FreshFolder:
         self._folders = [one for one in (folder, *folder.parents) if not one.exists()]
 
     def take_back(self) -> None:
-        """Delete these files and empty folders, unless another process uses the folder by now."""
+        """Delete these files and empty folders, unless another process uses the folder now."""
         if not self._folder.is_dir():
             return
         try:
@@ -71,8 +71,9 @@ class HeldFolder:
     """A locked data folder.
 
     Attributes:
-        sentence: for the person, when it is not the folder that they expect.
-        is_spare: a further folder of a trainer, made by this start, so that it goes again unless the peer trained.
+        sentence: explanation for the user if the folder is unexpected.
+        is_spare: whether this start created the folder as an additional folder of a trainer; the folder is deleted
+            unless the peer trains.
     """
 
     lock: FolderLock
@@ -81,12 +82,12 @@ class HeldFolder:
     is_spare: bool = False
 
     def give_up(self) -> None:
-        """Let the folder go and leave it as it was: nothing came of this start."""
+        """Release the folder and restore its previous state after a failed start."""
         self.lock.close()
         self.fresh.take_back()
 
     def let_go(self, *, has_trained: bool) -> None:
-        """The session is over: the folder stays, but a spare one in which nobody trained."""
+        """Release the folder at the end of a session; delete a spare folder in which no peer trained."""
         if self.is_spare and not has_trained:
             self.give_up()
         else:
@@ -94,29 +95,30 @@ class HeldFolder:
 
 
 def hold_folder(config: PeerConfig, what: str, files: Sequence[str] = ()) -> tuple[PeerConfig, HeldFolder]:
-    """Lock the data folder of `config`, or a further one beside it (RUN-2, ...) when that is another peer's.
+    """Lock the data folder of `config`, or an additional folder beside it (RUN-2, ...) if another peer uses the first.
 
-    A peer comes back to the free folder that its command used last. A seed never takes the folder of a trainer, nor the
-    reverse. Links lead to a seed's key, and credit stands under a trainer's. But the seed of a run takes the folder of
-    its owner: links to the run lead there.
+    A peer returns to the free folder that its command used last. A seed never takes the folder of a trainer, or the
+    reverse, because links contain a seed's key, and credit belongs to a trainer's key. The seed of a run takes the
+    folder of the run's owner, because links to the run contain its key.
 
-    Only a default folder gives way, with the default key: if you name a folder or a key, you get that or a sentence. So
-    a key never runs twice. A peer in a further folder also dials those that run, whose addresses are in their folders.
+    An additional folder replaces only a default folder with the default key; a chosen folder or key is used, or causes
+    an error. So no key runs twice. A peer in an additional folder also dials the running peers, whose addresses are in
+    their folders.
 
     Args:
-        what: runs here, e.g. "peer join".
-        files: names of what a start may write there beside key, log and addresses.
+        what: the command that runs here, e.g. "peer join".
+        files: names of files that the start may write there besides key, log and addresses.
 
     Returns:
-        the choices with the folder that was taken, and the folder.
+        the configuration with the locked folder, and the folder.
 
     Raises:
-        LocalFault: the folder cannot be used, or another process holds what was named.
-        UsageFault: it is the folder of another run, whose manifest would be lost.
+        LocalFault: the folder cannot be used, or another process holds the chosen folder.
+        UsageFault: the folder belongs to another run, whose manifest would be lost.
     """
     if {"data_dir", "identity"} & config.model_fields_set:
         if fault := other_run_in(config):
-            raise UsageFault(f"{fault}; expected one of {config.run_id}, or a new one; give another --data-dir")
+            raise UsageFault(f"{fault}; expected a folder of {config.run_id}, or a new folder; give another --data-dir")
         fresh = _fresh(config, files)
         make_data_dir(config)
         return config, HeldFolder(FolderLock(config.data_dir, what), fresh)
@@ -124,7 +126,7 @@ def hold_folder(config: PeerConfig, what: str, files: Sequence[str] = ()) -> tup
     folders = [usual, *(usual.with_name(f"{usual.name}-{number}") for number in range(2, MOST_FOLDERS + 1))]
     own, unused = _fitting(folders, what)
     if what == SEED:
-        # Published links of a run lead to the key in its owner's folder, whatever ran there last.
+        # Published links of a run contain the key in its owner's folder, whatever ran there last.
         owners = [folder for folder in folders if (folder / OWNER_KEY_NAME).exists()]
         own = [*owners, *(folder for folder in own if folder not in owners)]
         unused = [folder for folder in unused if folder not in owners]
@@ -138,18 +140,18 @@ def hold_folder(config: PeerConfig, what: str, files: Sequence[str] = ()) -> tup
             lock = FolderLock(folder, what)
         except FolderInUse:
             continue
-        # Another start may have made it a moment ago, and lost the race for it.
+        # Another start may have created the folder a moment ago without getting its lock.
         is_new = folder != usual and folder in unused
         sentence = _sentence(config, folder, what, is_new=is_new, num_stopped=num_stopped)
         return chosen, HeldFolder(lock, fresh, sentence, is_spare)
     raise LocalFault(
-        f"the {MOST_FOLDERS} folders for peers of {config.run_id} on this machine are taken; expected a free one; give "
-        "--data-dir to one more"
+        f"all {MOST_FOLDERS} folders for peers of {config.run_id} on this machine are in use; expected a free folder; "
+        "choose a new folder with --data-dir"
     )
 
 
 def _fitting(folders: Sequence[Path], what: str) -> tuple[list[Path], list[Path]]:
-    """(those that this command used, the latest first; those that no peer has had)."""
+    """Return (the folders that this command used, latest first; the folders that no peer has used)."""
     seeds = what == SEED
     own, unused = list[Path](), list[Path]()
     for folder in folders:
@@ -167,18 +169,20 @@ def _sentence(config: PeerConfig, folder: Path, what: str, *, is_new: bool, num_
         return sentence
     named = shlex.join(["--data-dir", str(folder)])
     if num_stopped > 1:
-        return f"of {num_stopped} peers that stopped here the last one goes on ({named}); `peer runs` lists the others"
+        return (
+            f"{num_stopped} peers have stopped here; the last of them continues ({named}); `peer runs` lists the others"
+        )
     if not is_new:
         return None
     seeds, runs = last_use_of(config.data_dir) == SEED, told_holder_of(config.data_dir) is not None
     if runs:
-        here = "this machine already runs the run's seed" if seeds else "a peer of this run runs here already"
+        here = "this machine already runs the run's seed" if seeds else "a peer of this run is already running here"
     else:
-        here = f"the usual folder is that of a {'seed' if seeds else 'trainer'} of this run"
+        here = f"the default folder belongs to a {'seed' if seeds else 'trainer'} of this run"
     new = ""
     if what == SEED:
-        new = ", and a new key: it is one more bootstrap peer, and links to the other one do not lead here"
-    return f"{here}; this peer keeps a folder of its own, {folder}{new}"
+        new = ", and a new key: it is an additional bootstrap peer, and links to the other seed do not lead here"
+    return f"{here}; this peer uses its own folder, {folder}{new}"
 
 
 def _last_event_at(folder: Path) -> float:
@@ -189,7 +193,7 @@ def _last_event_at(folder: Path) -> float:
 
 
 def _moved(config: PeerConfig, folder: Path, folders: Sequence[Path]) -> PeerConfig:
-    """The choices for a further folder; its peer dials those that run in the other ones."""
+    """Return the configuration for an additional folder; its peer dials the peers that run in the other folders."""
     running = (one for one in folders if one != folder and told_holder_of(one) is not None)
     neighbours = (address for one in running for address in read_cached_peers(one / ADDRESSES_NAME))
     peers = tuple(dict.fromkeys([*config.peers, *neighbours]))

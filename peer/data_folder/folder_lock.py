@@ -1,7 +1,7 @@
-"""One process for each data folder: two in one would train under one name and delete each other's checkpoints.
+"""Limits each data folder to one process: two would train under one name and delete each other's checkpoints.
 
-The system takes the lock back however its holder ends, so nothing stale is left behind. Only the lock says that a
-folder is in use. What the file says tells people which process that is, and the next start what the folder was for.
+The system releases the lock however its holder ends, so no stale lock remains. Only the lock shows that a folder is in
+use. The content of the file describes the process for people, and shows the next start how the folder was used.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from dht.ground.errors import LocalFault, unwritable
 from dht.ground.quantities import date_text
 
 LOCK_NAME = "peer.lock"
-"""In the data folder."""
+"""Name of the lock file in the data folder."""
 
 _NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS)
-"""Of file systems without locks, such as some of those in the network: there each owner has to take care."""
+"""Errors of file systems without locks, such as some network file systems; there users must avoid conflicts."""
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 _SHOWN = re.compile(r"process [0-9]{1,10} \(([a-z. ]{1,40})\), since [0-9: -]{1,30}")
 _MAX_BYTES = 200
@@ -32,7 +32,7 @@ _READING = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 
 log = logging.getLogger(__name__)
 _HERE: weakref.WeakSet[FolderLock] = weakref.WeakSet()
-"""Those that this process made. Its number would not do to tell them: containers have equal ones."""
+"""Locks of this process. Its number would not identify them, because containers use the same numbers."""
 
 
 class FolderInUse(LocalFault):
@@ -43,11 +43,11 @@ class FolderLock:
     """Holds a data folder until `close`, or until this process ends.
 
     Args:
-        what: runs here, e.g. "peer join"; None: what stood there stays.
+        what: the command that runs here, e.g. "peer join"; None: keep the content of the file.
 
     Raises:
         FolderInUse: another process holds the folder.
-        LocalFault: nothing can be written there.
+        LocalFault: the folder is not writable.
     """
 
     def __init__(self, folder: Path, what: str | None) -> None:
@@ -59,14 +59,14 @@ class FolderLock:
         _watch_forks()
 
     def what_happened(self) -> str | None:
-        """A sentence, once, when the folder was deleted or replaced since; a new one in its place is locked instead."""
+        """Return a sentence, once, if the folder was deleted or replaced; lock the new folder at its path instead."""
         if self._descriptor is None or self._is_same(self._descriptor):
             return None
         self.close()
         sentence = (
-            f"the data folder {self._folder} was deleted or replaced while this peer uses it, and with it its key, "
-            "checkpoints and event log; what is saved from now on goes to a new folder there, without the key; end "
-            "this peer, bring the folder back from a copy if there is one, and start again"
+            f"the data folder {self._folder} was deleted or replaced while this peer was using it, with its key, "
+            "checkpoints and event log; this peer now saves to a new folder at the same path, without the key; end "
+            "this peer, restore the folder from a copy if there is one, and start again"
         )
         try:
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -81,16 +81,16 @@ class FolderLock:
         except (FileNotFoundError, NotADirectoryError):
             return False
         except OSError:
-            return True  # a disk in the network that does not answer now: nobody knows, and the next look will tell
+            return True  # unknown, for example because a network disk does not answer; a later call checks again
 
     def close(self) -> None:
-        """Let go; may be called twice."""
+        """Release the folder; may be called twice."""
         if self._descriptor is not None:
             descriptor, self._descriptor = self._descriptor, None
             os.close(descriptor)
 
     def holds(self, descriptor: int) -> bool:
-        """Whether this is the lock of that file."""
+        """Return whether this is the lock of the file with this descriptor."""
         return self._descriptor is not None and os.path.sameopenfile(self._descriptor, descriptor)
 
     def _take(self) -> None:
@@ -99,7 +99,7 @@ class FolderLock:
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
         except OSError as error:
             if error.errno in _NO_ROOM:
-                # What else is to be written says so, too, and goes on when there is room.
+                # Other writers also report the full disk, and continue when there is space.
                 self._warn(error)
                 return
             raise unwritable(path, error, "give another --data-dir") from error
@@ -116,56 +116,54 @@ class FolderLock:
                     f"{path} cannot be locked: {error.strerror}; expected a data folder on a disk of this machine; "
                     "give another --data-dir"
                 ) from error
-            way_out = (
-                "that process is this one: leave the session that is open in it" if is_here else "end that process"
-            )
+            way_out = "that is this process: leave the session that is open in it" if is_here else "end that process"
             raise FolderInUse(
-                f"the data folder {self._folder} is in use by {holder}; expected a folder for each peer, because two "
-                f"in one would lose each other's work; {way_out}, or give this one another --data-dir"
+                f"the data folder {self._folder} is in use by {holder}; expected a separate folder for each peer, "
+                f"because two in one would lose each other's work; {way_out}, or choose a different --data-dir"
             ) from error
         self._descriptor = descriptor
         if self._what is None:
             return
         started = date_text(time.time())
         with contextlib.suppress(OSError):
-            # A full disk: the lock holds, only without a name.
+            # On a full disk the lock works, but without a description.
             os.ftruncate(descriptor, 0)
             os.pwrite(descriptor, f"process {os.getpid()} ({self._what}), since {started}\n".encode(), 0)
 
     def _warn(self, error: OSError) -> None:
-        if self._what is not None:  # whoever only looks whether it is free starts no peer
+        if self._what is not None:  # a caller that only checks the folder starts no peer
             log.warning("%s cannot be locked (%s); start no second peer there", self._folder, error.strerror)
 
 
 @functools.cache
 def _watch_forks() -> None:
-    """From the first lock on."""
+    """Register the fork handler, once, with the first lock."""
     os.register_at_fork(after_in_child=_after_fork)
 
 
 def _after_fork() -> None:
-    """In the new process, such as a data loader's worker: it would hold the folder when its parent was killed."""
+    """Close the locks in a forked process, such as a data loader's worker, which may outlive its parent."""
     for lock in [*_HERE]:
         lock.close()
 
 
 def holder_of(folder: Path) -> str | None:
-    """What holds the folder, in words such as "process 4711 (peer seed), since ..."; None: nothing. Writes nothing.
+    """Return the holder of the folder, e.g. "process 4711 (peer seed), since ..."; None: no process. Writes nothing.
 
     Raises:
-        LocalFault: it cannot be told, as of a folder that this user may not read.
+        LocalFault: the holder is unknown, for example because this user may not read the folder.
     """
     try:
         return read_holder_of(folder)
     except OSError as error:
         raise LocalFault(
-            f"{folder / LOCK_NAME} cannot be read ({error.strerror}), so that nobody knows whether a peer runs there; "
-            "expected a folder of your own; ask as its owner"
+            f"{folder / LOCK_NAME} cannot be read ({error.strerror}), so it is unknown whether a peer runs there; "
+            "expected a folder that you may read; run this command as its owner"
         ) from error
 
 
 def read_holder_of(folder: Path) -> str | None:
-    """The same. Raises OSError: it cannot be told."""
+    """Return the holder like `holder_of`. Raises OSError: the holder is unknown."""
     try:
         descriptor = os.open(folder / LOCK_NAME, _READING)
     except (FileNotFoundError, NotADirectoryError):
@@ -182,14 +180,14 @@ def read_holder_of(folder: Path) -> str | None:
 
 
 def told_holder_of(folder: Path) -> str | None:
-    """The same; None also where it cannot be told."""
+    """Return the holder like `holder_of`; None also if the holder is unknown."""
     with contextlib.suppress(LocalFault):
         return holder_of(folder)
     return None
 
 
 def last_use_of(folder: Path) -> str | None:
-    """What used the folder last, or does now, e.g. "peer seed"; None: nothing did, or it cannot be told."""
+    """Return the command that uses or last used the folder, e.g. "peer seed"; None: no command, or unknown."""
     with contextlib.suppress(OSError):
         descriptor = os.open(folder / LOCK_NAME, _READING)
         try:

@@ -1,4 +1,4 @@
-"""The data folders of a run on this machine: the usual one, further ones, and those elsewhere, which are remembered."""
+"""The data folders of a run on this machine: the default, additional ones, and folders elsewhere, which are listed."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ from peer.data_folder.folder_lock import last_use_of, told_holder_of
 from peer.user_folders import user_data_dir_here
 
 PLACES_NAME: Final = "places.json"
-"""In the folder of this machine's user: [run id, data folder] of each, newest first."""
+"""Name of the list in this user's folder: [run id, data folder] of each folder elsewhere, newest first."""
 MAX_PLACES: Final = 50
-"""More folders than anybody keeps for peers on one machine."""
+"""More folders than any user has for peers on one machine."""
 _MAX_BYTES: Final = 256 * 1024
-"""`MAX_PLACES` of the longest paths that Linux has, about."""
+"""About `MAX_PLACES` of the longest paths on Linux."""
 SEED: Final = "peer seed"
 COMMAND_NAME: Final = "return.command"
-"""In the data folder of a seed: the line that starts it again."""
+"""Name of the file in a seed's data folder with the command that restarts the seed."""
 NAME_NAME: Final = "given.name"
-"""In the data folder: the name with which its peer joined last; empty: none."""
+"""Name of the file in the data folder with the name under which its peer last joined; empty: none."""
 _MAX_COMMAND_BYTES: Final = 16 * 1024
-"""Every flag with a long path."""
+"""Room for a command with every flag and long paths."""
 
 
 def remember_place(run_id: str, folder: Path) -> None:
-    """Note where a peer or an owner of this run has its folder; nothing for the usual place.
+    """List the folder of a peer or an owner of this run, unless it is in the default place.
 
-    It is a convenience: where it cannot be written it is left out.
+    The list is a convenience, so a failure to write it is ignored.
     """
     with contextlib.suppress(OSError, UsageFault):
         here = user_data_dir_here()
@@ -49,12 +49,12 @@ def remember_place(run_id: str, folder: Path) -> None:
 
 
 def forget_places(folder: Path) -> None:
-    """Forget those in `folder`, as that of a demo that is over; a file in which nothing else stands goes."""
+    """Remove the listed folders below `folder`, e.g. those of a finished demo; delete an empty list."""
     _forget(lambda run_id, place: folder.resolve() in place.parents)
 
 
 def forget_run(run_id: str) -> None:
-    """Forget where folders of a run are that were named by hand."""
+    """Remove the listed folders of a run."""
     _forget(lambda of_run, place: of_run == run_id)
 
 
@@ -71,7 +71,7 @@ def _forget(goes: Callable[[str, Path], bool]) -> None:
 
 
 def known_places(run_id: str | None = None) -> list[tuple[str, Path]]:
-    """(run id, folder) of those that are still there, newest first; of this run, or of all."""
+    """Return (run id, folder) of the listed folders that exist, newest first, for this run or for all runs."""
     try:
         entries = json.loads(read_regular(user_data_dir_here() / PLACES_NAME, _MAX_BYTES))
     except (OSError, ValueError, RecursionError, UsageFault):
@@ -88,10 +88,10 @@ def known_places(run_id: str | None = None) -> list[tuple[str, Path]]:
 
 
 def folders_of(run_id: str, usual: Path | None = None) -> list[Path]:
-    """Where a run's peers may have their folders: the usual place, there or not, further ones beside it, others.
+    """Return the possible folders of a run's peers: the default, even if missing, additional ones beside it, others.
 
     Args:
-        usual: takes the usual place.
+        usual: the folder to return instead of the default.
 
     Raises:
         UsageFault: this user has no home folder.
@@ -106,7 +106,7 @@ def folders_of(run_id: str, usual: Path | None = None) -> list[Path]:
 
 
 def folders_in_use(run_id: str, besides: Path | None = None) -> list[Path]:
-    """Folders of the run in which a peer runs on this machine now; not `besides`, which is the asking peer's own."""
+    """Return the run's folders on this machine in which a peer runs now, except `besides`, the caller's own folder."""
     own = None if besides is None else besides.absolute()
     with contextlib.suppress(UsageFault):
         return [one for one in folders_of(run_id) if one.absolute() != own and told_holder_of(one) is not None]
@@ -114,16 +114,16 @@ def folders_in_use(run_id: str, besides: Path | None = None) -> list[Path]:
 
 
 def stopped_seed(run_id: str) -> str | None:
-    """The sentence about a run's seed on this machine, if it has one and none runs; None: nothing is to be said."""
+    """Return a sentence if this machine has a seed of the run and none is running; otherwise None."""
     with contextlib.suppress(UsageFault):  # no home folder
         seeds = [folder for folder in folders_of(run_id) if last_use_of(folder) == SEED]
         if seeds and not any(told_holder_of(folder) for folder in seeds):
-            return f"the run's seed on this machine does not run; start it with `{seed_command(run_id, seeds[0])}`"
+            return f"the run's seed on this machine is not running; start it with `{seed_command(run_id, seeds[0])}`"
     return None
 
 
 def kept_command(folder: Path) -> str | None:
-    """The command that a seed left in its folder; None: nothing, or no line that can be shown."""
+    """Return the command that a seed stored in its folder; None: no command, or an unprintable one."""
     with contextlib.suppress(OSError, ValueError):
         command = read_regular(folder / COMMAND_NAME, _MAX_COMMAND_BYTES).decode().rstrip("\n")
         return command if command.isprintable() and command else None
@@ -131,20 +131,20 @@ def kept_command(folder: Path) -> str | None:
 
 
 def keep_name(folder: Path, name: str) -> None:
-    """Keep how the peer of a folder is called; a convenience, left out on a full disk."""
+    """Store the name of a folder's peer; a failure, e.g. on a full disk, is ignored."""
     with contextlib.suppress(OSError):
         write_whole(folder / NAME_NAME, f"{name}\n".encode())
 
 
 def given_name(folder: Path) -> str:
-    """The name that the peer of a folder was given when it joined last; empty: none, or it cannot be read."""
+    """Return the name under which the folder's peer last joined; empty: none, or unreadable."""
     with contextlib.suppress(OSError, ValueError):
         return printable(read_regular(folder / NAME_NAME, _MAX_COMMAND_BYTES).decode().strip())
     return ""
 
 
 def seed_command(run_id: str, folder: Path) -> str:
-    """The command that starts a seed in this folder, as it was there before if one was."""
+    """Return the command that starts a seed in this folder, with the flags of an earlier seed if there was one."""
     if (kept := kept_command(folder)) is not None:
         return kept
     is_found = folder.parent == user_data_dir_here()

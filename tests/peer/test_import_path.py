@@ -120,8 +120,8 @@ def test_a_scripts_own_file_in_the_place_of_a_package_is_named(tmp_path: Path, n
     (tmp_path / own).parent.mkdir(exist_ok=True)
     (tmp_path / own).write_text("raise SystemExit('it ran')\n")
     last = script(tmp_path, f"import murmuration\n{use}\n").stderr.splitlines()[-1]
-    assert last.startswith(f"ImportError: Python finds {tmp_path / own} under the name {name!r}")
-    assert "rename yours" in last
+    assert last.startswith(f"ImportError: Python finds {tmp_path / own} for the name {name!r}")
+    assert "rename your file" in last
 
 
 def test_the_command_takes_its_own_package_where_pythonpath_has_one_of_that_name(tmp_path: Path) -> None:
@@ -157,7 +157,7 @@ def test_a_package_that_another_one_has_written_over_is_named(tmp_path: Path, st
     (copy / name / "__init__.py").write_text("import starlette_is_not_there\n")
     shown = run(sys.executable, "-P", "-c", start, python_path=str(copy))
     assert shown.returncode == 1
-    assert shown.stderr.startswith(f"peer: {copy / name / '__init__.py'} is not Murmuration's, another package")
+    assert shown.stderr.startswith(f"peer: {copy / name / '__init__.py'} is not from Murmuration: another package")
     assert f"pip uninstall {name}, and install Murmuration again" in shown.stderr
     assert len(shown.stderr.splitlines()) == 1
 
@@ -166,7 +166,7 @@ def test_a_script_is_told_of_it_too(tmp_path: Path) -> None:
     copy = copied(tmp_path)
     (copy / "peer" / "__init__.py").write_text("")
     shown = run(sys.executable, "-P", "-c", "import murmuration; murmuration.join", python_path=str(copy))
-    assert f"ImportError: {copy / 'peer' / '__init__.py'} is not Murmuration's" in shown.stderr.splitlines()[-1]
+    assert f"ImportError: {copy / 'peer' / '__init__.py'} is not from Murmuration" in shown.stderr.splitlines()[-1]
 
 
 def copied(folder: Path) -> Path:

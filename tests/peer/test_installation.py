@@ -64,7 +64,7 @@ def test_a_run_of_transformers_needs_that_part_too(command: str, with_it: str) -
             '{"dir_info": {"editable": true}, "url": "file:///home/ada/code"}',
             "`git pull && pip install -e .` in its folder",
         ),
-        ('{"dir_info": {}, "url": "file:///home/ada/code"}', "`git pull && pip install .` in the folder that it was"),
+        ('{"dir_info": {}, "url": "file:///home/ada/code"}', "`git pull && pip install .` in the folder from which it"),
         (
             '{"vcs_info": {"vcs": "git", "requested_revision": "v1"}, "url": "https://example.org/a b"}',
             "`pip install --force-reinstall --no-deps 'git+https://example.org/a b'`",

@@ -68,9 +68,9 @@ def test_without_a_home_one_says_where(tmp_path: Path, monkeypatch: pytest.Monke
         create_run("any")
     with pytest.raises(UsageFault, match=words):
         open_owned_run(RUN_ID, None)
-    with pytest.raises(UsageFault, match="home folder of nobody"):
+    with pytest.raises(UsageFault, match="home folder of an unknown user"):
         open_owned_run(RUN_ID, "~/run")
-    with pytest.raises(UsageFault, match="home folder of nobody"):
+    with pytest.raises(UsageFault, match="home folder of an unknown user"):
         load_config({"run_id": RUN_ID, "data_dir": "~/run"})
     # A flag is enough, beside a configuration file too.
     (tmp_path / "peer.toml").write_text("threads = 1\n")
@@ -233,7 +233,7 @@ def test_help_into_a_full_output_or_none_is_no_traceback(words: str) -> None:
     """It is printed outside of any command."""
     done = subprocess.run(f"exec '{SCRIPT}' {words} > /dev/full", shell=True, capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr == "peer: The output cannot be written (No space left on device); expected room for it.\n"
+    assert done.stderr == "peer: The output cannot be written (No space left on device); expected free disk space.\n"
     reader, writer = os.pipe()
     os.close(reader)
     done = subprocess.run([SCRIPT, *words.split()], stdout=writer, stderr=subprocess.PIPE, text=True)

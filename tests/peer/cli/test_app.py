@@ -206,7 +206,7 @@ def test_init_into_a_folder_that_cannot_be(tmp_path: Path, capsys: pytest.Captur
     assert app.run(["init", "mine", "--out", "file/folder"]) == 2
     for out in ("file/folder", "file"):
         assert app.run(["init", "mine", "--out", out]) == 2
-        assert f"{tmp_path / 'file'} is not a folder; expected a folder of your own" in capsys.readouterr().err
+        assert f"{tmp_path / 'file'} is not a folder; expected a writable folder" in capsys.readouterr().err
 
 
 def test_init_on_a_full_disk_leaves_no_half_file(

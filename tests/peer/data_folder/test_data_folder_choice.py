@@ -53,7 +53,7 @@ def test_a_second_and_a_third_get_their_own_folder_and_key_and_dial_the_first(
     assert second.identity == second.data_dir / "identity.key"
     assert second.peers == third.peers == (SEED_ADDRESS,)
     assert second_held.sentence == (
-        f"this machine already runs the run's seed; this peer keeps a folder of its own, {second.data_dir}"
+        f"this machine already runs the run's seed; this peer uses its own folder, {second.data_dir}"
     )
     second_held.lock.close()
     again, again_held = hold_folder(PeerConfig(run_id=RUN_ID), "peer join")
@@ -86,7 +86,7 @@ def test_the_seed_of_a_run_takes_its_owners_folder_whatever_ran_there_last(
     held.lock.close()
     assert config.data_dir.name == f"{RUN_ID}-2"
     assert held.sentence is not None
-    assert "it is one more bootstrap peer, and links to the other one do not lead here" in held.sentence
+    assert "it is an additional bootstrap peer, and links to the other seed do not lead here" in held.sentence
     (tmp_path / "murmuration" / RUN_ID / "owner.key").touch()
     assert start_and_stop("peer seed") == ""
     _, trains = hold_folder(PeerConfig(run_id=RUN_ID), "peer seed")
@@ -143,7 +143,7 @@ def test_of_several_folders_that_was_used_last_is_taken(first: tuple[PeerConfig,
     config, held = hold_folder(PeerConfig(run_id=RUN_ID), "peer join")
     assert config.data_dir.name.endswith("-3")
     assert held.sentence == (
-        f"of 2 peers that stopped here the last one goes on (--data-dir {config.data_dir}); "
+        f"2 peers have stopped here; the last of them continues (--data-dir {config.data_dir}); "
         "`peer runs` lists the others"
     )
     held.lock.close()
@@ -168,7 +168,7 @@ def test_the_folder_of_another_run_is_refused_and_keeps_its_manifest(tmp_path: P
     (tmp_path / "run.record").write_bytes(content)
     for what in ("peer join", "peer seed", "a training loop"):
         with pytest.raises(
-            UsageFault, match=rf"{tmp_path} belongs to the run {other}; expected one of {RUN_ID}, or a new"
+            UsageFault, match=rf"{tmp_path} belongs to the run {other}; expected a folder of {RUN_ID}, or a new"
         ):
             hold_folder(PeerConfig(run_id=RUN_ID, data_dir=tmp_path), what)
     assert [path.name for path in tmp_path.iterdir()] == ["run.record"]
@@ -178,7 +178,7 @@ def test_the_folder_of_another_run_is_refused_and_keeps_its_manifest(tmp_path: P
 
 def test_too_many_are_refused(first: tuple[PeerConfig, HeldFolder], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(data_folder_choice, "MOST_FOLDERS", 1)
-    with pytest.raises(LocalFault, match=r"the 1 folders for peers of own.a+ on this machine are taken"):
+    with pytest.raises(LocalFault, match=r"all 1 folders for peers of own.a+ on this machine are in use"):
         hold_folder(PeerConfig(run_id=RUN_ID), "peer join")
 
 

@@ -47,7 +47,7 @@ def own_loop(folder: Path) -> Swarm:
 
 
 def test_a_second_process_is_told_who_is_there_and_what_to_do(tmp_path: Path, holder: subprocess.Popen[str]) -> None:
-    words = rf"in use by process {holder.pid} \(peer join\), since .*end that process, or give this one another "
+    words = rf"in use by process {holder.pid} \(peer join\), since .*end that process, or choose a different "
     config = PeerConfig(run_id=RUN_ID, data_dir=tmp_path)
     for what in ("peer join", "peer seed"):
         with pytest.raises(LocalFault, match=f"{words}--data-dir"):
@@ -67,7 +67,7 @@ def test_who_was_killed_leaves_nothing_behind(tmp_path: Path, holder: subprocess
 def test_two_in_one_process_are_two(tmp_path: Path) -> None:
     config = PeerConfig(run_id=RUN_ID, data_dir=tmp_path)
     first = Terminal(config, StuckView())
-    words = f"in use by process {os.getpid()}.*that process is this one: leave the session that is open in it, or give"
+    words = f"in use by process {os.getpid()}.*that is this process: leave the session that is open in it, or choose"
     with pytest.raises(LocalFault, match=words):
         Terminal(config, StuckView())
     view = StuckView()
@@ -161,7 +161,7 @@ def test_a_deleted_folder_is_told_once_and_the_next_one_is_held(tmp_path: Path) 
     shutil.rmtree(folder)
     told = held.what_happened()
     assert told is not None
-    assert "was deleted or replaced while this peer uses it" in told
+    assert "was deleted or replaced while this peer was using it" in told
     assert held.what_happened() is None
     with pytest.raises(LocalFault, match="in use by"):
         FolderLock(folder, "peer join")

@@ -34,7 +34,7 @@ def test_it_is_named_with_its_command(
     assert capsys.readouterr().err == "", "it runs"
     seed.close()
     said = (
-        f"he run's seed on this machine does not run; start it with `peer seed {RUN_ID}{flags.format(folder=folder)}`"
+        f"he run's seed on this machine is not running; start it with `peer seed {RUN_ID}{flags.format(folder=folder)}`"
     )
     assert checked_target(RUN_ID, None).addresses == [ADDRESS]
     assert capsys.readouterr().err == f"T{said}.\n"

@@ -93,7 +93,7 @@ def test_the_printed_lines_make_a_swarm_on_one_machine() -> None:
         wait_until(lambda: all(log.exists() for log in logs) and have_met(*folders), "a round of both")
         said = second.shown + third.shown
         for folder in folders:
-            assert f"his machine already runs the run's seed; this peer keeps a folder of its own, {folder}" in said
+            assert f"his machine already runs the run's seed; this peer uses its own folder, {folder}" in said
         assert len({key_in(folder) for folder in (first_folder, *folders)}) == 3
         # A fourth terminal looks, with nothing but the run.
         status = swarm.call("status", "--run-id", run_id, "--json")
