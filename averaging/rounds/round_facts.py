@@ -161,14 +161,14 @@ class MembersAwaited(OfVersion):
                 f"offers; waiting for {_peers(self.members)}, at most {seconds_text(self.seconds)} more."
             )
         consequence = {
-            "offer": "the round began without",
-            "contribution": "its shard was averaged without",
+            "offer": "the round began without them",
+            "contribution": "the shard was averaged without them",
             "first mean": "they get the same time again, because giving up would resend everything",
             "mean": "those shards are void and their work goes to the next round",
             "result": "this peer asks another holder",
         }.get(self.awaited, "the round went on")
         return (
-            f"Waited {seconds_text(self.seconds)} for the {self.awaited} of {_peers(self.members)} to version "
+            f"Waited {seconds_text(self.seconds)} for the {self.awaited} of {_peers(self.members)} for version "
             f"{self.version + 1} of fragment {self.fragment}: {consequence}."
         )
 
@@ -195,7 +195,7 @@ class WorkReturned(OfVersion):
 
     def sentence(self) -> str:
         return (
-            f"Work on fragment {self.fragment} ({plural(self.num_values, 'value')}) came back from version "
+            f"Work on fragment {self.fragment} ({plural(self.num_values, 'value')}) was not committed in version "
             f"{self.version + 1}: {bare(self.reason)}; the next send includes it."
         )
 

@@ -303,7 +303,7 @@ class Guard:
         """Blame the senders of contributions that arrived for this round but do not match the plan."""
         for member in sorted(set(arrived) - set(fitting)):
             entry = plan.roster[member]
-            what = f"its contribution to fragment {plan.fragment} is not the one in the plan"
+            what = f"its contribution to fragment {plan.fragment} differs from the plan"
             self.blame(entry.peer_id, "misfit", what, (plan.fragment, entry.sequence))
 
     def closed(self, commit: Commit, leader: PeerId | None, offered_at: float, timing: Waits) -> None:

@@ -113,7 +113,7 @@ def unwritable(path: object, error: OSError, advice: str = "choose another place
     """Return the error sentence for a file or folder of this machine that cannot be created or written."""
     if isinstance(error, FileExistsError | NotADirectoryError):
         what = "is a file" if Path(str(path)).is_file() else "is not a folder, or is not inside one"
-        return UsageFault(f"{path} {what}; expected a folder of your own; {advice}")
+        return UsageFault(f"{path} {what}; expected a writable folder; {advice}")
     free = "free some space, or " if error.errno == errno.ENOSPC else ""
     return LocalFault(
         f"{path} cannot be written: {error.strerror or error}; expected a writable folder with free space; "

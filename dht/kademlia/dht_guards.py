@@ -289,7 +289,9 @@ class Gate:
         if self._is_private and (text is None or self._is_excluded(text)):
             raise GateRefusal("")
         if text is None or self._is_excluded(text):
-            raise GateRefusal(f"peer {text or remote.hex()[:16]} is not a member; expected a member; ask the owner")
+            raise GateRefusal(
+                f"peer {text or remote.hex()[:16]} is not a member; expected a member; ask the owner of the run"
+            )
         if node_id and node_id != node_id_of(remote).to_bytes():
             raise GateRefusal(
                 "a DHT node id that is not the hash of the PeerId; expected that hash; update the software"

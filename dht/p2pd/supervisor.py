@@ -294,7 +294,7 @@ class P2pdSupervisor:
                 break
             except (LocalFault, ControlError, OSError, EOFError) as error:
                 logger.warning(
-                    "the network daemon did not come back: %s; next try in %.1f s",
+                    "the network daemon did not restart: %s; next try in %.1f s",
                     words_of(error),
                     pause_seconds,
                 )

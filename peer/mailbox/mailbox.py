@@ -176,7 +176,7 @@ def mailbox_num_bytes(sizes: Sequence[int], sent_bytes: Sequence[int] = ()) -> i
     """
     if not 1 <= len(sizes) <= _MAX_FRAGMENTS or min(sizes) < 1:
         raise LocalFault(
-            f"a mailbox for fragments of {_brief(sizes)} values; expected 1..{_MAX_FRAGMENTS} non-empty ones"
+            f"a mailbox for fragments of {_brief(sizes)} values; expected 1 to {_MAX_FRAGMENTS} non-empty fragments"
         )
     cells = (
         _PREAMBLE_CELLS + padded_cells(len(sizes)) + 2 * _SIDE_CELLS + OWN_CELLS + VIEW_CELLS + len(sizes) * TABLE_CELLS

@@ -217,7 +217,7 @@ def not_admitted(run_id: str, own: PeerId, remote: PeerId, reason: str) -> Incom
     """Return the error for a member that refuses this peer."""
     return Incompatible(
         f"member {remote[-8:]} of {run_id} {reason}; expected to be admitted with the key {own}; ask the owner of the "
-        "run for an invite for that key (`peer invite --key`), which also admits a revoked one again"
+        "run for an invite for that key (`peer invite --key`), which also readmits a revoked key"
     )
 
 

@@ -92,7 +92,7 @@ def _pass_of(invite: tickets.Invite, identity: Identity) -> bytes:
     if ticket.holder != identity.public_key:
         raise UsageFault(
             f"the invite is for the key {peer_id_of(ticket.holder)}; expected {identity.peer_id}, the key of this "
-            "peer; give --identity the file of that key, or ask the owner for an invite for this key"
+            "peer; give the file of that key with --identity, or ask the owner for an invite for this peer's key"
         )
     return tickets.encode_pass(tickets.Pass(ticket))
 

@@ -174,8 +174,9 @@ def _not_found(
         return in_other_run(config.run_id, complaints.other_runs[0])
     if complaints.invalid:
         return Incompatible(
-            f"no valid record of {config.run_id} was found: {complaints.invalid[0]}; expected one signed by the run's "
-            "owner; ask the person who gave you the run id, and give the address of another member with --peers"
+            f"no valid record of {config.run_id} was found: {complaints.invalid[0]}; expected a record signed by the "
+            "run's owner; ask the person who gave you the run id, and give the address of another member with "
+            "--peers"
         )
     if addresses and all(parse_peer_multiaddr(address)[0] == me for address in addresses):
         return own_address(addresses[0])
@@ -192,7 +193,7 @@ def _nobody(run_id: str, addresses: list[str], num_members: int, waited: float, 
         )
     if num_members:
         return (
-            f"{plural(num_members, 'member')} answered within {waited:.0f} s, but none knows the run {run_id}; "
+            f"{plural(num_members, 'member')} answered within {waited:.0f} s, but no member knows the run {run_id}; "
             "ask the person who gave you the run id."
         )
     return nobody_answered(run_id, addresses, waited, reasons, JOIN_ADVICE)

@@ -211,7 +211,7 @@ class NetworkProcess:
             reason = reason if passing is None else str(passing)
             pause_seconds = self._restarts.pause_seconds(steady_seconds(), has_begun=self._found.is_set())
             if pause_seconds is None:
-                often = f"{MAX_RESTARTS} times within an hour" if self._found.is_set() else "again and again"
+                often = f"{MAX_RESTARTS} times within an hour" if self._found.is_set() else "repeatedly"
                 self._fault = passing or LocalFault(
                     f"the network process ended {often}, now with code {code}; expected it to keep running; see the "
                     "lines above for the reason, fix it, and start again"

@@ -339,7 +339,7 @@ def test_a_file_in_the_place_of_a_folder(tmp_path: Path, capsys: pytest.CaptureF
     ):
         words = ["--data-dir", str(place)]
         assert app.run(["seed", "own." + "a" * 20, "--peers", NOBODY_THERE, *words]) == 2
-        assert f"{place} {what}; expected a folder of your own" in capsys.readouterr().err
+        assert f"{place} {what}; expected a writable folder" in capsys.readouterr().err
         assert app.run(["stop", *words]) == 2
         assert "is not a folder; expected the data folder of a peer" in capsys.readouterr().err
         page = ["dashboard", UNKNOWN_RUN, "--peers", NOBODY_THERE, "--port", "0", "--db", str(place / "db")]

@@ -358,7 +358,7 @@ def test_a_revoked_key_is_told_which_invite_admits_it_again(fresh: Path, tmp_pat
     assert is_revoked_after("--one-time")
     assert not is_revoked_after("--key", FRIEND.peer_id)
     said = str(not_admitted("ours.x", FRIEND.peer_id, MEMBER.peer_id, "says: the owner of the run revoked this key"))
-    assert "an invite for that key (`peer invite --key`), which also admits a revoked one again" in said
+    assert "an invite for that key (`peer invite --key`), which also readmits a revoked key" in said
 
 
 def test_an_older_draft_is_not_signed(fresh: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -136,7 +136,7 @@ def test_members_that_mislead_a_joiner(swarm: ProcessSwarm) -> None:
             flags = ("--join-timeout", "3")
             peer = swarm.start(name, *flags, command="seed", peers=[member.address], environment=alone(swarm, name))
             assert await asyncio.to_thread(peer.wait_end) == 4
-            assert_one_sentence(peer.stderr, "o valid record", "expected one signed by the run's owner", "ask")
+            assert_one_sentence(peer.stderr, "o valid record", "expected a record signed by the run's owner", "ask")
             assert not (swarm.folder_of(name) / "run.record").exists()
 
     async def refuse() -> None:
