@@ -4,9 +4,9 @@ A member that applies a commit audits one of its means at random, and no other m
 chose the auditors, a reducer could tell when no audit threatens.) The auditor asks the members in that mean for the
 shares that they sent to the reducer, which they keep for two rounds, and averages these shares again. Each member has
 signed its share, and the reducer has signed its mean. The reducer answers the same request with the signatures on its
-inputs. If the mean is not that of the shares, the liar is the member that signed different inputs for the auditor and
-for the reducer; if there is no such member, the liar is the reducer. The auditor excludes the liar from its own rounds.
-It sends no message about the liar, since other peers could not trust it.
+inputs. If the mean differs from the mean of the shares, the liar is the member that signed different inputs for the
+auditor and for the reducer; if there is no such member, the liar is the reducer. The auditor excludes the liar from its
+own rounds. It sends no message about the liar, since other peers could not trust it.
 
 A member that does not show its share is to blame only if the reducer shows that member's signature. Without the
 signature, the reducer is to blame.

@@ -18,7 +18,7 @@ round needs a few. In the host without a daemon, each costs up to 256 KiB before
 
 
 def gives_way(num_open: Mapping[PeerId, int], remote: PeerId) -> PeerId | None:
-    """Return the remote whose newest stream ends for another stream of `remote`, if all places are taken; None: none.
+    """Return the remote whose newest stream ends for another stream of `remote`, if all streams are in use; None: none.
 
     Args:
         num_open: number of streams of each remote that has any.

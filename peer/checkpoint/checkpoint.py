@@ -5,7 +5,7 @@
                                                                  signed commits that lead there
                                     trainer.safetensors          live parameters, optimizer: `peer/trainer/loop`
                                     trainer.json
-                                    checkpoint.json              whose they are, versions, lengths and hashes; totals
+                                    checkpoint.json              owner, versions, lengths, hashes, totals
 
 A checkpoint is written into a draft folder beside the others, and every file and folder is synced to the disk. Then the
 folder is renamed. So a checkpoint is complete or absent, and the earlier one stays until then. Writing needs little
@@ -216,7 +216,7 @@ class CheckpointDraft:
 
         Raises:
             OSError: the disk is full or read-only.
-            ValueError: the trainer's files are of a different moment.
+            ValueError: the trainer's files belong to a different moment.
         """
         owner = self._folder.owner
         trainer = None

@@ -9,7 +9,7 @@ only through its file descriptor, so nothing is left behind however the two proc
     state       per fragment: anchor A, momentum m, unsent mass r (float32 each), the encoded contribution in flight,
                 and a table; owned by the network side
     outbox      2 slots, trainer -> network: the initial parameters, then outer gradients
-    inbox       2 slots, network -> trainer: what to do to the live parameters
+    inbox       2 slots, network -> trainer: changes of the live parameters
 
 Arrays are numpy's, so that the network process needs no torch; the trainer sees the same memory as tensors
 (`torch.from_numpy`, no copy).
@@ -19,7 +19,7 @@ last; the consumer acknowledges by copying that number into `consumed`. Every cu
 restarted network process continues where the killed one stopped. Messages are read at least once, in order, and none is
 lost.
 
-Memory: 12 bytes per parameter for the state, plus what a contribution takes encoded (an eighth of 4 bytes with int4).
+Memory: 12 bytes per parameter for the state, plus the encoded contribution (an eighth of 4 bytes with int4).
 Also 16 bytes per value of the largest fragment for the four slots, plus less than 16 KiB + 200 bytes per fragment. With
 P equal fragments that is 3 1/8 + 4/P float32 copies of the model.
 """

@@ -10,7 +10,7 @@ The files, each built on those above it:
     reconnect.py             keeps a peer connected; reports when the members are lost and found again
     mistyped_run_id.py       the answer of a member of a different run
     run_protocol.py          members give the manifest to newcomers
-    way_out.py               checks whether a network leads out of this machine
+    way_out.py               checks whether this machine has a route to other networks
     members_here.py          addresses to dial: given ones, of peers on this machine, of earlier sessions
     address_check.py         checks whether a member of this run answers at an address; loads nothing heavy
     manifest_revisions.py    the owner's changes, and the versions from which they apply

@@ -1,8 +1,8 @@
 """Saves a node's state every few minutes and on leaving, and restores it at the start.
 
 The network process requests a checkpoint from the trainer, which copies its state after the coming inner step and
-reports its last message before that. Each fragment is saved with exactly the messages up to there, so both parts are of
-the same moment although neither process waits for the other. The checkpoint gets its final name when the trainer's
+reports its last message before that. Each fragment is saved with exactly the messages up to there, so both parts belong
+to the same moment although neither process waits for the other. The checkpoint gets its final name when the trainer's
 files are also on the disk.
 """
 

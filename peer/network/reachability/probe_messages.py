@@ -5,7 +5,7 @@ Protocol `/murmuration/probe/1`; after the usual hello, requests one after the o
     ["clock"]             -> ["clock", unix seconds]
     ["give", num_bytes]   -> ["give", num_bytes] and that many bytes in frames of `PIECE_BYTES`
     ["take", num_bytes]   -> ["take", num_bytes]; then the asker sends that many bytes -> ["took", num_bytes]
-    ["dial", addresses]   -> ["dialled", seen addresses, [[address, why not], ...]]
+    ["dial", addresses]   -> ["dialled", seen addresses, [[address, reason], ...]]
 
 A member that has used up its share answers ["busy", seconds]. It dials only the IP addresses from which it sees the
 client, with the ports in the request, and as a new connection. So a client cannot make it dial a third party.
