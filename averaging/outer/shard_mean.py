@@ -98,4 +98,5 @@ def add_error(kept: EncodedBlocks | None, mean: F32) -> None:
 
 
 def kept_error_num_bytes(num_values: int, block_size: int) -> int:
+    """Return the bytes of an error in the form of `keep_error`."""
     return _error_codec(block_size).encoded_num_bytes(num_values)

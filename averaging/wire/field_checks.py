@@ -42,8 +42,10 @@ def fail(got: object, expected: str) -> ValueError:
 
 
 def integer(low: int, high: int) -> Check:
+    """Accept whole numbers from `low` to `high`."""
+
     def check(value: Any, _limits: Limits) -> int:
-        # Not isinstance: a bool is an int.
+        # Not isinstance, which would accept True: a bool is an int.
         if type(value) is not int or not low <= value <= high:
             raise fail(value, f"a whole number from {low} to {high}")
         return value
@@ -52,6 +54,8 @@ def integer(low: int, high: int) -> Check:
 
 
 def number(high: float) -> Check:
+    """Accept finite numbers from 0 to `high`, as float."""
+
     def check(value: Any, _limits: Limits) -> float:
         if type(value) not in (int, float) or not math.isfinite(value) or not 0 <= value <= high:
             raise fail(value, f"a finite number from 0 to {high:g}")
@@ -67,6 +71,8 @@ def boolean(value: Any, _limits: Limits) -> bool:
 
 
 def text(at_least: int, at_most: int, expected: str) -> Check:
+    """Accept printable text of `at_least` to `at_most` characters; `expected` describes it in the error."""
+
     def check(value: Any, _limits: Limits) -> str:
         if type(value) is not str or not at_least <= len(value) <= at_most or not value.isprintable():
             raise fail(value, expected)
@@ -82,6 +88,8 @@ def peer_id(value: Any, _limits: Limits) -> PeerId:
 
 
 def octets(what: str, num_bytes: int) -> Check:
+    """Accept exactly `num_bytes` bytes; `what` is their name in the error."""
+
     def check(value: Any, _limits: Limits) -> bytes:
         if type(value) is not bytes or len(value) != num_bytes:
             raise fail(value, f"{what} of {num_bytes} bytes")
@@ -158,6 +166,8 @@ def structure(kind: type[Any], expected: str = "") -> Check:
 
 
 def rows(check_row: Check, most: int) -> Check:
+    """Accept a list of at most `most` values that `check_row` accepts, as a tuple."""
+
     def check(value: Any, limits: Limits) -> tuple[Any, ...]:
         if type(value) is not list or len(value) > most:
             raise fail(value, f"a list of at most {most}")

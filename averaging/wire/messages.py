@@ -412,6 +412,7 @@ def next_attempt(attempt: int) -> int:
 
 
 def own_entry(roster: Sequence[RosterEntry], peer_id: PeerId) -> tuple[int, RosterEntry] | None:
+    """Return (number in the roster, entry) of a peer; None if the roster does not contain it."""
     for index, entry in enumerate(roster):
         if entry.peer_id == peer_id:
             return index, entry

@@ -107,7 +107,7 @@ class Paths:
                     must_relay = False
                 await self._look()
             except (PeerFault, LocalFault) as fault:
-                log.info("looking at the paths to others failed: %s", fault)
+                log.info("checking the paths to other peers failed: %s", fault)
             await asyncio.sleep(TICK_SECONDS)
 
     async def _look(self) -> None:
