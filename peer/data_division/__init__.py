@@ -1,19 +1,19 @@
 """Read each block of the data once per epoch over the swarm: the choice of the next block. Pure; no torch, no network.
 
 A keyed permutation, the same for all peers, orders the blocks of an epoch, which are divided into `NUM_UNITS` units.
-A peer reads one unit after the other. Rendezvous hashing (Thaler and Ravishankar, 1998) ranks all live peers for every
-unit. So each peer has its own units without communication, and the units of a peer that left fall to others. Peer
-records list the units being read and the finished ones. So a peer skips the units of others, and takes over those that
-are left.
+A peer reads one unit after another. Rendezvous hashing (Thaler and Ravishankar, 1998) ranks all live peers for every
+unit. So each peer has its own units without communication, and the units of a peer that has left pass to others. Peer
+records list the unit that a peer reads and its finished units. So a peer skips the units of others, and takes over
+units that remain.
 
-A peer begins with the units that are most certainly its own, since at first it does not know of others. It takes units
-from the end of others' shares, while they proceed from the front. A record is some seconds old. So a peer leaves each
-other reader as many of its next units as that reader read between its last two records. Two peers that take one unit at
-once see it in each other's records, and the one of lower rank drops it. When no unit is free, a peer goes on to the
-next epoch.
+A peer begins with the units that are most certainly its own, because at first it does not know of others. It takes
+units from the end of others' shares, while they proceed from the front. A record is some seconds old. So a peer leaves
+each other reader as many of its next units as that reader read between its last two records. Two peers that take the
+same unit at once see this in each other's records, and the peer of lower rank drops the unit. When no unit is free, a
+peer continues with the next epoch.
 
-Records are trusted for this choice only. A false record that all is done makes others go on to the next epoch, again
-and again. Then they read in a new permutation each time, no worse than if each sampled at random.
+Records are trusted only for this choice. A false record that reports every unit as finished makes others start the
+next epoch, repeatedly. They then read in a new permutation each time, no worse than sampling at random.
 
 The files, each built on those above it:
 

@@ -14,11 +14,11 @@ from peer.data_division.permutation import mixed_key, permuted
 from peer.data_division.unit_choice import Span, UnitWalk
 
 NUM_UPCOMING = 3
-"""Units whose data is loaded ahead: the present one, the next, and one more while that one is loading."""
+"""Number of units whose data is loaded ahead: the current unit, the next, and an additional unit while it loads."""
 
 
 class Groups(Protocol):
-    """Data in groups that may be loaded while others are read; see `peer.trainer.data.context_blocks`."""
+    """Data in groups, which may be loaded while other groups are read; see `peer.trainer.data.context_blocks`."""
 
     @property
     def num_groups(self) -> int: ...
@@ -38,8 +38,8 @@ class BlockOrder:
 
     Args:
         seed: the manifest's seed, so that all peers have the same permutation.
-        look: returns the reading state of others, None if not known yet. The same object until there is something new.
-        tell: called with what this peer reads, whenever that changes.
+        look: returns the reading state of others, or None if it is unknown; the same object until the state changes.
+        tell: called with this peer's reading state whenever it changes.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class BlockOrder:
     def next(self, num_blocks: int, context: int, groups: Groups) -> NDArray[np.int64] | None:
         """Return the positions of the next blocks of `context` + 1 tokens: int64 [num_blocks].
 
-        With `context` 0 they are single samples. The result is None if no new blocks are loaded yet.
+        With `context` 0, blocks are single samples. The result is None if no new blocks are loaded yet.
         """
         groups.let_go()
         view = self._look() or NOBODY
@@ -75,7 +75,7 @@ class BlockOrder:
         return None if spans is None else self._positions(spans, context, groups)
 
     def again(self, num_blocks: int, context: int, groups: Groups) -> NDArray[np.int64] | None:
-        """Return the positions of loaded blocks, read before or not, or None if there are none."""
+        """Return the positions of loaded blocks, which may have been read before, or None if no block is loaded."""
         groups.let_go()
         self._num_again += 1
         size_of = self._size
@@ -94,9 +94,9 @@ class BlockOrder:
     def _first_ahead(self, is_missing: bool, context: int, groups: Groups) -> Callable[[int], bool]:
         """Return a predicate for the units to load first.
 
-        If a batch waits for missing units, they are first. Otherwise, if storage is full, the loaded units are first,
-        so that they are read to their end before they are removed. Units that could not be loaded at the last attempt
-        come last, so that one missing file does not block others.
+        If a batch waits for missing units, these come first. Otherwise, if storage is full, the loaded units come
+        first, so that they are read to their end before they are removed. Units whose last attempt to load failed come
+        last, so that a missing file does not block the others.
         """
         failing = groups.failing
         is_any = not is_missing and not groups.is_full
@@ -134,7 +134,7 @@ class BlockOrder:
             first, missing = span.first, span.count
             for group in _groups_of(span.unit, groups.num_groups):
                 part = self._part(span.epoch, span.unit, group, context, groups)
-                assert part is not None, "a unit is chosen when all of it is here"
+                assert part is not None, "a unit is chosen only when all its groups are loaded"
                 start, stop, num_blocks, position = part
                 count = min(missing, max(0, stop - start - first))
                 if count:
@@ -146,7 +146,7 @@ class BlockOrder:
 
 
 def _groups_of(unit: int, num_groups: int) -> range:
-    """Return the groups that a unit lies in: a part of one, or several whole ones."""
+    """Return the groups of a unit: a unit is a part of one group, or consists of several complete groups."""
     if num_groups >= NUM_UNITS:
         return range(num_groups * unit // NUM_UNITS, num_groups * (unit + 1) // NUM_UNITS)
     group = unit // (NUM_UNITS // num_groups)

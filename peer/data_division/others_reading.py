@@ -1,4 +1,4 @@
-"""The units that others read, as their records say, and the resulting ranks of the units for one peer. Pure."""
+"""The units that other peers read, by their records, and the resulting ranks of the units for one peer. Pure."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from dht.records.data_reading import NO_UNIT, NUM_UNITS, Reading
 from peer.data_division.permutation import U64, mixed, mixed_key
 
 MAX_READERS = 256
-"""Most other readers that are considered: with more there are fewer than four units for each."""
+"""Maximum number of other readers that are considered; with more, each would have fewer than four units."""
 
 DONE, TAKEN = -1, -2
 """Ranks of units that are not free."""
@@ -29,7 +29,7 @@ class ReadingView:
     Attributes:
         keys: `key_of` each reader, uint64 [n].
         epochs, units: epoch and unit of each reader, int64 [n].
-        done: units of `done_epoch` that are finished according to any of the readers.
+        done: units of `done_epoch` that any reader reports as finished.
     """
 
     keys: U64
@@ -54,8 +54,8 @@ def view_of(readings: Iterable[tuple[str, Reading]], data: int, epoch: int) -> R
 
     Args:
         readings: (PeerId, reading) of each other peer.
-        data: identity of the peer's data; readers of other data are left out.
-        epoch: the peer's own epoch, of which the finished units are counted.
+        data: identity of the peer's data; readers of different data are omitted.
+        epoch: the peer's own epoch, whose finished units are counted.
     """
     chosen = [one for one in readings if one[1].data == data][:MAX_READERS]
     done = np.zeros(NUM_UNITS, bool)
@@ -94,8 +94,8 @@ class Standings:
     """The status of each unit of an epoch for one peer.
 
     Attributes:
-        ranks: int64 [NUM_UNITS]. `DONE`, or `TAKEN` by another peer (for the unit that this peer reads itself, by one
-            of higher rank), or else its rank for the unit among all live readers, 0 for its own units.
+        ranks: int64 [NUM_UNITS]. `DONE`, or `TAKEN` by another peer (for the unit that this peer reads: by a peer of
+            higher rank), or otherwise this peer's rank among all live readers, which is 0 for its own units.
         scores: score of the reader of rank 0, which takes its units from the highest score down: uint64 [NUM_UNITS].
         owners: `key_of` the reader of rank 0: uint64 [NUM_UNITS].
     """

@@ -1,5 +1,5 @@
 """A permutation of 0..size-1 by a key: a Feistel network (Luby and Rackoff, 1988) with cycle walking (Black and
-Rogaway, CT-RSA 2002). Any place at once, nothing to store. Pure."""
+Rogaway, CT-RSA 2002). The image of each place is computed directly, without a stored table. Pure."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 _NUM_ROUNDS = 6
-"""Three rounds are pseudorandom with good round functions. These functions are cheap, so there are more."""
+"""Three rounds are pseudorandom with good round functions. The round functions here are cheap, so there are more."""
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 """The increment of splitmix64."""

@@ -38,13 +38,13 @@ class Span:
 
 
 class UnitWalk:
-    """Takes one unit after the other.
+    """Takes one unit after another.
 
     Args:
         me: `key_of` this peer.
 
     Attributes:
-        epoch: epoch of the unit that is being read.
+        epoch: epoch of the unit that this peer reads.
     """
 
     def __init__(self, me: int) -> None:
@@ -53,15 +53,17 @@ class UnitWalk:
         self._done: Done = np.zeros(NUM_UNITS, bool)
         self._unit: int | None = None
         self._num_taken = 0
+        # Until the first view or a checkpoint, this peer has no epoch of its own, and adopts the epoch of the others.
         self._is_new = True
         self._seen: ReadingView | None = None
+        # Key of each other reader -> units that it read between its last two views. None before the first view of this
+        # epoch; empty after it, because a single view contains no difference.
         self._paces: dict[int, int] | None = None
 
     def next_blocks(
         self, num_blocks: int, size_of: Callable[[int, int], int | None], view: ReadingView = NOBODY
     ) -> list[Span] | None:
-        """Choose the blocks to read now, `num_blocks` together, or None if no free block is loaded and the caller must
-        retry.
+        """Choose the next `num_blocks` blocks, or return None if they are not loaded and the caller must retry.
 
         Args:
             size_of: maps (epoch, unit) to its number of blocks, or None if its data is not loaded yet.
@@ -80,7 +82,7 @@ class UnitWalk:
                     break
                 num_empty_epochs += self.epoch > before
                 if num_empty_epochs > 2 and not spans:
-                    raise ValueError("an epoch without one block")
+                    raise ValueError("three epochs in a row have no blocks; expected data of at least one block")
             assert self._unit is not None
             size = size_of(self.epoch, self._unit) or 0
             count = min(num_missing, size - self._num_taken)
@@ -92,18 +94,20 @@ class UnitWalk:
             if self._num_taken >= size:
                 self._done[self._unit] = True
                 self._unit = None
-        # A batch is returned whole or not at all: blocks chosen for an incomplete one are read in the next.
+        # A batch is complete or not returned: the blocks of an incomplete batch are chosen again by the next call.
         if num_missing and spans:
             self._give_back(spans)
             return None
         return spans or None
 
     def again(self, num_blocks: int, size_of: Callable[[int, int], int | None], number: int) -> list[Span] | None:
-        """Choose loaded blocks, read before or not, for use when no new ones arrive for too long. None if none is
-        loaded.
+        """Choose loaded blocks, which may have been read before, for a caller that has waited too long for new blocks.
 
         Args:
-            number: number of such calls so far; another number gives other blocks.
+            number: number of these calls so far; each number selects different blocks.
+
+        Returns:
+            the blocks, or None if no block is loaded.
         """
         order = mixed(unit_keys(self.epoch) ^ np.uint64(mixed_key(self._me, number)))
         by_order: list[int] = np.argsort(order).tolist()
@@ -120,10 +124,10 @@ class UnitWalk:
     def upcoming(
         self, view: ReadingView, number: int, goes_first: Callable[[int], bool] = lambda unit: False
     ) -> list[int]:
-        """Return at most `number` units that will be read next as things are now, the present one first.
+        """Return at most `number` units that this peer will read next in the current state, beginning with its own.
 
         Args:
-            goes_first: whether a unit goes before others.
+            goes_first: returns whether a unit comes before the others.
         """
         present = [] if self._unit is None else [self._unit]
         free: list[int] = self._in_order(view).tolist()
@@ -160,11 +164,12 @@ class UnitWalk:
         self._seen = view
         if view.done_epoch == self.epoch and len(view.keys):
             if self._paces is None:
-                self._paces = {}  # units done before the first view: over the whole epoch
+                # The finished units of a first view were read since the epoch began, so they measure no pace.
+                self._paces = {}
             else:
                 self._measure(view)
             self._done |= view.done
-        # A unit is read to its end in the epoch in which it was taken, unless that epoch is long over.
+        # A unit is read to its end in its epoch, unless the others are more than one epoch ahead.
         if view.epoch > self.epoch and (self._is_new or view.epoch > self.epoch + 1 or not self._has_own(view)):
             self._begin(view.epoch)
         if self._unit is not None and standings(self._me, self.epoch, self._unit, view).ranks[self._unit] < 0:
@@ -172,13 +177,14 @@ class UnitWalk:
         self._is_new = False
 
     def _has_own(self, view: ReadingView) -> bool:
-        """Return whether this peer reads a unit, or has one left that others leave to it."""
+        """Return whether this peer reads a unit, or has an unread unit of its own left."""
         is_own = standings(self._me, self.epoch, None, view).ranks == 0
         return self._unit is not None or bool((is_own & ~self._done).any())
 
     def _measure(self, view: ReadingView) -> None:
-        """Measure how many of its own units each other reader has read since the last view; fewer if it stopped
-        reading.
+        """Measure how many of its own units each other reader has read since the last view.
+
+        The pace of a reader that has stopped is halved with each view.
         """
         owners = standings(self._me, self.epoch, None, view).owners[view.done & ~self._done]
         before = self._paces or {}
@@ -194,7 +200,10 @@ class UnitWalk:
         self._paces = None
 
     def _choose(self, size_of: Callable[[int, int], int | None], view: ReadingView) -> bool:
-        """Take the next free loaded unit. The next epoch begins when none is free. Returns False if none is loaded."""
+        """Take the next free loaded unit, and return False if no free unit is loaded.
+
+        If no unit is free, the next epoch begins.
+        """
         free = self._in_order(view)
         if not len(free):
             self._begin(self.epoch + 1)
@@ -217,16 +226,23 @@ class UnitWalk:
         return free[np.lexsort((np.where(ranks == 0, ~scores, scores), ranks))]
 
     def _left_to_others(self, free: Places, found: Standings) -> Places:
-        """Return the free units that other readers have begun or read since their last records, judging by
-        their paces.
+        """Return the free units that other readers have probably begun or read since their last records.
+
+        These are the first units of each reader, as many as its pace.
         """
         owners = found.owners[free]
         order = np.lexsort((~found.scores[free], owners))
         readers, starts, members = np.unique(owners[order], return_index=True, return_inverse=True)
         paces = np.array([(self._paces or {}).get(reader, 0) for reader in readers.tolist()], np.int64)
+        # `order` sorts the units by reader, and by score within a reader. A reader's units begin at `starts`, so the
+        # index of a unit minus `starts` is its place in the order of its reader.
         return free[order][np.arange(len(free)) < (starts + paces)[members]]
 
     def _give_back(self, spans: list[Span]) -> None:
+        """Undo the choice of `spans`, so that the next call begins with their first block."""
+        # If `spans` end an epoch, `_begin` has cleared its finished units, and this peer may read them again. That is
+        # accepted: it needs a new epoch without a loaded free unit, although the groups just read are still loaded,
+        # and the next view of other readers restores the finished units.
         first = spans[0]
         for span in spans:
             self._done[span.unit] = False

@@ -27,7 +27,7 @@ from peer.sources.web_request import BROKEN, CHUNK_BYTES, to_same_scheme, web_an
 Kind = Literal["dataset", "model"]
 
 MAX_FILES: Final = 200_000
-"""Most files of a repository. The largest published data sets have tens of thousands."""
+"""Maximum number of files in a repository. The largest published data sets have tens of thousands of files."""
 LIST_SECONDS: Final = 60.0
 """Time limit for the list of files."""
 
@@ -77,7 +77,7 @@ class HubRepository:
             if told is None:
                 told = re.fullmatch(r"(\d{1,18})", answer.headers.get("Content-Length") or "")
             if told is None:
-                raise ValueError("its length is not said")
+                raise ValueError("the server reports no length")
             return int(told[1])
 
     def read(self, path: str, start: int, stop: int) -> bytes:
@@ -103,13 +103,13 @@ class HubRepository:
         wanted = f"bytes={start}-" if stop is None else f"bytes={start}-{stop - 1}"
         with self._failing(path), self._answer(path, wanted if start or stop else None) as answer:
             if start and answer.status != 206:
-                raise ValueError("it cannot be read in parts")
+                raise ValueError("the server sends no ranges of bytes")
             for chunk in answer.chunks(missing):
                 missing -= len(chunk)
                 yield chunk
             length = answer.headers.get("Content-Length")
             if stop is None and length is not None and length != str((1 << 62) - missing):
-                raise ValueError("it ended early")
+                raise ValueError("the transfer ended early")
 
     @contextlib.contextmanager
     def _answer(self, path: str, wanted: str | None) -> Iterator[Any]:
@@ -159,7 +159,7 @@ def hub_repository(
         LocalFault: the hub cannot be reached.
     """
     if not _REPOSITORY.fullmatch(name) or not _REVISION.fullmatch(revision):
-        raise UsageFault(f"{where} names no repository of the hub; expected ORG/NAME and a branch, tag or commit")
+        raise UsageFault(f"{where} is not a repository of the hub; expected ORG/NAME and a branch, tag or commit")
     with needing(f"reading {where}", "huggingface_hub", "hf"):
         from huggingface_hub import HfApi
         from huggingface_hub.errors import GatedRepoError, HfHubHTTPError, RepositoryNotFoundError
@@ -180,15 +180,15 @@ def hub_repository(
         raise unavailable(where, str(error)) from error
     sizes = {str(file.rfilename): file.size or 0 for file in info.siblings or ()}
     if not re.fullmatch("[0-9a-f]{40,64}", str(info.sha)) or not _REPOSITORY.fullmatch(str(info.id)):
-        raise unavailable(where, "the hub names no commit")
+        raise unavailable(where, "the hub reports no commit")
     return HubRepository(kind, info.id, info.sha, where, _checked(list(sizes), where), is_own, sizes=sizes)
 
 
 def _cached(kind: Kind, name: str, revision: str, where: str, *, is_own: bool) -> HubRepository:
     if not is_own:
         raise LocalFault(
-            f"{where} is named by the run, and HF_HUB_OFFLINE asks for no network; expected the hub, because your "
-            "cache may hold what is private; unset HF_HUB_OFFLINE, or choose the copy in your cache yourself with "
+            f"the run refers to {where}, but HF_HUB_OFFLINE forbids the network; expected the hub, because your cache "
+            "may contain private files; unset HF_HUB_OFFLINE, or choose the copy in your cache yourself with "
             f"--data {where}"
         )
     from huggingface_hub import snapshot_download
@@ -215,7 +215,7 @@ def _checked(paths: Sequence[str], where: str) -> tuple[str, ...]:
 
 
 def closed(where: str, kind: Kind, *, is_own: bool) -> UsageFault:
-    """Make the error for a repository that the hub does not show."""
+    """Return the error for a repository that the hub does not show."""
     if is_own:
         return UsageFault(
             f"{where} is closed to you, or does not exist; expected a repository of the hub that you may read; check "
@@ -226,16 +226,16 @@ def closed(where: str, kind: Kind, *, is_own: bool) -> UsageFault:
         "model": "download it yourself (`hf download`) and give --base DIR",
     }
     return UsageFault(
-        f"{where} is closed (gated or private), or does not exist; expected a public repository, because what a run "
-        f"names is fetched without your login; if you may read it, {own[kind]}"
+        f"{where} is closed (gated or private), or does not exist; expected a public repository, because the "
+        f"repository of a run is fetched without your login; if you may read it, {own[kind]}"
     )
 
 
 def unavailable(where: str, reason: str) -> LocalFault:
-    """Make the error for a repository or file that cannot be obtained now."""
+    """Return the error for a repository or file that cannot be obtained now."""
     text = clean_text(" ".join(reason.split()), 200) or "no answer"
     return LocalFault(
-        f"{where} cannot be read ({text}); expected a repository of the hub, or of the library's cache with "
+        f"{where} cannot be read ({text}); expected a repository on the hub, or in the library's cache with "
         "HF_HUB_OFFLINE=1; check its name and the network"
     )
 
@@ -254,7 +254,7 @@ def hub_folder(
 
     Args:
         is_own: see `hub_repository`.
-        most_bytes: most bytes of all these files, or None for no limit.
+        most_bytes: limit on the total size of these files in bytes, or None for no limit.
 
     Raises:
         UsageFault: the model is private, or larger than `most_bytes`.
@@ -272,7 +272,7 @@ def hub_folder(
             if most_bytes is not None and num_bytes > most_bytes:
                 raise UsageFault(
                     f"{where} has {bytes_text(num_bytes)} of weights on the hub; expected at most "
-                    f"{bytes_text(most_bytes)}, by what the run says of them; tell the run's owner"
+                    f"{bytes_text(most_bytes)}, the size in the run's manifest; tell the run's owner"
                 )
         # Fetched at the commit whose sizes were read: a tag may move meanwhile.
         folder = Path(

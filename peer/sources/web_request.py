@@ -30,7 +30,7 @@ SLOWEST_BYTES_PER_SECOND: Final = 10_000
 """Slower transfers end: a shard of 32 MB would take an hour, and no run can be trained over such a connection."""
 CHUNK_BYTES: Final = 1 << 18
 BROKEN: Final = (OSError, http.client.HTTPException, ValueError)
-"""Exceptions of a request if a connection breaks, a redirect is refused, or a response is invalid."""
+"""Exceptions of a request whose connection breaks, whose redirect is refused, or whose response is invalid."""
 
 _MAX_REDIRECTS: Final = 5
 
@@ -42,7 +42,9 @@ def to_same_scheme(here: SplitResult, there: SplitResult) -> str | None:
     """Refuse a redirect to another scheme: plain http, files, or a device in the reader's home."""
     scheme = f"{there.scheme}:" if there.scheme else "no address"
     return (
-        None if scheme == f"{here.scheme}:" and there.hostname else f"it redirects to {scheme}, not to {here.scheme}:"
+        None
+        if scheme == f"{here.scheme}:" and there.hostname
+        else f"it redirects to {scheme} instead of {here.scheme}:"
     )
 
 
@@ -194,7 +196,7 @@ class _Watch:
 
     def check(self) -> None:
         if self._is_slow:
-            raise TimeoutError(f"less than {SLOWEST_BYTES_PER_SECOND // 1000} kB a second came")
+            raise TimeoutError(f"slower than {SLOWEST_BYTES_PER_SECOND // 1000} kB per second")
 
     @contextlib.contextmanager
     def named(self) -> Iterator[None]:
@@ -249,7 +251,7 @@ class _Way:
         return kind
 
     def connect(self, address: tuple[str, int], timeout: float | None = None, *_: object) -> socket.socket:
-        """Replaces `socket.create_connection`."""
+        """Replace `socket.create_connection`."""
         host, port = address
         failure: OSError | None = None
         found = socket.getaddrinfo(host, port, 0, socket.SOCK_STREAM)

@@ -3,8 +3,8 @@
 The rooms, from the bottom up:
 
     devices/  parameters and processes of one peer's devices
-    text/     text on the disk and on the hub: files, documents, what is held out; no torch
-    data/     tokens of text: what is trained on, and what is held out
+    text/     text on the disk and on the hub: files, documents, held-out parts; no torch
+    data/     tokens of text: the training stream, and the held-out stream
     prepare.py  `peer data`: turns text into shards or a tokenizer
     model/    the built-in model, optimizers, evaluation
     hf/       architectures of Hugging Face's transformers, with initial values that are the same on all machines

@@ -1,4 +1,4 @@
-"""`peer data prepare` and `peer data tokenizer`: turn text into shards or into a tokenizer."""
+"""`peer data prepare` and `peer data tokenizer`: turns text into shards or into a tokenizer."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _FLAGS = {
 """The flag of each setting, for people."""
 SIDES = ("training", "held_out")
 MUCH_HELD_OUT = 0.2
-"""Share of the tokens from which a sentence reports that they are held out."""
+"""Share of held-out tokens from which a sentence reports this share."""
 _SHOWN_SECONDS = 1.0
 _MAX_STATE_BYTES = 256 << 20
 
@@ -72,7 +72,9 @@ def prepare_data(
         LocalFault: a library is missing, or the disk is full.
     """
     if (out / META_NAME).exists():
-        raise UsageFault(f"{out / META_NAME} is there already; expected a folder without prepared data; choose another")
+        raise UsageFault(
+            f"{out / META_NAME} already exists; expected a folder without prepared data; choose another --out"
+        )
     out = out.absolute()  # processes that write there have different working directories
     tokenizer = load_tokenizer(tokenizer_path, end)
     complaints = Complaints()
@@ -81,8 +83,8 @@ def prepare_data(
     if not parts:
         names, also = ", ".join(map(str, sources)), complaints.text()
         raise UsageFault(
-            f"{names}: nothing is in there to read{f' (left out: {also})' if also else ''}; expected files with text; "
-            "name others"
+            f"{names}: there is no text to read{f' (left out: {also})' if also else ''}; expected files with text; "
+            "give other files"
         )
     settings = _settings(files, tokenizer, text_field, held_out_fraction, part_bytes)
     with _alone_in(out):
@@ -100,7 +102,7 @@ def prepare_data(
             for number, part in enumerate(parts)
         ]
         if done:
-            say(f"done already: {len(done)} of {plural(len(parts), 'part')}")
+            say(f"already done: {len(done)} of {plural(len(parts), 'part')}")
         progress = _Progress(len(parts), done, say)
         try:
             with writing(out), (out / _STATE_NAME).open("a", encoding="utf-8") as state:
@@ -131,7 +133,7 @@ def prepare_data(
         for answer in done.values():
             complaints.counts.update(answer["complaints"])
         if complaints.text():
-            say(f"left out or mended: {complaints.text()}")
+            say(f"left out or repaired: {complaints.text()}")
         try:
             meta = _meta_of(done, tokenizer, held_out_fraction)
         except UsageFault:
@@ -146,8 +148,8 @@ def prepare_data(
         held, trained = (sum(shard.tokens for shard in side) for side in (meta.held_out, meta.training))
         if held > max(MUCH_HELD_OUT, 2 * held_out_fraction) * (held + trained):
             say(
-                f"{share_text(held / (held + trained))} of the tokens are held out, and no peer trains on them: "
-                "a short document is held out whole; give more text"
+                f"{share_text(held / (held + trained))} of the tokens are held out, and no peer trains on them, "
+                "because a short document is held out completely; give more text"
             )
         return meta, digest
 
@@ -161,7 +163,7 @@ def train_tokenizer(
     tell: Callable[[str], object] = lambda sentence: None,
     clock: Callable[[], float] = time.monotonic,
 ) -> TextTokenizer:
-    """Make a tokenizer from these texts, write it, and return it.
+    """Train a tokenizer on these texts, write it, and return it.
 
     Args:
         say: receives a sentence about omitted text.
@@ -179,7 +181,7 @@ def train_tokenizer(
         return make_tokenizer(texts, vocab_size, out)
     finally:  # also if there is no text at all, because the sentence gives the reason
         if complaints.text():
-            say(f"left out or mended: {complaints.text()}")
+            say(f"left out or repaired: {complaints.text()}")
 
 
 def _told(
@@ -240,8 +242,8 @@ def _alone_in(out: Path) -> Iterator[None]:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError as error:
                 raise UsageFault(
-                    f"another `peer data prepare` writes into {out}; expected one at a time; wait until it is done, "
-                    "or choose another --out"
+                    f"another `peer data prepare` is writing to {out}; expected one at a time; wait until it ends, or "
+                    "choose another --out"
                 ) from error
         yield
     finally:
@@ -265,9 +267,8 @@ def _begin(out: Path, settings: dict[str, Any]) -> dict[int, dict[str, Any]]:
         before: dict[str, Any] = rows[0] if rows and isinstance(rows[0], dict) else {}
         names = [flag for name, flag in _FLAGS.items() if before.get(name) != settings.get(name)]
         raise UsageFault(
-            f"{out} holds work with other files, tokenizer or settings ({', '.join(names)}); expected those of the "
-            "call that began it; "
-            "choose another --out, or delete that folder"
+            f"{out} contains unfinished work with different files or settings ({', '.join(names)}); expected the files "
+            "and settings of that work; choose another --out, or delete that folder"
         )
     done: dict[int, dict[str, Any]] = {}
     if any(row.get("again") for row in rows[1:]):
@@ -289,7 +290,7 @@ def _meta_of(done: dict[int, dict[str, Any]], tokenizer: TextTokenizer, fraction
     if not any(not shard.held_out for shard in shards):
         lack = next((str(answer["lack"]) for answer in done.values() if answer["lack"]), "")
         raise UsageFault(
-            lack or "these files hold no text to train on; expected some; nothing was written but the folder"
+            lack or "these files contain no text to train on; expected text; only the empty folder was created"
         )
     return Meta(
         dtype="uint16" if tokenizer.dtype.itemsize == 2 else "uint32",

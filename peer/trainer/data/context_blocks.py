@@ -1,4 +1,4 @@
-"""Sequences of tokens to read blocks from: complete ones, and ones whose parts arrive over time.
+"""Sequences of tokens to read blocks from: complete sequences, and sequences whose parts arrive over time.
 
 A group (a shard) arrives as a whole, and is shuffled as a whole. A position is a group's first position plus an offset.
 """
@@ -26,7 +26,7 @@ def identity_of(*parts: object) -> int:
 
 
 class OneGroup:
-    """A complete sequence, as one group: no part has to be fetched, and no part is removed.
+    """A complete sequence as one group: no part needs to be fetched, and no part is removed.
 
     Args:
         identity: see `GroupedStream`; None: an identity computed from the length.
@@ -70,9 +70,10 @@ class TokenStream(OneGroup):
 
         Raises:
             UsageFault: a token is not below vocab_size; the message names the file.
+            IndexError: the sequence does not contain all these tokens.
         """
         if not 0 <= start <= start + length <= self.num_tokens:
-            raise IndexError(f"tokens {start}..{start + length} of {self.num_tokens}")
+            raise IndexError(f"tokens {start}..{start + length} of a stream with {self.num_tokens} tokens")
         block = np.empty(length, np.int64)
         filled, index = 0, int(np.searchsorted(self._ends, start, side="right"))
         while filled < length:
@@ -118,7 +119,8 @@ class GroupedStream:
         self.identity = identity
         self._stock = stock
         self._groups: dict[int, tuple[str, Tokens]] = {}
-        self._absent: set[int] = set()  # groups found absent since `let_go`; an order asks about each group repeatedly
+        # Groups found absent since the last `let_go`, because the block order asks for each group repeatedly.
+        self._absent: set[int] = set()
 
     @property
     def is_full(self) -> bool:
@@ -146,7 +148,10 @@ class GroupedStream:
             self._stock.want(groups)
 
     def let_go(self) -> None:
-        """Allow the stock to remove groups: all positions chosen before this call have been read."""
+        """Let the stock delete groups to make room. The caller has read all positions that it chose before this call.
+
+        After this call, groups that were absent are looked up again.
+        """
         for group in () if self._stock is None else self._stock.let_go():
             self._groups.pop(group, None)
         self._absent.clear()
@@ -165,10 +170,12 @@ class GroupedStream:
 
         Raises:
             UsageFault: a token is not below vocab_size; the message names the file.
+            IndexError: the group is not present, or does not contain all these tokens.
         """
         found = self._group(group)
         if found is None or start + length > len(found[1]):
-            raise IndexError(f"tokens {start}..{start + length} of group {group}, which has not so many")
+            num_tokens = 0 if found is None else len(found[1])
+            raise IndexError(f"tokens {start}..{start + length} of group {group}, which has {num_tokens} tokens")
         block = found[1][start : start + length].astype(np.int64)
         check_ids(found[0], int(block.max()), self._vocab_size)
         return block
@@ -202,6 +209,6 @@ def check_ids(name: str, largest: int, vocab_size: int) -> None:
     """
     if largest >= vocab_size:
         raise UsageFault(
-            f"{name} holds token {largest}; expected tokens below vocab_size {vocab_size}; tokenize it with the run's "
-            "tokenizer"
+            f"{name} contains token {largest}; expected tokens below vocab_size {vocab_size}; tokenize it with the "
+            "run's tokenizer"
         )

@@ -105,8 +105,8 @@ def open_run_corpus(
     if manifest.tokenizer is not None and not source.startswith((TOKENS, WEB)):
         if data_dir is None:
             raise UsageFault(
-                f"{source} is text, and this run reads tokens; expected shards of its tokenizer; give --data "
-                "tokens:DIR with what `peer data prepare` made"
+                f"{source} is text, but this run reads tokens; expected shards made with its tokenizer; give --data "
+                "tokens:DIR with a folder that `peer data prepare` wrote"
             )
         path = tokenizer_path or run_file_path(data_dir, manifest, TOKENIZER_NAME)
         return _tokenized(manifest, source, path, data_dir / CACHE_NAME, note, limit_bytes, is_own)
@@ -133,8 +133,8 @@ def _downloaded(
     data, vocab_size = manifest.data, manifest.model.vocab_size
     if data.digest is None or data_dir is None:
         raise UsageFault(
-            f"{source} cannot be used here: the run names no data.digest, or there is no data folder; expected shards "
-            "of this machine; give --data tokens:DIR"
+            f"{source} cannot be used: the run has no data.digest, or there is no data folder; expected shards on "
+            "this machine; give --data tokens:DIR"
         )
     stock = WebStock(source, data.digest, data_dir / CACHE_NAME, note, limit_bytes, is_own=is_own)
     check_fits(stock.meta, source, vocab_size, tokenizer_digest_of(manifest))
@@ -156,8 +156,8 @@ def _tokenized(
     tokenizer = load_tokenizer(tokenizer_path)
     if tokenizer.vocab_size > model.vocab_size:
         raise UsageFault(
-            f"the run's {TOKENIZER_NAME} has {tokenizer.vocab_size} tokens, and its model {model.vocab_size}; expected "
-            "a model.vocab_size of at least as many; tell the run's owner"
+            f"the run's {TOKENIZER_NAME} has {tokenizer.vocab_size} tokens, but its model has {model.vocab_size}; "
+            "expected a model with at least as many tokens; tell the run's owner"
         )
     num_evaluated = EVALUATION_BATCHES * manifest.training.batch_size * (model.context + 1)
     rules = TextRules(tokenizer, data.text_field, HELD_OUT_FRACTION, model.vocab_size, model.context, num_evaluated)
@@ -204,7 +204,7 @@ def open_corpus(
     else:
         raise UsageFault(f"data source {source!r}; expected stdlib:, text:PATH[,PATH...] or tokens:PATH")
     if vocab_size < 256:
-        raise UsageFault(f"{source} holds bytes and vocab_size is {vocab_size}; expected at least 256")
+        raise UsageFault(f"{source} contains bytes, but vocab_size is {vocab_size}; expected at least 256")
     if source == LIBRARY:
         training, held_out = _split_by_name(segments, held_out_fraction)
         identity = identity_of([(name, len(tokens)) for name, tokens in training])
@@ -213,7 +213,7 @@ def open_corpus(
     num_bytes = sum(tokens.nbytes for _, tokens in segments)
     facts = f"{plural(len(segments), 'file')}, {bytes_text(num_bytes)}"
     if num_left_out:
-        facts += f"; {num_left_out} entries that lead out of the folder, or are not files, were left out"
+        facts += f"; left out {num_left_out} entries that lead out of the folder or are not files"
     corpus = Corpus(
         TokenStream(training, vocab_size, identity),
         TokenStream(held_out, vocab_size),

@@ -148,7 +148,7 @@ _Item = TypeVar("_Item")
 def _batches(
     order: TokenizeOrder, complaints: Complaints, short: ShortDocuments
 ) -> Iterator[list[tuple[list[str], TextSegment]]]:
-    """Yield lists of (pieces of text that a tokenizer accepts, the segment they form)."""
+    """Yield lists of (pieces of text that a tokenizer accepts, the segment that they form)."""
 
     def in_pieces(segment: TextSegment) -> tuple[list[str], TextSegment]:
         text, size = segment.text, MAX_TEXT_CHARACTERS

@@ -1,8 +1,7 @@
-"""Fetches groups of data in the background while others are trained on, within a limit on disk space.
+"""Fetches groups of data in the background during training, within a limit on disk space.
 
 If there is no room for the next group, the groups requested longest ago are removed. The stock's thread only proposes
-the removal. The reader permits it (`Stock.let_go`) between two batches, so no group is removed that is still to be
-read.
+the removal. The reader permits it (`Stock.let_go`) between two batches, so no group is removed before it is read.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ def patiently(action: Callable[[], T], note: Callable[[str], None], pause: Calla
         except UsageFault:
             raise
         except LocalFault as error:
-            note(f"data cannot be had now: {error}; trying again in {seconds:g} s")
+            note(f"data cannot be fetched now: {error}; trying again in {seconds:g} s")
             pause(seconds)
     return action()
 
@@ -139,8 +138,9 @@ class Stock:
             self._changed.notify()
 
     def let_go(self) -> Sequence[int]:
-        """Delete the groups that have to make room, and return them. The caller reads no position chosen before this
-        call.
+        """Delete the groups that have to make room, and return them.
+
+        The caller must not read positions that it chose before this call.
         """
         if not self._leaving:
             return ()
@@ -179,7 +179,7 @@ class Stock:
                 if self._is_closed:
                     return
                 if self._num_failures == 0 and group not in self.failing:
-                    self._note(f"data cannot be had now: {error}; training goes on with what is here")
+                    self._note(f"data cannot be fetched now: {error}; training continues with the local data")
                 pause = PAUSES_SECONDS[min(self._num_failures, len(PAUSES_SECONDS) - 1)]
                 self._num_failures += 1
                 self._failed_in_a_row.add(group)
@@ -193,9 +193,9 @@ class Stock:
             self._num_failures = 0
             if group in self.failing:
                 self.failing.clear()  # the cause of this failure may have affected the other groups
-                self._note("data comes again")
+                self._note("data arrives again")
             elif len(self._failed_in_a_row) >= FAILED_TOGETHER:
-                self._note("data comes again")
+                self._note("data arrives again")
             self._failed_in_a_row.clear()
 
     def _next(self) -> int:
@@ -223,9 +223,9 @@ class Stock:
         elif not self._has_complained:
             self._has_complained = True
             self._note(
-                f"data takes {bytes_text(self._used())} of the {bytes_text(self._limit())} that it may have on this "
-                f"disk; expected room for {bytes_text(needed)} more; training goes on with what is here; give more "
-                "with --data-limit-gib, or free some disk"
+                f"data takes {bytes_text(self._used())} of the {bytes_text(self._limit())} that it may use on this "
+                f"disk; expected room for {bytes_text(needed)} more; training continues with the local data; raise "
+                "--data-limit-gib, or free some disk space"
             )
         return False
 
@@ -242,7 +242,7 @@ class Stock:
 
 
 def _other_data(own: Path) -> list[tuple[Path, int]]:
-    """List (folder, bytes) of data that is no longer read (of other sources or earlier text), oldest first."""
+    """List (folder, bytes) of data that is no longer read (from other sources or earlier text), oldest first."""
     found = []
     with contextlib.suppress(OSError):
         for folder in own.parent.iterdir():

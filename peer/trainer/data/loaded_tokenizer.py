@@ -85,11 +85,12 @@ def loaded(content: bytes, file: str, end: str | None) -> LoadedTokenizer:
     ends = [end] if end is not None else [text for text in USUAL_ENDS if text in vocab]
     if not ends:
         raise UsageFault(
-            f"nothing says which token of {file} ends a document; expected a {CONFIG_NAMES[0]} beside it; write "
-            '{"eos_token": "TOKEN"} into it, with a token of its own; `peer data prepare` also takes --eos TOKEN'
+            f"{file} does not specify the token that ends a document; expected a {CONFIG_NAMES[0]} beside it; write "
+            '{"eos_token": "TOKEN"} into it, with a token of the tokenizer; `peer data prepare` also accepts --eos '
+            "TOKEN"
         )
     if ends[0] not in vocab:
-        raise UsageFault(f"{file} has no token {end!r} to end a document with; expected one of its own")
+        raise UsageFault(f"{file} has no token {end!r} that could end a document; expected a token of this file")
     return LoadedTokenizer(vocab[ends[0]], max(vocab.values()) + 1, tokenizer)
 
 

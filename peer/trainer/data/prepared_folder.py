@@ -53,8 +53,8 @@ class ShardFolder:
             opened = self.open(shard)
             if opened is None:
                 raise UsageFault(
-                    f"{self.folder / shard.name} is missing; expected every held-out shard that {META_NAME} names, "
-                    "which all peers measure on; copy it there"
+                    f"{self.folder / shard.name} is missing; expected every held-out shard that {META_NAME} lists, "
+                    "because all peers measure the loss on them; copy it there"
                 )
             found.append(opened)
         stream = TokenStream(found, self._vocab_size)
@@ -114,8 +114,8 @@ def check_fits(meta: Meta, where: str, vocab_size: int, tokenizer_digest: str | 
     """
     if tokenizer_digest is not None and meta.tokenizer != tokenizer_digest:
         raise UsageFault(
-            f"{where} was made with the tokenizer {meta.tokenizer[:16]}...; expected the run's, "
-            f"{tokenizer_digest[:16]}...; make it again: `peer data prepare --tokenizer` with the run's tokenizer.json"
+            f"{where} was made with the tokenizer {meta.tokenizer[:16]}...; expected the run's tokenizer "
+            f"{tokenizer_digest[:16]}...; run `peer data prepare --tokenizer` again with the run's tokenizer.json"
         )
     check_ids(where, max(shard.largest for shard in meta.shards), vocab_size)
 
@@ -133,8 +133,8 @@ def training_stream(shards: ShardFolder, context: int) -> GroupedStream:
             check_shard(path, shards.meta, shard)
     if not any((shards.folder / shard.name).exists() and shard.tokens > context for shard in training):
         raise UsageFault(
-            f"{shards.folder} has none of the shards that {META_NAME} names with at least {context + 1} tokens; "
-            f"expected {training[0].name} and others beside it; copy them there"
+            f"{shards.folder} has none of the shards with at least {context + 1} tokens that {META_NAME} lists; "
+            f"expected {training[0].name} and others; copy them there"
         )
     return shards.training()
 
@@ -153,7 +153,7 @@ def data_facts(manifest: RunManifest, own: str | None, limit_bytes: int | None =
     is_kept = source.startswith((HUB, WEB)) or (manifest.tokenizer is not None and not source.startswith(TOKENS))
     if limit_bytes is None or not is_kept:
         return facts
-    return f"{facts}; takes {bytes_text(limit_bytes)} of the disk at most (--data-limit-gib)"
+    return f"{facts}; takes at most {bytes_text(limit_bytes)} of the disk (--data-limit-gib)"
 
 
 def _read_here(manifest: RunManifest, source: str) -> str:
@@ -161,9 +161,9 @@ def _read_here(manifest: RunManifest, source: str) -> str:
     if source.startswith(HUB):
         return f"{source}, read from the hub while training"
     if source.startswith(WEB):
-        return f"{source}, of which shards are downloaded while training"
+        return f"{source}, with shards downloaded while training"
     if source == LIBRARY:
-        return "the text of Python's standard library, which is here"
+        return "the text of Python's standard library on this machine"
     kind, _, rest = source.partition(":")
     if f"{kind}:" == TOKENS:
         folder = prepared_folder_of(rest)

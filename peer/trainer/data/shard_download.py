@@ -103,7 +103,7 @@ class WebStock:
         try:
             return self._shards.open(self.meta.training[group])
         except UsageFault as fault:
-            self._note(f"{fault}; it is downloaded again")
+            self._note(f"{fault}; this peer downloads it again")
             self._stock.lose(group)
             return None
 
@@ -146,7 +146,8 @@ def _read(url: str, max_bytes: int, *, is_own: bool) -> bytes:
         raise _not_followed(url, error) from error
     except BROKEN as error:
         raise LocalFault(
-            f"{url} cannot be had ({_reason(error)}); expected {shards.META_NAME} there; is the server up?"
+            f"{url} cannot be fetched ({_reason(error)}); expected {shards.META_NAME} at this "
+            "address; is the server up?"
         ) from error
     if len(content) > max_bytes:
         raise UsageFault(
@@ -157,8 +158,8 @@ def _read(url: str, max_bytes: int, *, is_own: bool) -> bytes:
 
 def _not_followed(url: str, error: PrivateAddress) -> UsageFault:
     return UsageFault(
-        f"{url} is not fetched ({error.reason}); expected a public server, because the run's manifest names it; if you "
-        f"trust it, name it yourself: --data {url.rpartition('/')[0]}/{shards.META_NAME}"
+        f"{url} is not fetched ({error.reason}); expected a public server, because the address comes from the run's "
+        f"manifest; if you trust it, give it yourself: --data {url.rpartition('/')[0]}/{shards.META_NAME}"
     )
 
 
@@ -190,6 +191,6 @@ def _download(url: str, draft: Path, num_bytes: int, *, is_own: bool) -> None:
     except PrivateAddress as error:
         raise _not_followed(url, error) from error
     except BROKEN as error:
-        raise LocalFault(f"{url} cannot be had ({_reason(error)}); expected {bytes_text(num_bytes)} of it") from error
+        raise LocalFault(f"{url} cannot be fetched ({_reason(error)}); expected {bytes_text(num_bytes)}") from error
     if missing:
         raise LocalFault(f"{url} ended {bytes_text(missing)} early; expected {bytes_text(num_bytes)}")

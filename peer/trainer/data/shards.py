@@ -42,11 +42,11 @@ class Shard(Section):
     name: str = Field(pattern=r"^[A-Za-z0-9_-]{1,60}\.(u16|u32)$", examples=["part-00000.u16"])
     tokens: int = Field(ge=1, le=2**40)
     text_bytes: Count
-    """Bytes of the UTF-8 text that the shard was made from."""
+    """Bytes of the UTF-8 text of the shard."""
     largest: Count
-    """The largest token in it."""
+    """The largest token in the shard."""
     digest: Digest
-    """BLAKE3 of its bytes."""
+    """BLAKE3 of the shard's bytes."""
     held_out: bool
     """Whether the shard only measures the loss."""
 
@@ -73,13 +73,13 @@ class Meta(Section):
     def _check_together(self) -> Self:
         names = {shard.name.lower() for shard in self.shards}
         if len(names) != len(self.shards):
-            raise ValueError("two shards have one name; expected each once")
+            raise ValueError("two shards have the same name; expected distinct names")
         suffix = ".u16" if self.dtype == "uint16" else ".u32"
         for shard in self.shards:
             if not shard.name.endswith(suffix):
                 raise ValueError(f"shard {shard.name} with dtype {self.dtype}; expected names that end in {suffix}")
             if shard.largest >= self.vocab_size:
-                raise ValueError(f"shard {shard.name} holds token {shard.largest}; expected below {self.vocab_size}")
+                raise ValueError(f"shard {shard.name} has token {shard.largest}; expected below {self.vocab_size}")
         return self
 
     @property
@@ -130,8 +130,8 @@ def parse_meta(content: bytes, where: str, expected_digest: str | None = None) -
     """
     if expected_digest is not None and digest_of(content) != expected_digest:
         raise UsageFault(
-            f"{where} has digest {digest_of(content)[:16]}...; expected {expected_digest[:16]}..., which the run's "
-            "manifest names (data.digest); get the data of this run"
+            f"{where} has digest {digest_of(content)[:16]}...; expected {expected_digest[:16]}..., the "
+            "data.digest of the run's manifest; get the data of this run"
         )
     try:
         return Meta.model_validate(json.loads(content.decode(), parse_constant=refuse_constant))
@@ -160,8 +160,8 @@ def prepared_folder_of(text: str) -> Path:
 def without_meta(where: object) -> UsageFault:
     """Return the error about a folder without prepared shards."""
     return UsageFault(
-        f"{where} has no {META_NAME}; expected a folder of prepared shards; make it of text with `peer data prepare`, "
-        f"get that of the run's owner, or give --data text:{where} (jsonl:, parquet:) where the run takes that"
+        f"{where} has no {META_NAME}; expected a folder of prepared shards; make it from text with `peer data "
+        f"prepare`, ask the run's owner for it, or give --data text:{where} (jsonl:, parquet:) if the run accepts text"
     )
 
 
@@ -201,7 +201,7 @@ def write_new(path: Path, content: bytes) -> None:
 
 
 def check_shard(path: Path, meta: Meta, shard: Shard) -> None:
-    """Read a shard's whole file, and compare its length and digest with meta.json.
+    """Read a shard's complete file, and compare its length and digest with meta.json.
 
     Raises:
         UsageFault: the file is missing, or its length or digest differs.
@@ -210,13 +210,13 @@ def check_shard(path: Path, meta: Meta, shard: Shard) -> None:
         num_bytes = os.fstat(file.fileno()).st_size
         if num_bytes != meta.num_bytes(shard):
             raise UsageFault(
-                f"{path} has {num_bytes} bytes; expected {meta.num_bytes(shard)}, as {META_NAME} says; copy it again"
+                f"{path} has {num_bytes} bytes; expected {meta.num_bytes(shard)}, as in {META_NAME}; copy it again"
             )
         hasher = blake3.blake3()
         while content := file.read(_READ_BYTES):
             hasher.update(content)
     if hasher.hexdigest() != shard.digest:
         raise UsageFault(
-            f"{path} has digest {hasher.hexdigest()[:16]}...; expected {shard.digest[:16]}..., as {META_NAME} says; "
+            f"{path} has digest {hasher.hexdigest()[:16]}...; expected {shard.digest[:16]}..., as in {META_NAME}; "
             "copy it again"
         )

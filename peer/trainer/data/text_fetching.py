@@ -111,7 +111,7 @@ class TextStock:
         self.parts = found.parts
         self._left_out = found.left_out
         if not self.parts:
-            raise UsageFault(f"{source} holds no text{self._also()}; expected some to train on")
+            raise UsageFault(f"{source} contains no text{self._also()}; expected text to train on")
         self._cache = cache.absolute()  # the process that tokenizes has a different working directory
         self._keys = (found.identity, found.state)
         self._divide(HeldOutRule.of(rules.held_out_fraction))
@@ -215,7 +215,7 @@ class TextStock:
             LocalFault: the text cannot be fetched.
         """
         if self._facts(0) is None:
-            self._note(f"tokenizing the beginning of {self._source} ({plural(len(self.parts), 'part')} altogether)")
+            self._note(f"tokenizing the beginning of {self._source} ({plural(len(self.parts), 'part')} in total)")
         facts = self._beginning()
         if self._is_too_little(facts):
             facts = self._divided_anew(facts)
@@ -229,10 +229,10 @@ class TextStock:
             raise UsageFault(
                 f"{self._source} has {plural(documents, 'document')} and {plural(_num_tokens(facts), 'token')}"
                 f"{self._also()}; expected at least {2 * (self._rules.context + 1)}: one context and a token to train "
-                "on, and as many to measure on; give more text"
+                "on, and the same to measure the loss; give more text"
             )
         if self._left_out.text():
-            self._note(f"left out or mended at the beginning of {self._source}{self._also(': ')}")
+            self._note(f"left out or repaired at the beginning of {self._source}{self._also(': ')}")
         num_bytes = sum(one["held_out"]["text_bytes"] for one in facts if one["held_out"] is not None)
         stream = TokenStream(found, self._rules.vocab_size)
         return stream, num_bytes / stream.num_tokens if num_bytes else None
@@ -256,11 +256,11 @@ class TextStock:
             lack = _lack_of(found)
             if lack and not is_told and len(self.parts) > 1 and not any(one["documents"] for one in found):
                 is_told = True
-                self._note(f"there is no text so far: {lack}; looking on")
+                self._note(f"there is no text so far: {lack}; reading on")
         return found
 
     def _is_too_little(self, facts: list[dict[str, Any]]) -> bool:
-        """Return whether one side of the text has no whole block."""
+        """Return whether one side of the text has no complete block."""
         context = self._rules.context
         if _num_tokens(facts, "held_out") <= context:
             return True
@@ -279,7 +279,7 @@ class TextStock:
                 facts = self._beginning()
         return facts
 
-    def _also(self, before: str = "; left out or mended: ") -> str:
+    def _also(self, before: str = "; left out or repaired: ") -> str:
         text = self._left_out.text()
         return f"{before}{text}" if text else ""
 
@@ -288,7 +288,7 @@ class TextStock:
         return GroupedStream(len(self.parts), self._rules.vocab_size, self.open, self.identity, self._stock)
 
     def close(self) -> None:
-        """End the worker without reporting its end."""
+        """End the worker, and report no error about it."""
         self._stock.close()
         if self._worker is not None:
             self._worker.close()
@@ -383,7 +383,7 @@ def _hub_ranges(source: str, cache: Path, note: Callable[[str], None], *, is_own
         kept = next((ranges for ranges in map(_kept_ranges, paths) if ranges is not None), None)
         if kept is None:
             raise
-        note(f"data cannot be had now: {fault}; going on with what is here")
+        note(f"data cannot be fetched now: {fault}; continuing with the local data")
         return kept
     with contextlib.suppress(LocalFault):  # the same fault is reported when the text is stored
         write_new(paths[0], json.dumps(ranges).encode())

@@ -49,7 +49,7 @@ class TokenizeWorker:
             while "part" not in (answer := self._child.ask(question)[0]):
                 question = {}
         except ValueError as error:
-            raise LocalFault("the process that tokenizes was closed; expected it to answer; try again") from error
+            raise LocalFault("the tokenizing process has ended; expected an answer; try again") from error
         return _checked(answer["part"], order)
 
     def close(self) -> None:
@@ -60,7 +60,7 @@ class TokenizeWorker:
 def _checked(facts: Any, order: TokenizeOrder) -> dict[str, Any]:
     """Check that the facts of a part describe the files of `order`, and return them."""
     if not isinstance(facts, dict):
-        raise LocalFault("the process that tokenizes answered without facts; expected those of its part; try again")
+        raise LocalFault("the tokenizing process returned no result; expected the facts about its part; try again")
     for side, path in (("training", order.training), ("held_out", order.held_out)):
         shard = facts.get(side)
         if shard is not None and (
@@ -70,7 +70,7 @@ def _checked(facts: Any, order: TokenizeOrder) -> dict[str, Any]:
                 type(shard.get(name)) is int and shard[name] >= 0 for name in ("tokens", "text_bytes", "largest")
             )
         ):
-            raise LocalFault(f"the process that tokenizes wrote no {path.name}; expected it with its length; try again")
+            raise LocalFault(f"the tokenizing process described no file {path.name}; expected its length; try again")
     return facts
 
 

@@ -36,7 +36,7 @@ MAX_TOKEN_CHARACTERS = 4096
 """Limit on the text of one token; the longest published tokens are rows of a few hundred spaces."""
 LIMITS = ChildLimits(memory_bytes=2 << 30, seconds=60.0)
 """A tokenizer of 35 MB takes 0.6 GB and 3 s to load; a slow machine needs ten times as long."""
-ADVICE = "if the tokenizer is a run's, tell the run's owner; otherwise take another one"
+ADVICE = "if the tokenizer belongs to a run, tell the run's owner; otherwise choose another tokenizer"
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +74,7 @@ class OpenTokenizer:
         facts: the facts about the tokenizer.
 
     Raises:
-        UsageFault: there is not a tokenizer, it is unusable, or the token that ends documents is unknown.
+        UsageFault: there is no tokenizer, the tokenizer is unusable, or the token that ends documents is unknown.
         LocalFault: the library is missing, or exceeded `LIMITS` with this file.
     """
 
@@ -132,7 +132,7 @@ class OpenTokenizer:
         return isinstance(tokens, list) and all(type(token) is int and 0 <= token < size for token in tokens)
 
     def _unusable(self, what: str) -> LocalFault:
-        return LocalFault(f"{self.facts.path} makes no {what} of what it was given; expected some; {ADVICE}")
+        return LocalFault(f"{self.facts.path} returns no valid {what}; expected {what} for each input; {ADVICE}")
 
 
 def load_tokenizer(path: Path, end: str | None = None) -> TextTokenizer:
@@ -162,8 +162,8 @@ def tokenizer_content(path: Path, end: str | None) -> tuple[Path, bytes, str | N
         content = read_regular(file, MAX_TOKENIZER_BYTES)
     if content.startswith(codecs.BOM_UTF8):
         raise UsageFault(
-            f"{file} begins with a byte order mark; expected UTF-8 without one, as the tokenizers library reads it; "
-            "save the file again without it"
+            f"{file} begins with a byte order mark, which the tokenizers library does not accept; expected UTF-8 "
+            "without it; save the file again"
         )
     return file, content, end or next(named_ends(file.parent), None)
 
@@ -177,7 +177,7 @@ def _checked_facts(file: Path, content: bytes, answer: Mapping[str, Any]) -> Tex
         or not isinstance(special, dict)
         or not all(type(number) is int and 0 <= number < vocab_size for number in special.values())
     ):
-        raise LocalFault(f"{file} has tokens of no known number; expected whole numbers from 0 on; {ADVICE}")
+        raise LocalFault(f"{file} has tokens without valid numbers; expected whole numbers from 0; {ADVICE}")
     return TextTokenizer(file, blake3.blake3(content).hexdigest(), eos, vocab_size, special)
 
 
@@ -190,9 +190,9 @@ def make_tokenizer(texts: Iterable[str], vocab_size: int, folder: Path) -> TextT
     """
     library = _library()
     if vocab_size < 257:
-        raise UsageFault(f"--vocab-size is {vocab_size}; expected at least 257: every byte, and the end of a document")
+        raise UsageFault(f"--vocab-size is {vocab_size}; expected at least 257: all bytes, and the end of a document")
     if (folder / TOKENIZER_NAME).exists():
-        raise UsageFault(f"{folder / TOKENIZER_NAME} is there already; expected a new folder; choose another --out")
+        raise UsageFault(f"{folder / TOKENIZER_NAME} already exists; expected a new folder; choose another --out")
     tokenizer = library.Tokenizer(library.models.BPE())
     tokenizer.pre_tokenizer = library.pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = library.decoders.ByteLevel()
@@ -204,7 +204,7 @@ def make_tokenizer(texts: Iterable[str], vocab_size: int, folder: Path) -> TextT
     )
     text = iter(texts)
     if (first := next(text, None)) is None:
-        raise UsageFault("there is no text in these files; expected some to learn words from")
+        raise UsageFault("there is no text in these files; expected text to learn tokens from")
     _interruptibly(lambda: tokenizer.train_from_iterator(itertools.chain([first], text), trainer))
     config = {"tokenizer_class": "PreTrainedTokenizerFast", "bos_token": END_OF_TEXT, "eos_token": END_OF_TEXT}
     is_new = not folder.exists()

@@ -237,7 +237,7 @@ def trickle(after_head: bytes) -> Answer:
 )
 def test_a_trickle_ends_wherever_it_is(after_head: bytes) -> None:
     started = time.monotonic()
-    with server(trickle(after_head)) as (url, _), pytest.raises(BROKEN, match="less than 10 kB a second came"):
+    with server(trickle(after_head)) as (url, _), pytest.raises(BROKEN, match="slower than 10 kB per second"):
         read(url, window_seconds=0.3)
     assert time.monotonic() - started < 10
 

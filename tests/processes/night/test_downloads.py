@@ -75,7 +75,7 @@ def test_a_shard_goes_on_where_its_server_broke_off_and_a_wrong_one_is_left_out(
             again = swarm.start("peer", *source, environment=trusted)
             again.wait_for(TrainingProgressed, lambda fact: fact.inner_steps > 0)
             wait_until(lambda: f"{others[-1]}" in again.stderr, "what is wrong with that shard is said")
-            assert "training goes on with what is here" in again.stderr
+            assert "training continues with the local data" in again.stderr
             steps = again.inner_steps()
             again.wait_for(TrainingProgressed, lambda fact: fact.inner_steps > steps)
             wait_until(lambda: (cache / name).exists(), "the shard is whole")

@@ -67,7 +67,7 @@ def test_a_shard_that_the_disk_has_spoilt_or_that_was_deleted_is_downloaded_agai
     assert training.group_range(0) is None
     assert not path.exists()
     assert notes == [notes[0]]
-    assert "is downloaded again" in notes[0]
+    assert "downloads it again" in notes[0]
     training.want([0])
     wait_until(lambda: training.let_go() or training.group_range(0) is not None, "the shard to come again")
 
@@ -123,7 +123,7 @@ def test_a_server_that_answers_nonsense_or_sends_elsewhere_is_a_sentence(made, s
     shard = made[1].training[0]
     stock = WebStock(server.url, made[2], tmp_path, lambda text: None, is_own=True)
     server.answer = answer
-    with pytest.raises(LocalFault, match=rf"{shard.name} cannot be had \({reason}\); expected") as caught:
+    with pytest.raises(LocalFault, match=rf"{shard.name} cannot be fetched \({reason}\); expected") as caught:
         stock.fetch(shard)
     assert str(caught.value).isprintable()
 

@@ -217,7 +217,7 @@ def test_a_field_that_is_not_there_and_text_that_is_none_are_sentences(tmp_path,
     stock.close()
     (tmp_path / "empty").mkdir()
     (tmp_path / "empty" / "nothing.txt").touch()
-    with pytest.raises(UsageFault, match="holds no text"):
+    with pytest.raises(UsageFault, match="contains no text"):
         TextStock(f"text:{tmp_path}/empty", rules, tmp_path / "cache", lambda text: None)
 
 
@@ -302,7 +302,7 @@ def test_too_little_to_hold_out_says_what_helps_and_what_was_left_out(tmp_path, 
     (folder / "one.txt").write_text("the marsh\n")
     (folder / "picture").write_bytes(b"\0" * 9)
     stock = TextStock(f"text:{folder}", replace(rules, held_out_fraction=0.0), tmp_path / "cache", lambda text: None)
-    said = r"has 1 document and 4 tokens; left out or mended: binary files \(1\); expected at least 18: .*more text"
+    said = r"has 1 document and 4 tokens; left out or repaired: binary files \(1\); expected at least 18: .*more text"
     with pytest.raises(UsageFault, match=said):
         stock.held_out()
     stock.close()
@@ -325,7 +325,7 @@ def test_one_part_that_is_gone_for_good_is_told_once_while_others_come(tmp_path,
         stock.want([3, number])
         until(lambda number=number: number in files.here and tried.count(3) >= number - 3)
     stock.close()
-    assert notes == ["data cannot be had now: c.txt was removed; training goes on with what is here"]
+    assert notes == ["data cannot be fetched now: c.txt was removed; training continues with the local data"]
 
 
 def test_a_source_that_was_away_is_said_to_be_back_by_the_first_part_that_comes(tmp_path, monkeypatch):
@@ -351,7 +351,10 @@ def test_a_source_that_was_away_is_said_to_be_back_by_the_first_part_that_comes(
     stock.want([5])
     until(lambda: 5 in files.here)
     stock.close()
-    assert notes == ["data cannot be had now: no route; training goes on with what is here", "data comes again"]
+    assert notes == [
+        "data cannot be fetched now: no route; training continues with the local data",
+        "data arrives again",
+    ]
 
 
 def test_a_stock_begins_while_the_hub_is_away_if_it_was_here_before(tmp_path, rules, monkeypatch):
@@ -391,7 +394,7 @@ def test_a_stock_begins_while_the_hub_is_away_if_it_was_here_before(tmp_path, ru
     is_away.set()
     with pytest.raises(LocalFault, match="the hub is away"):
         TextStock("hf:org/name@v1", rules, tmp_path, notes.append)
-    assert notes == ["data cannot be had now: the hub is away; trying again in 0 s"]
+    assert notes == ["data cannot be fetched now: the hub is away; trying again in 0 s"]
     is_away.clear()
     first = TextStock("hf:org/name@v1", rules, tmp_path, notes.append)
     first.held_out()
@@ -401,7 +404,7 @@ def test_a_stock_begins_while_the_hub_is_away_if_it_was_here_before(tmp_path, ru
         # What was streamed is here, too, for a person that wants no network now.
         monkeypatch.setenv("HF_HUB_OFFLINE", offline)
         again = TextStock("hf:org/name@v1", rules, tmp_path, notes.append)
-        assert notes[-1] == "data cannot be had now: the hub is away; going on with what is here"
+        assert notes[-1] == "data cannot be fetched now: the hub is away; continuing with the local data"
         assert (again.identity, again.num_groups) == (first.identity, 2)
         assert again.held_out()[0].num_tokens == first.held_out()[0].num_tokens
         assert again.open(0) is not None
