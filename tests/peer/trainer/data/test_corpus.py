@@ -96,7 +96,7 @@ def test_reading_across_files_equals_reading_their_concatenation(sizes, data):
 def test_a_token_outside_the_vocabulary_is_named():
     stream = TokenStream([("a.u16", np.arange(500, dtype=np.uint16))], 300)
     stream.read(0, 300)
-    with pytest.raises(UsageFault, match=r"a\.u16 holds token 300.*vocab_size 300"):
+    with pytest.raises(UsageFault, match=r"a\.u16 contains token 300.*vocab_size 300"):
         stream.read(0, 301)
 
 

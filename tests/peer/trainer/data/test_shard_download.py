@@ -49,7 +49,7 @@ def test_a_download_that_breaks_off_goes_on_where_it_was(made, server, tmp_path)
     shard = made[1].training[0]
     stock = WebStock(server.url, made[2], tmp_path, lambda text: None, is_own=True)
     server.cut = 3000
-    with pytest.raises(LocalFault, match=rf"{shard.name} (ended .* early|cannot be had)"):
+    with pytest.raises(LocalFault, match=rf"{shard.name} (ended .* early|cannot be fetched)"):
         stock.fetch(shard)
     server.cut = None
     stock.fetch(shard)
@@ -111,9 +111,9 @@ def test_what_a_server_changes_is_refused(made, server, tmp_path):
 @pytest.mark.parametrize(
     ("answer", "reason"),
     [
-        (b"HTTP/1.0 302 Found\r\nLocation: file:///etc/hostname\r\n\r\n", "it redirects to file:, not to http:"),
-        (b"HTTP/1.0 307 Found\r\nLocation: ftp://127.0.0.1:1/x\r\n\r\n", "it redirects to ftp:, not to http:"),
-        (b"HTTP/1.0 302 Found\r\nLocation: //[bad\r\n\r\n", "it redirects to no address, not to http:"),
+        (b"HTTP/1.0 302 Found\r\nLocation: file:///etc/hostname\r\n\r\n", "it redirects to file: instead of http:"),
+        (b"HTTP/1.0 307 Found\r\nLocation: ftp://127.0.0.1:1/x\r\n\r\n", "it redirects to ftp: instead of http:"),
+        (b"HTTP/1.0 302 Found\r\nLocation: //[bad\r\n\r\n", "it redirects to no address instead of http:"),
         (b"HTTP/1.0 500 \x1b[31mred\r\n\r\n", "status 500"),
         (b"\x1b[31mnonsense\r\n\r\n", r"\[31mnonsense"),
     ],
@@ -132,7 +132,7 @@ def test_a_server_that_is_gone_is_a_sentence_after_some_tries(made, tmp_path, mo
     monkeypatch.setattr(module, "PAUSES_SECONDS", (0.0, 0.0, 0.0))
     server, notes = ShardServer(made[0]), []
     server.close()
-    with pytest.raises(LocalFault, match=r"meta\.json cannot be had"):
+    with pytest.raises(LocalFault, match=r"meta\.json cannot be fetched"):
         WebStock(server.url, made[2], tmp_path, notes.append, is_own=True)
     assert len(notes) == 3
     gone = ShardServer(tmp_path)

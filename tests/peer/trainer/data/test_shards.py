@@ -73,7 +73,7 @@ def test_a_folder_is_read_with_the_run_s_tokenizer_and_digest_only(made):
         opened(shards, tokenizer_digest="f" * 64)
     with pytest.raises(UsageFault, match=r"has digest .*expected eeee.*data\.digest"):
         opened(shards, digest="e" * 64)
-    with pytest.raises(UsageFault, match=r"holds token 299; expected tokens below vocab_size 299"):
+    with pytest.raises(UsageFault, match=r"contains token 299; expected tokens below vocab_size 299"):
         open_corpus(f"tokens:{shards}", vocab_size=299, context=16, held_out_fraction=0.1)
 
 
@@ -110,7 +110,7 @@ def test_a_shard_that_is_not_what_meta_says_is_refused(made, copy):
     content = bytearray((copy / shard.name).read_bytes())
     content[7] ^= 1
     (copy / shard.name).write_bytes(content)
-    with pytest.raises(UsageFault, match=rf"{shard.name} has digest .*as meta\.json says"):
+    with pytest.raises(UsageFault, match=rf"{shard.name} has digest .*as in meta\.json"):
         opened(copy).training.group_range(0)
     (copy / shard.name).write_bytes(content[:-2])
     with pytest.raises(UsageFault, match=rf"{shard.name} has {len(content) - 2} bytes; expected {len(content)}"):
@@ -124,7 +124,7 @@ def test_a_shard_that_is_not_what_meta_says_is_refused(made, copy):
         ({"extra": 1}, "extra"),
         ({"dtype": "uint8"}, "dtype"),
         ({"dtype": "uint32"}, r"expected names that end in \.u32"),
-        ({"vocab_size": 299}, "holds token 299; expected below 299"),
+        ({"vocab_size": 299}, "has token 299; expected below 299"),
         ({"tokenizer": "../x"}, "64 lower-case"),
     ],
 )
