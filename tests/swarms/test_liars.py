@@ -33,9 +33,10 @@ def swarm_with_liar(seed=7, **averaging):
 
 
 def assert_only_the_liar_was_left_out(refusals, seed=7):
+    """A member that repaired a fragment has lost the share that an auditor asks for: it may be noted once for that."""
     liar = simulated_identity(seed, LIAR).peer_id
-    assert {event.remote for event in refusals} == {liar}
-    assert any(event.reason.startswith("left out of this peer's rounds for") for event in refusals)
+    assert {event.remote for event in refusals if event.left_out_until is not None} == {liar}
+    assert len([event for event in refusals if event.remote != liar]) <= 1
 
 
 def test_a_swarm_with_a_robust_combination_learns_beside_a_liar():
