@@ -245,7 +245,7 @@ async def _serve(
         for run_id, why in faults.items():
             _warn(f"{run_id} is not shown: {why}")
         if not pages:
-            raise UsageFault(f"none of {len(runs)} runs can be shown; the sentences above say why")
+            raise UsageFault(f"none of {len(runs)} runs can be shown; the sentences above give the reasons")
         if is_alone:
             app = also_below_its_base(pages[0][0])
         else:
@@ -316,10 +316,10 @@ async def _watch_on(live: Live, watch: _Watch) -> None:
     while True:
         try:
             await _watch_once(watch)
-        except Exception as error:  # noqa: BLE001 -- whatever ends the watch of one run, the others go on
-            _warn(f"{live.state.run_id} is not watched: {error}; it is tried again in {AGAIN_SECONDS:.0f} s")
+        except Exception as error:  # noqa: BLE001 -- an error of one run must not end the others
+            _warn(f"{live.state.run_id} is not observed: {error}; next attempt in {AGAIN_SECONDS:.0f} s")
             # Not the text of the error, which may contain file names of this machine.
-            problem = "this run is not watched at present; the owner of this page sees the reason"
+            problem = "this run is not observed at present; the owner of this page sees the reason"
             live.publish(replace(live.state, now=time.time(), problem=problem), live.history)
         await asyncio.sleep(AGAIN_SECONDS)
 
@@ -346,9 +346,9 @@ def _announce(choices: Choices, port: int, *, is_private: bool, num_runs: int = 
     private = "; private: open it once with ?token=TOKEN" if is_private else ""
     print(f"The page is at {_place(choices.host, port)}/ (Ctrl+C ends it{private})", flush=True)
     if num_runs > 1:
-        print(f"It shows {num_runs} runs, each with a history of its own", flush=True)
+        print(f"It shows {num_runs} runs, each with its own history", flush=True)
         return
-    kept = f"kept in {choices.db}" if choices.db is not None else "kept in memory and ends with this process"
+    kept = f"stored in {choices.db}" if choices.db is not None else "kept in memory and ends with this process"
     print(f"Its history is {kept}", flush=True)
 
 
@@ -364,13 +364,15 @@ def _known_run(run_id: str, stored: bytes | None) -> ShownManifest | None:
 def _say_what_is_shown(run: ShownRun) -> None:
     rule = run.choices.join_rule
     if not (rule.is_of_one_machine or rule.install):
-        _advise("The page sends visitors to you for this software; give the line that installs it with --install.")
+        _advise(
+            "The page tells visitors to ask you for this software; pass the command that installs it with --install."
+        )
     if rule.asked or not rule.shows_seeds or rule.is_of_one_machine:
         return
     if all(map(is_of_this_machine, run.peers)):
         _advise(
-            "The page is for everybody, but it has no address to show to people that want to join; "
-            "all given with --peers are of this machine alone; give one with --join-address MULTIADDR."
+            "The page is public, but it has no address to show to people who want to join; "
+            "all addresses in --peers work only on this machine; pass one with --join-address MULTIADDR."
         )
 
 

@@ -252,7 +252,7 @@ class _Turn:
         """Return the credits of a page, up to the first one too far beyond the head.
 
         Raises:
-            PeerFault: a commit proves nothing, or was not requested.
+            PeerFault: a commit is invalid, or was not requested.
         """
         for raw in page:
             if raw not in self._checked:

@@ -53,7 +53,7 @@ def checker_of(
         try:
             of_receipt, frame = open_receipt(run.run_id, receipt)
             if of_receipt.fragment_sizes != run.fragment_sizes:
-                raise ReceiptFault("it is of a model with other fragments")
+                raise ReceiptFault("it is of a model with different fragments")
             commit = commit_of(frame, of_receipt, verify)
         except ReceiptFault as fault:
             raise PeerFault(PeerId(""), f"gave a commit that proves nothing: {fault}") from fault

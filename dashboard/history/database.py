@@ -106,7 +106,7 @@ def check_file(path: Path, run_id: str, wait_seconds: float = 5.0) -> bool:
             raise damaged(path, error) from error
         remedy = "close the other program that uses it" if is_locked(error) else "check its disk and its folder"
         raise UsageFault(
-            f"the history {path} cannot be opened ({error}); expected a file that nothing else uses; {remedy}, or "
+            f"the history {path} cannot be opened ({error}); expected a file that no other program uses; {remedy}, or "
             "give another with --db"
         ) from error
     except (sqlite3.DatabaseError, UnicodeDecodeError) as error:
@@ -133,7 +133,7 @@ def sole_writer(path: Path) -> Iterator[None]:
         descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError as error:
         raise UsageFault(
-            f"nothing can be written beside the history {path} ({error.strerror or error}); expected your own "
+            f"the folder of the history {path} cannot be written ({error.strerror or error}); expected a writable "
             "folder; give another file with --db"
         ) from error
     try:
@@ -141,7 +141,7 @@ def sole_writer(path: Path) -> Iterator[None]:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             raise UsageFault(
-                f"the history {path} is in use by another dashboard; expected one writer; end the other one or give "
+                f"the history {path} is in use by another dashboard; expected one writer; end that dashboard or give "
                 "another file with --db"
             ) from error
         _make_private(path)
@@ -168,7 +168,7 @@ def check_folder(path: Path) -> None:
     """Check the folder of a history's file.
 
     Raises:
-        UsageFault: it does not exist, or nothing can be written in it.
+        UsageFault: the folder does not exist, or is not writable.
     """
     folder = path.absolute().parent
     if not folder.is_dir():
@@ -176,7 +176,7 @@ def check_folder(path: Path) -> None:
             f"the folder {folder} of the history does not exist; create it, or give another file with --db"
         )
     if not os.access(folder, os.W_OK):
-        raise UsageFault(f"nothing can be written in {folder}; expected your own folder; give another with --db")
+        raise UsageFault(f"{folder} cannot be written; expected a writable folder; give another file with --db")
 
 
 def _check_content(database: sqlite3.Connection, path: Path, run_id: str) -> None:
@@ -188,13 +188,13 @@ def _check_content(database: sqlite3.Connection, path: Path, run_id: str) -> Non
         )
     if version > SCHEMA_VERSION:
         raise LocalFault(
-            f"the history {path} has schema {version}, written by newer software; this one reads up to "
+            f"the history {path} has schema {version}, written by newer software; this version reads up to "
             f"{SCHEMA_VERSION}; update it, or give another file with --db"
         )
     if 0 < version < SCHEMA_VERSION:
         raise LocalFault(
-            f"the history {path} has schema {version} of earlier software; this one reads {SCHEMA_VERSION}; it was "
-            "left as it is; move it away or give another file with --db: a new one begins with what members remember"
+            f"the history {path} has schema {version} of earlier software; this version reads {SCHEMA_VERSION}; it "
+            "was not changed; move it away or give another file with --db: a new history begins with members' data"
         )
     (verdict,) = database.execute("PRAGMA quick_check(1)").fetchone()
     if verdict != "ok":
@@ -202,7 +202,7 @@ def _check_content(database: sqlite3.Connection, path: Path, run_id: str) -> Non
     found = database.execute("SELECT value FROM meta WHERE name = 'run_id'").fetchone()
     if found is None or found[0] != run_id:
         other = f"run {found[0]}" if found else "no run"
-        raise UsageFault(f"the history {path} is of {other}; expected {run_id}; give another file with --db")
+        raise UsageFault(f"the history {path} belongs to {other}; expected {run_id}; give another file with --db")
 
 
 def damaged(path: Path, found: str | Exception) -> LocalFault:
@@ -212,6 +212,6 @@ def damaged(path: Path, found: str | Exception) -> LocalFault:
     """
     detail = "its texts are not UTF-8" if isinstance(found, UnicodeDecodeError) else str(found)
     return LocalFault(
-        f"the history {path} is damaged ({detail.splitlines()[0][:120]}); it was left as it is; move it away or put a "
-        "copy in its place: a new one begins with what members still remember"
+        f"the history {path} is damaged ({detail.splitlines()[0][:120]}); it was not changed; move it away or "
+        "replace it with a copy: a new history begins with what members still have"
     )

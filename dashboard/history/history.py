@@ -110,9 +110,9 @@ class History:
             self.trend.add_point(point)
         if loaded.skipped:
             tables = ", ".join(f"{count} of {table}" for table, count in sorted(loaded.skipped.items()))
-            warn(f"{path}: rows that cannot be read are passed over ({tables}); the rest of the history is used.")
+            warn(f"{path}: unreadable rows are skipped ({tables}); the rest of the history is used.")
 
-    # --- what comes in ---
+    # --- input ---
 
     def look(self, state: DashboardState) -> None:
         """Add an observation."""
@@ -120,7 +120,9 @@ class History:
         self._settle()
         if not state.problem:
             if self._last_look_at is not None and now - self._last_look_at > MIN_GAP_SECONDS:
-                self._add_gap(Gap(self._last_look_at, now, "this dashboard was not running, or could not look"))
+                self._add_gap(
+                    Gap(self._last_look_at, now, "this dashboard was not running, or could not observe the run")
+                )
             self._last_look_at = now
         for machine in self.ledger.look(state.peers, now):
             if self.ledger.is_withdrawn(machine.peer_id):
@@ -229,7 +231,7 @@ class History:
         present = set(self.ledger.present) | {m for profile in self.ledger.profiles.values() for m in profile.machines}
         return frozenset(peer_id for peer_id in present if self.ledger.is_withdrawn(peer_id))
 
-    # --- what comes out ---
+    # --- output ---
 
     @property
     def view(self) -> HistoryView:
@@ -340,7 +342,7 @@ class History:
             return
         if self.problem:
             self.problem, self._view = "", None
-            self._warn(f"The history {self.path} is written again.")
+            self._warn(f"The history {self.path} can be written again.")
 
     def _fail(self, error: Exception) -> None:
         if self.problem:
@@ -349,9 +351,9 @@ class History:
             room = "Free some space on its disk, or check its folder."
             remedy = "Close the other program that uses it." if is_locked(error) else room
         else:
-            remedy = "Please report this, with the log; what came since is written when it can be."
+            remedy = "Please report this, with the log; new data is written once writing works."
             log.error("the history cannot be written", exc_info=error)
-        self.problem = f"The history cannot be written at present ({error}); the page goes on from memory. {remedy}"
+        self.problem = f"The history cannot be written at present ({error}); the page continues from memory. {remedy}"
         self._view = None
         self._warn(f"{self.path}: {self.problem}")
 
@@ -391,8 +393,8 @@ async def open_history(
             loaded = await database.do(load, MAX_POINTS, MAX_RECENT)
         except sqlite3.Error as error:
             raise LocalFault(
-                f"the history {path} cannot be used ({error}); expected a file on a disk with room; free some space, "
-                "or give another file with --db"
+                f"the history {path} cannot be used ({error}); expected a file on a disk with free space; free some "
+                "space, or give another file with --db"
             ) from error
         except UnicodeDecodeError as error:
             raise damaged(path or Path(MEMORY), error) from error

@@ -34,8 +34,8 @@ async def keep_going(work: Callable[[], Awaitable[None]], what: str, tell: Calla
         except Exception as error:  # an error in one observation must not end the page
             log.exception("%s failed", what)
             tell(
-                f"{what} was stopped by a fault of this software ({type(error).__name__}: {str(error)[:200]}); it "
-                f"begins again in {wait_seconds:.0f} s; please report this, with the log."
+                f"{what} was stopped by an error of this software ({type(error).__name__}: {str(error)[:200]}); it "
+                f"starts again in {wait_seconds:.0f} s; please report this, with the log."
             )
         await asyncio.sleep(wait_seconds)
         wait_seconds = min(2 * wait_seconds, MAX_WAIT_SECONDS)

@@ -70,7 +70,7 @@ def read_bundle(folder: Traversable) -> tuple[str, str] | None:
     if not reason:
         return style, script
     log.warning(
-        "the page comes without scripts, complete but not live: %s; to build them: python dashboard/web/build.py, "
+        "the page has no scripts, so it is complete but not live: %s; to build them: python dashboard/web/build.py, "
         "or install the package again with a network",
         reason,
     )

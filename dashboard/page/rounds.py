@@ -33,8 +33,6 @@ _WIDTH: Final = 1000
 
 
 # The timeline
-JOINING_SECONDS: Final = 60.0
-"""Generous time from a peer's start until it has the model and is in its first round."""
 
 
 class _Block(NamedTuple):
@@ -74,7 +72,7 @@ def timeline(state: DashboardState, history: HistoryView, names: Mapping[str, st
 def _blocks(rounds: Sequence[RoundFacts], lanes: Lanes) -> dict[str, list[_Block]]:
     found = {peer_id: [block for times in lane for block in _round_blocks(times)] for peer_id, lane in lanes.items()}
     for row in rounds[:MAX_TIMELINE_ROUNDS]:
-        # For peers that report no durations, only the moment is known.
+        # A peer that reports no durations gets one mark, at the time of the round.
         for peer_id in row.contributors:
             if peer_id not in lanes:
                 found.setdefault(peer_id, []).append(_Block("exchange", row.seen_at, row.seen_at))
@@ -118,6 +116,8 @@ def _lane_sentence(blocks: Sequence[_Block], span: float) -> str:
 
 
 # Round health
+JOINING_SECONDS: Final = 60.0
+"""Generous time from a peer's start until it has the model and is in its first round."""
 
 
 def health(state: DashboardState, rounds: Sequence[RoundFacts]) -> dict[str, Any]:
@@ -142,9 +142,9 @@ def _reasons(rounds: Sequence[RoundFacts]) -> Counter[str]:
     silent = [row for row in rounds if not row.drop_reasons]
     missed, void = sum(row.num_missed for row in silent), sum(row.num_void_shards for row in silent)
     if missed:
-        reasons["planned, but nothing of it got in (no reason is known)"] += missed
+        reasons["planned, but none of its work arrived (the reason is unknown)"] += missed
     if void:
-        reasons["shards that no reducer delivered; their part stayed with its owners for the next round"] += void
+        reasons["shards that no reducer delivered; their owners keep this work for the next round"] += void
     return reasons
 
 

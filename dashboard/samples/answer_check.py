@@ -64,7 +64,7 @@ def read_answer(raw: bytes, at: float, view: RunView) -> ModelSample:
         for one in answer.texts
     )
     if not any(one.text.strip() for one in texts):
-        raise NoAnswer("the model wrote nothing that can be shown")
+        raise NoAnswer("the model wrote no text that can be shown")
     version, apart = sum(answer.versions), MOST_ROUNDS_APART * len(answer.versions)
     near = view.evaluation
     if near is not None and abs(near.version - version) > apart:

@@ -49,7 +49,7 @@ async def answer_of(command: Sequence[str], seconds: float) -> bytes:
         NoAnswer: see `ask`.
     """
     try:
-        process = ChildProcess(command, "to let the model write", output=PIPE)
+        process = ChildProcess(command, "for samples of the model", output=PIPE)
         try:
             return await asyncio.to_thread(process.answer, MAX_ANSWER_BYTES, seconds)
         finally:

@@ -55,7 +55,7 @@ async def follow_samples(
                 continue
             patience = min(2 * patience, max(MIN_SECONDS, plan.every_seconds))
             again_at = clock() + patience
-            tell(f"No sample of the model this time, another try in {patience:.0f} s: {error}")
+            tell(f"No sample of the model this time; next attempt in {patience:.0f} s: {error}")
             continue
         # The sample uses the anchors with the most tokens; the page shows the median member's, or the lower of two.
         tokens = min(found.committed_tokens, state().view.committed_tokens)

@@ -58,22 +58,22 @@ def sample_plan(every: str, prompts: Sequence[str], base: Path | None = None) ->
     """
     if len(prompts) > MAX_PROMPTS:
         raise UsageFault(
-            f"--prompt was given {len(prompts)} times; expected at most {MAX_PROMPTS}, since each is written on every "
-            "time; leave some away"
+            f"--prompt was given {len(prompts)} times; expected at most {MAX_PROMPTS}, because the model continues "
+            "each of them every time; leave some out"
         )
     for prompt in prompts:
         if len(prompt) > MAX_PROMPT_LENGTH:
             raise UsageFault(
-                f"--prompt has {len(prompt)} characters; expected at most {MAX_PROMPT_LENGTH}; give a shorter one"
+                f"--prompt has {len(prompt)} characters; expected at most {MAX_PROMPT_LENGTH}; give a shorter prompt"
             )
     if every == "never":
         if prompts:
-            raise UsageFault("--prompt and --samples-every never were given together; give one of them")
+            raise UsageFault("--prompt and --samples-every never were given together; expected only one of them")
         return None
     if base is not None and not base.is_dir():
         raise UsageFault(
-            f"--base is {str(base)[:200]!r}, which is not a folder on this machine; expected one with the weights that "
-            "the run's adapter stands on"
+            f"--base is {str(base)[:200]!r}, which is not a folder on this machine; expected a folder with the weights "
+            "on which the run's adapter is based"
         )
     found = re.fullmatch(r"([0-9]{1,6}(?:\.[0-9]{1,3})?)(s|min|h|d)", every)
     seconds = math.nan if found is None else float(found[1]) * _UNIT_SECONDS[found[2]]

@@ -108,12 +108,15 @@ async def follow_scores(
                 scores, fault = read_scores(content, run_id)
                 show(scores)
                 known = stamp
-                fault = fault and f"{fault}; expected lines of `peer evaluate --tasks ... --json`; others are shown"
+                fault = (
+                    fault
+                    and f"{fault}; expected lines of `peer evaluate --tasks ... --json`; the other lines are shown"
+                )
             else:
                 fault = told
         except OSError as error:
             known, fault = None, f"{error.strerror or error}; expected a file of at most {MAX_FILE_BYTES >> 20} MiB; "
-            fault += "the page goes on without it, and looks again"
+            fault += "the page continues without it, and checks it again"
         if fault and fault != told:
             tell(f"--evaluations {path}: {fault}.")
         told = fault

@@ -44,7 +44,7 @@ def _digits(text: str) -> int:
 
 _WHOLE: Final = BeforeValidator(_digits)
 Number = Annotated[int, Field(ge=0, le=MAX_NUMBER), _WHOLE]
-Limit = Annotated[int, Field(ge=1, le=MAX_PAGE, description="Most rows to return."), _WHOLE]
+Limit = Annotated[int, Field(ge=1, le=MAX_PAGE, description="Maximum number of rows to return."), _WHOLE]
 
 
 class Query(BaseModel):
@@ -60,7 +60,7 @@ class RoundsQuery(Query):
 
 class ContributorsQuery(Query):
     sort: Literal["tokens", "reported", "rounds", "first", "last", "name"] = Field(
-        "tokens", description="Sort key; the largest first, names from A."
+        "tokens", description="Sort key, in descending order; names in ascending order."
     )
     search: str = Field("", max_length=MAX_SEARCH_LENGTH, description="Part of a name, id or device.")
     limit: Limit = 50

@@ -134,9 +134,9 @@ async def _proof(request: web.Request, query: Query) -> web.StreamResponse:
         return _nobody(request)
     logs = site.history.ledger.logs_of(row)
     if not logs:
-        return problem(request, 404, "Not Found", "no signed commit names this contributor yet; look again later")
+        return problem(request, 404, "Not Found", "no signed commit contains this contributor yet; try again later")
     if site.num_downloads >= MAX_DOWNLOADS:
-        return problem(request, 503, "Busy", f"{site.num_downloads} downloads are under way; try again in a minute")
+        return problem(request, 503, "Busy", f"{site.num_downloads} downloads are in progress; try again in a minute")
     headers = cors(site) | {
         "Content-Type": "application/jsonl",
         "Content-Disposition": f'attachment; filename="proof-{row.contributor_id[-8:]}.jsonl"',
@@ -153,7 +153,7 @@ async def _proof(request: web.Request, query: Query) -> web.StreamResponse:
             if site.live.is_closed:
                 break
     except (ConnectionResetError, TimeoutError):
-        log.debug("a reader went away")
+        log.debug("a reader disconnected")
         request.protocol.force_close()
     finally:
         site.num_downloads -= 1
@@ -174,7 +174,7 @@ async def _metrics(request: web.Request) -> web.Response:
 
 def _nobody(request: web.Request) -> web.Response:
     got = f"{request.match_info['id'][:40]!a}"
-    detail = f"nobody is known as {got}; expected a key that /api/v1/contributors lists"
+    detail = f"no contributor has the key {got}; expected a key from /api/v1/contributors"
     return problem(request, 404, "Not Found", detail)
 
 

@@ -26,8 +26,8 @@ def check_free(host: str, port: int) -> None:
 def cannot_serve(host: str, port: int, error: OSError) -> UsageFault:
     """Return the error for an address where no page can be served."""
     if error.errno == errno.EADDRINUSE:
-        return UsageFault(f"port {port} of {host} is taken by another program; give another one with --port")
+        return UsageFault(f"port {port} of {host} is in use by another program; choose another port with --port")
     return UsageFault(
         f"cannot serve at {host} port {port} ({error.strerror or error}); expected an address of this machine and a "
-        "port that you may use; give others with --host and --port"
+        "port that you may use; choose others with --host and --port"
     )

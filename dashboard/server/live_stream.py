@@ -43,7 +43,7 @@ async def send_events(request: web.Request) -> web.StreamResponse:
             version = newest
             await live.wait_newer(version, PING_SECONDS)
     except (ConnectionResetError, TimeoutError):
-        log.debug("a viewer went away")
+        log.debug("a viewer disconnected")
         request.protocol.force_close()
     finally:
         site.bound.num_streams -= 1

@@ -50,7 +50,7 @@ async def guarded(
                 response.headers["Allow"] = error.headers["Allow"]
         except sqlite3.Error as error:
             log.warning("the history cannot be read: %s", error)
-            detail = "the history cannot be read at present; the page itself goes on"
+            detail = "the history cannot be read at present; the page itself still works"
             response = problem(request, 503, "Service Unavailable", detail)
     site.num_requests[f"{response.status // 100}xx"] += 1
     if not response.prepared:

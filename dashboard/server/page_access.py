@@ -78,12 +78,12 @@ def read_token(path: Path) -> str:
     token = data.decode("ascii", "replace").strip()
     if len(data) > MAX_TOKEN_BYTES or not token.isprintable() or " " in token or "\ufffd" in token:
         raise UsageFault(
-            f"the token file {path} holds something else than one line of plain letters and digits; make one with: "
+            f"the token file {path} does not contain exactly one line of letters and digits; create one with: "
             "openssl rand -hex 16"
         )
     if len(token) < MIN_TOKEN_LENGTH:
         raise UsageFault(
-            f"the token in {path} has {len(token)} characters; expected at least {MIN_TOKEN_LENGTH}; make one with: "
+            f"the token in {path} has {len(token)} characters; expected at least {MIN_TOKEN_LENGTH}; create one with: "
             "openssl rand -hex 16"
         )
     return token

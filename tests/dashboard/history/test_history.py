@@ -110,14 +110,14 @@ def _as_other_run(path: Path) -> None:
 
 BAD_FILES: list[tuple[Callable[[Path], object], str, int]] = [
     (lambda path: path.write_bytes(b"hello, this is text\n" * 9), "not a database .*give another with --db", 2),
-    (lambda path: path.write_bytes(b"SQLite format 3\0" + b"x" * 5000), "damaged .*left as it is", 1),
+    (lambda path: path.write_bytes(b"SQLite format 3\0" + b"x" * 5000), "damaged .*was not changed", 1),
     (_write_other, "another program", 2),
     (lambda path: _write_other(path, application_id=APPLICATION_ID), "damaged", 1),
     (_damage, "damaged .*move it away", 1),
     (_damage_names, "damaged .*move it away", 1),
     (_as_newer, f"schema {SCHEMA_VERSION + 1}, written by newer software", 1),
-    (_as_older, "schema 4 of earlier software; .*left as it is; move it away or give another file", 1),
-    (_as_other_run, f"of run other.* expected {RUN_ID}", 2),
+    (_as_older, "schema 4 of earlier software; .*was not changed; move it away or give another file", 1),
+    (_as_other_run, f"to run other.* expected {RUN_ID}", 2),
 ]
 
 

@@ -110,7 +110,7 @@ def test_a_run_that_rests_stalls_or_ends_keeps_its_result() -> None:
     ]
     for state, words in (
         (stalled, "no exchange has been completed; the last progress was seen"),
-        (resting, "1 seed keeps what was learned"),
+        (resting, "1 seed keeps the model"),
         (ended, "Finished"),
     ):
         sections = {key: TextOnly(html).text for key, html in render_sections(state, history_of(state)).items()}
@@ -118,7 +118,7 @@ def test_a_run_that_rests_stalls_or_ends_keeps_its_result() -> None:
         assert "9000 tokens, validation loss 2.750" in sections["status"]
         assert "2.750" in sections["figures"]
         assert ("peer join" in sections["join"]) != (state is ended)
-        assert ("is not exchanged" in sections["figures"]) == (state is stalled)
+        assert ("but exchange nothing" in sections["figures"]) == (state is stalled)
     # The last of all has nobody who passes its goodbye on; that it was leaving is enough.
     alone = state_with(record_of(PEERS[0], state="leaving", expires_at=NOW + 98))
     assert fold(alone, Look(now=NOW + 40, num_members=0)).phase == "resting"
@@ -170,7 +170,7 @@ def test_before_the_first_trainer_whoever_answers_is_shown() -> None:
     assert join_addresses(fresh, [ADDRESS, other], (other,), JoinRule()) == (ADDRESS,)
     assert join_addresses(fresh, [ADDRESS], (), JoinRule(shows_seeds=False)) == ()
     sections = render_sections(replace(fresh, join_addresses=(ADDRESS,)), history_of(fresh))
-    assert "the first to join starts it" in TextOnly(sections["status"]).text
+    assert "the first machine to join starts it" in TextOnly(sections["status"]).text
     assert "peer join murmuration://" in TextOnly(sections["join"]).text
     # Volunteers are told from seeds as soon as somebody has said what they are.
     trains = fold(fresh, Look(now=NOW + 1, num_members=1, records=[record_of(PEERS[1])]))
@@ -206,7 +206,7 @@ def test_each_empty_state_has_its_words(num_members: int, run: bool, phase: str)
     state = asyncio.run(look())
     assert state.phase == phase
     text = TextOnly(render_sections(state, history_of(state))["status"]).text
-    assert {"looking": "keeps trying", "no run": "check the run id", "empty": "nobody trains yet"}[phase] in text
+    assert {"looking": "tries again", "no run": "check the run id", "empty": "The run is ready"}[phase] in text
 
 
 @settings(deadline=None, max_examples=25)
@@ -243,7 +243,7 @@ def test_peers_of_another_manifest_are_listed_and_not_counted() -> None:
 
     state = asyncio.run(look())
     assert (len(state.peers), len(state.trainers)) == (2, 1)
-    assert "other manifest" in render_sections(state, history_of(state))["peers"]
+    assert "different manifest" in render_sections(state, history_of(state))["peers"]
 
 
 def test_equal_versions_with_other_anchors_are_shown_as_differing() -> None:

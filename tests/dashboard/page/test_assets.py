@@ -85,7 +85,7 @@ def test_without_npm_the_reason_is_kept_and_the_old_bundle_goes(sources: Path, m
     (sources / "built" / "app-OLD.js").write_text("old")
     monkeypatch.setattr(web_build.shutil, "which", lambda name, path=None: None)
     monkeypatch.setattr(web_build.importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(web_build.NotBuilt, match="no npm on this machine; install"):
+    with pytest.raises(web_build.NotBuilt, match="npm is not installed; install"):
         web_build.build(sources)
     assert [path.name for path in (sources / "built").iterdir()] == ["not-built.txt"]
 

@@ -139,7 +139,7 @@ def test_a_run_on_given_weights_says_that_each_volunteer_needs_them() -> None:
     assert "180 kB of disk beside the program (up to 6 GB) and the weights that it begins with (16.0 GB)" in words
     assert f"peer join {LINK} --base DIR" in words
     assert f"peer doctor {LINK} --base DIR" in words
-    assert "its owner can tell you where to get them" in words
+    assert "the run's owner can tell you where to get them" in words
     hub = text(live(weights=init.model_copy(update={"source": "hub:org/name@main"})))
     assert "--base DIR" not in hub
     assert "--base DIR" not in text(live())
@@ -174,7 +174,7 @@ def test_a_run_on_text_of_each_volunteer_says_so_in_the_command() -> None:
     words = " ".join(text(live(flags_to_bring=" --data text:PATH", page=PAGE)).split())
     assert f"peer join {LINK} --data text:PATH" in words
     assert f"peer join {PAGE} --data text:PATH" in words
-    assert "everyone who joins brings data" in words
+    assert "everyone who joins uses their own data" in words
     assert "--data" not in text(live(page=PAGE))
     manifest = RunManifest.from_fields({"name": "starlings", "data": {"source": "text:"}})
     assert run_facts(sign_run_record(RUN_ID, manifest.to_bytes(), OWNER)).flags_to_bring == " --data text:PATH"

@@ -58,7 +58,7 @@ def test_contributors_are_ranked_by_what_others_witnessed_and_say_what_is_only_r
     text = text_of("contributors", history_of_run(12))
     assert text.index("Ada") < text.index("basement-4090") < text.index("Lindström")
     assert "111 M self-reported" in text
-    assert "2 more machines say that they are here; no other machine has confirmed their work yet" in text
+    assert "2 more machines claim to be here; no other machine has confirmed their work yet" in text
     honest = replace(contributor_of(0), milli_tokens_reported=contributor_of(0).milli_tokens_witnessed)
     assert "reported" not in text_of("contributors", replace(NOBODY, contributors=(honest,)))
     unranked = replace(contributor_of(0), rank=0, milli_tokens_witnessed=0, share=0.0)
@@ -102,7 +102,7 @@ def test_teams_are_there_when_somebody_names_one() -> None:
     text = text_of("teams", history_of_run(12))
     assert "Night owls" in text
     assert "Kabel & Co" in text
-    assert "Nobody has named a team yet" in text_of("teams", NOBODY)
+    assert "There are no teams yet" in text_of("teams", NOBODY)
 
 
 def test_machines_are_listed_under_their_owner() -> None:
@@ -171,7 +171,7 @@ def test_reasons_of_drops_are_words_and_add_up() -> None:
     assert "5was late: the deadline passed" in text
     assert "1shards that no reducer delivered" in text
     silent = tuple(replace(row, drop_reasons=()) for row in rounds_of())
-    assert "5planned, but nothing of it got in" in text_of("health", replace(history_of_run(), rounds=silent))
+    assert "5planned, but none of its work arrived" in text_of("health", replace(history_of_run(), rounds=silent))
     perfect = tuple(replace(row, num_missed=0, num_void_shards=0, drop_reasons=()) for row in rounds_of())
     assert "No work was left out" in text_of("health", replace(history_of_run(), rounds=perfect))
     # Where a part of somebody's work came too late, the round is not complete.
@@ -240,7 +240,7 @@ def test_a_page_of_an_ended_run_invites_nobody_and_misses_nobody() -> None:
         sections = render_sections(state, NOBODY)
         html = render_page(state, sections, NOBODY, Frame(NOW, assets(), "b-1"))
         text = TextOnly(html).text
-        for words in ("Anybody can join", "Join with your machine", "unresponsive", "Training now", "Rounds, live"):
+        for words in ("Anyone can join", "Join with your machine", "unresponsive", "Training now", "Rounds, live"):
             assert (words in text) != has_ended, words
         assert ("Download the model" in text) == has_ended
         assert ("Took part" in text) == has_ended
@@ -268,10 +268,10 @@ def test_a_loss_says_what_it_is() -> None:
 
     whole = history_of_run()
     # exp(1.7312) = 5.647
-    assert "like a guess among 5.65 tokens; measured" in figures(whole)
+    assert "like guessing among 5.65 tokens; measured" in figures(whole)
     known = figures(whole, loss_unit="nats per byte", num_choices=256)
-    assert "like a guess among 5.65 characters, 256 by chance; measured" in known
-    assert "Loss (nats per byte): how badly it guesses text that it never saw; 0 is best" in known
+    assert "like guessing among 5.65 characters, 256 by chance; measured" in known
+    assert "Loss (nats per byte): how badly the model guesses unseen text; 0 is best" in known
     assert "lower is better; measured" in figures(whole, loss_unit="")
 
 
@@ -294,7 +294,7 @@ def test_without_addresses_the_join_box_says_where_to_get_one() -> None:
         return TextOnly(shown).text
 
     assert f"peer join {RUN_ID} --peers ADDRESS" in page()
-    assert "the owner of the run can tell you one" in page()
+    assert "ask the owner of the run for one" in page()
     assert "pip install ./FOLDER" in page()
     first, second = (f"/ip4/203.0.113.{index}/tcp/1/p2p/{peer_id_of(index)}" for index in (0, 1))
     assert f"peer export {join_link(RUN_ID, [first, second]).word} --out model" in page(first, second)
@@ -319,7 +319,7 @@ def test_a_custom_run_invites_to_its_code_and_not_to_peer_join() -> None:
     assert "murmuration://" not in shown.text
     # Nobody gets there by a slip of the finger.
     assert not [value for name, value in shown.attributes if name in ("href", "src")]
-    assert "The run does not name its address; ask the owner." in join().text
+    assert "The run does not specify its address; ask the owner." in join().text
 
 
 @pytest.mark.parametrize(

@@ -37,9 +37,9 @@ def test_the_page_shows_what_the_model_writes_without_scripts() -> None:
 @pytest.mark.parametrize(
     ("prompts", "said"),
     [
-        (("", "\n"), "The model begins by itself every time."),
-        (("", "def "), "Every time the model begins by itself once, and continues the same words, shown in bold."),
-        (("def ", "class "), "The model continues the same words every time, shown in bold."),
+        (("", "\n"), "The model begins each text itself."),
+        (("", "def "), "Each time, the model begins one text itself, and continues the same words, shown in bold."),
+        (("def ", "class "), "The model continues the same words each time, shown in bold."),
     ],
 )
 def test_what_is_said_of_its_first_words_is_true(prompts: tuple[str, ...], said: str) -> None:

@@ -87,7 +87,7 @@ def test_the_file_is_read_when_it_changed_and_a_fault_is_told_once(tmp_path: Pat
     with pytest.raises(Over):
         asyncio.run(follow_scores(path, RUN_ID, shown.append, told.append, wait))
     assert [len(scores) for scores in shown] == [0, 1, 2, 1, 1]
-    words = ("No such file", "line 2 cannot be used", "the page goes on without it")
+    words = ("No such file", "line 2 cannot be used", "the page continues without it")
     assert len(told) == len(words)
     assert all(word in sentence for word, sentence in zip(words, told, strict=True))
 

@@ -46,7 +46,7 @@ def test_certificate_and_cards(tmp_path: Path) -> None:
         assert "Ada Ö" in paper
         # An address of this machine alone helps nobody who is shown the paper.
         assert f"/api/v1/contributors/{ADA.peer_id}/proof" not in paper
-        assert "Anybody who is given the file can check them" in paper
+        assert "Anyone who has the file can check them" in paper
         assert (
             "That is every fourth token of the run, rank 4 of 4 contributors. The work was done on 17 March 2030."
             in paper

@@ -41,7 +41,7 @@ def test_with_nobody_there_the_page_says_so_and_ctrl_c_leaves_nothing_behind() -
     try:
         address = process.stdout.readline().removeprefix("The page is at ").partition("/ ")[0]
         port = int(address.removeprefix("http://127.0.0.1:"))
-        asyncio.run(_until_status(port, "Nobody answers yet"))
+        asyncio.run(_until_status(port, "No member answers yet"))
         daemons = _children_of(process.pid)
         assert daemons
         process.send_signal(signal.SIGINT)
