@@ -21,7 +21,7 @@ from averaging.signing.commit_chains import Chain, newest_run
 from averaging.wire.messages import Commit
 from dht.ground.bounds import Pauses
 from dht.ground.host import PeerId
-from dht.records.lineages import MAX_LINEAGE_TOKENS, Side, replaces
+from dht.records.lineages import MAX_LINEAGE_TOKENS, Side, is_majority, replaces
 from dht.records.peer_record import PeerRecord
 from peer.events.anchor_events import AnchorRepair
 from peer.network.anchors.fetcher import Fetched, Fetcher
@@ -214,6 +214,8 @@ class AnchorRepairs:
         if len(standing.behind) == 1 and chain.commits and self._knows_other_members_of(chain.commits[-1], peer_id):
             return None
         fork = chain.fork_from(known)
+        if _denies_own_step(chain, fork, fragment) and not is_majority(len(standing.behind), standing.num_known):
+            return None
         since_fork = None if fork is None else fragment.log.tokens_since(fork, version)
         are_comparable = since_fork is not None and not self.exchange.guard.chain_objection(
             chain.commits, fragment.machine.timing
@@ -287,6 +289,17 @@ class AnchorRepairs:
         fork = later.fork_from(known)
         later = later if fork is None else later.since(fork)
         return await self._weigh_chain(fragment, fetched.donors[0], later)
+
+
+def _denies_own_step(chain: Chain, fork: int | None, fragment: FragmentRuntime) -> bool:
+    """Return whether a chain leads by a commit that this peer applied to another anchor than it did here.
+
+    Only the anchor may then be false. The digests are those since this peer last adopted an anchor.
+    """
+    log = fragment.log
+    if fork is None or not {fork, fork + 1} <= log.digests.keys():
+        return False
+    return any(commit.version == fork and commit == log.newest.get(fork) for commit in chain.commits)
 
 
 def _of_one_lineage(weighed: Sequence[Commit], given: Sequence[Commit]) -> dict[int, Commit] | None:

@@ -294,6 +294,33 @@ def test_a_member_that_is_always_busy_holds_no_repair_up(monkeypatch: pytest.Mon
     assert in_scene(1, seconds_in_vain) < 5.0
 
 
+@pytest.mark.parametrize(("num_others", "is_taken"), [(0, False), (1, True)])
+@pytest.mark.parametrize("num_later", [0, 1])
+def test_a_commit_that_was_applied_here_leads_nowhere_else(num_later: int, num_others: int, is_taken: bool) -> None:
+    """Only most members together show that the wrong anchor is this peer's own. Seed 820 of the free records."""
+
+    async def play(scene: Scene) -> None:
+        victim = Victim(scene)
+        before = scene.world.state("main", 0, COMMON - 1).digest
+        applied = commit_by(named(JOINER), COMMON - 1, before)
+        victim.fragment.log.replace([applied])
+        victim.fragment.log.note_anchor(COMMON - 1, before)
+        victim.fragment.log.note_anchor(COMMON, victim.state.digest)
+        lineages = (f"side {number}" for number in range(100))
+        # Of equally heavy anchors, the larger digest counts.
+        side = next(name for name in lineages if scene.world.state(name, 0, COMMON).digest > victim.state.digest)
+        version, false = COMMON + num_later, scene.world.state(side, 0, COMMON).digest
+        later = [commit_by(scene.donors[0].peer_id, COMMON, false, 10**6)] * num_later
+        for donor in scene.donors:
+            donor.lineage, donor.versions = side, [version, version]
+            donor.known = {(0, at): scene.world.state(side, 0, at).digest for at in range(COMMON, version + 1)}
+            show_chain(donor, applied, *later)
+        await victim.repairs.repair(0, scene.donors[0].peer_id, "it says so")
+        assert bool(victim.adopted) == is_taken
+
+    in_scene(1 + num_others, play)
+
+
 def test_an_earlier_anchor_of_the_chain_is_no_switch() -> None:
     """One that is a round behind gives what it has, if that counts by itself."""
 
