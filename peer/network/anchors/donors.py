@@ -44,11 +44,13 @@ class Donors:
 
     Attributes:
         has_worked: whether a member has work in signed commits that this peer applied.
+        was_met: whether more than a record is known of a member.
     """
 
     me: PeerId
     members: Members
     has_worked: Callable[[PeerId], bool] = lambda peer_id: False
+    was_met: Callable[[PeerId], bool] = lambda peer_id: False
 
     def __post_init__(self) -> None:
         self._blamed = Pauses[PeerId](BLAME_SECONDS, BLAME_SECONDS, MAX_REMEMBERED)
@@ -69,9 +71,10 @@ class Donors:
     def witnesses(self, names: Iterable[PeerId]) -> list[PeerId]:
         """Return the members whose answers about anchors count: those that have worked, and too few others to decide.
 
-        A newcomer knows no member that has worked, so all members count equally.
+        A newcomer knows no member that has worked, so all members count equally. Members that it met are asked first:
+        records are free, and a few hundred of them that never answer would hide the members that do.
         """
-        ordered = self.in_own_order(names)
+        ordered = sorted(self.in_own_order(names), key=lambda name: not self.was_met(name))
         workers = [name for name in ordered if self.has_worked(name)]
         if not workers:
             return ordered[:MAX_WITNESSES]

@@ -66,7 +66,7 @@ class Fetcher:
 
     Attributes:
         checker: checks the signatures of commits.
-        has_worked: see `Donors`.
+        has_worked, was_met: see `Donors`.
     """
 
     host: Host
@@ -75,9 +75,10 @@ class Fetcher:
     members: Members
     checker: Checker
     has_worked: Callable[[PeerId], bool] = lambda peer_id: False
+    was_met: Callable[[PeerId], bool] = lambda peer_id: False
 
     def __post_init__(self) -> None:
-        self.donors = Donors(self.host.peer_id, self.members, self.has_worked)
+        self.donors = Donors(self.host.peer_id, self.members, self.has_worked, self.was_met)
         self.claims = Claims(self.host, self.handshake_policy, self.limits, self.checker, self.donors)
         self._agreement = Agreement(self.host, self.handshake_policy, self.donors, self.claims)
 

@@ -141,8 +141,10 @@ class Node:
             ports.max_queued_bytes,
         )
         self.exchange = self._build_exchange()
-        has_worked = self.guard.presence.has_worked
-        self.fetcher = Fetcher(ports.host, ports.handshake_policy, self.limits, self.membership, notary, has_worked)
+        presence, policy = self.guard.presence, ports.handshake_policy
+        self.fetcher = Fetcher(
+            ports.host, policy, self.limits, self.membership, notary, presence.has_worked, presence.has_been_there
+        )
         self.keeper = None
         if checkpoints is not None:
             desk = self.desk if who.role == "trainer" else None

@@ -61,3 +61,5 @@ def test_free_keys_are_asked_beside_workers_and_never_as_many():
     assert (len(asked), len(set(asked) & set(many))) == (MAX_WITNESSES, 9)
     newcomer = Donors(named(50), Nobody())
     assert len(newcomer.witnesses([*workers, *free])) == MAX_WITNESSES
+    met = Donors(named(50), Nobody(), was_met=lambda peer_id: peer_id in workers)
+    assert set(workers) < set(met.witnesses([*free, *workers]))
