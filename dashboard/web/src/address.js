@@ -1,25 +1,25 @@
-// What the address says: tab, search, sorting, axis. A link to it shows the same, and so does the way back.
+// The page's state in its address: tab, search, sorting, axis. Links and the browser's back button restore it.
 
 const { dataset } = document.body;
 const listeners = new Set();
 
-/** An address of this run's page: a server of several runs has each of them in a place of its own. */
+/** The address of a path of this run's page; a server of several runs has a different base path for each run. */
 const base = dataset.base ?? "";
 export const at = (path) => (path.startsWith(`${base}/`) ? path : `${base}${path}`);
 
-/** The value of `name`, or `usual` where the address says nothing. */
+/** The value of `name` in the address, or `usual` without one. */
 export const told = (name, usual = "") => new URLSearchParams(location.search).get(name) ?? usual;
 
-/** Call `listener` when the address has changed, by a link, a choice or the way back: true for the last. */
+/** Call `listener` when the address has changed by a link, a choice or the back button (argument: true). */
 export function onAddress(listener) {
   listeners.add(listener);
   return () => listeners.delete(listener);
 }
 
 /**
- * Put `changes` into the address; null takes a name out of it.
+ * Apply `changes` to the address; null removes a name.
  *
- * @param {{isStep?: boolean}} how - a step is one that the way back undoes; what is typed is none.
+ * @param {{isStep?: boolean}} how - whether the back button undoes this change; typing is not a step.
  */
 export function tellAddress(changes, { isStep = false } = {}) {
   const query = new URLSearchParams(location.search);
@@ -31,7 +31,7 @@ export function tellAddress(changes, { isStep = false } = {}) {
   go(`${location.pathname}${text && `?${text}`}`, isStep);
 }
 
-/** Go to `address`, which is one of this page. */
+/** Go to `address`, an address of this page. */
 export function go(address, isStep = true) {
   const before = `${location.pathname}${location.search}${location.hash}`;
   if (address === before) return;

@@ -1,4 +1,4 @@
-// Makes the page live. Without it the page is complete and loads itself again every few seconds.
+// Makes the page live. Without this script, the page is complete and reloads every few seconds.
 
 import { at } from "./address.js";
 import { startCharts } from "./charts.js";
@@ -33,7 +33,7 @@ function addCopying(root) {
   }
 }
 
-/** The page asks for itself again and takes the parts that differ; whether the server answered. */
+/** Fetch the page again and replace the parts that differ; return whether the server answered. */
 async function renew() {
   try {
     const signal = AbortSignal.timeout(ANSWER_MILLISECONDS);
@@ -50,7 +50,7 @@ async function renew() {
   }
 }
 
-/** A contributor's page is renewed when the ranking changed. */
+/** Renew a contributor's page when the ranking has changed. */
 function followOwnPage() {
   let waiting = null;
   on("section:contributors", () => {

@@ -1,4 +1,4 @@
-// What each chart shows, along which axes, and how its values are written.
+// The charts: their curves, axes and text forms of values.
 
 import { bitRateText, countText, lossText } from "./format.js";
 
@@ -23,7 +23,7 @@ function tickTime(at, seconds) {
   return moment.toLocaleTimeString(undefined, seconds < 60 ? { ...clock, second: "2-digit" } : clock);
 }
 
-/** All ticks of it: where two would read alike, with seconds. */
+/** All ticks of the time axis; with seconds if two ticks would have the same text. */
 export function tickTimes(ticks, seconds) {
   const texts = ticks.map((tick) => tickTime(tick, seconds));
   return new Set(texts).size < texts.length ? ticks.map((tick) => tickTime(tick, 1)) : texts;

@@ -1,4 +1,4 @@
-// Who came and went, new revisions, notes, samples of the model: one small button for all that are at one place.
+// Marks for arrivals, departures, revisions, notes and samples of the model: one small button for each place.
 
 import { html } from "htm/preact";
 import { go } from "./address.js";
@@ -6,24 +6,24 @@ import { go } from "./address.js";
 const NEAR_PIXELS = 26;
 const MAX_NAMES = 4;
 const WORDS = { join: "joined", leave: "left", revision: "new revision of the run" };
-export const MARK_LEGEND = { note: "note of the organiser", join: "somebody joined", leave: "somebody left", revision: "new revision", sample: "what it wrote: open to read" };
+export const MARK_LEGEND = { note: "note of the organiser", join: "a person joined", leave: "a person left", revision: "new revision", sample: "text by the model: open to read" };
 const ORDER = ["note", "sample", "revision", "leave", "join"];
 
-/** What happened, in words: ["Ada joined", "note: raised H to 40"]. */
+/** The events in words: ["Ada joined", "note: raised H to 40"]. */
 function sentences(marks) {
   const lines = marks.filter((mark) => mark.kind === "note").map((mark) => `note: ${mark.text}`);
   if (marks.some((mark) => mark.kind === "revision")) lines.push(WORDS.revision);
   for (const kind of ["join", "leave"]) {
-    const names = [...new Set(marks.filter((mark) => mark.kind === kind).map((mark) => mark.who || "somebody"))];
+    const names = [...new Set(marks.filter((mark) => mark.kind === kind).map((mark) => mark.who || "someone"))];
     const more = names.length - MAX_NAMES;
     const told = names.slice(0, MAX_NAMES).join(", ") + (more > 0 ? ` and ${more} more` : "");
     if (names.length) lines.push(`${told} ${WORDS[kind]}`);
   }
-  if (marks.some((mark) => mark.kind === "sample")) lines.push("the model wrote: open to read it");
+  if (marks.some((mark) => mark.kind === "sample")) lines.push("text by the model: open to read");
   return lines;
 }
 
-/** Marks that are in sight, together where they are near one another: [{left, kind, lines, at}], from the left. */
+/** The visible marks, combined if they are close together: [{left, kind, lines, at}], from the left. */
 export function groups(plot, marks) {
   const width = plot.bbox.width / devicePixelRatio;
   const placed = marks
@@ -45,7 +45,7 @@ export function groups(plot, marks) {
   }));
 }
 
-/** Go to what the model wrote at `at`. */
+/** Go to the model's texts at the time `at`. */
 function read(at) {
   const query = new URLSearchParams(location.search);
   query.set("tab", "model");
@@ -53,13 +53,13 @@ function read(at) {
   go(`${location.pathname}?${query}#samples`);
 }
 
-/** One of them is reached with Tab, the others from there with the arrows. */
+/** Tab focuses one mark; the arrow keys move to the others. */
 export function Marks({ found, offset, text, onTell }) {
   const step = (event) => {
     const to = { ArrowRight: "nextElementSibling", ArrowLeft: "previousElementSibling" }[event.key];
     event.currentTarget[to]?.focus();
   };
-  return html`<div class="marks" role="group" aria-label="What happened">
+  return html`<div class="marks" role="group" aria-label="Events">
     ${found.map(({ left, kind, lines, at, sampleAt }, place) => {
       const say = () => onTell({ left: left + offset, lines: [text(at), ...lines] });
       return html`<button

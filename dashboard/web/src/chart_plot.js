@@ -1,4 +1,4 @@
-// One chart on uPlot's canvas: its options, its colours, and what is drawn where nothing was measured.
+// One chart on uPlot's canvas: its options and colours, and lines across gaps.
 
 import uPlot from "uplot";
 import { tickTimes } from "./chart_kinds.js";
@@ -29,7 +29,7 @@ export function options(chart, axis, axisTitle, how, size, hooks) {
     label,
     stroke: () => color(seriesColor[key]),
     width: isMeasured ? 0 : key === "first" ? 2.25 : 1.5,
-    // Where two lines are equal the one below shows through the gaps.
+    // If two lines are equal, the lower one shows through the gaps.
     dash: key === "second" && chart.fromZero ? [8, 5] : undefined,
     alpha: how.isSmooth && chart.smoothed === place ? 0.3 : 1,
     spanGaps: true,
@@ -53,7 +53,7 @@ export function options(chart, axis, axisTitle, how, size, hooks) {
         ...shared,
         label: axisTitle,
         size: 34,
-        // Room between the lowest number of one axis and the first of the other.
+        // Space between the lowest number of one axis and the first number of the other.
         gap: 9,
         space: axis === "time" ? 84 : 60,
         grid: { show: false },
@@ -75,7 +75,7 @@ export function options(chart, axis, axisTitle, how, size, hooks) {
   };
 }
 
-/** What is measured now and then is drawn where it was measured: where it differs from the value before. */
+/** Draw an occasionally measured value at its measurements, where it differs from the previous value. */
 export function drawn(chart, columns, isSmooth) {
   const shown = columns.map((column, place) => {
     if (place === 0 || !chart.series[place - 1][3]) return column;
@@ -89,10 +89,10 @@ export function drawn(chart, columns, isSmooth) {
   return isSmooth ? [...shown, smoothed(columns[chart.smoothed + 1])] : shown;
 }
 
-/** How many points one smoothed value is the mean of: an odd number. */
+/** The odd number of points whose mean is one smoothed value. */
 export const span = (number) => 2 * Math.max(1, Math.round(number / 60)) + 1;
 
-/** Each value as the mean of its neighbours on both sides; at the ends of those that there are. */
+/** Return each value as the mean of its neighbours on both sides; at the ends, of the existing neighbours. */
 function smoothed(column) {
   const half = (span(column.length) - 1) / 2;
   return column.map((value, place) => {

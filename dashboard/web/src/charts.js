@@ -1,4 +1,4 @@
-// uPlot above the tables of values: axes to choose from, and values at the pointer.
+// uPlot charts above the tables of values, with a choice of axes, and values at the pointer.
 
 import { html, render } from "htm/preact";
 import { useEffect, useRef, useState } from "preact/hooks";
@@ -16,7 +16,7 @@ function useAddress() {
   useEffect(() => onAddress(() => setAddress(location.search)), []);
 }
 
-/** Columns along the axis that is chosen; without what a logarithmic axis cannot show. */
+/** Columns along the chosen axis, without values that a logarithmic axis cannot show. */
 function chosen(chart, data, axis, isLog) {
   const columns = data ? along(data.columns, axis, chart.series.map(([name]) => name)) : [[]];
   const from = isLog ? columns[0].findIndex((x) => x > 0) : 0;
@@ -49,7 +49,7 @@ function Chart({ kind, watch }) {
     const { idx, left } = one.cursor;
     const now = shown.current.columns;
     if (idx === null || idx === undefined || left < 0 || now[0][idx] === undefined) return setTip(null);
-    // Of what is measured now and then the last measurement.
+    // For occasionally measured values, the last measurement.
     const value = (index) => now[index + 1].slice(0, idx + 1).findLast((each) => each !== null) ?? null;
     const values = chart.series.map(([, label, , isMeasured], index) => {
       return `${label} ${chart.text(isMeasured ? value(index) : (now[index + 1][idx] ?? null))}`;
@@ -99,7 +99,7 @@ function Chart({ kind, watch }) {
   }, [axis, isLog, isSmooth]);
 
   useEffect(() => {
-    // What somebody has zoomed into stays in view while the curve grows.
+    // A zoomed range stays in view while the curve grows.
     plot.current?.setData(drawn(chart, columns, isSmooth), !isZoomed);
     if (isZoomed) plot.current?.redraw();
   }, [data]);
@@ -157,7 +157,7 @@ function Chart({ kind, watch }) {
   `;
 }
 
-/** Beside the pointer, on the side where there is room. */
+/** Values beside the pointer, on the side with enough space. */
 function Tip({ left, lines, width }) {
   const isLeft = left > width / 2;
   const style = isLeft ? { right: `${width - left + 14}px` } : { left: `${left + 14}px` };
@@ -171,7 +171,7 @@ function areEqual(columns) {
 
 function sentence(chart, axis, columns) {
   const last = columns[0].length - 1;
-  if (last < 0) return "Nothing to draw yet.";
+  if (last < 0) return "No values yet.";
   const at = (index) =>
     chart.series.map(([, label], place) => `${label} ${chart.text(columns[place + 1][index] ?? null)}`).join(", ");
   const { text } = AXES[axis];
@@ -184,7 +184,7 @@ function hasCurve(chart, data) {
   return times.length > 1 && chart.series.some(([name]) => data.columns[name]?.some(isThere));
 }
 
-/** Put a chart above each table of the server, which closes, as soon as there is something to draw. */
+/** Put a chart above each table of the server, and close the table, once there are values. */
 export function startCharts(watch = watchPoints) {
   for (const element of document.querySelectorAll("[data-chart]")) {
     const kind = element.dataset.chart;

@@ -1,4 +1,4 @@
-// Numbers as people read them; the same words as `dht/ground/quantities.py`.
+// Numbers as text, in the same form as `dht/ground/quantities.py`.
 
 const COUNTS = ["", "k", "M", "G", "T", "P"];
 const RATES = ["bit/s", "kbit/s", "Mbit/s", "Gbit/s", "Tbit/s"];
@@ -35,7 +35,7 @@ export function ageText(seconds) {
   return seconds < 172_800 ? `${Math.round(seconds / 3600)} h ago` : `${Math.round(seconds / 86_400)} d ago`;
 }
 
-/** A moment of the browser's clock; of another day with its date. */
+/** A time by the browser's clock; with the date if it is on a different day. */
 export function clockText(milliseconds) {
   const moment = new Date(milliseconds);
   const isToday = moment.toDateString() === new Date().toDateString();
@@ -49,7 +49,7 @@ export function countryName(code) {
     regions ??= new Intl.DisplayNames(undefined, { type: "region" });
     return regions.of(code) ?? code;
   } catch {
-    // Two letters that are no region: shown as they are.
+    // Two letters that are not a region are shown unchanged.
     return code;
   }
 }

@@ -1,4 +1,4 @@
-// Which system the box for joining shows first: the reader's own, or what the reader chose.
+// The system that the join card shows first: the reader's own, or the reader's choice.
 
 import { on } from "./live.js";
 
@@ -9,7 +9,7 @@ export function startJoin() {
   document.addEventListener("change", (event) => {
     if (event.target.name === "system") chosen = event.target.id;
   });
-  // It is another element when its section was replaced.
+  // The element differs after its section was replaced.
   on("improve", (root) => {
     const place = chosen && root.querySelector(`#${chosen}`);
     if (place) place.checked = true;

@@ -1,4 +1,4 @@
-// The stream of server-sent events, and what it keeps up to date: sections that the server rendered, and ages.
+// The stream of server-sent events, which updates sections that the server rendered, and ages.
 
 import { at } from "./address.js";
 import { ageText, clockText, countryName } from "./format.js";
@@ -7,7 +7,7 @@ const body = document.body;
 const listeners = new Map();
 /** The server sends something every 15 s at the latest. */
 const SILENT_SECONDS = 45;
-/** Between two tries to find a server that is away: twice as long each time. */
+/** Seconds between two attempts to reach an absent server; doubles each time. */
 const FIRST_WAIT_SECONDS = 1;
 const LONGEST_WAIT_SECONDS = 30;
 
@@ -15,16 +15,16 @@ let snapshotId = body.dataset.snapshot ?? "";
 let clockLead = Number(body.dataset.now) - Date.now() / 1000;
 let source = null;
 let tab = "";
-/** Up to which snapshot each tab has been kept up to date; a tab that nobody looks at is not. */
+/** The snapshot of each tab's content; only the visible tab is updated. */
 const seen = new Map();
-/** Tabs whose sections are here; the page came with one of them. */
+/** Tabs whose sections are loaded; the page came with one of them. */
 const whole = new Set([document.querySelector("[data-tab]:not([hidden])")?.dataset.tab]);
 let isLost = false;
 let heardAt = Date.now();
 let triedAt = Date.now();
 let waitSeconds = FIRST_WAIT_SECONDS;
 let nextTry = null;
-/** Of a page without a stream: {renew, milliseconds}. */
+/** For a page without a stream: {renew, milliseconds}. */
 let asking = null;
 
 const banner = document.createElement("p");
@@ -51,13 +51,13 @@ function showAges() {
     const text = ageText(now - Number(span.dataset.at));
     if (span.textContent !== text) span.textContent = text;
   }
-  const words = isLost ? `Connection lost: nothing heard from the server since ${clockText(heardAt)}. The page tries again by itself.` : "";
+  const words = isLost ? `Connection lost: no data from the server since ${clockText(heardAt)}. The page tries again automatically.` : "";
   if (banner.textContent !== words) banner.textContent = words;
   banner.hidden = !isLost;
   body.classList.toggle("lost", isLost);
 }
 
-/** What scripts add to HTML that has just come from the server. */
+/** Apply the additions of scripts to new HTML from the server. */
 export function improve(root) {
   for (const span of root.querySelectorAll("[data-country]")) span.textContent = countryName(span.dataset.country);
   tell("improve", root);
@@ -68,14 +68,14 @@ export function replaceSection(key, html) {
   const section = document.getElementById(key);
   if (!section) return;
   const selection = document.getSelection();
-  // Somebody is copying from here; the next change of this section comes in a moment.
+  // The reader is copying from this section; its next change comes in a moment.
   if (selection && !selection.isCollapsed && selection.containsNode(section, true)) return;
   const open = [...section.querySelectorAll("details[open]")].map((details) => details.id);
   const active = section.contains(document.activeElement) ? document.activeElement : null;
   const focused = active && { id: active.closest("details")?.id, sort: active.closest("[data-sort]")?.dataset.sort };
   const href = active?.getAttribute("href");
   section.innerHTML = html;
-  // The same row may be in the ranking and among those that were searched for.
+  // The same row may be in the ranking and in the search results.
   const again = (id) => section.querySelector(`[id="${CSS.escape(id)}"]`);
   for (const id of open) again(id)?.setAttribute("open", "");
   improve(section);
@@ -94,7 +94,7 @@ function heard() {
   waitSeconds = FIRST_WAIT_SECONDS;
 }
 
-/** Follow only what is to be seen in `key`. */
+/** Follow only the sections of the tab `key`. */
 export function watchTab(key) {
   if (key === tab) return;
   seen.set(tab, snapshotId);
@@ -105,10 +105,10 @@ export function watchTab(key) {
   connect();
 }
 
-/** The server is away: say so, and try again later and later. */
+/** Show that the server is absent, and try again after growing pauses. */
 function lost() {
   isLost = true;
-  // All viewers lost the server at once; they do not come back at once.
+  // All viewers lost the server at the same time; random pauses spread their return.
   nextTry = setTimeout(connect, 1000 * waitSeconds * (0.5 + Math.random() / 2));
   waitSeconds = Math.min(2 * waitSeconds, LONGEST_WAIT_SECONDS);
   showAges();
@@ -150,7 +150,7 @@ function connect() {
     heard();
     showAges();
   });
-  // The browser itself would ask again every second, and never again after an HTTP error.
+  // The browser itself would reconnect every second, but never after an HTTP error.
   source.addEventListener("error", () => {
     disconnect();
     lost();
@@ -163,25 +163,25 @@ function disconnect() {
   source = null;
 }
 
-/** Somebody looks, or the network is there again: no reason to wait. */
+/** Connect at once, because the page is visible again or the network is back. */
 function connectAtOnce() {
   if (isLost) disconnect();
   waitSeconds = FIRST_WAIT_SECONDS;
   connect();
 }
 
-/** `withoutStream`: how a page that has no stream is kept up to date; `renew` says whether the server answered. */
+/** `withoutStream`: updates of a page without a stream; `renew` returns whether the server answered. */
 export function startLive(withoutStream = null) {
   asking = withoutStream;
-  // Browsers allow six connections to one server: tabs that nobody looks at must not hold one.
+  // Browsers allow six connections to one server, so hidden tabs must not hold one.
   document.addEventListener("visibilitychange", () => (document.hidden ? disconnect() : connectAtOnce()));
   window.addEventListener("pagehide", disconnect);
-  // Only a page that comes back from the browser's memory; a new one begins below.
+  // Only for a page restored from the browser's memory; a new page connects below.
   window.addEventListener("pageshow", (event) => event.persisted && connectAtOnce());
   window.addEventListener("online", connectAtOnce);
   setInterval(() => {
     if (source && Date.now() - Math.max(heardAt, triedAt) > SILENT_SECONDS * 1000) {
-      // A proxy may keep a dead stream open for ever.
+      // A proxy may keep a dead stream open forever.
       isLost = true;
       disconnect();
       connect();

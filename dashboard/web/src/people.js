@@ -1,11 +1,11 @@
-// Search and sort among all contributors. While neither is used the server's own table stays, live.
+// Search and sorting of all contributors. If neither is used, the server's own live table stays.
 
 import { html, render } from "htm/preact";
 import { useEffect, useRef, useState } from "preact/hooks";
 import { at, onAddress, tellAddress, told } from "./address.js";
 import { on, replaceSection } from "./live.js";
 
-/** As many as the server shows. */
+/** Number of rows that the server shows. */
 const PAGE = 25;
 const MAX_ROWS = 75;
 const TYPING_MILLISECONDS = 200;
@@ -47,7 +47,7 @@ function Tools({ found, table }) {
       setProblem(response.ok ? "" : content);
       if (response.ok) setAnswer(content);
     } catch {
-      if (number === asked.current) setProblem("no answer at the moment; the list is the last that was heard");
+      if (number === asked.current) setProblem("no answer at the moment; the list may be out of date");
     }
   };
 
@@ -107,7 +107,7 @@ function Tools({ found, table }) {
   </div>`;
 }
 
-/** Make the heads of the server's table into buttons. */
+/** Turn the headings of the server's table into buttons. */
 function improveHeads(root) {
   for (const head of root.querySelectorAll("th[data-sort]")) {
     const button = document.createElement("button");
@@ -119,7 +119,7 @@ function improveHeads(root) {
   }
 }
 
-/** The visitor's own key, by the address alone: a link may say it, and nothing is kept. */
+/** The visitor's own key, only from the address: a link may contain it, and it is not stored. */
 const own = () => (/^[1-9A-Za-z]{40,64}$/.test(told("you")) ? told("you") : "");
 
 /** Mark the visitor's own row. */

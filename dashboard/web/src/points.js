@@ -1,12 +1,12 @@
-// The curves' data: fetched once, then grown by events. Columns by name, the time ascending.
+// The curves' data: fetched once, then extended by events. Columns by name, in ascending time.
 
 import { at } from "./address.js";
 import { on } from "./live.js";
 
 const MAX_POINTS = 1000;
-/** At first: five kilobytes, and a point for every seven pixels or so. */
+/** Number of points fetched first: five kilobytes, about one point for every seven pixels. */
 const FIRST_POINTS = 180;
-/** Above it a peer diverged or lies; drawn, it would press every honest curve flat. */
+/** A peer above this loss diverged or lies; drawing the value would flatten all honest curves. */
 const MAX_PLAUSIBLE_LOSS = 100;
 
 const watchers = new Set();
@@ -31,7 +31,7 @@ function append(more) {
     const place = last >= 0 && time === times[last] ? last : last + 1;
     for (const name of Object.keys(data.columns)) data.columns[name][place] = more[name]?.[index] ?? null;
   });
-  // Twice as many as fit: every second one goes, the newest stays.
+  // Twice as many as needed: remove every second point, but keep the newest.
   if (times.length > 2 * MAX_POINTS) {
     for (const name of Object.keys(data.columns)) {
       data.columns[name] = data.columns[name].filter((_, index) => (times.length - 1 - index) % 2 === 0);
@@ -49,20 +49,20 @@ async function load() {
     data = { columns: read(answer), marks: answer.marks };
     for (const watcher of watchers) watcher(data);
   } catch {
-    // No network at this moment: the tables of the server stay, and the next event tries again.
+    // Without a network, the tables of the server stay, and the next event tries again.
   } finally {
     isLoading = false;
   }
 }
 
-/** Call `watcher` with {columns, marks} now if they are there, and whenever they change. */
+/** Call `watcher` with {columns, marks} now if they are loaded, and whenever they change. */
 export function watchPoints(watcher) {
   watchers.add(watcher);
   if (data) watcher(data);
   return () => watchers.delete(watcher);
 }
 
-/** (xs, ...columns) along `axis`, strictly ascending: of equal places the newest counts. */
+/** (xs, ...columns) along `axis`, strictly ascending; of points at the same place, only the newest is kept. */
 export function along(columns, axis, names) {
   const kept = [];
   columns[axis].forEach((x, index) => {
@@ -81,7 +81,7 @@ export function startPoints() {
     data = { ...data };
     for (const watcher of watchers) watcher(data);
   });
-  // Among the marks are a note and a sample that have just been written.
+  // The marks include the newest note and sample.
   on("section:notes", load);
   on("section:writes", load);
   load();

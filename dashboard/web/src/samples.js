@@ -1,4 +1,4 @@
-// A slider through everything that the model wrote; without it there is a list of a few of them.
+// A slider through all texts of the model; without scripts, the page lists a few of them.
 
 import { at, onAddress, told } from "./address.js";
 import { html, render } from "htm/preact";
@@ -8,7 +8,7 @@ import { on } from "./live.js";
 
 const sampleTold = () => Number(told("sample")) || null;
 
-/** Chosen by the reader, by its time; null: the newest; undefined: the one that the address says. */
+/** Time of the sample that the reader chose; null: the newest; undefined: the sample in the address. */
 let chosenAt;
 
 const day = { day: "numeric", month: "short", year: "numeric", hour: "2-digit", minute: "2-digit" };
@@ -25,7 +25,7 @@ function Through({ samples }) {
   const found = wantedAt === null ? -1 : samples.findIndex((sample) => sample.at >= wantedAt);
   const [place, setPlace] = useState(found < 0 ? last : found);
   const sample = samples[place];
-  // A mark on the curve leads to one of them.
+  // A mark on the curve leads to a sample.
   useEffect(
     () =>
       onAddress(() => {
@@ -58,7 +58,7 @@ function Through({ samples }) {
     </div>
     <div class="writings">${sample.texts.map(
       ({ prompt, text }) => html`<pre class="writing" tabindex="0" role="group" aria-label="A text by the model"><code
-          >${prompt?.trim() ? html`<b>${prompt}</b>` : html`<span class="quiet">(it begins by itself) </span>${prompt}`}${text}</code
+          >${prompt?.trim() ? html`<b>${prompt}</b>` : html`<span class="quiet">(begun by the model) </span>${prompt}`}${text}</code
         ></pre>`,
     )}</div>`;
 }

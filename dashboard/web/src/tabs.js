@@ -1,4 +1,4 @@
-// One part of the page at a time; the address says which. Without scripts each of them is a page of its own.
+// Shows one tab of the page, which the address selects. Without scripts, each tab is a separate page.
 
 import { go, onAddress, told } from "./address.js";
 import { watchTab } from "./live.js";
@@ -6,7 +6,7 @@ import { watchTab } from "./live.js";
 const OVERVIEW = "overview";
 let shown = "";
 let place = "";
-/** How far each tab was scrolled when another one took its place: the way back leads there. */
+/** The scroll position of each tab when it was left, which the back button restores. */
 const depths = new Map();
 
 const tabAt = (key) => document.querySelector(`[data-tab="${CSS.escape(key)}"]`);
@@ -15,7 +15,7 @@ function show(isBack = false) {
   const depth = window.scrollY;
   const hash = decodeURIComponent(location.hash.slice(1));
   const target = hash ? document.getElementById(hash) : null;
-  // Older links name a tab, or something in it, by the hash alone.
+  // Older links refer to a tab, or an element in it, only by the hash.
   const key = target?.closest("[data-tab]")?.dataset.tab ?? told("tab", OVERVIEW);
   const tab = tabAt(key) ?? tabAt(OVERVIEW);
   for (const each of document.querySelectorAll("[data-tab]")) each.hidden = each !== tab;
@@ -33,7 +33,7 @@ function show(isBack = false) {
   place = hash;
 }
 
-/** A link to a tab of this page changes what is shown, not the page. */
+/** A link to a tab of this page switches the tab without loading the page. */
 function follow(event) {
   if (event.defaultPrevented || event.button || event.ctrlKey || event.metaKey || event.shiftKey || event.altKey) return;
   const link = event.target.closest?.("a[href]");
@@ -42,7 +42,7 @@ function follow(event) {
   if (!asked.has("tab")) return;
   event.preventDefault();
   place = "";
-  // Choices of a chart outlive the change of a tab.
+  // The choices of a chart persist when the tab changes.
   for (const name of ["along", "log", "you"]) if (told(name) && !asked.has(name)) asked.set(name, told(name));
   go(`${location.pathname}?${asked}${link.hash}`);
   show();
