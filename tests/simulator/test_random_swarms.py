@@ -172,7 +172,7 @@ MUTATIONS = {
     "no age is too old": Mutation(
         ("age",),
         lambda: [_patch(averaging.outer.contribution_weights, "staleness_factor", _age_weighs_but_never_excludes)],
-        FIRST_HOSTILE_SEED,
+        FIRST_HOSTILE_SEED + 708,
         "old_work",
     ),
     "missed work does not return": Mutation(
