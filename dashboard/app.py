@@ -67,7 +67,7 @@ class Choices:
         page_address: address under which visitors see the page; empty: the address of each request.
         db: file of the history; None: in memory.
         token_file: file of the token that makes the page private.
-        join_addresses: members' addresses that the page shows to all visitors; empty: those of seeds that answer.
+        join_addresses: members' addresses that the page shows to all visitors; empty: addresses of seeds that answer.
         install: command with which visitors install `peer`; None: the command that installs this copy.
         shows_seeds: whether the page may show addresses of seeds.
         backend: transport to the swarm.
@@ -121,8 +121,8 @@ def serve_dashboards(
 ) -> int:
     """Serve an index of several runs and the pages of each, until SIGINT or SIGTERM. Return the exit code 0. Blocks.
 
-    A run that cannot be opened or observed gets a sentence on the index; the others continue. Host, port and token are
-    those of the first run.
+    A run that cannot be opened or observed gets a sentence on the index; the others continue. Host, port and token come
+    from the first run.
 
     Args:
         unusable: run ids that cannot be opened -> reason; the index has a card for each.

@@ -291,7 +291,7 @@ class HistoryView:
 
     @property
     def workers(self) -> tuple[ContributorRow, ...]:
-        """Contributors whose work was averaged, also if nobody else signed for it."""
+        """Contributors whose work was averaged, even if no other member signed for it."""
         return tuple(row for row in self.contributors if row.milli_tokens_reported)
 
     def confirmed_share(self, committed_tokens: int) -> float:

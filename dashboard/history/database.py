@@ -189,7 +189,7 @@ def _check_content(database: sqlite3.Connection, path: Path, run_id: str) -> Non
     if version > SCHEMA_VERSION:
         raise LocalFault(
             f"the history {path} has schema {version}, written by newer software; this version reads up to "
-            f"{SCHEMA_VERSION}; update it, or give another file with --db"
+            f"{SCHEMA_VERSION}; update this software, or give another file with --db"
         )
     if 0 < version < SCHEMA_VERSION:
         raise LocalFault(

@@ -18,7 +18,7 @@ async def keep_going(work: Callable[[], Awaitable[None]], what: str, tell: Calla
     """Run `work`. When it fails, report this in a sentence, wait 1 s, 2 s, up to a minute, and start again.
 
     Args:
-        what: subject of the sentence, such as ``Looking at the swarm``.
+        what: subject of the sentence, such as ``Observing the swarm``.
         tell: called once for each failure, so finally once a minute; the log gets the traceback at most once a minute.
 
     Raises:

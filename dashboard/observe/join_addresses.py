@@ -25,7 +25,7 @@ class JoinRule:
 
     Attributes:
         asked: addresses that are always shown.
-        shows_seeds: without `asked`, whether to show those of seeds.
+        shows_seeds: without `asked`, whether to show the addresses of seeds.
         is_of_one_machine: whether only this machine can open the page, so that its own addresses are useful.
         install: command with which visitors install `peer`; empty: no generally valid command is known.
     """

@@ -101,7 +101,7 @@ class SwarmObserver:
             if gather is not None:
                 gathering = keep_going(lambda: self._gather_on(gather), "Collecting signed commits", self.tell)
                 tasks.create_task(gathering, name="signed commits")
-            await keep_going(self._look_on, "Looking at the swarm", self.tell)
+            await keep_going(self._look_on, "Observing the swarm", self.tell)
 
     async def look(self) -> None:
         """Observe once, and pass the new state to `on_state`. The state includes problems of the network."""
@@ -113,7 +113,7 @@ class SwarmObserver:
             records, num_invalid = self._decode((await self._read_records())[:MAX_RECORDS])
         except (PeerFault, LocalFault) as fault:
             problem = str(fault)
-            log.warning("a look at the swarm failed: %s", fault)
+            log.warning("an observation of the swarm failed: %s", fault)
         look = Look(
             now=self.wall_clock(),
             num_members=self._num_members,

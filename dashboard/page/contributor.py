@@ -46,7 +46,7 @@ def render_contributor(
 
 
 def render_certificate(state: DashboardState, view: ContributorView, frame: Frame) -> str:
-    """Return a page to print: the contributor's work for the run, and where its proof is."""
+    """Return a page to print: the contributor's work for the run, and the address of its proof."""
     return document("certificate.html", _person(state, view), frame)
 
 

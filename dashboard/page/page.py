@@ -164,6 +164,6 @@ def round_values(
 
 
 def _ended_at(state: DashboardState, history: HistoryView) -> float | None:
-    """Return when the newest round closed or, without one, when a peer was last heard; unix seconds."""
+    """Return when the newest round closed or, without one, when a peer last announced itself; unix seconds."""
     rounds = (row.seen_at for row in (*history.rounds[:1], *state.rounds[:1]))
     return max(rounds, default=state.heard_at)

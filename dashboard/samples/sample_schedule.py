@@ -37,7 +37,7 @@ class SamplePlan:
     Attributes:
         every_seconds: the longest time between two samples.
         prompts: texts that the model continues.
-        base: folder with the base weights of an adapter; empty: those of the hub, if the run names them so.
+        base: folder with the base weights of an adapter; empty: the hub's weights, if the run refers to the hub.
     """
 
     every_seconds: float = EVERY_SECONDS

@@ -41,7 +41,7 @@ class ConnectionBound:
         return self.num_connections * 3 // 4
 
     def protocols(self, server: web.Server) -> Callable[[], asyncio.Protocol]:
-        """Return a factory of protocols: those of `server` while there is room, otherwise ones that close at once."""
+        """Return a factory of protocols: `server`'s below the limit, otherwise protocols that close at once."""
         return lambda: server() if len(server.connections) < self.num_connections else _Full(self.num_connections)
 
 

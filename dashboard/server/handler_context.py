@@ -42,7 +42,7 @@ class Site:
         access: check of a private page's readers; None: public.
         base: path of this run's pages, such as ``/r/RUN``; empty if it is the only run.
         proof_line: returns a stored signed commit as a line of a proof.
-        page_address: the page's address according to its owner; empty: that of each request.
+        page_address: the page's address according to its owner; empty: the address of each request.
     """
 
     live: Live

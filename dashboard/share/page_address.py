@@ -1,4 +1,4 @@
-"""The address under which visitors see the page: the owner's, or that of the request. Pure."""
+"""The address under which visitors see the page: from the owner, or from the request. Pure."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def checked_address(text: str) -> str:
     """Return a page's address from its owner, without a slash at its end.
 
     Raises:
-        ValueError: the text is not an address; the error says what was expected.
+        ValueError: the text is not an address; the message gives the expected form.
     """
     parts = urlsplit(text)
     is_plain = not (parts.query or parts.fragment or parts.username or parts.password)

@@ -300,7 +300,7 @@ def _stopped(swarm: DemoSwarm, view: DemoView) -> Iterator[None]:
 
 
 def _forget(run_id: str, folder: Path) -> None:
-    """Remove the demo's files outside `folder`, except those of a peer running in another terminal."""
+    """Remove the demo's files outside `folder`, except the files of a peer that runs in another terminal."""
     with contextlib.suppress(OSError, UsageFault):
         forget_places(folder)
         usual = load_config({"run_id": run_id})

@@ -50,7 +50,7 @@ def run_doctor(config: PeerConfig, target: Target | None, timeout_seconds: float
         config: the configuration for `peer join`; without a target its run id is ignored.
         then: the command that joins, shown if joining makes sense.
     """
-    tell_progress("looking at this machine")
+    tell_progress("examining this machine")
     facts = DoctorFacts(look_at_machine(config))
     if target is not None:
         facts = _about_run(facts, config, target, timeout_seconds)

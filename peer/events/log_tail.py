@@ -51,7 +51,7 @@ def last_events(path: Path, count: int) -> tuple[list[Event], int]:
 def newer_events(path: Path, position: int) -> tuple[list[Event], int]:
     """Return the events written after `position`, and the position after the last complete line.
 
-    If the log has been started anew since, read the new log from its start.
+    If a new log has replaced it since, read the new log from its start.
 
     Raises:
         OSError: the log cannot be read.

@@ -3,7 +3,7 @@
 The files, each built on those above it:
 
     updates.py               updates of a view besides events
-    event_view.py            what a terminal asks of a view
+    event_view.py            the interface of a view for a terminal
     news.py                  events as news for people
     checklist.py             steps until a peer is a member
     scene.py                 the state that a view shows, computed from events and updates (pure)
@@ -16,7 +16,7 @@ The files, each built on those above it:
     live_panel.py            live panel, from scene, screens, painter and keys
     plain_and_json_views.py  plain lines or JSON lines, and the choice of the view
     stderr_capture.py        captures standard error while a panel has the screen
-    return_command.py        the command that brings a peer back as it was
-    ctrl_c.py                the first Ctrl+C asks a peer to leave, the second one ends it; other signals alike
+    return_command.py        the command that restarts a peer with the same options
+    ctrl_c.py                the first Ctrl+C asks a peer to leave, the second ends it; also other signals
     terminal.py              view, event log and keys while a peer runs
 """

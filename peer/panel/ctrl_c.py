@@ -1,4 +1,4 @@
-"""Ctrl+C, SIGTERM or a closed terminal: the first one asks a peer to leave politely, the second one ends it at once."""
+"""Ctrl+C, SIGTERM or a closed terminal: the first asks a peer to leave politely, the second ends it at once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`EventView`: what the terminal of a peer asks of a view."""
+"""`EventView`: the interface of a view for the terminal of a peer."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Captures standard error while a panel has the screen, and shows its lines as notes, because output would tear the
-picture.
+"""Captures standard error while a panel has the screen, and shows its lines as notes, because other output would
+damage the picture.
 
 A file is used instead of a pipe, because a writer must not wait for the panel.
 """

@@ -196,7 +196,7 @@ def test_what_proves_nothing_credits_nobody_and_says_why():
         (kept[1], "not signed by its leader"),
         (kept[2], "not signed by its reducer"),
         (b"", "bytes that are not a receipt"),
-        (receipt_of(replace(RUN, fragment_sizes=(60,)), b""), "a model with other fragments"),
+        (receipt_of(replace(RUN, fragment_sizes=(60,)), b""), "a model with different fragments"),
     ):
         with pytest.raises(PeerFault, match=f"gave a commit that proves nothing: .*{reason}"):
             check(receipt)

@@ -222,7 +222,7 @@ def test_the_command_makes_a_key_shows_changes_and_withdraws(
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
     assert app.run(["profile", "show"]) == 2
     assert "You have no profile yet" in (told := capsys.readouterr().err)
-    assert "`peer profile set --name Ada` makes one" in told
+    assert "`peer profile set --name Ada` creates one" in told
     assert (
         app.run(["profile", "set", "--name", "Ada", "--country", "nl", "--machine", FIRST.peer_id, "--team", "Owls"])
         == 0

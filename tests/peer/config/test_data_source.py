@@ -147,7 +147,7 @@ def test_a_comma_in_a_name_that_exists_separates_nothing(tmp_path: Path) -> None
 
 
 def test_a_home_of_nobody_is_a_sentence() -> None:
-    with pytest.raises(UsageFault, match="home folder of nobody"):
+    with pytest.raises(UsageFault, match="home folder of an unknown user"):
         corpus_of("text:~nobody-of-that-name/books")
 
 

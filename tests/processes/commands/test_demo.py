@@ -32,7 +32,7 @@ def test_the_demo_trains_together_survives_a_kill_and_says_so() -> None:
         assert list(swarm.sockets.glob("murmuration-demo-*")) == []
     assert "Traceback" not in shown.stderr
     assert "SIGKILL" in shown.stderr
-    assert "comes late" in shown.stderr
+    assert "joins late" in shown.stderr
     facts = json.loads(shown.stdout.splitlines()[-1])
     assert facts["peers"] == 3
     assert set(facts["inner_steps"]) == {"peer-1", "peer-2", "peer-3"}
