@@ -13,7 +13,7 @@ The files, each built on those above it:
     adapter.py               LoRA
     task_losses.py           the loss of a task, for the inner loop
     trial_child.py           one step of a new run's model at full context, in a limited child
-    trial.py                 whether a new run's model can be trained, and with which context
+    trial.py                 tests whether a new run's model can be trained, and with which context
     run_model.py             the model of any run that `peer join` trains
     manifest_from_config.py  the manifest section that `peer init --model` writes for a folder or a config file
 """

@@ -66,7 +66,9 @@ def with_adapter(base: nn.Module, section: AdapterSection, seed: int | None) -> 
             model: nn.Module = get_peft_model(base, config)
     except (TypeError, ValueError) as error:
         text = " ".join(str(error).split())[:300]
-        raise Incompatible(f"peft cannot put this adapter into {type(base).__name__}: {text}; choose others") from error
+        raise Incompatible(
+            f"peft cannot put this adapter into {type(base).__name__}: {text}; choose other targets"
+        ) from error
     if seed is not None:
         _initialise(model, seed)
     return model
@@ -105,9 +107,9 @@ def chosen_targets(base: nn.Module, asked: tuple[str, ...]) -> tuple[str, ...]:
             name, target = tied[0]
             other = next(one for one in names if one != name)
             raise UsageFault(
-                f"--targets has {target!r}, whose matrix is that of {other}, too: merged, the adapter would change "
-                f"both; expected layers with matrices of their own, such as {', '.join(candidates(base)[:4])}; "
-                f"leave {target} out."
+                f"--targets has {target!r}, which shares its matrix with {other}, so a merged adapter would change "
+                f"both; expected layers with separate matrices, such as {', '.join(candidates(base)[:4])}; leave out "
+                f"{target}."
             )
     return asked
 

@@ -89,8 +89,8 @@ class Compressed:
             why = "is not installed" if is_missing else f"does not compute on {self.device}"
             reason = "" if is_missing else f" ({' '.join(str(error).split())[:200]})"
             raise UsageFault(
-                f"--base-bits {self.num_bits} needs bitsandbytes, which {why} here{reason}; expected it; run: pip "
-                "install bitsandbytes, or leave --base-bits out"
+                f"--base-bits {self.num_bits} needs bitsandbytes, which {why} here{reason}; expected a working "
+                "bitsandbytes; run: pip install bitsandbytes, or omit --base-bits"
             ) from error
 
     def options(self) -> dict[str, Any]:
@@ -174,8 +174,8 @@ def _opened(text: str, task: str, folder: Path, options: Mapping[str, Any]) -> t
     config, head = config_and_head(text, task)
     if (folder / "adapter_config.json").exists():
         raise Incompatible(
-            f"{folder} has an adapter_config.json, which leads to other weights; expected a model's own weights; merge "
-            "the adapter into them"
+            f"{folder} has an adapter_config.json, which refers to other weights; expected complete weights; merge the "
+            "adapter into its base model"
         )
     try:
         module, found = head.from_pretrained(
@@ -202,8 +202,8 @@ def _loaded(text: str, task: str, folder: Path, options: Mapping[str, Any]) -> n
     if found["mismatched_keys"]:
         name, shape, expected = min(found["mismatched_keys"])
         raise Incompatible(
-            f"the weights in {folder} have {list(shape)} as shape of {name}, and the config makes it "
-            f"{list(expected)}; expected weights of these sizes; take the config.json that belongs to them"
+            f"the weights in {folder} have {list(shape)} as shape of {name}, but the config specifies "
+            f"{list(expected)}; expected weights of these sizes; use the config.json that belongs to the weights"
         )
     if found["error_msgs"]:
         raise refused(config_of(text, task).model_type, ValueError(str(found["error_msgs"])))
@@ -212,21 +212,21 @@ def _loaded(text: str, task: str, folder: Path, options: Mapping[str, Any]) -> n
         others = f", and others such as {min(found['unexpected_keys'])}" if found["unexpected_keys"] else ""
         if wrapper := next((one for one in _WRAPPERS if any(f"{one}." in key for key in found["unexpected_keys"])), ""):
             raise Incompatible(
-                f"the names of the weights in {folder} have {wrapper}. in them{others}: they were saved from a wrapped "
-                f"model, as torch.compile or DDP makes one; expected the names of {type(module).__name__}; save the "
-                f"bare model, which is the wrapper's attribute {wrapper}"
+                f"the names of the weights in {folder} contain {wrapper}.{others}, so they were saved from a wrapped "
+                f"model, as with torch.compile or DDP; expected the names of {type(module).__name__}; save the bare "
+                f"model, which is the wrapper's attribute {wrapper}"
             )
         raise Incompatible(
             f"the weights in {folder} have {num_tensors - len(lacking)} of the {num_tensors} tensors of "
-            f"{type(module).__name__}{others}; expected those of this architecture; take the config.json that belongs "
-            "to them"
+            f"{type(module).__name__}{others}; expected the tensors of this architecture; use the config.json that "
+            "belongs to the weights"
         )
     if lacking:
         more = f" and {len(lacking) - 3} more" if len(lacking) > 3 else ""
         raise Incompatible(
             f"the weights in {folder} lack {', '.join(lacking[:3])}{more}, of the {num_tensors} tensors of "
-            f"{type(module).__name__}; expected all of them; take whole weights, or a config.json with as many layers "
-            f"as they have, or add a new head with transformers: {type(module).__name__}.from_pretrained(DIR)"
+            f"{type(module).__name__}; expected all of them; use complete weights, or a config.json with the same "
+            f"number of layers, or add a new head with transformers: {type(module).__name__}.from_pretrained(DIR)"
             ".save_pretrained(DIR)"
         )
     return module

@@ -56,7 +56,7 @@ def has_weights(folder: Path) -> bool:
     if _safetensors(folder):
         return True
     if any(_OTHER_FORM.search(path.name) for path in folder.iterdir()):
-        raise UsageFault(f"{without_weights(folder)}; give its config.json as --model to begin without weights.")
+        raise UsageFault(f"{without_weights(folder)}; give only its config.json as --model to begin without weights.")
     return False
 
 
@@ -69,13 +69,13 @@ def _safetensors(folder: Path) -> list[Path]:
 def without_weights(folder: Path) -> str:
     """Return a sentence that a folder has no readable weights, with its other files and advice."""
     others = sorted(path.name for path in folder.iterdir() if _OTHER_FORM.search(path.name))
-    expected = "expected a model's weights in that form"
+    expected = "expected a model's weights as safetensors"
     if not others:
         return f"{folder} has no *.safetensors file; {expected}"
     more = f" and {len(others) - 1} more" if len(others) > 1 else ""
     return (
-        f"{folder} has {others[0]}{more} and no *.safetensors file: weights in other forms, such as pickles that can "
-        f"run code, are never read; {expected}; convert what you trust with transformers, "
+        f"{folder} has {others[0]}{more} and no *.safetensors file: weights in other formats, such as pickles that "
+        f"can run code, are never read; {expected}; convert weights that you trust with transformers, "
         f"AutoModelForCausalLM.from_pretrained({str(folder)!r}).save_pretrained({str(folder)!r}) or the class of your "
         "task"
     )
@@ -102,8 +102,7 @@ def read_base(folder: Path, fit: WeightsFit | None = None) -> tuple[str, int]:
 
     Raises:
         UsageFault: the folder or a file of the index is missing; there are no weights; a safetensors file is
-            incomplete;
-            a name appears twice; values are not finite, or differ where the architecture has one tensor.
+            incomplete; a name appears twice; values are not finite, or differ where the architecture has one tensor.
     """
     digest, num_bytes = blake3(), 0
     with ExitStack() as stack:
@@ -126,7 +125,7 @@ def _counted_tensors(
         try:
             tensor: torch.Tensor = files[name].get_tensor(name)
         except (SafetensorError, RuntimeError) as error:
-            raise UsageFault(f"{folder}: {name} cannot be read ({error}); expected whole files.") from error
+            raise UsageFault(f"{folder}: {name} cannot be read ({error}); expected complete files.") from error
         return tensor
 
     unused, tied = (fit.unused, fit.tied) if fit is not None else ((), {})
@@ -135,8 +134,8 @@ def _counted_tensors(
         first = tied.get(name, name)
         if (other := counted.setdefault(first, name)) != name and not _are_equal(read(name), read(other)):
             raise UsageFault(
-                f"{folder}: {name} and {other} differ, and the model's config makes one tensor of them; expected "
-                'the same values; write "tie_word_embeddings": false into its config.json if the weights are right.'
+                f"{folder}: {name} and {other} differ, but the model's config makes them one tensor; expected equal "
+                'values; write "tie_word_embeddings": false into its config.json if the weights are right.'
             )
     for first in sorted(counted):
         yield first, read(counted[first])
@@ -159,13 +158,13 @@ def _check_values(folder: Path, name: str, tensor: torch.Tensor) -> None:
     if not math.isfinite(low) or not math.isfinite(high):
         what = "values that are not numbers" if math.isnan(low) else "infinite values"
         raise UsageFault(
-            f"{folder}: {name} has {what}; expected finite numbers, as nothing can be learned from others; take "
-            "weights from before the training went wrong."
+            f"{folder}: {name} has {what}; expected finite numbers, because training with others fails; use weights "
+            "from before the training diverged."
         )
 
 
 def _loaded_files(folder: Path) -> list[Path]:
-    """Return the files that the library opens: the file with the whole model, or the files in the index.
+    """Return the files that the library opens: the file with the complete model, or the files in the index.
 
     Raises:
         UsageFault: a file is missing, or the index cannot be read.
@@ -176,22 +175,22 @@ def _loaded_files(folder: Path) -> list[Path]:
     if not path.exists():
         found = min(file.name for file in folder.glob("*.safetensors"))
         raise UsageFault(
-            f"{folder} has {found}, and neither {WHOLE_NAME} nor {INDEX_NAME}; expected one of them; rename the file "
-            "if it is the whole model, or take all files of the model."
+            f"{folder} has {found}, but neither {WHOLE_NAME} nor {INDEX_NAME}; expected one of them; rename the file "
+            "if it is the complete model, or download all files of the model."
         )
-    wanted = "expected which tensor is in which file, as save_pretrained writes it; download it again."
+    wanted = "expected the file of each tensor, as save_pretrained writes it; download it again."
     try:
         with reading(path, wanted):
             named = json.loads(read_regular(path, MAX_INDEX_BYTES).decode())["weight_map"].values()
         files = sorted(set(named))
         if elsewhere := [name for name in files if Path(name).name != name]:
-            raise ValueError(f"it names {elsewhere[0]!r}, which is elsewhere")
+            raise ValueError(f"it refers to {elsewhere[0]!r}, outside the folder")
     except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
         raise UsageFault(f"{path} is not an index of weights ({error}); {wanted}") from error
     if absent := [name for name in files if not (folder / name).is_file()]:
         raise UsageFault(
-            f"{folder} has no {absent[0]}, one of the {len(files)} files that {INDEX_NAME} names; expected all of "
-            f"them, and {len(absent)} lack{'s' if len(absent) == 1 else ''}; download the model again."
+            f"{folder} has no {absent[0]}, one of the {len(files)} files that {INDEX_NAME} lists; expected all of "
+            f"them, but {len(absent)} {'is' if len(absent) == 1 else 'are'} missing; download the model again."
         )
     return [folder / name for name in files]
 
@@ -204,7 +203,7 @@ def _tensors(folder: Path, stack: ExitStack) -> dict[str, Any]:
             f"{folder} does not exist; expected a folder with a model's weights (*.safetensors); check the path."
         )
     if not folder.is_dir():
-        raise UsageFault(f"{folder} is not a folder; expected one with a model's weights (*.safetensors).")
+        raise UsageFault(f"{folder} is not a folder; expected a folder with a model's weights (*.safetensors).")
     if not _safetensors(folder):
         raise UsageFault(f"{without_weights(folder)}.")
     for path in _loaded_files(folder):
@@ -217,7 +216,7 @@ def _tensors(folder: Path, stack: ExitStack) -> dict[str, Any]:
                 f"{path} is not a complete safetensors file ({error}); expected a model's weights."
             ) from error
         if again := found.keys() & names:
-            raise UsageFault(f"{path} has {min(again)!r}, which another file of {folder} has too; expected it once.")
+            raise UsageFault(f"{path} has {min(again)!r}, which another file of {folder} also has; expected it once.")
         found |= dict.fromkeys(names, file)
     if len(found) > MAX_NAMES:
         raise UsageFault(f"{folder} has {len(found)} tensors; expected at most {MAX_NAMES}.")
@@ -238,7 +237,7 @@ def find_base(manifest: RunManifest, given: Path | None) -> Path | None:
     init = manifest.model.init
     if init is None:
         if given is not None:
-            raise UsageFault("--base is given, and this run begins from its seed; expected no base; leave it out.")
+            raise UsageFault("--base is given, but this run begins from its seed; expected no base; omit --base.")
         return None
     if given is None and not init.source.startswith(HUB):
         raise init.not_given()
@@ -247,8 +246,8 @@ def find_base(manifest: RunManifest, given: Path | None) -> Path | None:
     digest, _ = read_base(folder, weights_fit(*manifest.model.described, folder))
     if digest != init.digest:
         raise Incompatible(
-            f"the weights in {folder} have the digest {digest[:16]}; the run stands on {init.digest[:16]}; "
-            "expected the same weights: take them at the very revision that the run's owner used"
+            f"the weights in {folder} have the digest {digest[:16]}; expected the run's pretrained weights "
+            f"{init.digest[:16]}; download them at the revision that the run's owner used"
         )
     return folder
 
@@ -272,11 +271,11 @@ def base_facts(manifest: RunManifest, given: Path | None, tell: Callable[[str], 
     init = manifest.model.init
     if init is not None and given is None and init.source.startswith(HUB):
         name = init.source.removeprefix(HUB)
-        return f"{name} of the hub, {bytes_text(init.num_bytes)}, which `peer join` fetches unless --base DIR has them"
+        return f"{name} on the hub, {bytes_text(init.num_bytes)}; `peer join` fetches them unless --base DIR has them"
     if init is not None and given is not None:
         tell(f"checking the given weights in {given}")
     folder = find_base(manifest, given)
-    return "" if init is None else f"{folder} has those that the run stands on, {bytes_text(init.num_bytes)}"
+    return "" if init is None else f"{folder} has the run's pretrained weights, {bytes_text(init.num_bytes)}"
 
 
 def checked_hub_name(name: str) -> tuple[str, str]:
@@ -289,10 +288,8 @@ def checked_hub_name(name: str) -> tuple[str, str]:
     if not _REPOSITORY.fullmatch(repository):
         raise UsageFault(f"{name!r} is neither a folder nor a model of the Hub; expected DIR or org/name@REVISION.")
     if not _REVISION.fullmatch(revision) or revision in BRANCHES:
-        got = f"has the branch {revision!r}" if revision in BRANCHES else "is not a folder here, and has no revision"
-        raise UsageFault(
-            f"{name!r} {got}; expected a commit or a tag, which stays the same, such as {repository}@v1.0; give one"
-        )
+        got = f"has the branch {revision!r}" if revision in BRANCHES else "is not a local folder, and has no revision"
+        raise UsageFault(f"{name!r} {got}; expected a commit or a tag, which stays the same, such as {repository}@v1.0")
     return repository, revision
 
 

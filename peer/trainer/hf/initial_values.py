@@ -58,8 +58,9 @@ def built_with_values(build: Callable[[], nn.Module], seed: int) -> nn.Module:
         module = build()
     if len(draws.storages) != len(sources):
         raise Incompatible(
-            f"{type(module).__name__} draws {len(draws.storages)} times for its initial values, and {len(sources)} "
-            "times with other numbers; expected the same, so that all peers begin alike; begin with given weights"
+            f"{type(module).__name__} draws {len(draws.storages)} times for its initial values, but {len(sources)} "
+            "times with other numbers; expected equal counts, so that all peers begin with the same values; begin with "
+            "pretrained weights"
         )
     return module
 

@@ -45,8 +45,8 @@ def library_config(text: str) -> Any:
     model_type = fields.pop("model_type")
     if model_type not in transformers.CONFIG_MAPPING:
         raise Incompatible(
-            f"the model is of the architecture {model_type!r}, which transformers {transformers.__version__} does not "
-            "know; expected one of its own; install a newer transformers, or correct model_type"
+            f"the model has the architecture {model_type!r}, which transformers {transformers.__version__} does not "
+            "support; expected an architecture of this library; install a newer transformers, or correct model_type"
         )
     try:
         # Caches of keys and values are useful only for generation.
@@ -140,7 +140,7 @@ def refused(model_type: str, error: Exception) -> Incompatible:
     if isinstance(error, ImportError):
         expected = "the libraries that it needs; install them on every machine of the run"
     else:
-        expected = "all values that it needs, which fit each other; complete or correct the config"
+        expected = "all values that it needs, without contradictions; complete or correct the config"
     return Incompatible(
         f"transformers cannot build the architecture {model_type!r} with this config ({text[:300]}); "
         f"expected {expected}"

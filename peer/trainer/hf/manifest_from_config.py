@@ -107,8 +107,8 @@ def describe_model(
     is_given = has_weights(path)
     if source != "folder" and not is_given:
         raise UsageFault(
-            f"{where} has no *.safetensors file on the hub, and other weights are not fetched; expected a model's "
-            "weights in that form; give another revision, or its config.json alone to begin without weights."
+            f"{where} has no *.safetensors file on the hub, and weights in other formats are not fetched; expected a "
+            "model's weights as safetensors; give another revision, or only its config.json to begin without weights."
         )
     if is_given:
         tell(f"reading the weights in {path}")
@@ -119,7 +119,7 @@ def describe_model(
     tell("counting parameters")
     section_of_adapter = None if adapter is None else _adapter(adapter, text, chosen, has_weights=is_given)
     if frozen and adapter is not None:
-        raise UsageFault("--freeze is given with --lora, which freezes all of the model; expected one of them.")
+        raise UsageFault("--freeze is given with --lora, which freezes the complete model; expected one of them.")
     shapes, buffer_shapes = architecture_parts(text, chosen, section_of_adapter, frozen)
     section: Any = config.get_text_config()
     vocab_size = getattr(section, "vocab_size", None)
@@ -149,8 +149,8 @@ def _mask_token(tokenizer: TextTokenizer | None, vocab_size: int | None) -> int 
     found = [tokenizer.special[name] for name in USUAL_MASKS if name in tokenizer.special]
     if not found:
         raise UsageFault(
-            f"{tokenizer.path} has none of {', '.join(USUAL_MASKS)}; expected a token that stands for hidden ones, as "
-            "task masked-lm needs it; take a tokenizer that has one (`peer data tokenizer` makes none)."
+            f"{tokenizer.path} has none of {', '.join(USUAL_MASKS)}; expected a token that replaces hidden tokens, "
+            "because task masked-lm needs it; use a tokenizer with such a token (`peer data tokenizer` makes none)."
         )
     return found[0]
 
@@ -159,8 +159,8 @@ def _adapter(asked: AdapterChoice, text: str, task: str, *, has_weights: bool) -
     """Return the manifest's adapter section."""
     if not has_weights:
         raise UsageFault(
-            "--lora is given, and --model has no weights beside its config; expected a folder with *.safetensors, "
-            "because an adapter stands on given weights."
+            "--lora is given, but --model has no weights beside its config; expected a folder with *.safetensors, "
+            "because an adapter needs pretrained weights."
         )
     rank, names = asked
     targets = chosen_targets(build_architecture(text, task, without_values=True), names)
@@ -172,7 +172,7 @@ def _adapter(asked: AdapterChoice, text: str, task: str, *, has_weights: bool) -
         ) from error
 
 
-_OTHER_TASKS = "a model of another task, such as a classifier, trains in a loop of your own with murmuration.join"
+_OTHER_TASKS = "to train for another task, such as classification, use your own loop with murmuration.join"
 _HEADS = {
     "ForCausalLM": "causal-lm",
     "LMHeadModel": "causal-lm",
@@ -191,8 +191,8 @@ def _task(asked: str | None, config: Any, architectures: object, path: Path) -> 
         raise UsageFault(f"--task is {asked!r}; expected one of {', '.join(TASKS)}; {_OTHER_TASKS}.")
     if getattr(config, "is_encoder_decoder", False):
         raise UsageFault(
-            f"the architecture {model_type!r} reads with an encoder and writes with a decoder, which no task here "
-            f"trains together; expected one for {' or '.join(TASKS)}; choose another model."
+            f"the architecture {model_type!r} has both an encoder and a decoder, which no supported task trains; "
+            f"expected an architecture for {' or '.join(TASKS)}; choose another model."
         )
     if asked is not None:
         return asked, ()
@@ -217,16 +217,16 @@ def _task(asked: str | None, config: Any, architectures: object, path: Path) -> 
             f"{_OTHER_TASKS}."
         )
     if "masked-lm" in fitting and not getattr(config, "is_decoder", False):
-        chosen, why = "masked-lm", "as the architecture reads in both directions"
+        chosen, why = "masked-lm", "because the architecture reads in both directions"
     elif len(fitting) == 1:
-        chosen, why = fitting[0], "the only one that fits"
+        chosen, why = fitting[0], "the only task that fits"
     else:
-        chosen, why = fitting[0], f"the first that fits of {', '.join(fitting)}"
-    return chosen, (f"The config names no architectures: the task is {chosen}, {why}; --task chooses another.",)
+        chosen, why = fitting[0], f"the first of the tasks that fit ({', '.join(fitting)})"
+    return chosen, (f"The config lists no architectures, so the task is {chosen}, {why}; --task chooses another task.",)
 
 
 def _read(path: Path) -> dict[str, Any]:
-    wanted = f"a folder with a {CONFIG_NAME} of a Hugging Face model, or such a file; check --model."
+    wanted = f"the {CONFIG_NAME} of a Hugging Face model, or a folder that contains it; check --model."
     try:
         with reading(path, wanted):
             fields = json.loads(read_regular(path, MAX_CONFIG_FILE_BYTES).decode("utf-8-sig"))
@@ -254,8 +254,8 @@ def check_tokenizer_form(folder: Path, hub_name: str | None) -> None:
         name, _, revision = (hub_name or "").partition("@")
         first = f"download it with `hf download {name} --revision {revision} --local-dir DIR`, and " if name else ""
         raise UsageFault(
-            f"{folder if hub_name is None else hub_name} has {other} and no {TOKENIZER_NAME}, so the run would read "
-            f"bytes instead of the model's tokens; expected {TOKENIZER_NAME}; {first}make it with transformers (and "
+            f"{folder if hub_name is None else hub_name} has {other} but no {TOKENIZER_NAME}, so the run would read "
+            f"bytes instead of the model's tokens; expected {TOKENIZER_NAME}; {first}create it with transformers (and "
             f"sentencepiece, for a *.model file): AutoTokenizer.from_pretrained({where!r}).save_pretrained({where!r})"
         )
 
@@ -263,9 +263,11 @@ def check_tokenizer_form(folder: Path, hub_name: str | None) -> None:
 def unused_rows(num_tokens: int | None, vocab_size: int | None) -> tuple[str, ...]:
     """Return sentences about unused token rows; none if the run's text uses most of the model's rows.
 
+    `peer.owner.new_run` refuses a tokenizer with more tokens than the model has rows.
+
     Args:
-        num_tokens: number of tokens of the tokenizer; None: there is not a tokenizer.
-        vocab_size: number of token rows of the model; None: the model has none.
+        num_tokens: number of tokens of the tokenizer; None: there is no tokenizer.
+        vocab_size: number of token rows of the model; None: the model has no token rows.
     """
     if vocab_size is None:
         return ()
@@ -273,12 +275,12 @@ def unused_rows(num_tokens: int | None, vocab_size: int | None) -> tuple[str, ..
         if vocab_size <= NUM_BYTE_ROWS:
             return ()
         return (
-            f"config.json has {vocab_size:,} token rows, and no {TOKENIZER_NAME} is beside it: a run of text then "
-            "reads bytes, which are 256 tokens, and the other rows cost memory and traffic for nothing.",
+            f"config.json has {vocab_size:,} token rows, but no {TOKENIZER_NAME} is beside it, so a run of text reads "
+            "bytes, which are 256 tokens, and all other rows cost memory and traffic without use.",
         )
     if num_tokens >= USED_SHARE * vocab_size:
         return ()
     return (
-        f"config.json has {vocab_size:,} token rows, and the tokenizer only {num_tokens:,} tokens: the other "
-        "rows cost memory and traffic for nothing.",
+        f"config.json has {vocab_size:,} token rows, but the tokenizer has only {num_tokens:,} tokens, so the other "
+        "rows cost memory and traffic without use.",
     )

@@ -74,8 +74,8 @@ def build_run_architecture(
     # A config of a few bytes can describe any number of values, so they are counted before any is allocated.
     check_architecture(manifest)
     if stands_on_base(manifest) and base is None:
-        what = "this run's adapter stands" if section.adapter is not None else "this run's frozen parts stand"
-        raise UsageFault(f"{what} on given weights, and none are at hand; expected a folder with them; give --base DIR")
+        what = "this run's adapter needs" if section.adapter is not None else "this run's frozen parts need"
+        raise UsageFault(f"{what} pretrained weights, which are missing; expected a folder with them; give --base DIR")
     if base is not None:
         module = load_architecture(*section.described, base, compressed)
     else:
@@ -104,13 +104,13 @@ def freeze(module: nn.Module, names: Sequence[str]) -> None:
         if not found:
             known = ", ".join(dict.fromkeys(".".join(name.split(".")[:2]) for name, _ in parameters))
             raise Incompatible(
-                f"{frozen!r} is to be frozen, and the model has no part of that name; expected names of its parameters "
-                f"or modules, such as {known[:300]}"
+                f"{frozen!r} should be frozen, but the model has no part of that name; expected names of its "
+                f"parameters or modules, such as {known[:300]}"
             )
         for parameter in found:
             parameter.requires_grad_(False)
     if names and not any(parameter.requires_grad for _, parameter in parameters):
-        raise Incompatible("all of the model is to be frozen; expected something left to train; name fewer parts")
+        raise Incompatible("all parameters would be frozen; expected at least one to train; freeze fewer parts")
 
 
 def check_joinable(run: str, manifest: RunManifest) -> None:
@@ -126,8 +126,8 @@ def check_joinable(run: str, manifest: RunManifest) -> None:
     section = manifest.model
     if section.kind == "custom":
         raise Incompatible(
-            f"run {run} trains a model from its owner's own code (kind {section.kind!r}); expected the built-in GPT or "
-            f"an architecture of transformers; join it from that code with murmuration.join: {manifest.own_code_hint}"
+            f"run {run} trains a model from its owner's code (kind {section.kind!r}); expected the built-in GPT or an "
+            f"architecture of transformers; join the run from that code with murmuration.join: {manifest.own_code_hint}"
         )
     if section.kind == "hf":
         check_library()
@@ -147,10 +147,10 @@ def check_architecture(manifest: RunManifest) -> None:
     layout = layout_of(manifest, shapes, buffer_shapes)
     if layout.digest != layout_digest_of(manifest):
         raise Incompatible(
-            f"the transformers of this machine makes {layout.num_values} averaged values in {len(shapes)} "
-            f"parameters of the run's config (layout {layout.digest.hex()[:16]}); the run was made with "
-            f"{section.num_parameters} (layout {layout_digest_of(manifest).hex()[:16]}); install the version that its "
-            "owner uses"
+            f"the transformers on this machine builds {layout.num_values} averaged values in {len(shapes)} "
+            f"parameters from the run's config (layout {layout.digest.hex()[:16]}); expected "
+            f"{section.num_parameters} (layout {layout_digest_of(manifest).hex()[:16]}), as when the run was created; "
+            "install the version that its owner uses"
         )
 
 

@@ -140,8 +140,8 @@ class _Tensors(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if self._num_uses > self._most_uses:
             raise Incompatible(
                 f"the model's config uses its parameters more than {MAX_USES} times in each forward pass; expected a "
-                "model whose work fits its size; correct the number of layers, loops or repeats in the config, or, of "
-                "a run that is not yours, tell its owner"
+                "model whose work fits its size; correct the number of layers, loops or repeats in the config, or tell "
+                "the run's owner"
             )
 
     def _forget(self, key: int, num_bytes: int) -> None:

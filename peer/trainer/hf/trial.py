@@ -43,7 +43,7 @@ def try_model(manifest: RunManifest, free_bytes: int | None) -> tuple[int, tuple
     answer, is_whole = _answer(question, limits)
     context, error, sees_ahead = answer.get("context"), answer.get("error"), answer.get("sees_ahead")
     if type(context) is not int or not 0 < context <= section.context or not isinstance(error, str):
-        raise LocalFault("the process that tries the model answered with no context; expected one; try again")
+        raise LocalFault("the process that tries the model returned no context; expected a context; try again")
     if sees_ahead:
         raise _sees_ahead(checked_config(config))
     return context, tuple(_notes(section.context, context, error, is_whole, sees_ahead))
@@ -76,8 +76,8 @@ def _sees_ahead(fields: dict[str, Any]) -> Incompatible:
     if "masked-lm" in tasks_of(model_type):
         how = 'give --task masked-lm, or write "is_decoder": true into its config.json'
     return Incompatible(
-        f"the architecture {model_type!r} sees the token that it shall predict, so under causal-lm it learns nothing; "
-        f"expected one that reads forwards alone; {how}"
+        f"the architecture {model_type!r} sees the token that it should predict, so it learns nothing with causal-lm; "
+        f"expected an architecture that only reads forwards; {how}"
     )
 
 
@@ -86,9 +86,9 @@ def _notes(asked: int, context: int, error: str, is_whole: bool, sees_ahead: Any
     if context < asked:
         notes.append(f"The context is {context:,}: with {asked:,} tokens the model fails ({error}).")
     if not is_whole:
-        checked = "" if sees_ahead is False else " Whether it reads forwards alone was not checked."
+        checked = "" if sees_ahead is False else " The trial did not check whether it only reads forwards."
         notes.append(
-            f"The model is too large to be tried here: its shapes and positions fit a context of {context:,}, and no "
-            f"step was made.{checked}"
+            f"The model is too large for a trial on this machine: its shapes and positions fit a context of "
+            f"{context:,}, but no step was made.{checked}"
         )
     return notes

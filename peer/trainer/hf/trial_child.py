@@ -136,8 +136,8 @@ def _longest(model: ForTask, asked: _Asked, device: str) -> tuple[int, str]:
         works //= 2
     if first:
         raise Incompatible(
-            f"the model fails in its first step of {asked.task} ({first}); expected one that can be trained so; choose "
-            "another --task or model"
+            f"the model fails in its first step of {asked.task} ({first}); expected a model that this task can train; "
+            "choose another --task or model"
         )
     while fails - works > 1:
         middle = (works + fails) // 2

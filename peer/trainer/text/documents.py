@@ -141,15 +141,15 @@ def files_of(sources: Sequence[str], complaints: Complaints | None = None) -> li
         for path in paths_in(source if named is None else rest):
             files, num_left_out = files_at(path)
             if num_left_out:
-                complaints.counts["links that lead out of the folder, and entries that are not files"] += num_left_out
+                complaints.counts["links that lead out of the folder, or entries that are not files"] += num_left_out
             for _, file in files:
                 by_suffix = SUFFIXES.get(file.suffix.lower(), "text")
                 if named in (None, "text", by_suffix) or not path.is_dir():
                     found.append((named or by_suffix, file))
                     if named == "text" and by_suffix == "jsonl":
-                        complaints.counts["files of rows that are read as plain text, braces and all"] += 1
+                        complaints.counts["files of rows that are read as plain text, with their braces"] += 1
     if not found:
-        raise UsageFault(f"{', '.join(sources)} holds nothing to read; expected text, .jsonl or .parquet files")
+        raise UsageFault(f"{', '.join(sources)} contains no file to read; expected text, .jsonl or .parquet files")
     return found
 
 
@@ -223,7 +223,7 @@ def documents(
     for piece in part.pieces:
         path = Path(piece.path)
         if part.kind != "hf" and not path.exists() and path.parent.exists():
-            complaints.counts["files that are gone"] += 1
+            complaints.counts["files that were deleted"] += 1
             continue
         with reading(path):
             if part.kind == "text" and piece.file_bytes > LONG_BYTES:
@@ -290,8 +290,8 @@ def _no_field(where: str, text_field: str, row: Any) -> str:
     if isinstance(row, dict) and text_field in row:
         has += f" ({text_field} is {'empty' if row[text_field] is None else type(row[text_field]).__name__})"
     return (
-        f"{where} has no text in field {text_field!r}; its rows have {has[:300] or 'no fields'}; name the field with "
-        "--field, or in a run with data.text_field"
+        f"{where} has no text in field {text_field!r}; its rows have {has[:300] or 'no fields'}; set the field with "
+        "--field, or with data.text_field in a run"
     )
 
 
@@ -308,7 +308,7 @@ def _pieces(
         num_bytes = os.fstat(file.fileno()).st_size
         beginning = file.read(BINARY_BYTES)
     if beginning.startswith(COMPRESSED):
-        complaints.counts["compressed files, which have to be unpacked first"] += 1
+        complaints.counts["compressed files, which must be unpacked first"] += 1
         return
     if b"\0" in beginning:
         complaints.counts["binary files"] += 1
@@ -405,8 +405,8 @@ def _array(file: BufferedReader, piece: FileRange) -> list[Any] | None:
     """Return the rows of a file that is one JSON array; None if it is not one, so that its lines may be rows."""
     if piece.file_bytes > MAX_ROW_BYTES:
         raise UsageFault(
-            f"{piece.path} is one JSON array of {bytes_text(piece.file_bytes)}; expected one of at most "
-            f"{bytes_text(MAX_ROW_BYTES)}, or a file with a row in each line; run: jq -c '.[]' FILE > FILE.jsonl"
+            f"{piece.path} is one JSON array of {bytes_text(piece.file_bytes)}; expected at most "
+            f"{bytes_text(MAX_ROW_BYTES)}, or a file with a row on each line; run: jq -c '.[]' FILE > FILE.jsonl"
         )
     content = file.read(MAX_ROW_BYTES)
     file.seek(0)

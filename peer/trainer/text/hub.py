@@ -1,8 +1,8 @@
 """Parts of a data set of the Hugging Face hub, each copied to a local file when it is read.
 
 The list of files determines which ones are read (`hub_layout`). Their bytes are fetched unchanged, without a library
-that guesses the meaning of a name. Of a Parquet file only a part's columns and row groups are fetched, of JSON lines
-only a range of bytes. The copy has holes in place of the rest.
+that guesses the meaning of a name. From a Parquet file only a part's columns and row groups are fetched, from JSON
+lines only a range of bytes. The copy has holes instead of the rest.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from peer.trainer.text.source_files import check_room
 _FORM: Final = re.compile(r"hf:(?P<path>[^@]+)@(?P<revision>[^/:]+)(?:/(?P<folder>[^:]+))?(?::(?P<split>.+))?")
 
 WHOLE_FILE_PARTS: Final = 8
-"""Most parts of a file of JSON lines; a compressed file is read from its beginning for each part."""
+"""Maximum number of parts of a file of JSON lines; a compressed file is read from its beginning for each part."""
 MAX_FOOTER_BYTES: Final = 64 << 20
 """Size limit of a Parquet file's footer; a file of 2 GB with 700 row groups has a footer of 1 MB."""
 
@@ -83,8 +83,8 @@ def hub_copy(source: str, number: int, num_parts: int, field: str, folder: Path,
     num_files = len(split.paths)
     if num_parts > num_files and num_parts % num_files:
         raise LocalFault(
-            f"{source} has {num_files} files now; expected a number that divides {num_parts}, as when it was opened; "
-            "restart to read what is there now"
+            f"{source} now has {num_files} files; expected a number that divides {num_parts}, as when it was opened; "
+            "restart to read the current files"
         )
     parts_of_file = max(1, num_parts // num_files)
     first, part = divmod(number, parts_of_file)
@@ -172,7 +172,7 @@ def _copied(
         file.seek(0)
         if split.form == "jsonl" and part == 0 and file.read(1) == b"[":
             raise UsageFault(
-                f"{repository.where}: {path} is one array of JSON; expected one row a line; convert it to JSON lines "
+                f"{repository.where}: {path} is one JSON array; expected one row per line; convert it to JSON lines "
                 "or Parquet"
             )
     if start < stop:
@@ -202,12 +202,12 @@ def _fill_line(repository: HubRepository, path: str, file: Any, stop: int, limit
 
 
 def _footer(repository: HubRepository, path: str, copy: Path | None = None) -> bytes:
-    """Return the end of a Parquet file, from its footer on; give `copy` the file's size, beginning and end."""
+    """Return the end of a Parquet file from its footer; write the file's beginning and end to `copy`, with its size."""
     where, size = f"{repository.where}: {path}", repository.size(path)
     tail = repository.read(path, max(0, size - _TAIL_BYTES), size)
     length = int.from_bytes(tail[-8:-4], "little") + 8
     if tail[-4:] != PARQUET_MARK or length > min(size, MAX_FOOTER_BYTES):
-        raise unavailable(where, "it is not a complete Parquet file")
+        raise unavailable(where, "the file is not a complete Parquet file")
     if length > len(tail):
         tail = repository.read(path, size - length, size - len(tail)) + tail
     if copy is not None:

@@ -69,15 +69,15 @@ def files_of_split(paths: Sequence[str], folder: str, split: str) -> SplitFiles:
     start = f"{folder}/" if folder else ""
     inside = [path for path in paths if path.startswith(start) and path.rpartition("/")[2] not in _IGNORED]
     if folder and not inside:
-        raise UsageFault(f"it has no folder {folder!r}; expected one of its folders ({_folders(paths)})")
+        raise UsageFault(f"the data set has no folder {folder!r}; expected one of its folders ({_folders(paths)})")
     splits = _by_names(inside, start)
     if not splits.get(split):
         has = ", ".join(sorted(key for key, found in splits.items() if found)[:20]) or "none with files"
-        raise UsageFault(f"it has no split {split!r}; expected one of its splits ({clean_text(has, 200)})")
+        raise UsageFault(f"the data set has no split {split!r}; expected one of its splits ({clean_text(has, 200)})")
     found = _of_one_form(splits[split])
     if not folder and len({path.partition("/")[0] for path in found.paths if "/" in path}) > 1:
         raise UsageFault(
-            f"its files lie in several folders; expected hf:ID@REVISION/FOLDER with one of {_folders(found.paths)}"
+            f"its files are in several folders; expected hf:ID@REVISION/FOLDER with one of {_folders(found.paths)}"
         )
     return found
 
@@ -120,13 +120,13 @@ def _of_one_form(paths: Sequence[str]) -> SplitFiles:
     if not forms:
         has = ", ".join(sorted({path.rpartition("/")[2] for path in paths})[:5])
         raise UsageFault(
-            f"its files ({clean_text(has, 200)}) are none that can be read; expected Parquet, JSON lines or text "
+            f"its files ({clean_text(has, 200)}) cannot be read; expected Parquet, JSON lines or text "
             "(.txt); a loading script is never run"
         )
     (usual, _), *_ = Counter(forms.values()).most_common(1)
     form, packing = usual
     if packing and form in ("parquet", "text"):
-        raise UsageFault(f"its files are packed ({form}{packing}); expected plain ones; unpack them")
+        raise UsageFault(f"its files are compressed ({form}{packing}); expected plain files; unpack them")
     return SplitFiles(tuple(sorted(path for path, known in forms.items() if known == usual)), form, packing)
 
 

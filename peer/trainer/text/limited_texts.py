@@ -38,7 +38,7 @@ def limited_texts(part: TextPart, text_field: str, complaints: Complaints) -> It
         "field": text_field,
     }
     what = f"{part.pieces[0].path} and others" if len(part.pieces) > 1 else part.pieces[0].path
-    with contextlib.closing(LimitedChild(__name__, {}, LIMITS, what, "leave that file out")) as child:
+    with contextlib.closing(LimitedChild(__name__, {}, LIMITS, what, "leave out that file")) as child:
         fields: dict[str, Any] = {}
         while "counts" not in fields:
             fields, body = child.ask(question)
@@ -62,7 +62,7 @@ def _checked_texts(body: bytes, what: str) -> list[str]:
 
 
 def _no_texts(what: str) -> LocalFault:
-    return LocalFault(f"the process that reads {what} sent no texts; expected some; leave that file out")
+    return LocalFault(f"the process that reads {what} returned no texts; expected texts; leave out that file")
 
 
 def prepare(setup: dict[str, Any]) -> Any:

@@ -80,7 +80,7 @@ class RowGroupLists:
 
     def _answer(self, where: str, question: dict[str, Any], body: bytes = b"") -> dict[str, Any]:
         if self._child is None:
-            self._child = LimitedChild(__name__, {}, LIMITS, "Parquet files", "leave that file out")
+            self._child = LimitedChild(__name__, {}, LIMITS, "Parquet files", "leave out that file")
         try:
             return self._child.ask(question, body)[0]
         except UsageFault:
@@ -109,22 +109,22 @@ def checked_ranges(ranges: Sequence[Any], where: str, footer_start: int) -> list
         if not len(PARQUET_MARK) <= start < stop <= footer_start:
             raise LocalFault(
                 f"{where} has a column at bytes {start} to {stop}; expected columns inside its bytes "
-                f"{len(PARQUET_MARK)} to {footer_start}; leave that file out"
+                f"{len(PARQUET_MARK)} to {footer_start}; leave out that file"
             )
         found.append((start, stop))
     found.sort()
     for (_, end), (start, _) in pairwise(found):
         if start < end:
             raise LocalFault(
-                f"{where} has two columns that share its bytes {start} to {end}; expected each to have its own; "
-                "leave that file out"
+                f"{where} has two columns that share its bytes {start} to {end}; expected separate columns; leave out "
+                "that file"
             )
     return found
 
 
 def _no_answer(where: str) -> LocalFault:
     return LocalFault(
-        f"{where}: the process that reads Parquet files sent no list; expected one of its row groups; try again"
+        f"{where}: the process that reads Parquet files returned no list; expected a list of row groups; try again"
     )
 
 
@@ -137,7 +137,7 @@ def prepare(setup: dict[str, Any]) -> Any:
         if metadata.num_row_groups > MAX_ROW_GROUPS:
             raise UsageFault(
                 f"{where} has {plural(metadata.num_row_groups, 'row group')}; expected at most {MAX_ROW_GROUPS}; write "
-                "it with larger ones, or as several files"
+                "the file with larger row groups, or as several files"
             )
         if "field" in question:
             return {"ranges": _column_ranges(metadata, range(*question["groups"]), question["field"], where)}
@@ -157,7 +157,7 @@ def _metadata(footer: bytes, where: str) -> Any:
     except (pyarrow.ArrowException, OSError) as error:
         if "bad_alloc" in str(error):
             raise MemoryError from error
-        raise LocalFault(f"its footer cannot be read ({str(error)[:200]}); expected a whole Parquet file") from error
+        raise LocalFault(f"its footer cannot be read ({str(error)[:200]}); expected a complete Parquet file") from error
 
 
 def _column_ranges(metadata: Any, groups: range, field: str, where: str) -> list[tuple[int, int]]:
@@ -168,7 +168,7 @@ def _column_ranges(metadata: Any, groups: range, field: str, where: str) -> list
     if num_ranges > MAX_COLUMN_RANGES:
         raise UsageFault(
             f"{where} has {plural(num_ranges, 'range')} of columns in a part; expected at most {MAX_COLUMN_RANGES}; "
-            "write it with larger row groups, or with fewer columns"
+            "write the file with larger row groups, or with fewer columns"
         )
     ranges = []
     for group in groups:

@@ -37,7 +37,7 @@ def open_parquet(path: Path) -> Any:
             texts = [field.name for field in file.schema_arrow if any(check(field.type) for check in is_text)]
             return pyarrow.parquet.ParquetFile(path, metadata=file.metadata, read_dictionary=texts)
     except pyarrow.ArrowException as error:
-        raise UsageFault(f"{path} is not a Parquet file ({str(error)[:200]}); expected a whole one") from error
+        raise UsageFault(f"{path} is not a Parquet file ({str(error)[:200]}); expected a complete file") from error
 
 
 def parquet_columns(path: Path, groups: range) -> tuple[list[str], int]:
@@ -56,8 +56,8 @@ def _with_groups(path: Path, groups: range) -> Any:
     num_groups = file.metadata.num_row_groups
     if num_groups < groups.stop:
         raise UsageFault(
-            f"{path} has {plural(num_groups, 'row group')} now; expected at least {groups.stop}, as when it was "
-            "opened; restart to read what is there now"
+            f"{path} now has {plural(num_groups, 'row group')}; expected at least {groups.stop}, as when it was "
+            "opened; restart to read the current file"
         )
     return file
 
@@ -94,7 +94,7 @@ def parquet_rows(
                     except OverflowError:
                         leave_out()
     except (pyarrow.ArrowException, OSError) as error:
-        raise UsageFault(f"{path} cannot be read ({str(error)[:200]}); expected a whole Parquet file") from error
+        raise UsageFault(f"{path} cannot be read ({str(error)[:200]}); expected a complete Parquet file") from error
 
 
 def is_part_of(path: str, field: str) -> bool:

@@ -28,7 +28,7 @@ from peer.user_folders import paths_in
 DISK_KEPT_BYTES = 1 << 30
 """Disk space left free for other data, especially checkpoints."""
 MAX_OPEN_FILES = 64
-"""Most open files of a source; systems allow a process at least 256."""
+"""Maximum number of open files of a source; systems allow a process at least 256."""
 
 
 _NOT_LIBRARY_TEXT = frozenset({"site-packages", "dist-packages", "test", "tests", "idle_test", "__pycache__"})
@@ -40,7 +40,7 @@ TokenArray = NDArray[np.unsignedinteger[Any]]
 
 
 class OpenFiles:
-    """Files read at random positions; the `MAX_OPEN_FILES` last read stay open."""
+    """Files that are read at random positions; the last `MAX_OPEN_FILES` files stay open."""
 
     def __init__(self) -> None:
         self._descriptors: OrderedDict[Path, int] = OrderedDict()
@@ -63,13 +63,13 @@ class OpenFiles:
             content = os.pread(self._descriptors[path], num_bytes, start)
         except OSError as error:
             raise LocalFault(
-                f"{path} cannot be read ({error.strerror or error}); expected it as it was when training began; start "
-                "again"
+                f"{path} cannot be read ({error.strerror or error}); expected the file as it was when training began; "
+                "start again"
             ) from error
         if len(content) < num_bytes:
             raise LocalFault(
-                f"{path} has become shorter than {start + num_bytes} bytes; expected it as it was when training began; "
-                "start again"
+                f"{path} has become shorter than {start + num_bytes} bytes; expected the file as it was when training "
+                "began; start again"
             )
         return content
 
@@ -137,7 +137,7 @@ def library_files() -> Segments:
     found = [(name, path) for name, path in _walk(root, _NOT_LIBRARY_TEXT) if name.endswith(".py")]
     segments = [(name, _load(opened, path)) for name, path in found if path.is_file()]
     if not segments:
-        raise UsageFault(f"no .py files under {root}; this Python has no library text; choose --data text:PATH")
+        raise UsageFault(f"{root} contains no .py files; expected the text of Python's library; give --data text:PATH")
     return segments
 
 
@@ -155,8 +155,8 @@ def chosen_files(text: str) -> tuple[Segments, int]:
         num_left_out += num_others
         segments += [(name, _load(opened, file)) for name, file in files]
     if not any(len(tokens) for _, tokens in segments):
-        left_out = f" ({num_left_out} entries that lead out of it, or are not files, were left out)"
-        raise UsageFault(f"{text} holds nothing to read{left_out if num_left_out else ''}; expected files with text")
+        left_out = f" (left out {num_left_out} entries that lead out of the folder or are not files)"
+        raise UsageFault(f"{text} contains no text{left_out if num_left_out else ''}; expected files with text")
     return segments, num_left_out
 
 
@@ -191,8 +191,7 @@ def check_readable(text: str) -> None:
                 holds_any |= os.fstat(opened.fileno()).st_size > 0
     if not holds_any:
         raise UsageFault(
-            f"{text} holds nothing to read: there is no file in it, or only empty ones; expected text, rows or token "
-            "shards; check --data"
+            f"{text} contains no files, or only empty files; expected text, rows or token shards; check --data"
         )
 
 
@@ -205,13 +204,13 @@ def check_room(folder: Path, num_bytes: int, what: str) -> None:
     free = shutil.disk_usage(folder).free
     if free < num_bytes + DISK_KEPT_BYTES:
         raise LocalFault(
-            f"{folder} has {bytes_text(free)} left, and {what} takes {bytes_text(num_bytes)}; expected 1 GB more than "
-            "that; free some disk"
+            f"{folder} has {bytes_text(free)} left, but {what} takes {bytes_text(num_bytes)}; expected that and 1 GB "
+            "more; free some disk space"
         )
 
 
 def _walk(root: Path, left_out: frozenset[str] = frozenset()) -> Iterator[tuple[str, Path]]:
-    """Return the entries below `root` as (path relative to it, path), sorted by the former; hidden ones are left out.
+    """Return the entries below `root` as (path relative to `root`, path), sorted by name, without hidden entries.
 
     Raises:
         UsageFault: a folder cannot be read.

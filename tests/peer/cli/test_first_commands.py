@@ -100,7 +100,7 @@ ORGANISER = [
     ("peer data tokenizer input.txt", 2, "Missing option '--vocab-size'"),
     ("peer data tokenizer --vocab-size 300 --out t input.txt", 0, "Tokenizer   t/tokenizer.json"),
     ("peer data tokenizer --vocab-size 300 --out t missing.txt", 2, "missing.txt"),
-    ("peer data tokenizer --vocab-size 300 --out t empty", 2, "empty holds nothing to read"),
+    ("peer data tokenizer --vocab-size 300 --out t empty", 2, "empty contains no file"),
     ("peer data tokenize input.txt", 2, "No such command 'tokenize'"),
     ("peer plan run.toml", 2, "lr is not a field in training"),
     ("peer plan nothing", 2, "nothing: No such file or directory; expected a readable run file or manifest, or RUN"),

@@ -124,7 +124,7 @@ def test_a_folder_of_links_that_lead_out_says_so(tmp_path: Path) -> None:
     books.mkdir()
     keys.write_text(SECRET * 50)
     (books / "key.txt").symlink_to(keys)
-    with pytest.raises(UsageFault, match=r"holds nothing to read.*1 entries that lead out"):
+    with pytest.raises(UsageFault, match=r"contains no text.*1 entries that lead out"):
         corpus_of(f"text:{books}")
 
 

@@ -26,7 +26,7 @@ def test_data_without_anything_in_it_is_refused_before_members_are_looked_for(
 
     for kind in ("text", "jsonl", "tokens"):
         for name in ("folder", "empty.txt"):
-            with pytest.raises(UsageFault, match=f"{name} holds nothing to read"):
+            with pytest.raises(UsageFault, match=f"{name} contains no files"):
                 check(f"{kind}:{tmp_path / name}")
     check(f"text:{tmp_path / 'empty.txt'},{tmp_path / 'full.txt'}")
     check(f"text:{tmp_path}")

@@ -52,7 +52,7 @@ def test_peers_train_an_adapter_and_one_without_the_base_is_told(tmp_path: Path)
         module.save_pretrained(other)
         third = swarm.start("third", "--base", str(other), peers=[first.address])
         assert third.wait_end() == 4
-        assert_one_sentence(third.stderr, "the run stands on", "at the very revision")
+        assert_one_sentence(third.stderr, "expected the run's pretrained weights", "at the revision that")
 
 
 def model_values(swarm: ProcessSwarm) -> int:

@@ -117,7 +117,7 @@ def test_sources_that_are_not_there(source, message):
 def test_text_that_is_too_short_empty_odd_or_forbidden(tmp_path):
     empty = tmp_path / "empty"
     empty.mkdir()
-    with pytest.raises(UsageFault, match="nothing to read"):
+    with pytest.raises(UsageFault, match="contains no text"):
         corpus_of(f"text:{empty}")
     short = tmp_path / "short.txt"
     short.write_text("x" * 20)

@@ -57,6 +57,6 @@ def test_a_part_of_endless_text_leaves_room_on_the_disk(tmp_path: Path, monkeypa
     path.write_text((json.dumps({"text": "some words of a text"}) + "\n") * 2000)
     tokenizer = in_this_process(small_tokenizer(tmp_path / "tokenizer"))
     part = TextPart("jsonl", (FileRange(str(path), 0, path.stat().st_size),))
-    with pytest.raises(LocalFault, match=r"has 1.00 GB left, and t takes .* kB; expected 1 GB more"):
+    with pytest.raises(LocalFault, match=r"has 1.00 GB left, but t takes .* kB; expected that and 1 GB more"):
         tokenize_part(TokenizeOrder(part, "text", HeldOutRule.of(0.0), tmp_path / "t", tmp_path / "h"), tokenizer)
     assert not list(tmp_path.glob(".*"))

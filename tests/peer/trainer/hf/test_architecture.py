@@ -134,7 +134,7 @@ def test_frozen_parts_are_known_by_their_digest(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("names", "said"),
-    [(("model.layer",), "no part of that name.*model.embed_tokens"), (("model", "lm_head"), "something left to train")],
+    [(("model.layer",), "no part of that name.*model.embed_tokens"), (("model", "lm_head"), "at least one to train")],
 )
 def test_wrong_frozen_parts_are_a_sentence(tmp_path: Path, names: tuple[str, ...], said: str) -> None:
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "llama", **TEXT}))

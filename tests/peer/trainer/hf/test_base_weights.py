@@ -106,7 +106,7 @@ def test_the_digest_is_of_the_tensors_that_are_loaded(saved: Path, tmp_path: Pat
     assert find_base(manifest, beside) == beside
     assert find_base(manifest, whole) == whole
     save_file(tensors | {"lm_head.weight": head + 1}, whole / "model.safetensors")
-    with pytest.raises(Incompatible, match="the run stands on"):
+    with pytest.raises(Incompatible, match="expected the run's pretrained weights"):
         find_base(manifest, whole)
     both = {"model.embed_tokens.weight": head, "lm_head.weight": head + 1}
     save_file(tensors | both, whole / "model.safetensors")
@@ -120,7 +120,7 @@ def test_other_weights_are_refused(saved: Path, tmp_path: Path) -> None:
     shutil.copytree(saved, other)
     first = sorted(other.glob("*.safetensors"))[0]
     save_file({name: tensor + 1 for name, tensor in load_file(first).items()}, first)
-    with pytest.raises(Incompatible, match="the run stands on"):
+    with pytest.raises(Incompatible, match="expected the run's pretrained weights"):
         find_base(manifest, other)
     with pytest.raises(UsageFault, match="--base DIR"):
         find_base(manifest, None)
@@ -136,7 +136,7 @@ def test_other_weights_are_refused(saved: Path, tmp_path: Path) -> None:
 def test_weights_of_another_architecture_or_size_are_refused_before_there_is_a_run(saved: Path, tmp_path: Path) -> None:
     fields = json.loads((saved / "config.json").read_text())
     others = {
-        "hidden_size": r"as shape of \S+, and the config makes it \[(128, )?64",
+        "hidden_size": r"as shape of \S+, but the config specifies \[(128, )?64",
         "model_type": "have 0 of the .* tensors of OPTForCausalLM, and others such as",
     }
     for name, said in others.items():
@@ -228,7 +228,7 @@ def test_targets_that_match_nothing_name_candidates(saved: Path) -> None:
     with pytest.raises(UsageFault, match="embed_tokens"):
         describe_model(saved, None, (16, ("embed_tokens",)))
     # Its head is tied to the embeddings, which merging would change, too.
-    with pytest.raises(UsageFault, match=r"'lm_head', whose matrix is that of model\.embed_tokens, too.* q_proj"):
+    with pytest.raises(UsageFault, match=r"'lm_head', which shares its matrix with model\.embed_tokens.* q_proj"):
         describe_model(saved, None, (16, ("q_proj", "lm_head")))
     with pytest.raises(UsageFault, match="--lora"):
         describe_model(saved, None, (0, ()))

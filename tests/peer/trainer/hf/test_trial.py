@@ -105,7 +105,7 @@ def test_init_refuses_causal_lm_of_a_model_that_sees_ahead(tmp_path: Path, capsy
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "bert", **TEXT}))
     arguments = ["init", "tiny", "--model", str(tmp_path), "--task", "causal-lm", "--out", str(tmp_path / "owner")]
     assert app.run(arguments) == 2
-    assert "sees the token that it shall predict" in capsys.readouterr().err
+    assert "sees the token that it should predict" in capsys.readouterr().err
     assert not (tmp_path / "owner").exists()
 
 
@@ -141,14 +141,19 @@ class AnsweringChild:
             ("with 66 tokens the model fails (index 66)",),
             1,
         ),
-        ([{}, {"context": 66, "error": "", "sees_ahead": False}], 66, ("too large to be tried here",), 1),
+        ([{}, {"context": 66, "error": "", "sees_ahead": False}], 66, ("too large for a trial on this machine",), 1),
         (
             [LocalFault("took more than 240 s"), {"context": 66, "error": "", "sees_ahead": False}],
             66,
-            ("too large to be tried here",),
+            ("too large for a trial on this machine",),
             2,
         ),
-        ([{}, {"context": 66, "error": "", "sees_ahead": None}], 66, ("forwards alone was not checked",), 1),
+        (
+            [{}, {"context": 66, "error": "", "sees_ahead": None}],
+            66,
+            ("did not check whether it only reads forwards",),
+            1,
+        ),
     ],
 )
 def test_what_was_tried_is_told(
@@ -175,7 +180,7 @@ def test_what_was_tried_is_told(
     assert all(part in note for part, note in zip(told, notes, strict=True))
 
 
-ENCODER_DECODER = "reads with an encoder and writes with a decoder"
+ENCODER_DECODER = "has both an encoder and a decoder"
 NO_HEAD = "not the head of a task that Murmuration trains; expected one of the tasks that fit"
 
 
@@ -210,9 +215,9 @@ def test_a_head_that_is_no_task_is_refused(
         ({"model_type": "bert", **TEXT}, ["BertForMaskedLM"], "masked-lm", ""),
         ({"model_type": "bert", **TEXT, "is_decoder": True}, ["BertLMHeadModel"], "causal-lm", ""),
         ({"model_type": "bert", **TEXT}, None, "masked-lm", "the task is masked-lm, as the architecture reads in both"),
-        ({"model_type": "bert", **TEXT, "is_decoder": True}, [], "causal-lm", "the task is causal-lm, the first that"),
+        ({"model_type": "bert", **TEXT, "is_decoder": True}, [], "causal-lm", "the task is causal-lm, the first of"),
         ({"model_type": "gpt2", **GPT2}, ["GPT2LMHeadModel"], "causal-lm", ""),
-        ({"model_type": "llama", **TEXT}, None, "causal-lm", "the task is causal-lm, the only one that fits"),
+        ({"model_type": "llama", **TEXT}, None, "causal-lm", "the task is causal-lm, the only task that fits"),
         ({"model_type": "llama", **TEXT}, ["CustomForCausalLM"], "causal-lm", ""),
     ],
 )

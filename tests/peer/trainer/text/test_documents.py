@@ -126,7 +126,7 @@ def test_rows_that_are_read_as_text_because_it_was_said_so_are_counted(tmp_path)
     json_lines(tmp_path / "rows.jsonl", ["a"])
     texts, complaints = read(f"text:{tmp_path}")
     assert texts == ['{"id": 0, "text": "a"}\n']
-    assert complaints.text() == "files of rows that are read as plain text, braces and all (1)"
+    assert complaints.text() == "files of rows that are read as plain text, with their braces (1)"
 
 
 @pytest.mark.parametrize("name", ["books.txt.gz", "books.jsonl.gz", "books.txt", "books.jsonl"])
@@ -135,7 +135,7 @@ def test_compressed_files_are_called_so(tmp_path, name):
     (tmp_path / "other.txt").write_text("text")
     texts, complaints = read(str(tmp_path))
     assert texts == ["text"]
-    assert complaints.text() == "compressed files, which have to be unpacked first (1)"
+    assert complaints.text() == "compressed files, which must be unpacked first (1)"
 
 
 def test_one_file_of_many_without_text_or_gone_does_not_cost_the_others(tmp_path):
@@ -148,7 +148,7 @@ def test_one_file_of_many_without_text_or_gone_does_not_cost_the_others(tmp_path
     (tmp_path / "11.jsonl").unlink()
     texts = [found.text for found in documents(part, "text", complaints)]
     assert sorted(texts) == sorted(f"text {number}" for number in range(40) if number not in (7, 11))
-    assert complaints.counts == {"rows without the field": 1, "files that are gone": 1}
+    assert complaints.counts == {"rows without the field": 1, "files that were deleted": 1}
 
 
 def test_binary_files_are_left_out_and_counted_once(tmp_path):
@@ -179,7 +179,7 @@ def test_parquet_is_read_by_row_groups(tmp_path):
         assert f"no text in field {field!r}; {lack}" in complaints.lack
         assert complaints.counts == {"rows without the field": 50}
     pyarrow.parquet.write_table(table, tmp_path / "rows.parquet", row_group_size=20)
-    with pytest.raises(UsageFault, match=r"has 3 row groups now; expected at least 4"):
+    with pytest.raises(UsageFault, match=r"now has 3 row groups; expected at least 4"):
         list(documents(parts[3], "text", Complaints()))
     (tmp_path / "rows.parquet").write_bytes(b"PAR1" + bytes(100))
     with pytest.raises(UsageFault, match=r"rows\.parquet is not a Parquet file"):
@@ -206,7 +206,7 @@ def test_loops_of_links_and_what_leads_out_are_left_out_and_counted(tmp_path):
     os.mkfifo(folder / "pipe.txt")
     complaints = Complaints()
     assert files_of([str(folder)], complaints) == [("text", folder / "a.txt")]
-    assert complaints.counts == {"links that lead out of the folder, and entries that are not files": 4}
+    assert complaints.counts == {"links that lead out of the folder, or entries that are not files": 4}
 
 
 def test_pipes_are_not_waited_for(tmp_path):
@@ -234,5 +234,5 @@ def test_parquet_with_mistakes_in_its_text_is_mended_and_broken_pages_are_a_sent
     # A length that leads out of its page.
     path.write_bytes(whole.replace(b"\x33\0\0\0the terns of day 7 ", b"\x33\0\0\x70the terns of day 7 "))
     assert path.read_bytes() != whole
-    with pytest.raises(UsageFault, match=r"rows\.parquet cannot be read \(.*expected a whole Parquet file"):
+    with pytest.raises(UsageFault, match=r"rows\.parquet cannot be read \(.*expected a complete Parquet file"):
         list(documents(part, "text", Complaints()))

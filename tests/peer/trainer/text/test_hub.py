@@ -107,7 +107,7 @@ def test_a_data_set_is_fetched_part_by_part(tmp_path: Path, hub: LocalHub, books
     assert hub_parts(SOURCE, 2, is_own=False) == [(0, 2), (1, 2)]
     assert all_texts(tmp_path, SOURCE, 2) == texts
     assert not (tmp_path / "copy").exists()
-    with pytest.raises(LocalFault, match="has 3 files now; expected a number that divides 10"):
+    with pytest.raises(LocalFault, match="now has 3 files; expected a number that divides 10"):
         texts_of(tmp_path, SOURCE, 0, 10)
     with pytest.raises(UsageFault, match=r"hf:org/other@v1 is closed .* or does not exist"):
         hub_parts("hf:org/other@v1", 12, is_own=False)
@@ -163,11 +163,11 @@ def test_other_forms_are_read_too(tmp_path: Path, books: Path, name: str) -> Non
 
 def test_an_array_of_json_and_a_loading_script_are_a_sentence(tmp_path: Path, books: Path) -> None:
     (books / "books.py").write_text("raise SystemExit('run')\n")
-    with pytest.raises(UsageFault, match=r"\(books\.py\) are none that can be read; .* a loading script is never run"):
+    with pytest.raises(UsageFault, match=r"\(books\.py\) cannot be read; .* a loading script is never run"):
         hub_parts(SOURCE, 12, is_own=False)
     (books / "rows.json").write_text('[{"text": "a"}]\n')
     module._opened_at.cache_clear()
-    with pytest.raises(UsageFault, match="is one array of JSON; expected one row a line"):
+    with pytest.raises(UsageFault, match="is one JSON array; expected one row per line"):
         all_texts(tmp_path, SOURCE)
 
 
@@ -306,7 +306,7 @@ def test_an_answer_that_is_no_list_is_one_sentence(monkeypatch: pytest.MonkeyPat
     lists = RowGroupLists()
     for answer in ({}, {"num_groups": -1, "ranges": {}}, {"num_groups": 2**60, "ranges": [[4, 4]] * 65537}):
         monkeypatch.setattr(lists, "_answer", lambda *_, answer=answer: answer)
-        with pytest.raises(LocalFault, match="sent no list"):
+        with pytest.raises(LocalFault, match="returned no list"):
             lists.num_groups(b"", "x.parquet")
-        with pytest.raises(LocalFault, match="sent no list"):
+        with pytest.raises(LocalFault, match="returned no list"):
             lists.columns(b"", "x.parquet", range(1), "text", 100)

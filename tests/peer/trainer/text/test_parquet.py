@@ -158,7 +158,7 @@ def test_an_answer_without_texts_is_a_sentence(
 
     monkeypatch.setattr(limited_module, "LimitedChild", Taken)
     part = TextPart("parquet", (FileRange(str(tmp_path / "rows.parquet"), 0, 1),))
-    with pytest.raises(LocalFault, match=r"rows\.parquet sent no texts; expected some"):
+    with pytest.raises(LocalFault, match=r"rows\.parquet returned no texts; expected texts"):
         list(limited_texts(part, "text", Complaints()))
 
 
