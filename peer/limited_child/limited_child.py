@@ -146,7 +146,7 @@ class LimitedChild:
         if isinstance(answer, dict):
             return answer
         if not isinstance(fault, str) or not isinstance(kind, str):
-            self._process.end_for("answered with neither an answer nor a fault")
+            self._process.end_for("returned neither an answer nor a fault")
             raise self._died()
         sentence = printable(fault)[:MAX_SENTENCE]
         if kind == "MemoryError":
@@ -184,7 +184,7 @@ class LimitedChild:
                 self._process.end_for(f"took more than {bytes_text(memory_bytes)} of memory")
 
     def _died(self) -> LocalFault:
-        """Make the error for a child that has ended."""
+        """Return the error for a child that has ended."""
         self._process.kill()
         return LocalFault(self._sentence(self._process.death()))
 

@@ -89,7 +89,7 @@ def sizes_of(config: str, task: str | None) -> ArchitectureSizes:
         # A file that is damaged or missing is measured again.
         with contextlib.suppress(OSError, ValueError, RecursionError):
             return checked_sizes(json.loads(read_regular(path, LIMITS.answer_bytes)))
-    advice = "correct the config; of a run that is not yours, tell its owner"
+    advice = "correct the config, or tell the run's owner"
     with LimitedChild(CHILD, {}, LIMITS, "the model's config", advice) as child:
         # The caller builds the same architecture next: both processes load the library at the same time.
         load_library()

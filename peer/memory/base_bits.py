@@ -21,15 +21,15 @@ def check_base_bits(manifest: RunManifest, base_bits: BaseBits) -> None:
     """
     if base_bits != "full" and manifest.model.adapter is None:
         raise UsageFault(
-            f"--base-bits {base_bits} was given, and this run trains all of its weights; expected it with LoRA alone; "
-            "leave it out"
+            f"--base-bits {base_bits} was given, but this run trains all of its weights; expected a run with LoRA; "
+            "omit --base-bits"
         )
 
 
 def base_num_bytes(manifest: RunManifest, base_bits: BaseBits = "full") -> int:
     """Return the bytes of the pretrained weights under an adapter, which a trainer keeps and does not train.
 
-    With fewer bits it is an estimate: bitsandbytes does not compress embeddings and the output head.
+    With fewer bits the result is an estimate, because bitsandbytes does not compress embeddings and the output head.
     """
     section = manifest.model
     if section.adapter is None or section.init is None:

@@ -105,7 +105,7 @@ def check_memory(
 
     Raises:
         DeviceFault: this machine has too little memory for the model.
-        Incompatible: the model cannot be cut as the manifest says, or transformers cannot build it (`sizes_of`).
+        Incompatible: the model cannot be cut as the manifest specifies, or transformers cannot build it (`sizes_of`).
     """
     model, training = manifest.model, manifest.training
     sizes = sizes_of(*model.described) if model.kind == "hf" and use != "serve" else None
@@ -116,8 +116,8 @@ def check_memory(
     step = f", steps of {training.batch_size} sequences of {model.context} tokens" if use.startswith("train") else ""
     raise DeviceFault(
         f"the model of run {manifest.name!r} ({count_text(num_values)} parameters{step}) takes at least "
-        f"{bytes_text(needed)} of memory here and {bytes_text(free_bytes)} are free; expected a machine with more; end "
-        "other programs, or join a run with a smaller model"
+        f"{bytes_text(needed)} of memory here, but {bytes_text(free_bytes)} are free; expected a machine with more; "
+        "end other programs, or join a run with a smaller model"
     )
 
 

@@ -253,7 +253,7 @@ def test_variables_of_an_earlier_job_are_named(monkeypatch: pytest.MonkeyPatch) 
                 check_meeting_place(Place(rank, rank, 2, "127.0.0.1", port))
         listener.listen()
         check_meeting_place(Place(0, 0, 2, "127.0.0.1", port))
-    with pytest.raises(UsageFault, match=r"nobody listens at no-such-host\.invalid:1"):
+    with pytest.raises(UsageFault, match=r"no process listens at no-such-host\.invalid:1"):
         check_meeting_place(Place(0, 0, 2, "no-such-host.invalid", 1))
 
 

@@ -50,8 +50,8 @@ class MixedPrecision:
         if others or is_sharded:
             what = "sharded parameters" if is_sharded else f"parameters in {', '.join(sorted(others))}"
             raise UsageFault(
-                f"--precision fp16 was given for a model of {what}; expected whole float32 ones, whose gradients can "
-                "be scaled; choose --precision bf16 or fp32."
+                f"--precision fp16 was given for a model of {what}; expected complete float32 parameters, whose "
+                "gradients can be scaled; choose --precision bf16 or fp32."
             )
         self._scaler = torch.amp.GradScaler(device.type)
 
@@ -105,8 +105,8 @@ class CompiledLoss:
             self._compiled = None
             self._tell.compiling(False)
             self._tell.note(
-                f"--compile: torch.compile failed ({reason}); training goes on without it; a C++ compiler, such as "
-                "g++, and on CUDA triton are needed"
+                f"--compile: torch.compile failed ({reason}); training continues without it; install a C++ "
+                "compiler, such as g++, and on CUDA also triton"
             )
         return self._plain(tokens, targets)
 

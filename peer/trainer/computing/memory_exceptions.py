@@ -29,7 +29,7 @@ def memory_fault(error: BaseException) -> DeviceFault | None:
         return None
     first = str(error).splitlines()[0][:200] if str(error) else type(error).__name__
     return DeviceFault(
-        f"the run's model and its steps do not fit into the memory of this device ({first}); expected one with more; "
-        "`peer doctor` says how much; --micro-batch 1 and --checkpoint-activations need less for each step, --devices "
-        "with --shard or --offload less of each device"
+        f"the run's model and its steps do not fit into the memory of this device ({first}); expected a device with "
+        "more; `peer doctor` prints how much; --micro-batch 1 and --checkpoint-activations need less for each step, "
+        "and --devices with --shard or --offload less on each device"
     )

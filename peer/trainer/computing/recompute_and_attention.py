@@ -37,8 +37,8 @@ def _set_attention(model: nn.Module, kind: Attention) -> None:
     if not hasattr(architecture, "set_attn_implementation"):
         if kind != "sdpa":
             raise UsageFault(
-                f"--attention {kind} was given, and {type(model).__name__} has sdpa alone; expected a run of an "
-                "architecture of transformers; leave it out."
+                f"--attention {kind} was given, but {type(model).__name__} has only sdpa; expected a run with an "
+                "architecture of transformers; omit --attention."
             )
         return
     try:
@@ -52,8 +52,8 @@ def _set_attention(model: nn.Module, kind: Attention) -> None:
 
 def _no_attention(kind: Attention, reason: str) -> UsageFault:
     return UsageFault(
-        f"--attention {kind} cannot be had here ({reason}); expected a kind that this architecture and this machine "
-        "have; leave it out, or install what it needs."
+        f"--attention {kind} is not available ({reason}); expected a kind that this architecture and this machine "
+        "support; omit --attention, or install the missing library."
     )
 
 
@@ -67,6 +67,6 @@ def _recompute_activations(model: nn.Module) -> None:
         (newer or architecture.gradient_checkpointing_enable)({"use_reentrant": False})
     else:
         raise UsageFault(
-            f"--checkpoint-activations was given, and {type(architecture or model).__name__} cannot compute its "
-            "activations again; expected an architecture that can; leave it out."
+            f"--checkpoint-activations was given, but {type(architecture or model).__name__} cannot recompute its "
+            "activations; expected an architecture that can; omit --checkpoint-activations."
         )

@@ -23,8 +23,8 @@ def select_device(name: str) -> torch.device:
     wanted = "cuda:0" if name == "cuda" else name
     if wanted not in there:
         raise DeviceFault(
-            f"device {name!r} is not there; this machine and this torch {torch.__version__} have {', '.join(there)}; "
-            "choose one of them or --device auto"
+            f"device {name!r} is not available; expected a device of this machine and of torch {torch.__version__}: "
+            f"{', '.join(there)}; choose one of them, or --device auto"
         )
     return torch.device(wanted)
 
@@ -40,13 +40,13 @@ def device_of(name: str, place: Place) -> torch.device:
         return device
     if name.startswith("cuda:"):
         raise UsageFault(
-            f"--device {name} names one GPU and there are {place.size} processes; expected cuda or auto; choose "
+            f"--device {name} names one GPU, but there are {place.size} processes; expected cuda or auto; choose "
             "GPUs with CUDA_VISIBLE_DEVICES"
         )
     num_there = torch.cuda.device_count()
     if place.local_rank >= num_there:
         raise DeviceFault(
-            f"process {place.rank} of this peer needs a GPU of its own and this machine shows {num_there}; expected at "
+            f"process {place.rank} of this peer needs a separate GPU, but this machine has {num_there}; expected at "
             f"least {place.local_rank + 1}; use --devices {num_there}, or --device cpu"
         )
     return torch.device(f"cuda:{place.local_rank}")

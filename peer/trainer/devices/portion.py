@@ -70,8 +70,8 @@ def part_of(tensor: Tensor) -> Part:
     sharded: Any = tensor
     if [placement.is_shard(0) for placement in sharded.placements] != [True]:
         raise LocalFault(
-            f"a tensor of shape {list(shape)} is placed {sharded.placements}; expected rows over one group of "
-            "processes, as fully_shard(module) places them; shard without tensor parallelism"
+            f"a tensor of shape {list(shape)} has the placements {sharded.placements}; expected rows over one group of "
+            "processes, as from fully_shard(module); shard without tensor parallelism"
         )
     rows = range_of_rows(shape[0], sharded.device_mesh.get_local_rank(), sharded.device_mesh.size())
     start = rows[0] * math.prod(shape[1:])
@@ -313,19 +313,26 @@ def _check_parameters(parameters: dict[str, Tensor], layout: FragmentLayout) -> 
             covered[piece.name] = covered.get(piece.name, 0) + piece.length
     for name, num_values in covered.items():
         if name not in parameters:
-            raise LocalFault(f"the run averages a parameter {name!r}; this module has none of that name; use its model")
+            raise LocalFault(
+                f"this module has no parameter {name!r}; expected all parameters that the run averages; use the run's "
+                "model"
+            )
         if parameters[name].numel() != num_values:
             raise LocalFault(
-                f"parameter {name!r} has {parameters[name].numel()} values; the run's has {num_values}; use its model"
+                f"parameter {name!r} has {parameters[name].numel()} values; expected {num_values}, as in the run; use "
+                "the run's model"
             )
         if parameters[name].dtype not in CARRIED:
             got, *names = (str(dtype).removeprefix("torch.") for dtype in (parameters[name].dtype, *CARRIED))
             raise UsageFault(
                 f"parameter {name!r} is {got}, which cannot be averaged; "
-                f"expected {', '.join(names)}; keep it as one of these, or as a buffer, which stays this peer's own"
+                f"expected {', '.join(names)}; convert it, or register it as a buffer, which is not averaged"
             )
         if parameters[name].is_meta:
-            raise UsageFault(f"parameter {name!r} is on the device meta, without values; make the module on a real one")
+            raise UsageFault(
+                f"parameter {name!r} is on the meta device and has no values; expected values; create the module on a "
+                "real device"
+            )
         if not parameters[name].is_contiguous():
             raise LocalFault(f"parameter {name!r} is not contiguous; make it so with .contiguous() before joining")
     for name in parameters.keys() - covered.keys():

@@ -198,7 +198,7 @@ class Ranks:
                 places = portion.places(fragment, self.rank, self.size)
                 self._send(torch.cat([values[place] for place in places]) if places else torch.empty(0))
             case _:
-                raise LocalFault(f"rank {self.rank} was ordered {order.kind.name}, which is not work on its portion")
+                raise LocalFault(f"rank {self.rank} received the order {order.kind.name}; expected work on its portion")
 
     def _values(self, fragment: Fragment) -> Tensor:
         values = torch.empty(fragment.num_values)
@@ -247,8 +247,8 @@ def lost_rank(error: BaseException) -> RankLost | None:
     if not (isinstance(error, RuntimeError) and is_exchange):
         return None
     return RankLost(
-        "another process of this peer ended, and the others cannot go on without it "
-        f"({str(error).splitlines()[0][-120:]}); expected all of its devices; see the lines above, and start again"
+        "another process of this peer ended, and the others cannot continue without it "
+        f"({str(error).splitlines()[0][-120:]}); expected all devices; see the lines above, and start again"
     )
 
 

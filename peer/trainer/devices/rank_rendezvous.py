@@ -154,7 +154,9 @@ def join_store(place: Place) -> TCPStore:
     try:
         return TCPStore(place.host, place.port, is_master=False, timeout=PATIENCE)
     except RuntimeError as error:
-        raise LocalFault(f"rank 0 of this peer is not at {place.host}:{place.port} ({_first_line(error)})") from error
+        raise LocalFault(
+            f"rank 0 of this peer does not answer at {place.host}:{place.port} ({_first_line(error)})"
+        ) from error
 
 
 def read_setup(store: TCPStore) -> RankSetup:
@@ -198,8 +200,8 @@ def make_ranks(place: Place, store: TCPStore, device: torch.device, is_sharded: 
 
 def _death(rank: int, code: int) -> str:
     return (
-        f"process {rank} of this peer {how_it_ended(code)}, and the others cannot go on without it; expected all of "
-        "its devices; see the lines above, and start again: it goes on from its last checkpoint"
+        f"process {rank} of this peer {how_it_ended(code)}, and the others cannot continue without it; expected all "
+        "devices; see the lines above, and start again: the peer continues from its last checkpoint"
     )
 
 

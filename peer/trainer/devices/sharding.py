@@ -21,13 +21,13 @@ def check_can_shard(optimizer: str, *, base_bits: str = "full") -> None:
     """
     if base_bits != "full":
         raise UsageFault(
-            f"--base-bits {base_bits} and --shard are both given, and weights of so few bits are not cut into rows; "
-            "expected one of them; with --shard alone each device holds its rows of the frozen weights too"
+            f"--base-bits {base_bits} and --shard are both given, but weights of {base_bits} bits cannot be split into "
+            "rows; expected one of them; with only --shard, each device holds its rows of the frozen weights"
         )
     if optimizer == "muon":
         raise UsageFault(
-            "the run's inner optimizer is muon, which needs whole matrices, and --shard leaves each process some of "
-            "their rows; expected adamw; train without --shard: every device then holds the whole model"
+            "the run's inner optimizer is muon, which needs complete matrices, but with --shard each process has only "
+            "some of their rows; expected adamw; train without --shard, so that every device holds the complete model"
         )
 
 

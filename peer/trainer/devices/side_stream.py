@@ -61,8 +61,8 @@ class SideStream:
             self._memory = None
             _forget_error(device)
             log.warning(
-                "CUDA could not pin %d MB of the mailbox (error %d); training goes on and waits for each copy of its "
-                "work: free memory, or raise the limit on locked memory",
+                "CUDA could not pin %d MB of the mailbox (error %d); training continues, but waits for each copy of "
+                "its work: free memory, or raise the limit on locked memory",
                 host_memory.numel() >> 20,
                 outcome,
             )

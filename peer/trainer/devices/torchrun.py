@@ -37,9 +37,9 @@ def place_from(environ: Mapping[str, str]) -> Place | None:
     missing = [name for name in _TORCHRUN if not environ.get(name)]
     if missing:
         raise UsageFault(
-            f"WORLD_SIZE is {environ['WORLD_SIZE'][:20]!r}, but {' and '.join(missing)} are not set; expected all that "
-            "torchrun sets; start with `peer join --devices N` or `torchrun --nproc-per-node N -m peer join`, or "
-            "unset WORLD_SIZE"
+            f"WORLD_SIZE is {environ['WORLD_SIZE'][:20]!r}, but {' and '.join(missing)} are not set; expected all "
+            "variables that torchrun sets; start with `peer join --devices N` or `torchrun --nproc-per-node N -m peer "
+            "join`, or unset WORLD_SIZE"
         )
     numbers = []
     for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_PORT"):
@@ -48,7 +48,7 @@ def place_from(environ: Mapping[str, str]) -> Place | None:
         numbers.append(int(environ[name]))
     rank, local_rank, size, port = numbers
     if rank >= size:
-        raise UsageFault(f"RANK is {rank} and WORLD_SIZE {size}; expected a rank below it, as torchrun sets it")
+        raise UsageFault(f"RANK is {rank} and WORLD_SIZE is {size}; expected RANK below WORLD_SIZE")
     return Place(rank, local_rank, size, environ["MASTER_ADDR"], port)
 
 
@@ -62,7 +62,7 @@ def check_meeting_place(place: Place) -> None:
         socket.create_connection((place.host, place.port), KNOCK_SECONDS).close()
     except OSError as error:
         raise UsageFault(
-            f"WORLD_SIZE is {place.size} and RANK {place.rank}, as under torchrun, but nobody listens at {place.host}:"
-            f"{place.port} ({error.strerror or error}); expected torchrun there; if an earlier job left these behind, "
-            f"run: unset {' '.join(_TORCHRUN)}"
+            f"WORLD_SIZE is {place.size} and RANK {place.rank}, as with torchrun, but no process listens at "
+            f"{place.host}:{place.port} ({error.strerror or error}); expected torchrun there; if an earlier "
+            f"job left these variables behind, run: unset {' '.join(_TORCHRUN)}"
         ) from error

@@ -78,8 +78,8 @@ class AbsoluteState:
                 self._is_absolute[name] = is_near
                 if not is_near and _WITH_COPIES.search(name):
                     log.warning(
-                        "the optimizer %s keeps %r, far from the parameters; if these are values of parameters too, "
-                        "its steps take back what other members do; join before the optimizer's first step",
+                        "the optimizer %s has %r, which differs much from the parameters; if it contains copies of "
+                        "parameters, its steps undo the work of other members; join before the optimizer's first step",
                         type(holder).__name__,
                         name.rpartition(".")[2],
                     )

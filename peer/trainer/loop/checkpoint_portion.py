@@ -211,7 +211,7 @@ class PortionKeeper:
         optimizer = self._optimizers[place]
         kind = type(optimizer).__name__
         if saved is None or saved["kind"] != kind:
-            log.warning("the checkpoint has no state of an optimizer %s; it begins anew", kind)
+            log.warning("the checkpoint has no state of an optimizer %s, which starts without it", kind)
             return
         # Tensors of the file itself must not stay in an optimizer; for a different device they are copied anyway.
         state = joined(saved["state"], file, keep=self._portion.device.type == "cpu")
@@ -220,21 +220,21 @@ class PortionKeeper:
         try:
             optimizer.load_state_dict(state)
         except (ValueError, KeyError, RuntimeError) as error:
-            log.warning("the optimizer refuses its saved state and begins anew: %s", error)
+            log.warning("the optimizer rejects its saved state and starts without it: %s", error)
 
     def _take_state(self, saved: Any, file: TensorFile[Tensor]) -> None:
         kept = saved if isinstance(saved, dict) else {}
         for name, stateful in self._state.items():
             if name not in kept:
-                log.warning("the checkpoint has no state of %r; it begins as it was given", name)
+                log.warning("the checkpoint has no state of %r, which keeps its current state", name)
                 continue
             try:
                 stateful.load_state_dict(joined(kept[name], file, keep=True))
-            except Exception as error:  # noqa: BLE001  user code; training goes on from the same anchors
-                log.warning("%r refuses its saved state (%s) and begins as it was given", name, error)
+            except Exception as error:  # noqa: BLE001  user code; training continues from the same anchors
+                log.warning("%r rejects its saved state (%s) and keeps its current state", name, error)
 
     def _cut_rows(self, optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
-        """Reduce whole tensors of an optimizer's state to the rows of this rank's parameters."""
+        """Reduce complete tensors of an optimizer's state to the rows of this rank's parameters."""
         from torch.distributed.tensor import DTensor
 
         parameters: list[Any] = [one for group in optimizer.param_groups for one in group["params"]]
@@ -263,13 +263,13 @@ def check_state(state: Mapping[str, Stateful]) -> None:
     for name, stateful in state.items():
         if not all(callable(getattr(stateful, method, None)) for method in ("state_dict", "load_state_dict")):
             raise UsageFault(
-                f"state[{name!r}] is a {type(stateful).__name__}; expected something with state_dict() and "
-                "load_state_dict(); leave it out, or give it both."
+                f"state[{name!r}] is a {type(stateful).__name__}; expected an object with state_dict() and "
+                "load_state_dict(); remove it from state, or add both methods."
             )
         try:
             split(stateful.state_dict(), f"state.{name}", {})
         except TypeError as error:
-            raise UsageFault(f"{error}; leave {name!r} out of state, or give it a state_dict() of these.") from error
+            raise UsageFault(f"{error}; leave {name!r} out of state, or return these from its state_dict().") from error
 
 
 def warn_of_schedule(state: Mapping[str, Stateful], optimizers: Sequence[torch.optim.Optimizer]) -> None:
@@ -277,8 +277,8 @@ def warn_of_schedule(state: Mapping[str, Stateful], optimizers: Sequence[torch.o
     is_scheduled = any("initial_lr" in group for optimizer in optimizers for group in optimizer.param_groups)
     if is_scheduled and not any(map(_is_scheduler, state.values())):
         log.warning(
-            "the optimizer has a learning-rate scheduler that checkpoints do not keep: it begins anew with each "
-            'session; give join() state={"scheduler": scheduler}, or use swarm.scheduler(optimizer) in its place'
+            "the optimizer has a learning-rate scheduler that checkpoints do not contain, so it restarts with each "
+            'session; give join() state={"scheduler": scheduler}, or use swarm.scheduler(optimizer) instead'
         )
 
 
@@ -357,8 +357,8 @@ def check_frozen(now: Mapping[str, str], before: Mapping[str, str], where: str) 
         earlier = before.get(name, "")
         if earlier.split()[:1] == digest.split()[:1] and earlier != digest:
             raise LocalFault(
-                f"the frozen parameter {name!r} is not the one beside which this peer trained until now ({where}); "
-                "expected the same values: load the same base model, or join with another data folder"
+                f"the frozen parameter {name!r} differs from that of this peer's earlier sessions ({where}); expected "
+                "the same values; load the same base model, or join with another data folder"
             )
 
 

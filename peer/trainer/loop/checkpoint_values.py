@@ -92,14 +92,14 @@ def split(value: Any, place: str, tensors: dict[str, Held]) -> Any:
     """
     if isinstance(value, Tensor):
         if not can_hold(value):
-            raise TypeError(f"{place} is a {value.layout} tensor of {value.dtype}; expected a dense one of numbers")
+            raise TypeError(f"{place} is a {value.layout} tensor of {value.dtype}; expected a dense tensor of numbers")
         tensors[place] = part_of(value) if is_sharded(value) else value
         return {"tensor": place}
     if isinstance(value, np.generic):
         value = value.item()
     if isinstance(value, np.ndarray):
         if value.dtype.kind not in _ARRAY_KINDS:
-            raise TypeError(f"{place} is an array of {value.dtype}; expected one of numbers")
+            raise TypeError(f"{place} is an array of {value.dtype}; expected an array of numbers")
         tensors[place] = torch.from_numpy(np.frombuffer(value.tobytes(), np.uint8).copy())
         return {"array": [place, value.dtype.str, list(value.shape)]}
     if value is None or type(value) in (bool, int, float, str):
@@ -132,7 +132,7 @@ def joined(value: Any, file: TensorFile[Tensor], *, keep: bool) -> Any:
         case "array":
             name, dtype, shape = inner
             if np.dtype(dtype).kind not in _ARRAY_KINDS:
-                raise ValueError(f"it holds an array of {dtype!r:.20}; expected one of numbers")
+                raise ValueError(f"it contains an array of {dtype!r:.20}; expected an array of numbers")
             return np.frombuffer(file.get(name).numpy().tobytes(), dtype).reshape(shape).copy()
         case "bytes":
             return bytes.fromhex(inner)
@@ -141,4 +141,4 @@ def joined(value: Any, file: TensorFile[Tensor], *, keep: bool) -> Any:
         case "list" | "tuple":
             items = [joined(item, file, keep=keep) for item in inner]
             return tuple(items) if kind == "tuple" else items
-    raise ValueError(f"it holds a {kind!r:.20}; expected a tensor, array, bytes, mapping, list or tuple")
+    raise ValueError(f"it contains a {kind!r:.20}; expected a tensor, array, bytes, mapping, list or tuple")

@@ -195,7 +195,7 @@ def _num_counted(targets: Tensor) -> int:
 def _as_language_model(model: nn.Module) -> LanguageModel:
     if not (callable(getattr(model, "loss", None)) and isinstance(getattr(model, "context", None), int)):
         raise LocalFault(
-            f"{type(model).__name__} has no loss(tokens, targets) and context; the built-in trainer expects them; "
-            "write a loop of your own on LocalTraining instead"
+            f"{type(model).__name__} lacks loss(tokens, targets) or context; expected both for the built-in trainer; "
+            "write your own loop with LocalTraining instead"
         )
     return model  # type: ignore[return-value]

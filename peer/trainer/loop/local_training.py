@@ -106,8 +106,8 @@ class MissingSteps:
             what = "although the parameters changed" if is_moved else "and none of the parameters got a gradient"
             raise UsageFault(
                 f"the loop has read data or reported {self._num_calls} times without a step of the optimizer that "
-                f"join() was given, {what}; expected steps of that one, and nothing was counted or sent meanwhile; "
-                "give join() the module and the optimizer that the loop trains, and join again after making a new one"
+                f"join() was given, {what}; expected steps of that optimizer; nothing was counted or sent meanwhile; "
+                "give join() the module and the optimizer that the loop uses, and join again after creating new ones"
             )
         if self._num_calls >= MAX_CALLS:
             self.begin()  # the loop accumulates gradients
@@ -301,7 +301,7 @@ class LocalTraining:
                 self._num_rereads += 1
                 self.link.note_reread()
                 return positions
-        raise StoppedWaiting("asked to stop before any data was here; nothing was lost; start again to go on.")
+        raise StoppedWaiting("asked to stop before any data arrived; nothing was lost; start again to continue.")
 
     def positions(
         self, num_blocks: int, context: int, num_tokens_available: int, max_steps: int | None = None
@@ -363,15 +363,15 @@ class LocalTraining:
                         yield version
                         return
         raise LocalFault(
-            f"the swarm's anchor could not be read whole for {ANCHOR_TRIES} s, as when the network process is being "
-            "restarted; nothing was changed; expected one that stays; try again later"
+            f"no complete anchor of the swarm could be read for {ANCHOR_TRIES} s, perhaps because the network process "
+            "restarts; expected a stable anchor; nothing was changed; try again later"
         )
 
     @contextmanager
     def _showing(self) -> Iterator[None]:
         """Prevent steps while the anchor is in the live parameters; restore buffers that change inside."""
         if self._shows_anchor:
-            raise UsageFault("the anchor is asked for inside itself; expected one at a time; it is there already.")
+            raise UsageFault("anchor() is called inside anchor(); expected one block at a time; use the outer block.")
         buffers = [(buffer, buffer.detach().clone()) for buffer in self.module.buffers()]
         self._shows_anchor = True
         try:
@@ -396,8 +396,8 @@ class LocalTraining:
     def _after_step(self) -> None:
         if self._shows_anchor:
             raise UsageFault(
-                "an optimizer stepped inside anchor(), where the parameters are the swarm's; what it did is undone "
-                "with the block; expected only reading there; step after the block."
+                "an optimizer stepped inside anchor(), where the parameters are the swarm's; expected only reads; the "
+                "end of the block undoes the step; step after the block."
             )
         if self.stepped_by is None and not self._follows_run:
             warn_of_schedule(self._state, self._optimizers.all)
@@ -419,11 +419,11 @@ def _counted(tokens: Any, earlier: int) -> int:
     except (TypeError, ValueError, RuntimeError):
         number = 0
     if number < 1:
-        raise UsageFault(f"tokens is {tokens!r:.80}; expected a whole number from 1 on; give how many were read.")
+        raise UsageFault(f"tokens is {tokens!r:.80}; expected a whole number from 1; give the number of tokens read.")
     if earlier + number > MAX_STEP_TOKENS:
         raise UsageFault(
-            f"{earlier + number} tokens are reported for one step; expected {MAX_STEP_TOKENS} at most, since others "
-            "refuse work of more; give what this step read."
+            f"{earlier + number} tokens are reported for one step; expected at most {MAX_STEP_TOKENS}, because others "
+            "refuse larger work; give the number of tokens that this step read."
         )
     return number
 

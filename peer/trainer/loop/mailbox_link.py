@@ -173,7 +173,7 @@ class WorkSender:
             raise LocalFault(
                 f"the live parameters of fragment {fragment.index} ({names}) are NaN or infinite after inner "
                 f"step {facts['inner_step']}; expected finite numbers; nothing of it was sent; lower the learning "
-                "rate and join again, to go on from what other members or this peer's newest checkpoint have"
+                "rate and join again, to continue from the state of other members or this peer's newest checkpoint"
             )
 
 
@@ -438,7 +438,7 @@ class TrainerLink:
             UsageFault: `evaluate` is not a function, or does not return a number.
         """
         if not callable(evaluate):
-            raise UsageFault(f"evaluate got {evaluate!r}; expected a function that returns the loss; give that one.")
+            raise UsageFault(f"evaluate got {evaluate!r}; expected a function that returns the loss; pass a function.")
         with self.on_anchor() as versions:
             if versions is None:
                 return None
@@ -447,7 +447,7 @@ class TrainerLink:
             loss = float(found)
         except (TypeError, ValueError, OverflowError, RuntimeError) as error:
             raise UsageFault(
-                f"what evaluate got returned {found!r}; expected one number; have it return loss.item()."
+                f"the function given to evaluate returned {found!r}; expected one number; return loss.item()."
             ) from error
         self._counters.evaluation_loss, self._counters.evaluation_version = loss, versions
         return Evaluation(loss, versions)
@@ -568,7 +568,7 @@ class TrainerLink:
             LocalFault: this link has no `pause`.
         """
         if self._pause is None:
-            raise LocalFault("no data is here, and this link was made without `pause`; expected all data at once")
+            raise LocalFault("there is no data, and this link has no `pause`; expected all data at once")
         self._counters.data_waits += is_first
         before = self._counters.wait_seconds
         self._rest()
@@ -587,7 +587,7 @@ class TrainerLink:
             LocalFault: this link has no `pause`.
         """
         if self._pause is None:
-            raise LocalFault("this link was made without `pause`; expected one that can wait")
+            raise LocalFault("this link has no `pause`; expected a link that can wait")
         self.flush(REST_FLUSH_SECONDS)
         self._counters.tokens_per_second = 0.0
         self._counters.resting = 1
@@ -603,7 +603,7 @@ class TrainerLink:
         self, is_done: Callable[[], bool], timeout_seconds: float, stop: Callable[[], bool], awaited: str
     ) -> bool:
         if self._pause is None:
-            raise LocalFault("this link was made without `pause`; poll try_post_initial() and try_ready() instead")
+            raise LocalFault("this link has no `pause`; poll try_post_initial() and try_ready() instead")
         started = self.clock()
         while not is_done():
             if stop() or self.stop_asked:

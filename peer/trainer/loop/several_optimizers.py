@@ -86,9 +86,9 @@ class Optimizers:
             idle = next(place for place, steps in enumerate(self._steps) if not steps)
             raise UsageFault(
                 f"optimizer {number} ({type(optimizer).__name__}) has taken {MAX_STEPS_ALONE} steps and optimizer "
-                f"{idle} ({type(self.all[idle]).__name__}) none; expected a step of each in every inner step, and "
-                "nothing was counted or sent meanwhile; let the loop step all of them, or give join() only those "
-                "that it steps"
+                f"{idle} ({type(self.all[idle]).__name__}) none; expected a step of each in every inner step; "
+                "nothing was counted or sent meanwhile; step all of them in the loop, or give join() only the "
+                "optimizers that the loop steps"
             )
         return False
 
@@ -119,13 +119,13 @@ def innermost(optimizer: Optimizer) -> Optimizer:
             return layer
     raise UsageFault(
         f"the optimizer is a {type(optimizer).__name__}, whose steps call no hooks; expected a torch.optim.Optimizer "
-        "that its own __init__ has made, or a wrapper that has one as `optimizer`; give the optimizer itself."
+        "whose __init__ was called, or a wrapper with one as `optimizer`; give the optimizer itself."
     )
 
 
 def _check_held(optimizers: Sequence[Optimizer], module: nn.Module) -> None:
     if not optimizers:
-        raise UsageFault("there is no optimizer; expected one or several; give join() what the loop steps")
+        raise UsageFault("there is no optimizer; expected at least one; give join() the optimizers that the loop steps")
     if len(set(map(id, optimizers))) < len(optimizers):
         raise UsageFault(f"{len(optimizers)} optimizers are given, one of them twice; expected each once; remove one")
     trained = {id(parameter): name for name, parameter in module.named_parameters() if parameter.requires_grad}
@@ -134,13 +134,13 @@ def _check_held(optimizers: Sequence[Optimizer], module: nn.Module) -> None:
         held = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
         if len(optimizers) > 1 and not held & trained.keys():
             raise UsageFault(
-                f"optimizer {number} ({type(optimizer).__name__}) holds no trained parameter of the module; expected "
-                "only the module's optimizers; leave it out"
+                f"optimizer {number} ({type(optimizer).__name__}) has no trained parameter of the module; expected "
+                "only the module's optimizers; leave out this one"
             )
         if twice := [key for key in held & trained.keys() if key in holders]:
             raise UsageFault(
-                f"optimizers {holders[twice[0]]} and {number} both hold parameter {trained[twice[0]]!r}; expected each "
-                "parameter in one optimizer, since both would change it; leave it out of one of them"
+                f"optimizers {holders[twice[0]]} and {number} both have parameter {trained[twice[0]]!r}; expected each "
+                "parameter in one optimizer, because both would change it; remove it from one of them"
             )
         holders |= dict.fromkeys(held, number)
         missing = {key: name for key, name in missing.items() if key not in held}
@@ -149,6 +149,6 @@ def _check_held(optimizers: Sequence[Optimizer], module: nn.Module) -> None:
         if len(optimizers) > 1:
             subject = f"the {len(optimizers)} optimizers together do"
         raise UsageFault(
-            f"{subject} not hold parameter {name!r}; expected all trained parameters of the module; make an optimizer "
-            "from module.parameters(), give join() every optimizer of the module, or freeze what shall not be trained"
+            f"{subject} not have parameter {name!r}; expected all trained parameters of the module; create the "
+            "optimizer from module.parameters(), give join() every optimizer of the module, or freeze that parameter"
         )

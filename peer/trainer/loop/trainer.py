@@ -152,5 +152,5 @@ class Trainer:
         if self._skipped_in_a_row >= MAX_SKIPPED_IN_A_ROW:
             raise LocalFault(
                 f"{self._skipped_in_a_row} inner steps in a row had loss {loss} and gradient norm {norm}; expected "
-                "finite numbers; nothing of them was sent: check the data and the device's memory, then join again"
+                "finite numbers; nothing of them was sent; check the data and the device's memory, then join again"
             )

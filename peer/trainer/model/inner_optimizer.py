@@ -88,7 +88,7 @@ def _eight_bit_adamw() -> Callable[..., torch.optim.Optimizer]:
     except (ImportError, OSError, RuntimeError) as error:
         raise UsageFault(
             f"--optimizer-bits 8 needs bitsandbytes, which cannot be loaded here ({' '.join(str(error).split())[:200]})"
-            "; run: `pip install bitsandbytes`, or leave it out."
+            "; run: `pip install bitsandbytes`, or omit --optimizer-bits."
         ) from error
     made: Callable[..., torch.optim.Optimizer] = AdamW8bit
     return made

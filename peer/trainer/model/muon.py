@@ -80,9 +80,7 @@ class Muon(torch.optim.Optimizer):
         ]
         for matrix in groups[0]["params"]:
             if matrix.dim() != 2:
-                raise ValueError(
-                    f"a parameter of shape {tuple(matrix.shape)} is not a matrix; give it as one of `others`"
-                )
+                raise ValueError(f"a parameter of shape {tuple(matrix.shape)} is not a matrix; pass it in `others`")
         defaults = {"lr": lr, "momentum": momentum, "betas": betas, "weight_decay": weight_decay}
         super().__init__([group for group in groups if group["params"]], defaults)
 

@@ -192,7 +192,7 @@ def test_a_state_that_is_missing_or_refused_leaves_everything_else(tmp_path: Pat
         again = resumed(tmp_path, state={"one": other, "two": Counter()})
         assert again.link.inner_steps == 3
         assert other.state == {"epoch": 0}
-        assert "'one' refuses its saved state ('epoch')" in caplog.text
+        assert "'one' rejects its saved state ('epoch')" in caplog.text
         assert "no state of 'two'" in caplog.text
 
     run(scene())
@@ -218,7 +218,7 @@ def test_what_becomes_impossible_to_keep_is_left_out_with_one_warning(tmp_path: 
 @pytest.mark.parametrize(
     ("stateful", "said"),
     [
-        (3, r"state\['x'\] is a int; expected something with state_dict"),
+        (3, r"state\['x'\] is a int; expected an object with state_dict"),
         (type("Odd", (Counter,), {"state_dict": lambda self: {"a": [print]}})(), r"state\.x\.a\.0 is a builtin"),
         (type("Odd", (Counter,), {"state_dict": lambda self: {"a": np.array([None])}})(), r"state\.x\.a is an array"),
     ],
@@ -252,7 +252,7 @@ def test_the_first_step_warns_of_it_once_unless_the_run_says_the_rate(
         if follows_run:
             peer.training.follow_run()
         await peer.steps(3)
-        assert caplog.text.count("scheduler that checkpoints do not keep") == int(not follows_run)
+        assert caplog.text.count("scheduler that checkpoints do not contain") == int(not follows_run)
 
     run(scene())
 
@@ -262,5 +262,5 @@ def test_a_file_never_makes_an_object(tmp_path: Path, odd: Any) -> None:
     tensors: dict[str, Any] = {}
     split({"a": torch.zeros(8, dtype=torch.uint8)}, "s", tensors)
     write_tensors(tmp_path / "t", specs_of(tensors), tensors.values())
-    with pytest.raises(ValueError, match="it holds a"):
+    with pytest.raises(ValueError, match="it contains a"):
         joined(odd, open_tensors(tmp_path / "t"), keep=True)

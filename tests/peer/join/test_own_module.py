@@ -391,7 +391,7 @@ def test_what_no_run_can_be_made_of_costs_one_sentence(tmp_path: Path, wrong: di
         ({"module": nn.Linear(3, 3, device="meta")}, "'weight' is on the meta device"),
         ({"module": small_module().requires_grad_(False)}, "no parameter with requires_grad"),
         ({"module": nn.Linear(3, 3, dtype=torch.complex64)}, "'weight' is torch.complex64, which cannot be averaged"),
-        ({"module": nn.Linear(3, 3)}, "the optimizer does not hold parameter 'weight'"),
+        ({"module": nn.Linear(3, 3)}, "the optimizer does not have parameter 'weight'"),
         ({"optimizer": "sgd"}, "the optimizer is a str"),
         ({"optimizer": []}, "there is no optimizer"),
     ],

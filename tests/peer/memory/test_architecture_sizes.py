@@ -71,7 +71,7 @@ def test_buffers_count_whether_they_are_saved_or_not() -> None:
     # It is put together from sines and cosines, which are there beside it.
     assert sizes.peak_bytes >= 2 * sizes.buffer_bytes
     for use in ("read", "train", "train on a GPU"):
-        with pytest.raises(DeviceFault, match=r"takes at least 3.. GB of memory here and 64.0 GB are free"):
+        with pytest.raises(DeviceFault, match=r"takes at least 3.. GB of memory here, but 64.0 GB are free"):
             check_memory(manifest, use, 64 * 10**9)  # type: ignore[arg-type]
     check_memory(manifest, "serve", 64 * 10**9)
 

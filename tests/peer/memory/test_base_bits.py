@@ -44,7 +44,7 @@ def test_all_but_the_embeddings_shrink() -> None:
 def test_only_lora_stands_on_fewer_bits() -> None:
     check_base_bits(run_of(), "4")
     check_base_bits(run_of(None), "full")
-    with pytest.raises(UsageFault, match=r"--base-bits 8 was given, and this run trains all.*LoRA alone"):
+    with pytest.raises(UsageFault, match=r"--base-bits 8 was given, but this run trains all.*with LoRA"):
         check_base_bits(run_of(None), "8")
 
 
@@ -70,6 +70,6 @@ def test_a_plan_follows_the_bits_of_the_flags(tmp_path: Path, capsys: pytest.Cap
     # Two bytes and two scales for 256 values.
     assert fewer_moments == 2 * 41_943_040 * (1 + 4 / 256)
     assert disk - less_disk == 3 * (moments - fewer_moments)
-    for flags, sentence in ((["--base-bits", "4"], "LoRA alone"), (["--base-bits", "5"], "one of full, 8, 4")):
+    for flags, sentence in ((["--base-bits", "4"], "a run with LoRA"), (["--base-bits", "5"], "one of full, 8, 4")):
         assert run(["plan", str(path), *flags]) == 2
         assert sentence in capsys.readouterr().err

@@ -36,7 +36,7 @@ def manifest_of(fields: dict[str, Any]) -> RunManifest:
 def test_the_worst_value_of_a_size_is_refused_on_a_home_machine(field: str, fields: dict[str, Any]) -> None:
     manifest = manifest_of(fields)
     assert least_memory_bytes(manifest, "train") > 30e9
-    with pytest.raises(DeviceFault, match=r"takes at least [0-9.]+ .B of memory here and 16.0 GB are free"):
+    with pytest.raises(DeviceFault, match=r"takes at least [0-9.]+ .B of memory here, but 16.0 GB are free"):
         check_memory(manifest, "train", 16 * 10**9)
 
 

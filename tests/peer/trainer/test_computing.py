@@ -232,7 +232,7 @@ def test_without_a_compiler_training_goes_on_and_says_so_once(monkeypatch: pytes
     assert_same_gradient(whole, model)
     assert told[:2] == [True, False]
     assert len(told) == 3
-    assert "torch.compile failed (No working C++ compiler found); training goes on" in str(told[2])
+    assert "torch.compile failed (No working C++ compiler found); training continues" in str(told[2])
 
 
 @pytest.mark.parametrize("error", [torch.OutOfMemoryError("no"), ValueError("of the model")])
@@ -291,7 +291,7 @@ def noted(sizes: list[int], tensor: torch.Tensor) -> torch.Tensor:
 
 
 def test_a_model_that_cannot_compute_activations_again_is_named() -> None:
-    with pytest.raises(UsageFault, match="--checkpoint-activations was given, and Linear cannot"):
+    with pytest.raises(UsageFault, match="--checkpoint-activations was given, but Linear cannot"):
         prepare_module(nn.Linear(1, 1), ComputeChoices(checkpoint_activations=True))
 
 
@@ -306,10 +306,10 @@ def test_attention_is_passed_on_to_the_architecture() -> None:
 
 
 def test_attention_that_cannot_be_had_is_refused() -> None:
-    with pytest.raises(UsageFault, match=r"--attention flash cannot be had here \(.*leave it out"):
+    with pytest.raises(UsageFault, match=r"--attention flash is not available \(.*omit"):
         prepare_module(Wrapped(llama()), ComputeChoices(attention="flash"))
     prepare_module(model_of(), ComputeChoices(attention="sdpa"))
-    with pytest.raises(UsageFault, match="--attention eager was given, and GPT has sdpa alone"):
+    with pytest.raises(UsageFault, match="--attention eager was given, but GPT has only sdpa"):
         prepare_module(model_of(), ComputeChoices(attention="eager"))
 
 

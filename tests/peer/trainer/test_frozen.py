@@ -32,7 +32,9 @@ def test_the_same_base_goes_on_and_another_one_is_refused(tmp_path: Path, monkey
     saved_pair(tmp_path)
     assert resumed(tmp_path).link.inner_steps > 0
     monkeypatch.setattr(WithBase, "seed", 2)
-    with pytest.raises(LocalFault, match=r"^the frozen parameter 'base.weight' is not the one beside which this peer"):
+    with pytest.raises(
+        LocalFault, match=r"^the frozen parameter 'base.weight' differs from that of this peer's earlier sessions"
+    ):
         resumed(tmp_path)
 
 
@@ -70,5 +72,7 @@ def test_a_session_may_wrap_what_an_earlier_one_did_not(
     assert not all(torch.equal(*pair) for pair in zip(now().buffers(), held, strict=True))
     assert all(torch.equal(*pair) for pair in zip(resumed(tmp_path).module.buffers(), held, strict=True))
     monkeypatch.setattr(WithBase, "seed", 2)
-    with pytest.raises(LocalFault, match=r"^the frozen parameter 'base.weight' is not the one beside which this peer"):
+    with pytest.raises(
+        LocalFault, match=r"^the frozen parameter 'base.weight' differs from that of this peer's earlier sessions"
+    ):
         resumed(tmp_path)

@@ -58,16 +58,16 @@ def test_together_they_hold_all_parameters_and_each_of_them_some() -> None:
     module = module_of()
     first, second = pair_of(module)
     Optimizers((first, second), module)
-    with pytest.raises(LocalFault, match=r"the optimizer does not hold parameter '1\.weight'"):
+    with pytest.raises(LocalFault, match=r"the optimizer does not have parameter '1\.weight'"):
         Optimizers(first, module)
     elsewhere = torch.optim.SGD(module_of().parameters(), lr=0.1)
-    with pytest.raises(LocalFault, match=r"the 2 optimizers together do not hold parameter '1\.weight'"):
+    with pytest.raises(LocalFault, match=r"the 2 optimizers together do not have parameter '1\.weight'"):
         Optimizers([first, torch.optim.SGD([module[1].bias], lr=0.1)], module)
-    with pytest.raises(LocalFault, match=r"optimizer 2 \(SGD\) holds no trained parameter"):
+    with pytest.raises(LocalFault, match=r"optimizer 2 \(SGD\) has no trained parameter"):
         Optimizers([first, second, elsewhere], module)
     with pytest.raises(LocalFault, match="one of them twice"):
         Optimizers([first, first, second], module)
-    with pytest.raises(LocalFault, match=r"optimizers 0 and 2 both hold parameter '[01]\.weight'"):
+    with pytest.raises(LocalFault, match=r"optimizers 0 and 2 both have parameter '[01]\.weight'"):
         Optimizers([first, second, torch.optim.SGD(module.parameters(), lr=0.1)], module)
     with pytest.raises(LocalFault, match="no optimizer"):
         Optimizers([], module)

@@ -47,7 +47,7 @@ def test_rows_are_shared_as_torch_shares_them() -> None:
         ),
         (
             {"WORLD_SIZE": "2", "RANK": "2", "LOCAL_RANK": "0", "MASTER_ADDR": "h", "MASTER_PORT": "1"},
-            "RANK is 2 and WORLD_SIZE 2; expected a rank below it",
+            "RANK is 2 and WORLD_SIZE is 2; expected RANK below",
         ),
     ],
 )
@@ -70,20 +70,20 @@ def test_what_devices_cannot_do(monkeypatch: pytest.MonkeyPatch) -> None:
         check_division(8, 3)
     with pytest.raises(UsageFault, match="16 devices cannot share"):
         check_division(8, 16)
-    with pytest.raises(UsageFault, match=r"muon, which needs whole matrices.*expected adamw"):
+    with pytest.raises(UsageFault, match=r"muon, which needs complete matrices.*expected adamw"):
         check_can_shard("muon")
     with pytest.raises(UsageFault, match=r"--base-bits 4 and --shard.*expected one of them"):
         check_can_shard("adamw", base_bits="4")
     check_can_shard("adamw")
     place = Place(1, 1, 2, "", 0)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    with pytest.raises(DeviceFault, match="'cuda' is not there"):
+    with pytest.raises(DeviceFault, match="'cuda' is not available"):
         device_of("cuda", place)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
-    with pytest.raises(DeviceFault, match=r"process 1 of this peer needs a GPU of its own and this machine shows 1"):
+    with pytest.raises(DeviceFault, match=r"process 1 of this peer needs a separate GPU, but this machine has 1"):
         device_of("cuda", place)
-    with pytest.raises(UsageFault, match=r"names one GPU and there are 2 processes"):
+    with pytest.raises(UsageFault, match=r"names one GPU, but there are 2 processes"):
         device_of("cuda:0", place)
     assert device_of("auto", Place(0, 0, 2, "", 0)) == torch.device("cuda:0")
 

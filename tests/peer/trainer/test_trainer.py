@@ -99,9 +99,9 @@ def test_the_anchor_is_a_block_after_which_the_same_bits_are_back(corpus):
         with pytest.raises(ZeroDivisionError), training.anchor():
             raise ZeroDivisionError
         assert parameters_digest(model) == before
-        with training.anchor(), pytest.raises(UsageFault, match="inside itself"), training.anchor():
+        with training.anchor(), pytest.raises(UsageFault, match="inside anchor"), training.anchor():
             pass
-        with pytest.raises(UsageFault, match="inside itself"):
+        with pytest.raises(UsageFault, match="inside anchor"):
             training.evaluate(lambda: training.anchor().__enter__())
         for parameter in model.parameters():
             parameter.grad = torch.ones_like(parameter)
@@ -110,7 +110,7 @@ def test_the_anchor_is_a_block_after_which_the_same_bits_are_back(corpus):
         assert parameters_digest(model) == before
         assert link.inner_steps == 0
         link.mailbox.states[1].writing = 1
-        with pytest.raises(LocalFault, match="could not be read whole for 30 s"), training.anchor():
+        with pytest.raises(LocalFault, match="could be read for 30 s"), training.anchor():
             pytest.fail("a torn anchor")
         assert parameters_digest(model) == before
 
@@ -298,7 +298,7 @@ def test_a_loop_with_its_own_order_of_data_says_how_many_tokens_it_read(corpus):
         step()
         assert link.mailbox.trainer.tokens == 530
         for wrong in (0, -1, 1.5, True, torch.ones(3)):
-            with pytest.raises(UsageFault, match="expected a whole number from 1 on"):
+            with pytest.raises(UsageFault, match="expected a whole number from 1"):
                 training.report(tokens=wrong)
 
 
@@ -311,11 +311,11 @@ def test_leaving_sends_the_last_work(corpus):
 
 def test_a_module_without_a_loss_is_told_what_to_do(corpus):
     model = torch.nn.Linear(3, 3)
-    with pytest.raises(LocalFault, match=r"Linear has no loss.*LocalTraining"):
+    with pytest.raises(LocalFault, match=r"Linear lacks loss.*LocalTraining"):
         Trainer(model, corpus, Settings(), link_of(model), seed=1, peer_id="a")
 
 
 @pytest.mark.parametrize("name", ["gpu", "cuda:99", "cuda:-1", "", "cpu:1"])
 def test_a_device_that_is_not_there_is_named_with_what_is(name):
-    with pytest.raises(DeviceFault, match=r"is not there; .* have cpu"):
+    with pytest.raises(DeviceFault, match=r"is not available; .*cpu"):
         select_device(name)

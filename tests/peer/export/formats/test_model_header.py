@@ -121,7 +121,7 @@ def test_what_the_file_does_not_hold_is_counted_too(tmp_path: Path, monkeypatch:
 
     monkeypatch.setattr(model_reading, "free_memory_bytes", lambda: 50_000_000)
     monkeypatch.setattr(model_reading, "build_model", lambda *_: pytest.fail("the table is made"))
-    with pytest.raises(DeviceFault, match=r"takes at least .* MB of memory here and 50.0 MB are free"):
+    with pytest.raises(DeviceFault, match=r"takes at least .* MB of memory here, but 50.0 MB are free"):
         read_model(write(tmp_path / "m", change, signs=True))
 
 
