@@ -115,7 +115,14 @@ PROBLEMS: list[tuple[str, DoctorFacts, str, str, str, int]] = [
     ("software", changed("machine", versions={"torch": ""}), "stop", "torch cannot be found", "pip install", 1),
     ("software", changed("run", minimum_software="9.0.0"), "stop", "owner asks for 9.0.0", "git pull", 4),
     ("software", changed("run", newer_software="murmuration 0.2.0"), "note", "members run", "git pull", 0),
-    ("device", changed("machine", device_fault="device 'cuda' is not available"), "stop", "not there", "--device", 5),
+    (
+        "device",
+        changed("machine", device_fault="device 'cuda' is not available"),
+        "stop",
+        "not available",
+        "--device",
+        5,
+    ),
     (
         *("network", DoctorFacts(dataclasses.replace(MACHINE, has_way_out=False)), "stop"),
         *("it reaches no member", "connect it", 3),

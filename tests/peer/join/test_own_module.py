@@ -422,7 +422,7 @@ def test_a_session_is_used_inside_its_block_with_counts_that_can_be(tmp_path: Pa
             lambda: swarm.report(torch.zeros(3)): "loss is tensor.*; expected one number",  # type: ignore[arg-type]
             lambda: swarm.report(np.zeros(3)): "loss is array.*; expected one number",  # type: ignore[arg-type]
             lambda: swarm.report(10**400): "loss is 1000.*; expected one number",
-            lambda: swarm.report(tokens=2**30 + 1): "1073741825 tokens .* for one step; expected 1073741824 at most",
+            lambda: swarm.report(tokens=2**30 + 1): "1073741825 tokens .* for one step; expected at most 1073741824",
         }.items():
             with pytest.raises(UsageFault, match=said):
                 wrong()

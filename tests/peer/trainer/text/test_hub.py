@@ -113,7 +113,9 @@ def test_a_data_set_is_fetched_part_by_part(tmp_path: Path, hub: LocalHub, books
         hub_parts("hf:org/other@v1", 12, is_own=False)
     hub.mood = "garbage"
     if ending == "parquet":
-        with pytest.raises(LocalFault, match=r"train-0\.parquet cannot be read \(it is not a complete Parquet file\)"):
+        with pytest.raises(
+            LocalFault, match=r"train-0\.parquet cannot be read \(the file is not a complete Parquet file\)"
+        ):
             texts_of(tmp_path, SOURCE, 0, 12)
     hub.mood = "dead"
     with pytest.raises(LocalFault, match=r"cannot be read \("):
