@@ -105,7 +105,7 @@ def _findings(facts: DoctorFacts) -> Iterator[Finding]:
     if not line.asked:
         why = "; ".join(line.faults) or "no member serves probes"
         yield Finding(
-            "line", "note", f"not measured: {why}", "ask again in a minute, or name another member with --peers"
+            "line", "note", f"not measured: {why}", "try again in a minute, or choose another member with --peers"
         )
         return
     yield _clock(line)
@@ -232,7 +232,7 @@ def _reachable(line: LineFacts) -> Finding:
     if not back.is_known:
         why = "; ".join(line.faults) or "every connection to members goes through a relay"
         what = f"unknown: no member dialled back ({why})"
-        return Finding("reachable", "note", what, "ask again in a minute, or name another member")
+        return Finding("reachable", "note", what, "try again in a minute, or choose another member")
     if back.reached:
         addresses = [parse_multiaddr(address).without_peer_id() for address in back.reached]
         return Finding("reachable", "ok", f"yes, at {', '.join(map(str, addresses))}{_from_where(addresses)}")
@@ -250,9 +250,9 @@ def _reachable(line: LineFacts) -> Finding:
 
 def _from_where(addresses: Sequence[Multiaddr]) -> str:
     if all(address.is_loopback for address in addresses):
-        return " (tested from this machine; this proves nothing for others)"
+        return " (tested from this machine; this proves nothing about other machines)"
     if all(address.ip is not None and address.ip.is_private for address in addresses):
-        return " (tested from the same private network; this proves nothing for others)"
+        return " (tested from the same private network; this proves nothing about others)"
     return ""
 
 

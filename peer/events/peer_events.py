@@ -102,7 +102,7 @@ class SwarmContact(Fact):
 class MemberChanged(Fact):
     """Another member joined, left (`reason`), or is now reached by a different path (`path`).
 
-    `path` is "direct", "punched" (through a hole in both routers) or "relayed".
+    `path` is "direct", "punched" (directly, by hole punching) or "relayed".
     """
 
     remote: PeerId
