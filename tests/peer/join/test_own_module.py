@@ -178,7 +178,7 @@ def test_a_choice_that_an_own_loop_cannot_follow_is_refused(name: str) -> None:
     optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
     with pytest.raises(UsageFault, match=f"got {name}, which has no effect on your own training loop") as refused:
         join("own.aaaaaaaaaaaaaaaaaaaa", module=module, optimizer=optimizer, **{name: 3})
-    assert ("(max_steps: " in str(refused.value)) == (name == "max_steps")
+    assert ("(max_steps is an argument" in str(refused.value)) == (name == "max_steps")
     # Its default asks for nothing, as track=None.
     usual: Any = PeerConfig.model_fields[name].default
     join("own.aaaaaaaaaaaaaaaaaaaa", module=module, optimizer=optimizer, **{name: usual})
@@ -417,7 +417,7 @@ def test_a_session_is_used_inside_its_block_with_counts_that_can_be(tmp_path: Pa
         for wrong, said in {
             lambda: swarm.samples(0, 3): "batch_size is 0",
             lambda: swarm.samples(2, 0): "num_samples is 0",
-            lambda: swarm.positions(2, 8, 8): "num_tokens is 8 and context 8",
+            lambda: swarm.positions(2, 8, 8): "num_tokens is 8 and context is 8",
             lambda: swarm.report("low"): "loss is 'low'; expected one number",  # type: ignore[arg-type]
             lambda: swarm.report(torch.zeros(3)): "loss is tensor.*; expected one number",  # type: ignore[arg-type]
             lambda: swarm.report(np.zeros(3)): "loss is array.*; expected one number",  # type: ignore[arg-type]
