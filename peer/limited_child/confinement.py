@@ -43,7 +43,7 @@ process."""
 
 
 def confined_environment(environ: Mapping[str, str], folder: str) -> dict[str, str]:
-    """Return the environment of a child: an allow list of `environ`, and the empty `folder` in place of the home
+    """Return the environment of a child: an allow list of `environ`, and the empty `folder` instead of the home
     folder.
     """
     kept = {name: value for name, value in environ.items() if name in KEPT_VARIABLES or name.startswith("LC_")}

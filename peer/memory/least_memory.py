@@ -64,7 +64,7 @@ def least_memory_bytes(
     if use != "serve":
         fixed = base_num_bytes(manifest)
         if sizes is not None:
-            # The manifest says how many parameters are trained; the library determines how many there are.
+            # The manifest contains the number of trained parameters; the library determines the number of all of them.
             kept += sizes.buffer_bytes
             fixed = max(fixed, sizes.parameter_bytes - FLOAT_BYTES * num_values)
         kept += fixed * (_FULL_BITS if base_bits == "full" else int(base_bits)) // _FULL_BITS

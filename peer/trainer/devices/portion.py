@@ -40,7 +40,7 @@ class Part:
 
     local: Tensor
     shape: tuple[int, ...]
-    """Shape of the whole tensor."""
+    """Shape of the complete tensor."""
     start: int
     divided: tuple[int, ...]
     """Shape of the parameter whose rows are divided among the ranks; it has as many elements as `shape`."""
@@ -223,7 +223,7 @@ class Portion:
 
     @torch.no_grad()
     def merge(self, fragment: Fragment, kind: MergeKind, values: Tensor, message: int = 0) -> None:
-        """Merge values from the network process: `values`, float32 [num_values] of the whole fragment, on the CPU.
+        """Merge values from the network process: `values`, float32 [num_values] of the complete fragment, on the CPU.
 
         After an exception each piece is either unchanged or merged. Another call with the same `message` (a number
         above 0) merges only the missing pieces.
@@ -236,7 +236,7 @@ class Portion:
 
     @torch.no_grad()
     def gather_work(self, fragment: Fragment, out: Tensor, side: SideStream | None = None) -> None:
-        """Write this process's part of L to its places in `out`, float32 [num_values] of the whole fragment on the CPU.
+        """Write this process's part of L to its places in `out`, float32 [num_values] of the fragment on the CPU.
 
         With `side`, the values arrive when the stream's copies have finished; they are the L at the time of this call.
         """
@@ -262,7 +262,7 @@ class Portion:
 
     @torch.no_grad()
     def show(self, fragment: Fragment, values: Tensor) -> None:
-        """Copy `values` (float32 [num_values] of the whole fragment) into the live parameters, for a measurement."""
+        """Copy `values` (float32 [num_values] of the fragment) into the live parameters, for a measurement."""
         for piece in self.pieces(fragment):
             piece.live.copy_(values[piece.place])
 

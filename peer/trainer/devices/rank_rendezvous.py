@@ -133,7 +133,7 @@ class RankGroup:
         return self.ranks
 
     def end(self, *, is_orderly: bool) -> None:
-        """Wait until processes that were ordered to end have ended, then kill the remaining ones."""
+        """Wait until processes that were ordered to end have ended, then kill the remaining processes."""
         self._is_ending = True
         if is_orderly:
             end = time.monotonic() + END_SECONDS

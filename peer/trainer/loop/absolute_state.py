@@ -182,7 +182,7 @@ def _tensors(value: Any, depth: int = 0) -> Iterator[tuple[Tensor | None, Tensor
 
 
 def _matched(tensors: list[tuple[Tensor | None, Tensor]], parameters: list[Tensor]) -> list[_Pair]:
-    """Pair each tensor with its parameter: the one used as key, or the next one in order that fits."""
+    """Pair each tensor with its parameter: the parameter used as key, or the next in order that fits."""
     own = {id(parameter) for parameter in parameters}
     left, pairs = list(parameters), []
     for key, tensor in tensors:

@@ -175,7 +175,7 @@ class PortionKeeper:
         try:
             state = split(stateful.state_dict(), place, found)
         except TypeError as error:
-            problem = f"checkpoints are without {what}, which begins anew then: {error}"
+            problem = f"checkpoints do not contain {what}, which restarts with each session: {error}"
             if problem not in self._complaints:  # only once, because a checkpoint is written every few minutes
                 log.warning("%s", problem)
             self._complaints.add(problem)

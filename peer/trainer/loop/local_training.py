@@ -45,7 +45,7 @@ ANCHOR_TRIES = 30
 """Attempts to read an anchor that is not torn, a second each: enough to restart a network process that died."""
 
 FLUSH_SECONDS = 5.0
-"""Time on leaving for the network process to take the last work, many times what it needs for as many messages as there
+"""Time on leaving for the network process to take the last work, far more than it needs for as many messages as there
 are fragments, unless it is just being restarted.
 """
 
@@ -65,7 +65,7 @@ _NUM_SAMPLED = 64
 
 
 class MissingSteps:
-    """Detects loops that train outside their session: they step a different optimizer than the one given to `join`.
+    """Detects loops that train outside their session: they step a different optimizer than `join` received.
 
     Counts the calls of a loop since the last step of its session.
 

@@ -36,7 +36,7 @@ from peer.trainer.loop.checkpoint_values import Held, split, write_tensors
 from peer.trainer.loop.mailbox_link import TrainerLink
 
 FALLBACK_COPY_BYTES = 1 << 30
-"""Limit on copies if the machine's memory is unknown: the whole state of a model of 60 million parameters."""
+"""Limit on copies if the machine's memory is unknown: the complete state of a model of 60 million parameters."""
 
 log = logging.getLogger(__name__)
 

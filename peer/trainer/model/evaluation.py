@@ -1,4 +1,4 @@
-"""Operations on a whole model outside any training loop: its validation loss, and filling it with the run's anchors."""
+"""Operations on a complete model outside any training loop: its validation loss, and loading the run's anchors."""
 
 from __future__ import annotations
 
