@@ -208,7 +208,7 @@ def test_fewer_bits_need_a_library_that_computes_here(
     monkeypatch.setitem(sys.modules, "bitsandbytes", types.ModuleType("bitsandbytes"))
     monkeypatch.setitem(sys.modules, "bitsandbytes.nn", broken)
     Compressed(4, torch.device("cpu")).check()
-    with pytest.raises(UsageFault, match=r"does not compute on cpu here \(compiled for other hardware\); expected it"):
+    with pytest.raises(UsageFault, match=r"does not compute on cpu here \(compiled for other hardware\); expected a"):
         Compressed(8, torch.device("cpu")).check()
 
 

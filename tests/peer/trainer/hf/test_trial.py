@@ -214,7 +214,12 @@ def test_a_head_that_is_no_task_is_refused(
     [
         ({"model_type": "bert", **TEXT}, ["BertForMaskedLM"], "masked-lm", ""),
         ({"model_type": "bert", **TEXT, "is_decoder": True}, ["BertLMHeadModel"], "causal-lm", ""),
-        ({"model_type": "bert", **TEXT}, None, "masked-lm", "the task is masked-lm, as the architecture reads in both"),
+        (
+            {"model_type": "bert", **TEXT},
+            None,
+            "masked-lm",
+            "the task is masked-lm, because the architecture reads in both",
+        ),
         ({"model_type": "bert", **TEXT, "is_decoder": True}, [], "causal-lm", "the task is causal-lm, the first of"),
         ({"model_type": "gpt2", **GPT2}, ["GPT2LMHeadModel"], "causal-lm", ""),
         ({"model_type": "llama", **TEXT}, None, "causal-lm", "the task is causal-lm, the only task that fits"),
