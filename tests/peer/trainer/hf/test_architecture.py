@@ -278,7 +278,7 @@ def test_a_wrong_config_is_a_sentence(tmp_path: Path, fields: object, said: str)
 
 
 def test_a_wrong_task_or_place_is_a_sentence(tmp_path: Path) -> None:
-    with pytest.raises(UsageFault, match="expected a folder"):
+    with pytest.raises(UsageFault, match="a folder that contains it"):
         describe_model(tmp_path)
     with pytest.raises(UsageFault, match="one of causal-lm"):
         described(tmp_path, {"model_type": "llama", **TEXT}, "poetry")

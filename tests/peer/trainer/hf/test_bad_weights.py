@@ -161,7 +161,7 @@ def test_a_file_that_is_not_there_is_named(model: Path) -> None:
     names = sorted(set(json.loads((model / INDEX).read_text())["weight_map"].values()))
     (model / names[1]).unlink()
     for read in (read_base, describe_model):
-        with pytest.raises(UsageFault, match=rf"has no {names[1]}, one of the {len(names)} files that .* 1 lacks"):
+        with pytest.raises(UsageFault, match=rf"has no {names[1]}, one of the {len(names)} files that .* 1 is missing"):
             read(model)
     for path in model.glob("*.safetensors"):
         path.unlink()
@@ -208,7 +208,7 @@ def test_a_tokenizer_in_another_form_is_refused_with_or_without_weights(model: P
     for name in names:
         (model / name).write_text("{}")
     named = names[-1] if "tokenizer.model" in names else names[0]
-    with pytest.raises(UsageFault, match=rf"has {named} and no tokenizer.json.*AutoTokenizer.from_pretrained\('"):
+    with pytest.raises(UsageFault, match=rf"has {named} but no tokenizer.json.*AutoTokenizer.from_pretrained\('"):
         describe_model(model)
     small_tokenizer(model)
     with pytest.raises(UsageFault, match=r"tokens, and model.vocab_size is 64.*need the tokenizer that was published"):
@@ -219,7 +219,7 @@ def test_a_tokenizer_of_the_hub_in_another_form_is_refused(model: Path, monkeypa
     (model / "tokenizer_config.json").write_text("{}")
     monkeypatch.setattr("peer.trainer.hf.manifest_from_config.from_hub", lambda name, **_: model)
     with pytest.raises(
-        UsageFault, match=r"org/name@v1 has tokenizer_config.json and no .*`hf download org/name --revision v1 "
+        UsageFault, match=r"org/name@v1 has tokenizer_config.json but no .*`hf download org/name --revision v1 "
     ):
         describe_model("org/name@v1")
 
@@ -229,7 +229,7 @@ def test_weights_of_a_wrapped_model_name_the_wrapper(model: Path, wrapper: str) 
     whole = in_one_file(model)
     in_one_file(model, {f"{wrapper}.{name}": tensor for name, tensor in whole.items()})
     first = wrapper.partition(".")[0]
-    with pytest.raises(Incompatible, match=rf"have {first}\..*save the bare model, .* attribute {first}$"):
+    with pytest.raises(Incompatible, match=rf"contain {first}\..*save the bare model, .* attribute {first}$"):
         describe_model(model)
 
 
