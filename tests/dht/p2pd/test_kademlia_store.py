@@ -148,9 +148,9 @@ def test_an_own_record_that_nobody_would_accept_is_a_local_fault() -> None:
     async def check(members: Members) -> None:
         alone = await members.add()
         record, expires_at = signed_record(alone.identity)
-        with pytest.raises(LocalFault, match="nobody would accept"):
+        with pytest.raises(LocalFault, match="no member would accept"):
             await alone.store.publish_peer(RUN_ID, alone.peer_id, record, expires_at + 50)
-        with pytest.raises(LocalFault, match="nobody would accept"):
+        with pytest.raises(LocalFault, match="no member would accept"):
             await alone.store.publish_run(RUN_ID, b"junk", expires_at)
 
     with_members(check)

@@ -95,8 +95,10 @@ def tampered_record(swarm: ProcessSwarm) -> bytes:
 
 
 WRONG_STARTS = {
-    "port that is taken": WrongStart(1, ("taken", "free port", "--listen"), _taken_port),
-    "dead address": WrongStart(3, (r"obody (of \S+ )?answered", "expected one live member", "check"), _dead_address),
+    "port that is taken": WrongStart(1, ("in use", "free port", "--listen"), _taken_port),
+    "dead address": WrongStart(
+        3, (r"No member (of \S+ )?answered", "expected one live member", "check"), _dead_address
+    ),
     "another PeerId at the address": WrongStart(
         3, ("nother peer answers at", "expected the PeerId", "ask who gave it"), _wrong_peer_id
     ),
@@ -279,7 +281,7 @@ def test_of_two_peers_with_one_identity_the_later_one_stops(
     key = swarm.folder_of("first") / "identity.key"
     twin = swarm.start("twin", "--identity", str(key), command="seed", peers=[second.address])
     assert twin.wait_end() == 1
-    assert_one_sentence(twin.stderr, "nother live process", "one process per identity", "--identity")
+    assert_one_sentence(twin.stderr, "nother running process", "one process per identity", "--identity")
     assert not (twin.family())
     assert first.is_alive
     assert_unharmed(first, second)

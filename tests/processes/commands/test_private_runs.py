@@ -48,7 +48,7 @@ def test_an_invited_peer_trains_strangers_hear_nothing_and_a_revocation_is_follo
             environment={"XDG_DATA_HOME": str(swarm.folder / "elsewhere" / "stranger")},
         )
         assert stranger.returncode == 3
-        assert_one_sentence(stranger.stderr, r"[Nn]obody (of \S+ )?answered", "--invite")
+        assert_one_sentence(stranger.stderr, r"No member (of \S+ )?answered", "--invite")
         seed.wait_for(RefusedPeer, lambda event: "no membership proof" in event.reason or "list" in event.reason)
 
         watching = str(swarm.folder / "watching.invite")

@@ -270,7 +270,7 @@ def test_a_second_signal_ends_a_peer_at_once(swarm: ProcessSwarm, first: PeerPro
     peer.wait_joined()
     family = {process.pid for process in peer.family()}
     os.killpg(peer.process.pid, signal.SIGINT)
-    wait_until(lambda: "once more" in peer.stderr, "the first signal is answered")
+    wait_until(lambda: "ask again" in peer.stderr, "the first signal is answered")
     os.killpg(peer.process.pid, signal.SIGINT)
     assert peer.wait_end() == 130
     wait_until(lambda: not family & swarm.process_ids(), "its processes end")
