@@ -165,7 +165,7 @@ def test_a_file_that_is_not_there_is_named(model: Path) -> None:
             read(model)
     for path in model.glob("*.safetensors"):
         path.unlink()
-    with pytest.raises(UsageFault, match=rf"has no {names[0]}, .* {len(names)} lack;"):
+    with pytest.raises(UsageFault, match=rf"has no {names[0]}, .* {len(names)} are missing;"):
         describe_model(model)
 
 
