@@ -65,7 +65,11 @@ class FragmentRuntime:
     traffic: RoundTraffic = field(default_factory=RoundTraffic)
 
     def restart(self, commits: Sequence[Commit] | None = None) -> None:
-        """Continue the rounds from the state's version. `commits` led there (None: the known commits)."""
+        """Continue the rounds from the state's version.
+
+        Args:
+            commits: the commits that led to this version; None means the known commits.
+        """
         state = self.state
         self.machine.restart(state.version, state.digest[:DIGEST_BYTES], state.lineage_tokens, commits)
         self.log.note_anchor(state.version, state.digest)

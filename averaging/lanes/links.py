@@ -470,7 +470,7 @@ class Links:
         remote = stream.remote
         role = await greet_incoming(stream, self._handshake_policy)
         if role == "observer":
-            raise PeerFault(remote, "is an observer and opened a stream for rounds; observers take no part")
+            raise PeerFault(remote, "is an observer and opened a stream for rounds, where observers have no part")
         while not self._closed:
             frame = await stream.receive(self._limits.max_frame_bytes)
             await self._slow_down(remote, frame)

@@ -129,7 +129,7 @@ class MemberPresence:
         return peer_id in self._in_fragments or peer_id in self._met
 
     def counts(self, peer_id: PeerId) -> bool:
-        """Return whether a trainer counts if it is live: it is established, or no member is and it was met."""
+        """Return whether a live trainer counts: it is established, or this peer met it and no member is established."""
         return self.has_been_there(peer_id) and (not self._in_fragments or peer_id in self._in_fragments)
 
     def of_whom_a_quarter(

@@ -95,7 +95,7 @@ class DashboardState:
 
     @property
     def here(self) -> tuple[PeerRow, ...]:
-        """Live peers on the known manifest."""
+        """Live peers that use the known manifest."""
         return tuple(row for row in self.peers if row.condition == "here" and row.same_manifest)
 
     @property

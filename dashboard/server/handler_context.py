@@ -76,7 +76,7 @@ class Site:
             return content
 
     async def card(self, name: str, card: Card) -> bytes:
-        """Return the picture of this name, drawn from `card` unless a recent one exists.
+        """Return the picture with this name, drawing it from `card` unless a recent one exists.
 
         One picture is drawn at a time, in a thread, so a flood of requests does not slow the page.
         """

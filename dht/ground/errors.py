@@ -31,7 +31,7 @@ class InterruptionTold(KeyboardInterrupt):
 
 
 class MurmurationError(Exception):
-    """Root of all errors that this software raises on purpose."""
+    """Base class of all errors that Murmuration raises deliberately."""
 
 
 class PeerFault(MurmurationError):
@@ -76,7 +76,7 @@ class NobodyReachable(LocalFault):
 
 
 class Incompatible(LocalFault):
-    """This peer cannot take part in the run: software or model do not fit, it is not admitted, or the run has ended."""
+    """This peer cannot take part: the software or model does not match, it is not admitted, or the run has ended."""
 
     exit_code = 4
 

@@ -1,7 +1,7 @@
-"""Dial a peer like a stranger: from a new daemon with a new key.
+"""Dial a peer as a stranger would: from a new daemon with a new key.
 
-A connected peer reaches the other through its connection, whatever stands between them. Only a daemon without
-connections shows whether others can dial it (docs/volunteer/home-network.md).
+Two connected peers reach each other through their existing connection. Only a daemon without connections shows
+whether others can dial it (docs/volunteer/home-network.md).
 """
 
 from __future__ import annotations

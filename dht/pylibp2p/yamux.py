@@ -217,7 +217,7 @@ class Yamux:
         return self._end or ""
 
     def end(self, reason: str) -> None:
-        """End all streams at once, and `run` soon after; the first reason counts."""
+        """End all streams immediately, and make `run` return soon after. Only the first reason is kept."""
         if self._end is None:
             self._end = reason
             self._ended.set()

@@ -161,7 +161,9 @@ class Levels:
         return own, briefly + exploring
 
     def note(self, votes: Iterable[int] | Mapping[int, int]) -> bool:
-        """Set the votes of all other live members in the view. Return True if other keys are read from now on.
+        """Set the votes of all other live members in the view.
+
+        Returns True if a different set of keys is read from now on.
 
         Args:
             votes: one vote for each member, or the number of votes for each level.

@@ -1,7 +1,7 @@
-"""Bytes of one local connection to the daemon, read directly into the frame that waits for them.
+"""Bytes of one local connection to the daemon, read directly into the buffer of the frame being received.
 
 asyncio's streams copy arriving bytes into a growing buffer and then copy them again, and wake their reader for each
-piece (some hundred times a round for each peer). Here a long read offers the transport the memory of its result, and
+piece (a few hundred times a round for each peer). Here a long read offers the transport the memory of its result, and
 its reader wakes once, when that is full.
 """
 

@@ -176,7 +176,10 @@ def seed_layout(manifest: RunManifest) -> FragmentLayout:
 
 
 def shapes_of(manifest: RunManifest) -> Shapes:
-    """Return (name, shape) of the parameters of a run's model; one flat tensor of its size for kinds except "gpt"."""
+    """Return (name, shape) of the parameters of a run's model.
+
+    For every kind except "gpt", they are one flat tensor of the model's size.
+    """
     if manifest.model.kind != "gpt":
         assert manifest.model.num_parameters is not None
         return [("all", (manifest.model.num_parameters,))]

@@ -279,7 +279,7 @@ class PeerConfig(BaseModel):
         default=None,
         ge=0.2,
         le=10**6,
-        description="highest rate in Mbit/s for newcomers' downloads; default: what rounds do not use",
+        description="maximum rate in Mbit/s for newcomers' downloads; default: the bandwidth that rounds leave free",
     )
     map_ports: bool = Field(
         default=False, description="ask the router to forward the port (UPnP, NAT-PMP: multicast in the local network)"
@@ -415,7 +415,7 @@ def read_cached_peers(path: Path) -> list[str]:
 
 
 def write_cached_peers(path: Path, addresses: Iterable[str]) -> None:
-    """Replace the file by at most `MAX_CACHED_PEERS` of `addresses`, which are ordered most recently seen first.
+    """Replace the file's contents with at most `MAX_CACHED_PEERS` of `addresses`, most recently seen first.
 
     The replacement is atomic: the earlier file survives a crash or a full disk.
 

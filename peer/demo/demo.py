@@ -51,9 +51,9 @@ num_fragments = 4
 announce_seconds = 4.0
 """
 EXPLAINED = """\
-steps   how often the peer has changed its own copy of the model
+steps   how many times the peer has changed its own copy of the model
 tokens  pieces of text that the peer has trained on; here each is a letter
-rounds  how often its work was averaged with the work of others
+rounds  how many times its work was averaged with the work of others
 loss    how badly the model guesses the next letter, in nats: random guessing gives 5.5"""
 START_SECONDS = 240.0
 """Time for a process to import torch and join: 5 s on an idle machine, 80 s on two cores shared with twenty others."""
@@ -103,7 +103,7 @@ class Demo:
         for peer in self.swarm.peers:
             if not peer.is_alive and not peer.is_killed:
                 raise LocalFault(
-                    f"{peer.log.name} ended unexpectedly; expected it to train. Its last output:\n{peer.last_lines()}"
+                    f"{peer.log.name} ended before training was over. Its last output:\n{peer.last_lines()}"
                 )
         self.show()
 

@@ -22,7 +22,7 @@ _KEY_BEGINS: Final = "12D3KooW"
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """A fact, its time (unix seconds), and the peer that reports it."""
+    """What happened, when (unix seconds), and which peer reports it."""
 
     at: float
     peer_id: PeerId

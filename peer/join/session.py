@@ -250,7 +250,7 @@ class Swarm:
         return is_same_run or any(id(parameter) in self._claimed for parameter in successor._module.parameters())
 
     def abandon(self) -> None:
-        """Leave the run as after an exception, if the loop has ended without leaving."""
+        """Leave the run as after an exception if the loop has ended without leaving."""
         log.warning(
             "the session in %s was still open although its loop has ended; it is closed now, and a new session begins",
             self._config.data_dir,
@@ -258,14 +258,14 @@ class Swarm:
         self.__exit__(RuntimeError, RuntimeError("the loop is over"), None)
 
     def become_copy(self) -> None:
-        """Detach this session in a forked process: only the original process trains for the run and leaves the run."""
+        """Detach this session in a forked process: only the original process trains in the run and can leave it."""
         self._is_copy = self._connection is not None or self._training is not None
         if self._training is not None:
             self._training.let_go()
 
     @property
     def files(self) -> Path:
-        """Path of a folder that holds exactly the run's files, after a check of each file against the manifest.
+        """Path of a folder with the run's files and nothing else, each checked against the manifest.
 
         Raises:
             LocalFault: a file was changed or removed meanwhile.
@@ -352,7 +352,7 @@ class Swarm:
 
     @property
     def addresses(self) -> tuple[str, ...]:
-        """Addresses at which other members reach this peer, for their argument `peers`."""
+        """Addresses at which other members can reach this peer; pass them as `peers` to their `join`."""
         return self._entered(self._connection).network.addresses
 
     @property

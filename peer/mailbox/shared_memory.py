@@ -216,7 +216,7 @@ def padded_cells(num_cells: int) -> int:
 
 
 def array_view(buffer: mmap.mmap, offset: int, num_values: int) -> F32:
-    """Return float32 [num_values] on the memory itself; the array keeps the mapping alive."""
+    """Return a float32 [num_values] view of the memory itself; the array keeps the mapping alive."""
     return np.frombuffer(buffer, np.float32, num_values, offset)
 
 

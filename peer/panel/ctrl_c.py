@@ -67,7 +67,7 @@ class LeaveRequest:
 
     @contextmanager
     def by_signals(self, suspend: Callable[[], object], *, is_loading: bool) -> Iterator[None]:
-        """Handle signals as requests to leave in the block; only in the main thread.
+        """Treat signals within the block as requests to leave. Use it only in the main thread.
 
         Args:
             suspend: restores the terminal before Ctrl+Z stops this process; for a panel.

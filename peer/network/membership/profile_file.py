@@ -112,8 +112,8 @@ def changed(
     wanted_country = choice.country if country is None else country.strip().upper()
     if wanted_country and wanted_country not in COUNTRIES:
         raise UsageFault(
-            f"{(country or wanted_country)[:20]!r} is not a country; expected two letters of ISO 3166 such as NL, or "
-            "'' for none"
+            f"{(country or wanted_country)[:20]!r} is not a country; expected a two-letter ISO 3166 code such as NL, "
+            "or '' for none"
         )
     wanted = choice.machines if machines is None else tuple(sorted(set(machines)))
     for machine in wanted:
@@ -185,7 +185,7 @@ def _checked(found: Any) -> Choice:
         raise ValueError(f"expected the fields {', '.join(Choice.__dataclass_fields__)}")
     choice = Choice(**{**found, "machines": tuple(found["machines"])})
     if type(choice.sequence) is not int or type(choice.is_hidden) is not bool or choice.sequence < 0:
-        raise ValueError("expected a whole number as sequence, and true or false as is_hidden")
+        raise ValueError("expected a whole number for sequence, and true or false for is_hidden")
     if not all(type(text) is str for text in (choice.name, choice.country, choice.team, *choice.machines)):
         raise ValueError("expected texts as name, country, team and machines")
     check_real("issued_at", choice.issued_at, at_least=0.0)

@@ -86,7 +86,7 @@ def loaded(content: bytes, file: str, end: str | None) -> LoadedTokenizer:
     if not ends:
         raise UsageFault(
             f"{file} does not specify the token that ends a document; expected a {CONFIG_NAMES[0]} beside it; write "
-            '{"eos_token": "TOKEN"} into it, with a token of the tokenizer; `peer data prepare` also accepts --eos '
+            '{"eos_token": "TOKEN"} into it, with a token from its vocabulary; `peer data prepare` also accepts --eos '
             "TOKEN"
         )
     if ends[0] not in vocab:

@@ -90,7 +90,7 @@ class AbsoluteState:
         return self.beside
 
     def beside(self, parameter: Tensor) -> list[Tensor]:
-        """Return the copies of a parameter's values, flat, each once."""
+        """Return the copies of a parameter's values, flattened and without duplicates."""
         found = list(self._listed.get(id(parameter), ()))
         if any(self._is_absolute.values()):
             for number, holder in enumerate(self._holders):

@@ -300,7 +300,7 @@ class TrainerLink:
     # --- start ---------------------------------------------------------------------------------------------------
 
     def try_post_initial(self) -> bool:
-        """Post the initial parameters of as many fragments as slots are free; return True once all are posted."""
+        """Post the initial parameters of as many fragments as there are free slots; return True once all are posted."""
         for fragment, progress in zip(self.layout.fragments, self._progress, strict=True):
             if not progress.initial_posted:
                 progress.initial_posted = self.mailbox.outbox.try_post(

@@ -127,7 +127,9 @@ def _check_held(optimizers: Sequence[Optimizer], module: nn.Module) -> None:
     if not optimizers:
         raise UsageFault("there is no optimizer; expected at least one; give join() the optimizers that the loop steps")
     if len(set(map(id, optimizers))) < len(optimizers):
-        raise UsageFault(f"{len(optimizers)} optimizers are given, one of them twice; expected each once; remove one")
+        raise UsageFault(
+            f"{len(optimizers)} optimizers were given, one of them twice; expected each once; remove the duplicate"
+        )
     trained = {id(parameter): name for name, parameter in module.named_parameters() if parameter.requires_grad}
     missing, holders = dict(trained), dict[int, int]()
     for number, optimizer in enumerate(optimizers):
