@@ -11,7 +11,7 @@ from tests.kit.rounds.exchange_swarm import Swarm, scenario
 
 def refusals(swarm, forger):
     return {
-        (report.peer_id, "signed" in report.reason)
+        (report.peer_id, "signature" in report.reason or "signed" in report.reason)
         for peer in swarm.live()
         if peer is not forger
         for report in peer.reports

@@ -198,7 +198,7 @@ def test_a_taken_port_is_one_sentence_and_exit_code_2() -> None:
 
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        with pytest.raises(UsageFault, match=f"port {port} .* is taken .* --port") as caught:
+        with pytest.raises(UsageFault, match=f"port {port} .* is in use .* --port") as caught:
             asyncio.run(check(port))
     assert caught.value.exit_code == 2
 

@@ -60,8 +60,8 @@ def test_a_private_page_opens_to_its_token_only(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("content", "sentence"),
-    [(b"short", "has 5 characters"), (b"", "has 0 characters"), (b"a b c d e f g h i j k", "something else"),
-     (b"x" * 2000, "something else"), ("ü".encode() * 20, "something else"), (b"a\x00" * 20, "something else")],
+    [(b"short", "has 5 characters"), (b"", "has 0 characters"), (b"a b c d e f g h i j k", "exactly one line"),
+     (b"x" * 2000, "exactly one line"), ("ü".encode() * 20, "exactly one line"), (b"a\x00" * 20, "exactly one line")],
 )  # fmt: skip
 def test_token_files_that_hold_no_token(tmp_path: Path, content: bytes, sentence: str) -> None:
     path = tmp_path / "token"

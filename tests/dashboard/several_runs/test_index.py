@@ -144,7 +144,7 @@ def test_links_are_rooted_once_and_texts_never() -> None:
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        ("", "names 0 runs; expected 1 to 16 entries"),
+        ("", "lists 0 runs; expected 1 to 16 entries"),
         ("runs = 3", "runs is not a known field; did you mean run?"),
         ("[[run]]\npeers = []", "run.0.run_id is missing; expected text"),
         ('[[run]]\nrun_id = "x"', "runs.toml: run.0.run_id: 'x' is not a run id"),

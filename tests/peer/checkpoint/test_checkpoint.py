@@ -210,11 +210,11 @@ def test_a_changed_byte_changes_nothing_that_is_used(name: str, place: int, flip
 @pytest.mark.parametrize(
     ("owner", "said"),
     [
-        (replace(OWNER, run_id="own.bbbbbbbbbbbbbbbbbbbb"), "another run"),
-        (replace(OWNER, manifest_hash=b"n" * 32), "another manifest"),
-        (replace(OWNER, layout_digest=b"k" * 32), "another fragment layout"),
-        (replace(OWNER, sizes=(3, 5)), "another number of values"),
-        (replace(OWNER, sizes=(5,)), "another number of values"),
+        (replace(OWNER, run_id="own.bbbbbbbbbbbbbbbbbbbb"), "a different run"),
+        (replace(OWNER, manifest_hash=b"n" * 32), "a different manifest"),
+        (replace(OWNER, layout_digest=b"k" * 32), "a different fragment layout"),
+        (replace(OWNER, sizes=(3, 5)), "a different number of values"),
+        (replace(OWNER, sizes=(5,)), "a different number of values"),
     ],
 )
 def test_what_belongs_to_something_else_is_named(

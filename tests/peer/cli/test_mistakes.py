@@ -269,7 +269,7 @@ def test_a_run_file_to_begin_with_makes_a_run(tmp_path: Path, capsys: pytest.Cap
     assert "Run id      mine." in capsys.readouterr().out
     assert app.run(["plan", "run.toml"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert [line.split()[0] for line in lines[:5]] == ["Traffic", "Memory", "Disk", "Time", "Counted"]
+    assert [line.split()[0] for line in lines[:5]] == ["Traffic", "Memory", "Disk", "Time", "Estimated"]
     assert app.run(["plan", "run.toml", "--full"]) == 0
     assert "Without activations" in capsys.readouterr().out
 

@@ -20,7 +20,7 @@ from peer.plan.planning import plan_run
 
 def test_a_small_disk_is_told_with_both_figures_and_a_large_one_is_not() -> None:
     told = room_warning(22_200_000, 1_000_000, 0, Path("somewhere"))
-    assert told.startswith("Work may be lost on leaving: checkpoints need 22.2 MB, and 1.00 MB")
+    assert told.startswith("Work may be lost on leaving: checkpoints need 22.2 MB, but only 1.00 MB")
     assert "somewhere" in told
     assert room_warning(22_200_000, 22_200_000, 0, Path("somewhere")) == ""
     # Checkpoints that are there already make room for the next ones.

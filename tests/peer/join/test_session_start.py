@@ -151,7 +151,7 @@ def test_an_invite_names_its_run_and_lets_this_peer_in(enter: Callable[..., sess
     with pytest.raises(UsageFault, match="mode 0644"):
         enter(None, invite=invite)
     invite.chmod(0o600)
-    with pytest.raises(UsageFault, match=f"invite is for run {run_id}; expected {RUN_ID}, as run_id says"):
+    with pytest.raises(UsageFault, match=f"invite is for run {run_id}; expected {RUN_ID}, the run of run_id"):
         enter(RUN_ID, invite=invite)
     with enter(None, invite=str(invite)) as swarm:
         assert (swarm._config.run_id, swarm._config.peers) == (run_id, (address,))

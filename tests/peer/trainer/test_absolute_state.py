@@ -239,4 +239,4 @@ def test_copies_that_are_far_away_at_the_start_are_named(caplog: pytest.LogCaptu
     for values in optimizer.state.values():
         values["z"].add_(10.0)
     training_of(module, optimizer)
-    assert "the optimizer ScheduleFree keeps 'z'" in caplog.text
+    assert "the optimizer ScheduleFree has 'z'" in caplog.text
