@@ -192,7 +192,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def _finite(value: Any) -> Any:
-    """None in place of NaN and infinity, which are not JSON."""
+    """Return the value with None instead of NaN and infinity, which are not JSON."""
     if isinstance(value, dict):
         return {key: _finite(inner) for key, inner in value.items()}
     if isinstance(value, list | tuple):

@@ -265,7 +265,7 @@ class HivemindNode:
 
     async def _rebuild(self) -> None:
         self._ready.clear()
-        # The old node's handlers died with the old daemon, so there is no one to say goodbye to.
+        # The old node's handlers died with the old daemon, so there are no peers to say goodbye to.
         await self._drop_node(says_goodbye=False)
         self._holders.clear()
         while not self._closed:

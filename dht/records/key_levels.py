@@ -116,7 +116,7 @@ class Levels:
     """One peer's vote, and the keys that it publishes under and reads next. Call `note` after each lookup.
 
     Args:
-        peer_id: None for an observer, which has no key of its own.
+        peer_id: None for an observer, which publishes no record.
     """
 
     def __init__(self, peer_id: PeerId | None = None) -> None:

@@ -8,9 +8,9 @@ with an anchor counts, and the tokens in signed commits that lead to it. So amon
   this peer's own since then. The other members must not be more than twice as many, and one member never counts against
   two. The others are this peer's side or a larger third side: if each member is alone, tokens decide, so that this fork
   ends too. If these commits begin at this peer's present anchor, and this peer would follow each of them, they lead to
-  a later state of its own lineage: other members that still have the present anchor are then no side;
-- a commit leads to one anchor, which it does not contain: another one than this peer reached by the same commit counts
-  only if more than half of the members have it, whatever commits follow;
+  a later state of its own lineage: members that still have the present anchor then do not count against it;
+- a commit does not contain the anchor that it leads to: if another member claims a different anchor after a commit that
+  this peer has applied, that anchor counts only if more than half of the members have it, whatever commits follow;
 - an impossibly high version counts only if more than half of the members have it;
 - without a common anchor, signed commits decide only between sides with equally many members;
 - all other anchors do not count, even if uncontested.

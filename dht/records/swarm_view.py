@@ -63,7 +63,7 @@ def without_oldest(sessions: dict[int, Session]) -> dict[int, Session]:
 
 
 def sessions_together(sessions: Iterable[Session], now: float) -> tuple[int, ...]:
-    """Return the concurrently live sessions of one member, the earliest started first; empty if there is no conflict.
+    """Return the concurrently live sessions of one member, earliest first; empty if there is no conflict.
 
     Two or more sessions mean several processes with one key file. The unexpired record that a peer leaves when it
     restarts is not a second session: an older session counts if it published again after the newer one began. Expiry
